@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# One export set per component, so that a component's dependencies are looked for only when it is asked for.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hetsched")
+
+install(TARGETS hetsched EXPORT hetsched-targets FILE_SET HEADERS)
+install(EXPORT hetsched-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
+if(HETSCHED_IO)
+  install(TARGETS hetsched_io EXPORT hetsched-io-targets FILE_SET HEADERS)
+  install(EXPORT hetsched-io-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
+endif()
+
+configure_package_config_file(cmake/hetsched-config.cmake.in "${PROJECT_BINARY_DIR}/hetsched-config.cmake"
+  INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES "${PROJECT_BINARY_DIR}/hetsched-config.cmake" "${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
+  DESTINATION "${package_dir}")

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cluster/validate.hpp>

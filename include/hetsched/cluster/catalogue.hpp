@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/cluster/device.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+struct catalogue_row {
+  const char* name;
+  double fp32, tf32, fp16, bf16;  // dense TFLOP/s, 0 where the device lacks the precision
+  double memory_gib, memory_gb_per_s, l2_mib;
+  int multiprocessors;
+  double clock_mhz;
+};
+
+// How sure each row is: docs/devices.md.
+inline constexpr catalogue_row catalogue_rows[] = {
+    // clang-format off
+    {"P4", 5.7, 0, 0, 0, 8, 192, 2, 20, 1113},
+    {"P100-PCIe-16GB", 9.3, 0, 18.7, 0, 16, 732, 4, 56, 1303},
+    {"P100-SXM2-16GB", 10.6, 0, 21.2, 0, 16, 732, 4, 56, 1480},
+    {"V100-PCIe-16GB", 14.1, 0, 112, 0, 16, 900, 6, 80, 1380},
+    {"V100-PCIe-32GB", 14.1, 0, 112, 0, 32, 900, 6, 80, 1380},
+    {"V100-SXM2-16GB", 15.7, 0, 125, 0, 16, 900, 6, 80, 1530},
+    {"V100-SXM2-32GB", 15.7, 0, 125, 0, 32, 900, 6, 80, 1530},
+    {"T4", 8.1, 0, 65, 0, 16, 320, 4, 40, 1590},
+    {"RTX2080Ti", 13.4, 0, 53.8, 0, 11, 616, 5.5, 68, 1545},
+    {"TITAN-RTX", 16.3, 0, 130.5, 0, 24, 672, 6, 72, 1770},
+    {"A10", 31.2, 62.5, 125, 125, 24, 600, 6, 72, 1695},
+    {"A40", 37.4, 74.8, 149.7, 149.7, 48, 696, 6, 84, 1740},
+    {"RTX3080Ti", 34.1, 34.1, 68.2, 68.2, 12, 912, 6, 80, 1665},
+    {"RTX3090", 35.6, 35.6, 71.2, 71.2, 24, 936, 6, 82, 1695},
+    {"A4000", 19.2, 38.3, 76.7, 76.7, 16, 448, 4, 48, 1560},
+    {"A5000", 27.8, 55.5, 111.1, 111.1, 24, 768, 6, 64, 1695},
+    {"A6000", 38.7, 77.4, 154.8, 154.8, 48, 768, 6, 84, 1800},
+    {"A100-PCIe-40GB", 19.5, 156, 312, 312, 40, 1555, 40, 108, 1410},
+    {"A100-SXM4-40GB", 19.5, 156, 312, 312, 40, 1555, 40, 108, 1410},
+    {"A100-PCIe-80GB", 19.5, 156, 312, 312, 80, 1935, 40, 108, 1410},
+    {"A100-SXM4-80GB", 19.5, 156, 312, 312, 80, 2039, 40, 108, 1410},
+    {"A800-SXM4-80GB", 19.5, 156, 312, 312, 80, 2039, 40, 108, 1410},
+    {"H100-PCIe-80GB", 51.2, 378, 756, 756, 80, 2000, 50, 114, 1755},
+    {"H100-SXM5-80GB", 66.9, 494.5, 989.4, 989.4, 80, 3350, 50, 132, 1980},
+    {"H800-SXM5-80GB", 66.9, 494.5, 989.4, 989.4, 80, 3350, 50, 132, 1980},
+    {"H20-96GB", 44, 74, 148, 148, 96, 4000, 60, 78, 1980},
+    {"H20-141GB", 44, 74, 148, 148, 141, 4800, 60, 78, 1980},
+    {"H200-SXM", 66.9, 494.5, 989.4, 989.4, 141, 4800, 50, 132, 1980},
+    {"GH200-96GB", 66.9, 494.5, 989.4, 989.4, 96, 4000, 50, 132, 1980},
+    {"L4", 30.3, 60, 121, 121, 24, 300, 48, 58, 2040},
+    {"L40S", 91.6, 183, 362, 362, 48, 864, 96, 142, 2520},
+    {"RTX4090", 82.6, 82.6, 165.2, 165.2, 24, 1008, 72, 128, 2520},
+    {"B200-SXM", 80, 1125, 2250, 2250, 180, 8000, 126, 148, 1965},
+    {"MI100", 23.1, 0, 184.6, 92.3, 32, 1229, 8, 120, 1502},
+    {"MI210", 22.6, 0, 181, 181, 64, 1638, 8, 104, 1700},
+    {"MI250", 45.3, 0, 362.1, 362.1, 128, 3277, 16, 208, 1700},
+    {"MI300X", 163.4, 653.7, 1307.4, 1307.4, 192, 5300, 32, 304, 2100},
+    {"Ascend910B2(A2)", 0, 0, 354, 354, 64, 1600, 192, 24, 1800},
+    {"Ascend910B3(A2)", 0, 0, 295, 295, 64, 1600, 192, 20, 1800},
+    {"Trainium1", 47.5, 95, 190, 190, 32, 820, 48, 2, 0},
+    {"Trainium2", 181, 667, 667, 667, 96, 2900, 0, 8, 0},
+    // clang-format on
+};
+
+}  // namespace detail
+
+/// Accelerators known by name, by their datasheets; sources and certainty are listed in docs/devices.md.
+/// Fixed order; built on first use, O(1) afterwards.
+[[nodiscard]] inline const std::vector<device>& device_catalogue() {
+  static const std::vector<device> devices = [] {
+    std::vector<device> all;
+    for (const auto& row : detail::catalogue_rows)
+      all.push_back({.name = row.name,
+                     .peak_flops = {row.fp32 * 1e12, row.tf32 * 1e12, row.fp16 * 1e12, row.bf16 * 1e12},
+                     .memory_bytes = static_cast<bytes_t>(row.memory_gib * static_cast<double>(gib)),
+                     .memory_bandwidth = row.memory_gb_per_s * 1e9,
+                     .multiprocessors = row.multiprocessors,
+                     .l2_bytes = static_cast<bytes_t>(row.l2_mib * static_cast<double>(mib)),
+                     .clock_hz = row.clock_mhz * 1e6});
+    return all;
+  }();
+  return devices;
+}
+
+/// The catalogue's device of that name (case matters); none if it has no such device.
+[[nodiscard]] inline std::optional<device> find_device(std::string_view name) {
+  for (const auto& d : device_catalogue())
+    if (d.name == name) return d;
+  return std::nullopt;
+}
+
+}  // namespace hetsched

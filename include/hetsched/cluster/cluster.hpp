@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/core/contract.hpp>
+
+namespace hetsched {
+
+/// Latency (s) and bandwidth (bytes/s) of one direction between two endpoints; links are full duplex.
+struct link {
+  double latency_s = 0;
+  double bandwidth = 0;
+
+  /// Seconds to move `bytes`.
+  [[nodiscard]] constexpr double transfer_s(double bytes) const { return latency_s + bytes / bandwidth; }
+
+  friend constexpr bool operator==(const link&, const link&) = default;
+};
+
+/// Equal nodes of equal devices with one interconnect.
+struct subcluster {
+  std::string name;
+  hetsched::device device;
+  int nodes = 1;
+  int devices_per_node = 1;
+  link intra_node;
+  link inter_node;
+
+  [[nodiscard]] int device_count() const { return nodes * devices_per_node; }
+  friend bool operator==(const subcluster&, const subcluster&) = default;
+};
+
+/// Undirected link between two subclusters, given by their positions in cluster::subclusters.
+struct cross_link {
+  int a = 0;
+  int b = 0;
+  hetsched::link link;
+  friend constexpr bool operator==(const cross_link&, const cross_link&) = default;
+};
+
+/// One device of a cluster: subcluster, node in it, slot on the node, all 0-based.
+struct device_id {
+  int subcluster = 0;
+  int node = 0;
+  int slot = 0;
+  friend constexpr bool operator==(device_id, device_id) = default;
+};
+
+/// All the hardware there is.
+struct cluster {
+  std::vector<subcluster> subclusters;
+  std::vector<cross_link> links;  ///< a pair without one cannot exchange data
+
+  [[nodiscard]] int device_count() const {
+    int count = 0;
+    for (const auto& s : subclusters) count += s.device_count();
+    return count;
+  }
+
+  /// Position of the subcluster of that name; none if there is no such subcluster.
+  [[nodiscard]] std::optional<int> find(std::string_view name) const {
+    for (std::size_t i = 0; i < subclusters.size(); ++i)
+      if (subclusters[i].name == name) return static_cast<int>(i);
+    return std::nullopt;
+  }
+
+  /// Link between two different subclusters; none if they cannot exchange data.
+  [[nodiscard]] std::optional<link> between(int a, int b) const {
+    for (const auto& l : links)
+      if ((l.a == a && l.b == b) || (l.a == b && l.b == a)) return l.link;
+    return std::nullopt;
+  }
+
+  /// Link that joins two devices: on one node, across nodes of a subcluster, or across subclusters.
+  /// None where no link joins their subclusters. Precondition: both exist and differ.
+  [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
+    HETSCHED_EXPECTS(!(a == b));
+    if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
+    const auto& s = subclusters[static_cast<std::size_t>(a.subcluster)];
+    return a.node == b.node ? s.intra_node : s.inter_node;
+  }
+
+  friend bool operator==(const cluster&, const cluster&) = default;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/core/random.hpp>
+#include <hetsched/core/units.hpp>

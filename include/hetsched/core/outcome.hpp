@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <hetsched/core/contract.hpp>
+
+namespace hetsched {
+
+/// Why there is no result: nothing feasible exists, or the caller stopped the work before one was found.
+/// The reason is a sentence that a person can act on.
+struct refusal {
+  enum class kind { infeasible, stopped };
+  kind why = kind::infeasible;
+  std::string reason;
+};
+
+/// A value, or the reason why there is none.
+template <class T>
+class outcome {
+ public:
+  outcome(T value) : state_(std::move(value)) {}
+  outcome(refusal why) : state_(std::move(why)) {}
+
+  [[nodiscard]] bool has_value() const { return state_.index() == 0; }
+  explicit operator bool() const { return has_value(); }
+
+  /// Precondition: has_value().
+  [[nodiscard]] T& operator*() & { return get(*this); }
+  [[nodiscard]] const T& operator*() const& { return get(*this); }
+  [[nodiscard]] T&& operator*() && { return std::move(get(*this)); }
+  [[nodiscard]] T* operator->() { return &get(*this); }
+  [[nodiscard]] const T* operator->() const { return &get(*this); }
+
+  /// Precondition: !has_value().
+  [[nodiscard]] const refusal& why_not() const {
+    HETSCHED_EXPECTS(!has_value());
+    return *std::get_if<1>(&state_);
+  }
+
+ private:
+  template <class Self>
+  static auto& get(Self& self) {
+    HETSCHED_EXPECTS(self.has_value());
+    return *std::get_if<0>(&self.state_);
+  }
+
+  std::variant<T, refusal> state_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <hetsched/core/contract.hpp>
+
+namespace hetsched {
+
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every machine.
+class random_source {
+ public:
+  using result_type = std::uint64_t;
+
+  explicit constexpr random_source(std::uint64_t seed) : state_(seed) {}
+
+  static constexpr result_type min() { return 0; }
+  static constexpr result_type max() { return ~result_type{0}; }
+
+  constexpr result_type operator()() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+  /// Uniform in [0, 1).
+  [[nodiscard]] constexpr double uniform() { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
+
+  /// Uniform in [low, high).
+  [[nodiscard]] constexpr double uniform(double low, double high) { return low + (high - low) * uniform(); }
+
+  /// Uniform integer in [low, high], both ends included.
+  [[nodiscard]] constexpr int integer(int low, int high) {
+    HETSCHED_EXPECTS(low <= high);
+    return static_cast<int>(low + static_cast<std::int64_t>(uniform() * (static_cast<double>(high) - low + 1)));
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace hetsched

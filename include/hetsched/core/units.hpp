@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <hetsched/core/error.hpp>
+
+namespace hetsched {
+
+/// Bytes are signed 64-bit counts, seconds and rates (bytes/s, FLOP/s) are doubles.
+using bytes_t = std::int64_t;
+
+inline constexpr bytes_t kib = bytes_t{1} << 10;
+inline constexpr bytes_t mib = bytes_t{1} << 20;
+inline constexpr bytes_t gib = bytes_t{1} << 30;
+
+/// Bytes per second of a link quoted in Gbit/s (decimal, as vendors quote it).
+[[nodiscard]] constexpr double gbit_per_s(double rate) { return rate * 1e9 / 8; }
+
+/// Sum of two counts; throws input_error where it does not fit 64 bits.
+[[nodiscard]] constexpr std::int64_t checked_add(std::int64_t a, std::int64_t b) {
+  std::int64_t result{};
+  if (__builtin_add_overflow(a, b, &result)) throw input_error("integer overflow in a sum");
+  return result;
+}
+
+/// Product of counts; throws input_error where it does not fit 64 bits.
+template <class... Factors>
+[[nodiscard]] constexpr std::int64_t checked_mul(std::int64_t a, std::int64_t b, Factors... rest) {
+  std::int64_t result{};
+  if (__builtin_mul_overflow(a, b, &result)) throw input_error("integer overflow in a product");
+  if constexpr (sizeof...(rest) > 0) return checked_mul(result, static_cast<std::int64_t>(rest)...);
+  return result;
+}
+
+/// Smallest integer >= a / b, for a >= 0 and b > 0.
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+}  // namespace hetsched

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/placement.hpp>
+#include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/transfer.hpp>

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <vector>
+
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/cost/placement.hpp>
+
+namespace hetsched {
+
+namespace detail::cost_model {
+
+// Hide what ordinary lookup would find, so that only members and argument-dependent lookup count.
+void layer_count() = delete;
+void placements() = delete;
+void stage() = delete;
+void layer() = delete;
+void transfer() = delete;
+void update() = delete;
+void transfer_class() = delete;
+
+struct layer_count_fn {
+  template <class M>
+  [[nodiscard]] constexpr int operator()(const M& model) const
+    requires requires { { model.layer_count() } -> std::convertible_to<int>; }
+          || requires { { layer_count(model) } -> std::convertible_to<int>; }
+  {
+    if constexpr (requires { model.layer_count(); }) return model.layer_count();
+    else return layer_count(model);
+  }
+};
+
+struct placements_fn {
+  template <class M>
+  [[nodiscard]] constexpr std::vector<placement> operator()(const M& model, const submesh& mesh) const
+    requires requires { { model.placements(mesh) } -> std::convertible_to<std::vector<placement>>; }
+          || requires { { placements(model, mesh) } -> std::convertible_to<std::vector<placement>>; }
+  {
+    if constexpr (requires { model.placements(mesh); }) return model.placements(mesh);
+    else return placements(model, mesh);
+  }
+};
+
+struct stage_fn {
+  template <class M>
+  [[nodiscard]] constexpr stage_cost operator()(const M& model, layer_range layers, const placement& where) const
+    requires requires { { model.stage(layers, where) } -> std::convertible_to<stage_cost>; }
+          || requires { { stage(model, layers, where) } -> std::convertible_to<stage_cost>; }
+  {
+    if constexpr (requires { model.stage(layers, where); }) return model.stage(layers, where);
+    else return stage(model, layers, where);
+  }
+};
+
+struct layer_fn {
+  template <class M>
+  [[nodiscard]] constexpr stage_cost operator()(const M& model, int index, const placement& where) const
+    requires requires { { model.layer(index, where) } -> std::convertible_to<stage_cost>; }
+          || requires { { layer(model, index, where) } -> std::convertible_to<stage_cost>; }
+  {
+    if constexpr (requires { model.layer(index, where); }) return model.layer(index, where);
+    else return layer(model, index, where);
+  }
+};
+
+struct transfer_fn {
+  template <class M>
+  [[nodiscard]] constexpr double operator()(const M& model, int boundary, const placement& from, const placement& to) const
+    requires requires { { model.transfer(boundary, from, to) } -> std::convertible_to<double>; }
+          || requires { { transfer(model, boundary, from, to) } -> std::convertible_to<double>; }
+  {
+    if constexpr (requires { model.transfer(boundary, from, to); }) return model.transfer(boundary, from, to);
+    else return transfer(model, boundary, from, to);
+  }
+};
+
+struct update_fn {
+  template <class M>
+  [[nodiscard]] constexpr double operator()(const M& model, layer_range layers, const placement& where) const {
+    if constexpr (requires { model.update(layers, where); }) return model.update(layers, where);
+    else if constexpr (requires { update(model, layers, where); }) return update(model, layers, where);
+    else return 0;
+  }
+};
+
+template <class M>
+concept has_transfer_class = requires(const M& m, const placement& p) {
+  { m.transfer_class(p) } -> std::convertible_to<int>;
+} || requires(const M& m, const placement& p) {
+  { transfer_class(m, p) } -> std::convertible_to<int>;
+};
+
+struct transfer_class_fn {
+  template <has_transfer_class M>
+  [[nodiscard]] constexpr int operator()(const M& model, const placement& where) const {
+    if constexpr (requires { model.transfer_class(where); }) return model.transfer_class(where);
+    else return transfer_class(model, where);
+  }
+};
+
+}  // namespace detail::cost_model
+
+// Each calls the member of that name, else the free function that argument-dependent lookup finds.
+inline namespace cost_model_functions {
+
+/// Number of layers.
+inline constexpr detail::cost_model::layer_count_fn layer_count{};
+/// Ways to run a stage on a submesh that are worth trying; none if the shape may not be used.
+inline constexpr detail::cost_model::placements_fn placements{};
+/// Cost of a range of layers as one stage.
+inline constexpr detail::cost_model::stage_fn stage{};
+/// Cost of one layer inside a stage.
+inline constexpr detail::cost_model::layer_fn layer_cost{};
+/// Seconds to move the output of layer `boundary` of one microbatch from stage to stage, one way; infinity if it cannot be moved.
+inline constexpr detail::cost_model::transfer_fn transfer{};
+/// Seconds after the last backward of an iteration: gradient reduction and optimizer step; 0 if the model says nothing.
+inline constexpr detail::cost_model::update_fn update{};
+/// Placements of one subcluster with equal class have equal transfer prices to and from every other placement.
+inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
+
+}  // namespace cost_model_functions
+
+/// What a planner asks of costs: `layer_count()`, `placements(submesh)`, `stage(layers, placement)` and
+/// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
+/// Optional: `update(layers, placement)`, and `transfer_class(placement)`, which makes searches faster.
+/// Not checked: that the same question always gets the same answer, that costs are finite and not negative
+/// (planners check this and throw input_error), and that `layer_count` is at least 1.
+template <class M>
+concept stage_cost_model = requires(const M& m, layer_range r, const placement& p, const submesh& s) {
+  { hetsched::layer_count(m) } -> std::convertible_to<int>;
+  { hetsched::placements(m, s) } -> std::convertible_to<std::vector<placement>>;
+  { hetsched::stage(m, r, p) } -> std::convertible_to<stage_cost>;
+  { hetsched::transfer(m, 0, p, p) } -> std::convertible_to<double>;
+};
+
+/// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers: planners take a faster path.
+/// Not checked: that `stage` really is the sum of `layer`.
+template <class M>
+concept additive_cost_model = stage_cost_model<M> && requires(const M& m, const placement& p) {
+  { hetsched::layer_cost(m, 0, p) } -> std::convertible_to<stage_cost>;
+};
+
+/// Sum of the layers of a range: the `stage` of an additive model. O(layers).
+template <class M>
+[[nodiscard]] constexpr stage_cost sum_of_layers(const M& model, layer_range layers, const placement& where) {
+  stage_cost sum;
+  for (int l = layers.first; l < layers.last; ++l) sum += layer_cost(model, l, where);
+  return sum;
+}
+
+}  // namespace hetsched

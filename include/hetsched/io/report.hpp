@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/timeline_svg.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/simulate.hpp>
+
+namespace hetsched {
+
+/// A headline number of a report.
+struct report_figure {
+  std::string label;
+  std::string value;
+  std::string note;
+};
+
+/// A stage's row: what is empty or 0 in every row of a section gets no column.
+struct report_stage {
+  std::string layers;
+  std::string devices;
+  std::string degrees;
+  int warmup = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double transfer_s = 0;
+  bytes_t memory_bytes = 0;
+  bytes_t memory_capacity_bytes = 0;
+};
+
+/// A pipeline of a report: its stages and what they do over one iteration.
+struct report_section {
+  std::string heading;
+  std::vector<report_stage> stages;
+  hetsched::timeline timeline;
+  timeline_svg_options picture;
+};
+
+/// A report page.
+struct report {
+  std::string title;
+  std::string summary;
+  std::vector<report_figure> figures;
+  std::vector<report_section> sections;
+};
+
+namespace detail {
+
+inline constexpr std::string_view report_style = R"(
+:root{color-scheme:light dark;--text:#24292f;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--page:#fff;--used:#0072b2;--over:#d55e00}
+@media(prefers-color-scheme:dark){:root{--text:#d7dce2;--soft:#9aa4af;--line:#373e47;--card:#1c2128;--page:#14181d;--used:#56b4e9}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:24px;max-width:1320px;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
+h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}p{margin:4px 0 12px;color:var(--soft)}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px;margin:20px 0}
+.figure{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
+.figure b{display:block;font-size:22px;font-weight:600;line-height:1.3}.figure span{color:var(--soft);font-size:13px}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
+th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{color:var(--soft);font-weight:600}th.l,td.l{text-align:left}
+.bar{display:inline-block;vertical-align:middle;position:relative;width:150px;height:11px;background:var(--line);border-radius:3px;overflow:hidden}
+.bar i{position:absolute;left:0;top:0;bottom:0;background:var(--used)}.bar i.over{background:var(--over)}
+svg{display:block;max-width:none}
+)";
+
+[[nodiscard]] inline std::string stage_table(const std::vector<report_stage>& stages) {
+  const auto any = [&](auto has) { return std::any_of(stages.begin(), stages.end(), has); };
+  const bool layers = any([](const auto& s) { return !s.layers.empty(); });
+  const bool devices = any([](const auto& s) { return !s.devices.empty(); });
+  const bool degrees = any([](const auto& s) { return !s.degrees.empty(); });
+  const bool memory = any([](const auto& s) { return s.memory_bytes > 0; });
+  std::string out = "<div class=\"wide\"><table>\n<tr><th class=\"l\">stage</th>";
+  if (layers) out += "<th class=\"l\">layers</th>";
+  if (devices) out += "<th class=\"l\">devices</th>";
+  if (degrees) out += "<th class=\"l\">degrees</th>";
+  out += "<th>warm-up</th><th>forward</th><th>backward</th><th>transfer</th>";
+  if (memory) out += "<th class=\"l\">memory per device</th>";
+  out += "</tr>\n";
+  const auto cell = [&](std::string_view text, bool left = false) {
+    out += left ? "<td class=\"l\">" : "<td>";
+    out += escape_html(text) + "</td>";
+  };
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& s = stages[i];
+    out += "<tr>";
+    cell(std::to_string(i), true);
+    if (layers) cell(s.layers, true);
+    if (devices) cell(s.devices, true);
+    if (degrees) cell(s.degrees, true);
+    cell(std::to_string(s.warmup));
+    cell(format_seconds(s.forward_s));
+    cell(format_seconds(s.backward_s));
+    cell(i + 1 < stages.size() ? format_seconds(s.transfer_s) : "-");
+    if (memory) {
+      const double share = s.memory_capacity_bytes > 0 ? static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) : 0;
+      out += "<td class=\"l\">";
+      if (s.memory_capacity_bytes > 0)
+        out += print("<span class=\"bar\"><i%s style=\"width:%.1f%%\"></i></span> ", share > 1 ? " class=\"over\"" : "", std::min(share, 1.0) * 100);
+      out += format_bytes(s.memory_bytes);
+      if (s.memory_capacity_bytes > 0) out += " of " + format_bytes(s.memory_capacity_bytes) + print(" (%.0f %%)", share * 100);
+      out += "</td>";
+    }
+    out += "</tr>\n";
+  }
+  return out + "</table></div>\n";
+}
+
+}  // namespace detail
+
+/// A report as one HTML page that needs nothing else: no network, no fonts, no scripts. All text is escaped.
+/// Below 2 MB for up to 1,000 stages in all, however many microbatches. O(actions).
+[[nodiscard]] inline std::string to_html(const report& r) {
+  std::string out = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
+  out += escape_html(r.title) + "</title>\n<style>";
+  out += detail::report_style;
+  out += "</style>\n</head>\n<body>\n<h1>" + escape_html(r.title) + "</h1>\n<p>" + escape_html(r.summary) + "</p>\n<div class=\"figures\">\n";
+  for (const auto& f : r.figures)
+    out += "<div class=\"figure\"><span>" + escape_html(f.label) + "</span><b>" + escape_html(f.value) + "</b><span>" + escape_html(f.note) +
+           "</span></div>\n";
+  out += "</div>\n";
+  for (const auto& section : r.sections) {
+    const auto picture = draw_timeline(section.timeline, section.picture);
+    out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section.stages);
+    out += "<h2>Timeline of one iteration</h2>\n<p>" + escape_html(picture.shown) +
+           " Boxes carry their microbatch, counted from 0; the strips between two stages are the link between them.</p>\n";
+    out += "<div class=\"wide\">" + picture.svg + "</div>\n";
+  }
+  return out + "</body>\n</html>\n";
+}
+
+/// Text of a stage's layers as in plan.json: both ends included.
+[[nodiscard]] inline std::string layers_text(layer_range layers) {
+  const auto first = std::to_string(layers.first);
+  return layers.size() == 1 ? first : first + "-" + std::to_string(layers.last - 1);
+}
+
+/// Text of a stage's devices: the subcluster, the shape, and the devices taken, counted node by node.
+[[nodiscard]] inline std::string devices_text(const stage_plan& s, std::string_view subcluster) {
+  const auto& mesh = s.where.mesh;
+  return std::string(subcluster) + " " + std::to_string(mesh.nodes) + "x" + std::to_string(mesh.devices_per_node) + " [" +
+         layers_text({s.first_device, s.first_device + mesh.device_count()}) + "]";
+}
+
+/// Text of a stage's degrees: the sizes above 1.
+[[nodiscard]] inline std::string degrees_text(const degrees& d) {
+  std::string text;
+  const auto add = [&](const char* name, int size) {
+    if (size > 1) text += (text.empty() ? "" : " ") + std::string(name) + " " + std::to_string(size);
+  };
+  add("data", d.data);
+  add("context", d.context);
+  add("tensor", d.tensor);
+  return text.empty() ? "none" : text;
+}
+
+/// Headline numbers of what a schedule does on a pipeline.
+[[nodiscard]] inline std::vector<report_figure> simulation_figures(const simulation& s) {
+  return {{"bubble ratio", format_percent(s.bubble_ratio), "idle share of the stages"},
+          {"overlap ratio", format_percent(s.overlap_ratio), "share of communication that is hidden"}};
+}
+
+/// Headline numbers of a prediction; what it does not know (0) is left out.
+[[nodiscard]] inline std::vector<report_figure> prediction_figures(const prediction& p) {
+  std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
+  if (p.lower_bound_s > 0)
+    figures.push_back({"lower bound", format_seconds(p.lower_bound_s), "gap " + format_percent(p.iteration_s / p.lower_bound_s - 1)});
+  if (p.period_s > 0) figures.push_back({"period", format_seconds(p.period_s), "per microbatch, pipeline full"});
+  if (p.samples_per_s > 0) figures.push_back({"throughput", format_number(p.samples_per_s), "samples per second"});
+  if (p.mfu > 0) figures.push_back({"MFU", format_percent(p.mfu), "of the peak of the devices in use"});
+  if (p.load_balance > 0) figures.push_back({"load balance", format_percent(p.load_balance), "over the devices in use"});
+  return figures;
+}
+
+/// A report section on one pipeline of a plan. Precondition: `subclusters` holds the names that its stages count.
+[[nodiscard]] inline report_section plan_section(const pipeline_plan& line, const std::vector<std::string>& subclusters, timeline t, double period_s) {
+  report_section section{.heading = "Stages", .stages = {}, .timeline = std::move(t), .picture = {}};
+  section.picture.period_s = period_s;
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    const auto& s = line.stages[i];
+    const auto& name = subclusters.at(static_cast<std::size_t>(s.where.mesh.subcluster));
+    section.stages.push_back({.layers = layers_text(s.layers),
+                              .devices = devices_text(s, name),
+                              .degrees = degrees_text(s.where.degrees),
+                              .warmup = s.warmup,
+                              .forward_s = s.forward_s,
+                              .backward_s = s.backward_s,
+                              .transfer_s = s.transfer_s,
+                              .memory_bytes = s.memory_bytes,
+                              .memory_capacity_bytes = s.memory_capacity_bytes});
+    section.picture.labels.push_back(std::to_string(i) + " " + name);
+  }
+  return section;
+}
+
+/// A report section on a bare pipeline.
+[[nodiscard]] inline report_section pipeline_section(const pipeline& p, const std::vector<int>& warmups, timeline t, double period_s) {
+  report_section section{.heading = "Stages", .stages = {}, .timeline = std::move(t), .picture = {}};
+  section.picture.period_s = period_s;
+  for (std::size_t i = 0; i < p.forward_s.size(); ++i)
+    section.stages.push_back({.layers = {},
+                              .devices = {},
+                              .degrees = {},
+                              .warmup = warmups[i],
+                              .forward_s = p.forward_s[i],
+                              .backward_s = p.backward_s[i],
+                              .transfer_s = i < p.transfer_s.size() ? p.transfer_s[i] : 0});
+  return section;
+}
+
+}  // namespace hetsched

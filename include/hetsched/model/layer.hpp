@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/core/units.hpp>
+
+namespace hetsched {
+
+/// The planner's atom: a piece of a model that is never cut. All amounts are for one sample on one device,
+/// before any sharding; a sample is one sequence (or image).
+struct layer {
+  std::string name{};
+  double forward_flops = 0;
+  double backward_flops = 0;              ///< without recomputation
+  std::int64_t parameters = 0;
+  std::int64_t shared_parameters = 0;     ///< owned by another layer of the chain (tied embedding); a copy is held here
+  bytes_t activation_bytes = 0;           ///< kept from forward to backward, no recomputation
+  bytes_t selective_saved_bytes = 0;      ///< of these, what selective recomputation drops
+  bytes_t boundary_bytes = 0;             ///< the output, as sent to the next layer
+  double selective_flops = 0;             ///< forward FLOPs that selective recomputation repeats
+  bool recomputable = true;               ///< under full recomputation only its input is kept; else all its activations are
+  bytes_t memory_traffic_bytes = 0;       ///< read and written by forward besides the parameters
+  double active_fraction = 1;             ///< share of its parameters that forward reads: 0 for tables of which it looks up rows
+  bytes_t tensor_reduce_bytes = 0;        ///< all-reduced by forward over a tensor-parallel group (as much again by backward)
+  bytes_t context_gather_bytes = 0;       ///< keys and values exchanged by forward over a context-parallel group (twice that by backward)
+
+  friend bool operator==(const layer&, const layer&) = default;
+};
+
+/// A model as a chain of layers.
+struct layer_chain {
+  std::vector<layer> layers{};
+  int parameter_bytes = 2;  ///< bytes of one parameter and of one activation element
+  int heads = 0;            ///< attention heads, which tensor parallelism must divide; 0 if unknown
+
+  [[nodiscard]] int size() const { return static_cast<int>(layers.size()); }
+  friend bool operator==(const layer_chain&, const layer_chain&) = default;
+};
+
+/// Forward plus backward FLOPs of one sample, without recomputation: the numerator of model FLOP utilisation.
+[[nodiscard]] inline double training_flops(const layer_chain& chain) {
+  double sum = 0;
+  for (const auto& l : chain.layers) sum += l.forward_flops + l.backward_flops;
+  return sum;
+}
+
+/// Parameters of the model; shared ones count once, where they are owned.
+[[nodiscard]] inline std::int64_t parameter_count(const layer_chain& chain) {
+  std::int64_t sum = 0;
+  for (const auto& l : chain.layers) sum = checked_add(sum, l.parameters);
+  return sum;
+}
+
+/// Throws input_error, naming the layer and the field, unless the chain has a layer and every amount is finite and >= 0.
+inline void validate(const layer_chain& chain) {
+  if (chain.layers.empty()) throw input_error("the model has no layer");
+  if (chain.parameter_bytes < 1) throw input_error("parameter_bytes must be at least 1");
+  if (chain.heads < 0) throw input_error("heads must not be negative");
+  for (const auto& l : chain.layers) {
+    const auto require = [&](bool holds, const char* field) {
+      if (!holds) throw input_error("layer " + l.name + ": " + field + " must be finite and not negative");
+    };
+    const auto amount = [](double x) { return x >= 0 && x <= std::numeric_limits<double>::max(); };
+    require(amount(l.forward_flops), "forward_flops");
+    require(amount(l.backward_flops), "backward_flops");
+    require(amount(l.selective_flops), "selective_flops");
+    require(amount(l.active_fraction), "active_fraction");
+    require(l.parameters >= 0, "parameters");
+    require(l.shared_parameters >= 0, "shared_parameters");
+    require(l.activation_bytes >= 0, "activation_bytes");
+    require(l.selective_saved_bytes >= 0 && l.selective_saved_bytes <= l.activation_bytes, "activation_bytes - selective_saved_bytes");
+    require(l.boundary_bytes >= 0, "boundary_bytes");
+    require(l.memory_traffic_bytes >= 0, "memory_traffic_bytes");
+    require(l.tensor_reduce_bytes >= 0, "tensor_reduce_bytes");
+    require(l.context_gather_bytes >= 0, "context_gather_bytes");
+  }
+}
+
+}  // namespace hetsched

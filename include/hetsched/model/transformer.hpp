@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <hetsched/model/layer.hpp>
+
+namespace hetsched {
+
+/// What follows the last block.
+enum class output_head {
+  language_model,         ///< logits of every position over the vocabulary
+  masked_language_model,  ///< the same after BERT's transform: dense, GELU, norm, and a bias per word
+  classifier,             ///< logits of the first position over the classes
+};
+
+/// A transformer by its sizes. The defaults make a GPT block; families.hpp has the usual families.
+struct transformer {
+  int layers = 0;  ///< blocks
+  int hidden = 0;
+  int heads = 0;
+  int kv_heads = 0;           ///< 0: as many as heads
+  int head_size = 0;          ///< 0: hidden / heads
+  int ffn_hidden = 0;         ///< of one expert, where there are experts; 0: 4 * hidden
+  std::int64_t vocab = 0;
+  int sequence = 0;           ///< tokens of a sample; for images patches + 1 class token
+  int parameter_bytes = 2;    ///< 2 for fp16 and bf16, 4 for fp32; activations alike
+  int experts = 0;            ///< 0: dense
+  int experts_per_token = 0;
+  int moe_every = 1;          ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts, the others one dense MLP
+
+  int positions = 0;          ///< rows of the learned position table; 0: none (rotary positions)
+  int token_types = 0;        ///< rows of BERT's segment table
+  int patch_inputs = 0;       ///< numbers of one image patch; > 0: patches are embedded in place of words
+  int classes = 0;            ///< of the classifier
+  output_head head = output_head::language_model;
+  bool pre_norm = true;       ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
+  bool rms_norm = false;      ///< norms have no bias
+  bool gated_mlp = false;     ///< three matrices (SwiGLU) in place of two
+  bool bias = true;           ///< of the linear layers in blocks
+  bool qkv_bias = true;
+  bool tied_embeddings = true;
+  bool dropout = true;        ///< its masks, one byte an element, are kept for backward
+};
+
+/// How a transformer is cut into layers: embedding, whole blocks, head; or embedding, three layers per block, head.
+/// The three are attention, norm and MLP (for pre-norm: norm + attention + residual sum | norm | MLP + residual sum).
+enum class granularity { block, sublayer };
+
+/// Throws input_error, naming the field, unless the sizes make sense.
+inline void validate(const transformer& m) {
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw input_error(std::string("transformer: ") + what);
+  };
+  require(m.layers >= 1 && m.layers <= 100'000, "layers must be between 1 and 100000");
+  require(m.hidden >= 1, "hidden must be at least 1");
+  require(m.heads >= 1, "heads must be at least 1");
+  require(m.sequence >= 1, "sequence must be at least 1");
+  require(m.head_size >= 0, "head_size must not be negative");
+  require(m.head_size > 0 || m.hidden % m.heads == 0, "hidden must be divisible by heads");
+  require(m.kv_heads >= 0, "kv_heads must not be negative");
+  require(m.kv_heads == 0 || m.heads % m.kv_heads == 0, "heads must be divisible by kv_heads");
+  require(m.ffn_hidden >= 0, "ffn_hidden must not be negative");
+  require(m.parameter_bytes >= 1 && m.parameter_bytes <= 8, "parameter_bytes must be between 1 and 8");
+  require(m.experts >= 0, "experts must not be negative");
+  require(m.experts > 0 || m.experts_per_token == 0, "experts_per_token needs experts");
+  require(m.experts == 0 || (m.experts_per_token >= 1 && m.experts_per_token <= m.experts),
+          "experts_per_token must be between 1 and experts");
+  require(m.moe_every >= 1, "moe_every must be at least 1");
+  require(m.positions == 0 || m.positions >= m.sequence, "positions must be 0 or at least the sequence");
+  require(m.token_types >= 0, "token_types must not be negative");
+  require(m.patch_inputs >= 0, "patch_inputs must not be negative");
+  require(m.patch_inputs > 0 || m.vocab >= 1, "vocab must be at least 1");
+  require(m.head == output_head::classifier ? m.classes >= 1 : m.vocab >= 1, "the head needs classes or a vocabulary of at least 1");
+}
+
+namespace detail {
+
+/// Sizes of one sample of a transformer, and its layers by formula. GEMM FLOPs only: norms, activations and sums
+/// count as memory traffic. Kept activations follow Korthikanti et al. 2023, sec. 4, whose standard block
+/// (16 bits, dropout, 4 h wide MLP) comes out as 34 s h + 5 a s^2 bytes.
+struct transformer_sizes {
+  explicit transformer_sizes(const transformer& model)
+      : m(model), s(m.sequence), h(m.hidden), a(m.heads), e(m.parameter_bytes) {
+    const std::int64_t head_size = m.head_size > 0 ? m.head_size : h / a;
+    q = checked_mul(a, head_size);
+    kv = checked_mul(m.kv_heads > 0 ? m.kv_heads : a, head_size);
+    f = m.ffn_hidden > 0 ? m.ffn_hidden : checked_mul(4, h);
+    tensor = checked_mul(s, h, e);
+    norm_parameters = m.rms_norm ? h : 2 * h;
+  }
+
+  const transformer& m;
+  std::int64_t s, h, a, e;
+  std::int64_t q{}, kv{};          // widths of the queries and of the keys (or values), all heads together
+  std::int64_t f{};                // width inside the MLP
+  std::int64_t tensor{};           // bytes of one s x h activation
+  std::int64_t norm_parameters{};
+
+  // FLOPs of an (s x k) * (k x n) product
+  [[nodiscard]] double product(std::int64_t k, std::int64_t n) const {
+    return 2 * static_cast<double>(s) * static_cast<double>(k) * static_cast<double>(n);
+  }
+  [[nodiscard]] std::int64_t mask(std::int64_t elements) const { return m.dropout ? elements : 0; }
+
+  // Every kept tensor is written once and read once.
+  static void finish(layer& l) {
+    l.backward_flops = 2 * l.forward_flops;
+    l.memory_traffic_bytes = checked_mul(2, l.activation_bytes);
+  }
+
+  [[nodiscard]] layer norm() const {
+    layer l;
+    l.parameters = norm_parameters;
+    l.activation_bytes = tensor;
+    // A pre-norm block goes on with the normalised tensor and, past it, with the residual.
+    l.boundary_bytes = m.pre_norm ? checked_mul(2, tensor) : tensor;
+    finish(l);
+    return l;
+  }
+
+  [[nodiscard]] layer attention() const {
+    layer l;
+    l.forward_flops = product(h, q) + 2 * product(h, kv) + 2 * product(q, s) + product(q, h);
+    l.selective_flops = 2 * product(q, s);
+    const auto weights = checked_add(checked_mul(2, h, q), checked_mul(2, h, kv));
+    l.parameters = checked_add(weights, (m.qkv_bias ? checked_add(q, checked_mul(2, kv)) : 0) + (m.bias ? h : 0));
+    // input; queries; keys and values; input of the projection; mask of its dropout
+    const auto kept = checked_add(tensor, checked_mul(s, checked_mul(2, checked_add(q, kv)), e));
+    // softmax, and with dropout its mask and its result
+    l.selective_saved_bytes = checked_mul(a, s, s, m.dropout ? 2 * e + 1 : e);
+    l.activation_bytes = checked_add(checked_add(kept, mask(checked_mul(s, h))), l.selective_saved_bytes);
+    l.boundary_bytes = tensor;
+    l.tensor_reduce_bytes = tensor;
+    l.context_gather_bytes = checked_mul(2, s, kv, e);
+    finish(l);
+    return l;
+  }
+
+  [[nodiscard]] layer mlp(bool with_experts) const {
+    const std::int64_t matrices = m.gated_mlp ? 3 : 2;
+    const auto mlp_parameters = checked_add(checked_mul(matrices, h, f), m.bias ? checked_add(checked_mul(matrices - 1, f), h) : 0);
+    const double mlp_flops = static_cast<double>(matrices) * product(h, f);
+    // before and after the non-linearity, whose gate is rebuilt in backward
+    const auto inner = checked_mul(matrices, s, f, e);
+    layer l;
+    if (with_experts) {
+      const std::int64_t k = m.experts_per_token;
+      l.parameters = checked_add(checked_mul(h, m.experts), checked_mul(m.experts, mlp_parameters));
+      l.forward_flops = product(h, m.experts) + static_cast<double>(k) * mlp_flops;
+      // the router's input and its fp32 probabilities; per chosen expert its input, inside and output
+      const auto router = checked_add(tensor, checked_mul(4, s, m.experts));
+      l.activation_bytes = checked_add(router, checked_mul(k, checked_add(checked_mul(2, tensor), inner)));
+      // a sequence reaches all experts but for very short ones
+      l.active_fraction = checked_mul(s, k) < m.experts ? static_cast<double>(s * k) / m.experts : 1;
+    } else {
+      l.parameters = mlp_parameters;
+      l.forward_flops = mlp_flops;
+      l.activation_bytes = checked_add(tensor, inner);
+    }
+    l.activation_bytes = checked_add(l.activation_bytes, mask(checked_mul(s, h)));
+    l.boundary_bytes = tensor;
+    l.tensor_reduce_bytes = tensor;
+    finish(l);
+    return l;
+  }
+
+  [[nodiscard]] layer embedding() const {
+    layer l;
+    l.name = "embedding";
+    std::int64_t rows = checked_add(m.positions, m.token_types);
+    if (m.patch_inputs > 0) {
+      rows = checked_add(rows, 1);  // the class token
+      l.parameters = checked_add(checked_mul(m.patch_inputs, h), h);
+      l.forward_flops = 2 * static_cast<double>(s - 1) * static_cast<double>(m.patch_inputs) * static_cast<double>(h);
+      // pixels need no gradient
+      l.backward_flops = l.forward_flops;
+      l.activation_bytes = checked_mul(s, m.patch_inputs, e);
+    } else {
+      l.parameters = checked_mul(m.vocab, h);
+      l.active_fraction = 0;
+      l.tensor_reduce_bytes = tensor / 2;  // once an iteration: the words here in forward, their gradients at the head in backward
+    }
+    l.parameters = checked_add(l.parameters, checked_mul(rows, h));
+    l.activation_bytes = checked_add(l.activation_bytes, mask(checked_mul(s, h)));
+    if (!m.pre_norm) {
+      l.parameters = checked_add(l.parameters, norm_parameters);
+      l.activation_bytes = checked_add(l.activation_bytes, tensor);
+    }
+    l.memory_traffic_bytes = checked_add(checked_mul(2, tensor), checked_mul(2, l.activation_bytes));
+    l.boundary_bytes = tensor;
+    l.recomputable = false;
+    return l;
+  }
+
+  [[nodiscard]] layer head() const {
+    layer l;
+    l.name = "head";
+    if (m.pre_norm) {
+      l.parameters = norm_parameters;
+      l.activation_bytes = tensor;
+    }
+    if (m.head == output_head::classifier) {
+      l.parameters = checked_add(l.parameters, checked_add(checked_mul(m.classes, h), m.classes));
+      l.forward_flops = 2 * static_cast<double>(h) * m.classes;
+      l.activation_bytes = checked_add(l.activation_bytes, checked_add(checked_mul(h, e), checked_mul(4, m.classes)));
+    } else {
+      l.forward_flops = product(h, m.vocab);
+      // input of the product, logits in fp32
+      l.activation_bytes = checked_add(l.activation_bytes, checked_add(tensor, checked_mul(4, s, m.vocab)));
+      auto& words = m.tied_embeddings ? l.shared_parameters : l.parameters;
+      words = checked_add(words, checked_mul(m.vocab, h));
+      l.tensor_reduce_bytes = tensor - tensor / 2;
+      if (m.head == output_head::masked_language_model) {
+        l.parameters = checked_add(l.parameters, checked_add(checked_add(checked_mul(h, h), h), checked_add(norm_parameters, m.vocab)));
+        l.forward_flops += product(h, h);
+        l.activation_bytes = checked_add(l.activation_bytes, checked_mul(3, tensor));
+      }
+    }
+    l.recomputable = false;
+    finish(l);
+    return l;
+  }
+};
+
+// Runs b after a as one layer.
+inline void append(layer& a, const layer& b) {
+  const auto parameters = checked_add(a.parameters, b.parameters);
+  if (parameters > 0)
+    a.active_fraction = (a.active_fraction * static_cast<double>(a.parameters) + b.active_fraction * static_cast<double>(b.parameters)) /
+                        static_cast<double>(parameters);
+  a.parameters = parameters;
+  a.forward_flops += b.forward_flops;
+  a.backward_flops += b.backward_flops;
+  a.selective_flops += b.selective_flops;
+  a.activation_bytes = checked_add(a.activation_bytes, b.activation_bytes);
+  a.selective_saved_bytes = checked_add(a.selective_saved_bytes, b.selective_saved_bytes);
+  a.memory_traffic_bytes = checked_add(a.memory_traffic_bytes, b.memory_traffic_bytes);
+  a.tensor_reduce_bytes = checked_add(a.tensor_reduce_bytes, b.tensor_reduce_bytes);
+  a.context_gather_bytes = checked_add(a.context_gather_bytes, b.context_gather_bytes);
+  a.boundary_bytes = b.boundary_bytes;
+}
+
+}  // namespace detail
+
+/// The layers of a transformer, for one sample: layers + 2 of them, or 3 * layers + 2 by sublayer (GPT-39B: 146, as in HARP sec. 6.7).
+/// Attention counts all s^2 scores, also where a causal mask hides half of them, as the usual definition of MFU does.
+/// A tied embedding counts at the embedding; the head holds a copy of it as shared_parameters, since the two lie in
+/// different stages of any pipeline with more than one. Throws input_error for sizes that make no sense or overflow.
+/// O(layers).
+[[nodiscard]] inline layer_chain make_chain(const transformer& model, granularity cut = granularity::block) {
+  validate(model);
+  const detail::transformer_sizes sizes(model);
+
+  struct block {
+    layer attention, norm, mlp;
+  };
+  const auto make_block = [&](bool with_experts) {
+    block b{sizes.attention(), sizes.norm(), sizes.mlp(with_experts)};
+    if (model.pre_norm) {
+      auto first = sizes.norm();
+      detail::append(first, b.attention);
+      b.attention = std::move(first);
+    } else {
+      detail::append(b.mlp, sizes.norm());
+    }
+    return b;
+  };
+  const block dense = make_block(false);
+  const block sparse = model.experts > 0 ? make_block(true) : dense;
+
+  layer_chain chain;
+  chain.parameter_bytes = model.parameter_bytes;
+  chain.heads = model.heads;
+  chain.layers.push_back(sizes.embedding());
+  for (int i = 0; i < model.layers; ++i) {
+    const block& b = model.experts > 0 && (i + 1) % model.moe_every == 0 ? sparse : dense;
+    const std::string name = "block " + std::to_string(i);
+    if (cut == granularity::block) {
+      auto& whole = chain.layers.emplace_back(b.attention);
+      detail::append(whole, b.norm);
+      detail::append(whole, b.mlp);
+      whole.name = name;
+    } else {
+      chain.layers.emplace_back(b.attention).name = name + " attention";
+      chain.layers.emplace_back(b.norm).name = name + " norm";
+      chain.layers.emplace_back(b.mlp).name = name + " mlp";
+    }
+  }
+  chain.layers.push_back(sizes.head());
+  return chain;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <hetsched/plan/interop_problem.hpp>
+#include <hetsched/plan/route.hpp>
+#include <hetsched/plan/warmup_algebra.hpp>
+
+namespace hetsched::detail {
+
+/// A stage as the search decides it.
+struct interop_stage {
+  int placement = 0;
+  layer_range layers;
+  friend constexpr bool operator==(interop_stage, interop_stage) = default;
+};
+
+/// Calls body(0) ... body(count - 1), in any order and on any threads, and returns when all are done.
+using parallel_for = std::function<void(int count, const std::function<void(int)>& body)>;
+
+/// For one period: the least latency sum(t + 2c) over all plans whose stages and transfers take at most the period and whose memory holds
+/// the warm-ups that the period needs. A state is (phase, transfer class of the first stage, devices used in its subcluster, first layer);
+/// suffixes of the model grow from the last layer to the first, and each state keeps the Pareto front of (latency, warm-up state).
+template <class Table, class Algebra>
+class interop_search {
+ public:
+  using warmup_state = typename Algebra::state;
+
+  struct solution {
+    double latency = 0;
+    std::vector<interop_stage> stages;
+  };
+
+  interop_search(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, Algebra algebra, int microbatches,
+                 bool use_all, const parallel_for& run)
+      : problem_(problem), table_(table), route_(route), algebra_(algebra), microbatches_(microbatches), use_all_(use_all), run_(run) {
+    const auto placements = problem.placements.size();
+    capacity_.resize(placements);
+    for (std::size_t p = 0; p < placements; ++p) capacity_[p] = problem.placements[p].capacity;
+    of_subcluster_.resize(problem.devices.size());
+    classes_of_.resize(problem.devices.size());
+    for (std::size_t p = 0; p < placements; ++p) of_subcluster_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
+    for (int c = 0; c < problem.classes(); ++c) classes_of_[at(problem.class_subcluster[at(c)])].push_back(c);
+    reach_.resize(2 * placements * row_size());
+    stores_.resize(route.size());
+    bound_latency();
+  }
+
+  /// Sum of the fastest times of the layers before layer i: no prefix has a smaller latency.
+  [[nodiscard]] double latency_bound() const { return before_.back(); }
+
+  /// Grants every device `factor` times its memory (to tell how much is missing).
+  void scale_capacity(double factor) {
+    for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity * factor;
+  }
+
+  /// False only if no plan keeps this period: warm-ups beyond the second microbatch are not looked at. O(P L + K^2 L + states).
+  [[nodiscard]] bool may_keep(double period) {
+    measure_reach(period);
+    for (std::size_t ph = 0; ph < route_.size(); ++ph) {
+      if (!route_[ph].may_start) continue;
+      for (const int p : of_subcluster_[at(route_[ph].subcluster)]) {
+        const int covered = upstream_[ph][at(problem_.placements[at(p)].devices)];
+        if (covered >= 0 && reach(p, first_in_flight)[covered] == problem_.layers) return true;
+      }
+    }
+    return false;
+  }
+
+  /// The plans of least latency that keep the period, at most `limit` of them and none above `budget`; the best first. Empty if there is none.
+  [[nodiscard]] std::vector<solution> solve(double period, double budget, std::size_t limit) {
+    period_ = period;
+    budget_ = budget;
+    measure_reach(period);
+    measure_transfers();
+    for (std::size_t begin = 0; begin < route_.size();) {
+      std::size_t end = begin;
+      while (end < route_.size() && route_[end].level == route_[begin].level) ++end;
+      const auto body = [&](int i) { grow_phase(static_cast<int>(begin) + i); };
+      const int count = static_cast<int>(end - begin);
+      if (run_ && count > 1) run_(count, body);
+      else
+        for (int i = 0; i < count; ++i) body(i);
+      begin = end;
+    }
+    return best_solutions(limit);
+  }
+
+  /// Labels kept by the last solve.
+  [[nodiscard]] std::int64_t labels() const {
+    std::int64_t sum = 0;
+    for (const auto& s : stores_) sum += static_cast<std::int64_t>(s.labels.size());
+    return sum;
+  }
+
+ private:
+  static constexpr int first_in_flight = 0;   // reach of the last stage: one microbatch in flight
+  static constexpr int second_in_flight = 1;  // reach of any other stage: at least two
+
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] std::size_t row_size() const { return at(problem_.layers + 1); }
+
+  // A suffix of the model: its stages' latency, the warm-up state of its first stage, and how it goes on.
+  struct label {
+    double latency = 0;
+    warmup_state state;
+    std::int32_t placement = 0;
+    std::int32_t cut = 0;         // first layer of the next stage
+    std::int32_t next_phase = 0;  // -1: this stage is the last
+    std::uint32_t next_label = 0;
+  };
+
+  // Labels by first layer, from `high` down to `low`.
+  struct row {
+    int low = 0, high = -1;
+    std::size_t offset = 0;
+  };
+
+  struct store {
+    std::vector<label> labels;
+    std::vector<std::uint32_t> starts;  // per row: high - low + 2 positions in labels
+    std::vector<row> rows;              // [class in subcluster][devices used]
+    std::vector<row> exits;             // [class in subcluster]: what a stage in another subcluster may be put before
+  };
+
+  [[nodiscard]] static std::span<const label> labels_at(const store& s, const row& r, int layer) {
+    if (layer < r.low || layer > r.high) return {};
+    const auto i = r.offset + at(r.high - layer);
+    return {s.labels.data() + s.starts[i], s.starts[i + 1] - s.starts[i]};
+  }
+
+  static bool no_worse(const label& a, const label& b) { return a.latency <= b.latency && Algebra::no_worse(a.state, b.state); }
+
+  static void keep_if_new(std::vector<label>& front, const label& candidate) {
+    for (const auto& kept : front)
+      if (no_worse(kept, candidate)) return;
+    std::erase_if(front, [&](const label& kept) { return no_worse(candidate, kept); });
+    front.push_back(candidate);
+  }
+
+  void bound_latency() {
+    before_.assign(row_size(), infinity);
+    before_[0] = 0;
+    const int placements = static_cast<int>(problem_.placements.size());
+    for (int i = 1; i <= problem_.layers; ++i)
+      for (int p = 0; p < placements; ++p)
+        for (int first = Table::additive ? i - 1 : 0; first < i; ++first)
+          before_[at(i)] = std::min(before_[at(i)], before_[at(first)] + table_.time(p, first, i));
+    for (auto& b : before_) b *= 1 - 1e-12;  // a bound in spite of rounding
+  }
+
+  [[nodiscard]] int* reach(int p, int in_flight) { return reach_.data() + at(2 * p + in_flight) * row_size(); }
+
+  // reach: how far a stage from layer a goes. upstream_[phase][devices]: the most first layers that stages put before a suffix in that
+  // state can hold; a suffix that leaves more is dropped.
+  void measure_reach(double period) {
+    const int placements = static_cast<int>(problem_.placements.size());
+    for (int p = 0; p < placements; ++p) {
+      table_.furthest(p, period, capacity_[at(p)], 1, reach(p, first_in_flight));
+      table_.furthest(p, period, capacity_[at(p)], std::min(2, microbatches_), reach(p, second_in_flight));
+    }
+    measure_cuts(period);
+    upstream_.resize(route_.size());
+    std::vector<int> after_exit(route_.size(), -1);  // the same once the suffix has left its subcluster
+    for (int ph = static_cast<int>(route_.size()) - 1; ph >= 0; --ph) {
+      const auto& phase = route_[at(ph)];
+      const int all = problem_.devices[at(phase.subcluster)];
+      auto& up = upstream_[at(ph)];
+      up.assign(at(all + 1), -1);
+      int entered = -1;
+      for (int used = all; used >= 0; --used) {
+        int best = -1;
+        if (used > 0 && (!use_all_ || used == all)) best = std::max(phase.may_end ? 0 : -1, after_exit[at(ph)]);
+        for (const int p : of_subcluster_[at(phase.subcluster)]) {
+          const int next = used + problem_.placements[at(p)].devices;
+          if (next > all || up[at(next)] < 0) continue;
+          const int covered = reach(p, second_in_flight)[up[at(next)]];
+          best = std::max(best, used > 0 ? cut_below(phase.subcluster, phase.subcluster)[covered] : covered);
+        }
+        (used > 0 ? up[at(used)] : entered) = best;
+      }
+      if (entered >= 0)
+        for (const int from : phase.from)
+          after_exit[at(from)] = std::max(after_exit[at(from)], cut_below(phase.subcluster, route_[at(from)].subcluster)[entered]);
+    }
+  }
+
+  // Highest cut at or below each layer over which the transfer from one subcluster to another keeps the period; -1 if none.
+  [[nodiscard]] int* cut_below(int from, int to) { return cuts_.data() + (at(from) * problem_.devices.size() + at(to)) * row_size(); }
+
+  void measure_cuts(double period) {
+    const int subclusters = static_cast<int>(problem_.devices.size());
+    cuts_.assign(at(subclusters) * at(subclusters) * row_size(), -1);
+    for (int from = 0; from < problem_.classes(); ++from)
+      for (int to = 0; to < problem_.classes(); ++to) {
+        int* below = cut_below(problem_.class_subcluster[at(from)], problem_.class_subcluster[at(to)]);
+        const double* price = problem_.transfer(from, to);
+        for (int cut = 1; cut < problem_.layers; ++cut)
+          if (price[cut - 1] <= period) below[cut] = cut;
+      }
+    for (int from = 0; from < subclusters; ++from)
+      for (int to = 0; to < subclusters; ++to) {
+        int* below = cut_below(from, to);
+        for (int cut = 1; cut <= problem_.layers; ++cut) below[cut] = std::max(below[cut], below[cut - 1]);
+      }
+  }
+
+  // Transfers that keep the period, and the steps in warm-up that they cost.
+  void measure_transfers() {
+    if constexpr (!by_count) return;
+    steps_.resize(problem_.prices.size());
+    warmup_state one{1};
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      warmup_state out;
+      const double c = problem_.prices[i];
+      steps_[i] = c <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
+    }
+  }
+
+  // Where the suffix behind a new stage may come from.
+  struct source {
+    const store* labels = nullptr;  // null: the end of the model
+    const row* from = nullptr;
+    const double* price = nullptr;  // by boundary
+    const std::int32_t* step = nullptr;
+    int phase = -1;
+  };
+
+  struct candidate_stage {
+    int placement = 0;
+    int top = 0;  // highest cut worth a look
+    int low = 0;  // lowest cut that any source has
+    std::vector<source> sources;
+  };
+
+  void add_source(candidate_stage& stage, const store& labels, const row& from, int phase, int from_class) const {
+    if (from.high < from.low) return;
+    const int own = problem_.placements[at(stage.placement)].transfer_class;
+    const double* price = problem_.transfer(own, from_class);
+    stage.sources.push_back({&labels, &from, price, by_count ? steps_.data() + (price - problem_.prices.data()) : nullptr, phase});
+    stage.top = std::max(stage.top, from.high);
+    stage.low = std::min(stage.low, from.low);
+  }
+
+  void grow_phase(int ph) {
+    const auto& phase = route_[at(ph)];
+    const auto& classes = classes_of_[at(phase.subcluster)];
+    const int all = problem_.devices[at(phase.subcluster)];
+    auto& own = stores_[at(ph)];
+    own.labels.clear();
+    own.starts.clear();
+    own.rows.assign(classes.size() * at(all + 1), {});
+    own.exits.assign(classes.size(), {});
+    workspace work;
+    for (int used = 1; used <= all; ++used)
+      for (std::size_t c = 0; c < classes.size(); ++c) {
+        work.stages.clear();
+        for (const int p : of_subcluster_[at(phase.subcluster)]) {
+          const auto& placed = problem_.placements[at(p)];
+          if (placed.transfer_class != classes[c] || placed.devices > used) continue;
+          candidate_stage stage{p, -1, problem_.layers + 1, {}};
+          if (placed.devices == used) {
+            if (phase.may_start) {
+              stage.sources.push_back({});
+              stage.top = stage.low = problem_.layers;
+            }
+            for (const int from : phase.from)
+              for (std::size_t fc = 0; fc < stores_[at(from)].exits.size(); ++fc)
+                add_source(stage, stores_[at(from)], stores_[at(from)].exits[fc], from, classes_of_[at(route_[at(from)].subcluster)][fc]);
+          } else {
+            for (std::size_t fc = 0; fc < classes.size(); ++fc)
+              add_source(stage, own, own.rows[fc * at(all + 1) + at(used - placed.devices)], ph, classes[fc]);
+          }
+          if (stage.top >= 0) work.stages.push_back(std::move(stage));
+        }
+        grow_row(own, own.rows[c * at(all + 1) + at(used)], upstream_[at(ph)][at(used)], work);
+      }
+    for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);
+  }
+
+  // Suffixes that leave the subcluster: of any number of devices, unless all must be used.
+  void merge_exit(store& own, std::size_t c, int all) {
+    const row* rows = own.rows.data() + c * at(all + 1);
+    if (use_all_) {
+      own.exits[c] = rows[all];
+      return;
+    }
+    row merged{problem_.layers, -1, own.starts.size()};
+    for (int used = 1; used <= all; ++used) {
+      merged.low = std::min(merged.low, rows[used].low > rows[used].high ? problem_.layers : rows[used].low);
+      merged.high = std::max(merged.high, rows[used].high);
+    }
+    std::vector<label> front;
+    for (int layer = merged.high; layer >= merged.low; --layer) {
+      front.clear();
+      for (int used = 1; used <= all; ++used)
+        for (const auto& l : labels_at(own, rows[used], layer)) keep_if_new(front, l);
+      own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
+      own.labels.insert(own.labels.end(), front.begin(), front.end());
+    }
+    own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
+    own.exits[c] = merged;
+  }
+
+  // Sliding-window minimum over cuts, for additive costs and warm-ups that are counts: as the first layer goes down, a suffix's
+  // latency behind this placement falls by the same prefix sum for every cut, and cuts only ever drop out at the high end, because
+  // time and memory of the stage grow. So per count a queue holds all that can still win: the highest cut and least key in front.
+  struct entry {
+    double key = 0;  // latency of the suffix + transfer + prefix time at the cut
+    std::int32_t cut = 0;
+    std::int32_t phase = -1;
+    std::uint32_t label = 0;
+  };
+  struct window {
+    struct queue {
+      std::vector<entry> entries;
+      std::size_t head = 0;
+      [[nodiscard]] bool empty() const { return head == entries.size(); }
+      void clear() {
+        entries.clear();
+        head = 0;
+      }
+    };
+    std::vector<queue> by_count;
+    int low = 1, high = 0;  // counts in use
+    int next_cut = -1;
+
+    void clear() {
+      for (int n = low; n <= high; ++n) by_count[at(n)].clear();
+      low = 1;
+      high = 0;
+    }
+    void push(int count, const entry& e) {
+      if (by_count.size() <= at(count)) by_count.resize(at(count + 1));
+      if (low > high) low = high = count;
+      low = std::min(low, count);
+      high = std::max(high, count);
+      auto& q = by_count[at(count)];
+      while (q.entries.size() > q.head && q.entries.back().key >= e.key) q.entries.pop_back();
+      q.entries.push_back(e);
+    }
+  };
+
+  struct workspace {
+    std::vector<candidate_stage> stages;
+    std::vector<window> windows;
+    std::vector<label> front;
+  };
+
+  static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
+
+  void grow_row(store& own, row& out, int high, workspace& work) {
+    out = {0, -1, own.starts.size()};
+    if (high < 0 || work.stages.empty()) return;
+    int highest_cut = 0;
+    for (auto& stage : work.stages) {
+      stage.top = std::min(stage.top, reach(stage.placement, first_in_flight)[high]);
+      highest_cut = std::max(highest_cut, stage.top);
+    }
+    high = std::min(high, highest_cut - 1);
+    if constexpr (Table::additive && by_count) {
+      if (work.windows.size() < work.stages.size()) work.windows.resize(work.stages.size());
+      for (std::size_t s = 0; s < work.stages.size(); ++s) {
+        work.windows[s].clear();
+        work.windows[s].next_cut = work.stages[s].top;
+      }
+    }
+    out.high = high;
+    out.low = high + 1;
+    int last_full = high + 1;  // lowest layer with a label so far
+    for (int first = high; first >= 0; --first) {
+      work.front.clear();
+      bool more = false;
+      for (std::size_t s = 0; s < work.stages.size(); ++s) {
+        if constexpr (Table::additive && by_count) more |= gather_window(work.stages[s], work.windows[s], first, work.front);
+        else more |= gather_all(work.stages[s], first, work.front);
+      }
+      if (!more) break;
+      own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
+      if (!work.front.empty()) {
+        own.labels.insert(own.labels.end(), work.front.begin(), work.front.end());
+        last_full = first;
+      }
+      out.low = first;
+    }
+    own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
+    if (last_full > high) {
+      own.starts.resize(out.offset);
+      out = {};
+      return;
+    }
+    own.starts.resize(out.offset + at(high - last_full + 2));
+    out.low = last_full;
+  }
+
+  void offer(const label& candidate, int first, std::vector<label>& front) const {
+    if (candidate.latency + before_[at(first)] <= budget_) keep_if_new(front, candidate);
+  }
+
+  [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, std::vector<label>& front) const
+    requires(Table::additive && by_count)
+  {
+    const int p = stage.placement;
+    const auto* prefix = table_.prefix(p);
+    for (; w.next_cut > first && w.next_cut >= stage.low; --w.next_cut) {
+      const int cut = w.next_cut;
+      for (const auto& s : stage.sources) {
+        if (s.labels == nullptr) {
+          if (cut == problem_.layers) w.push(1, {prefix[cut].time, cut, -1, 0});
+          continue;
+        }
+        const auto suffixes = labels_at(*s.labels, *s.from, cut);
+        if (suffixes.empty() || s.step[cut - 1] == 0) continue;
+        const double key = 2 * s.price[cut - 1] + prefix[cut].time;
+        for (const auto& l : suffixes)
+          w.push(l.state.warmup + s.step[cut - 1], {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
+      }
+    }
+    bool more = w.next_cut >= stage.low;
+    const auto& from = prefix[first];
+    for (; w.low <= w.high && w.by_count[at(w.low)].empty(); ++w.low) w.by_count[at(w.low)].clear();
+    for (int n = w.low; n <= w.high; ++n) {
+      auto& q = w.by_count[at(n)];
+      const double held = std::min(n, microbatches_);
+      while (!q.empty()) {
+        const auto& to = prefix[q.entries[q.head].cut];
+        if (to.time - from.time <= period_ && to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)]) break;
+        ++q.head;
+      }
+      if (q.empty()) continue;
+      more = true;
+      const auto& e = q.entries[q.head];
+      offer({e.key - from.time, {n}, p, e.cut, e.phase, e.label}, first, front);
+    }
+    return more;
+  }
+
+  [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, std::vector<label>& front) {
+    const int p = stage.placement;
+    const int top = std::min(stage.top, reach(p, first_in_flight)[first]);
+    for (int cut = std::max(first + 1, stage.low); cut <= top; ++cut) {
+      const double time = table_.time(p, first, cut);
+      if (time > period_) continue;
+      const auto consider = [&](double latency, double transfer, warmup_state next, int phase, std::uint32_t index) {
+        label l{latency + time + 2 * transfer, {}, p, cut, phase, index};
+        if (l.latency + before_[at(first)] > budget_) return;
+        if (!algebra_.extend(time, transfer, next, period_, l.state)) return;
+        if (table_.memory(p, first, cut, std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(front, l);
+      };
+      for (const auto& s : stage.sources) {
+        if (s.labels == nullptr) {
+          if (cut == problem_.layers) consider(0, 0, {}, -1, 0);
+          continue;
+        }
+        const double transfer = s.price[cut - 1];
+        if (transfer > period_) continue;
+        for (const auto& l : labels_at(*s.labels, *s.from, cut))
+          consider(l.latency, transfer, l.state, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
+      }
+    }
+    return top >= stage.low;
+  }
+
+  [[nodiscard]] std::vector<solution> best_solutions(std::size_t limit) const {
+    struct end {
+      double latency;
+      std::size_t phase;
+      const label* first;
+    };
+    std::vector<end> ends;
+    for (std::size_t ph = 0; ph < route_.size(); ++ph) {
+      if (!route_[ph].may_end) continue;
+      const auto& s = stores_[ph];
+      for (const auto& r : s.exits)
+        for (const auto& l : labels_at(s, r, 0)) ends.push_back({l.latency, ph, &l});
+    }
+    std::stable_sort(ends.begin(), ends.end(), [](const end& a, const end& b) { return a.latency < b.latency; });
+    if (ends.size() > limit) ends.resize(limit);
+    std::vector<solution> found;
+    for (const auto& e : ends) {
+      solution s{e.latency, {}};
+      int first = 0;
+      for (const label* l = e.first;;) {
+        s.stages.push_back({l->placement, {first, l->cut}});
+        first = l->cut;
+        if (l->next_phase < 0) break;
+        l = stores_[at(l->next_phase)].labels.data() + l->next_label;
+      }
+      found.push_back(std::move(s));
+    }
+    return found;
+  }
+
+  const interop_problem& problem_;
+  const Table& table_;
+  const std::vector<route_phase>& route_;
+  Algebra algebra_;
+  int microbatches_;
+  bool use_all_;
+  const parallel_for& run_;
+  double period_ = 0;
+  double budget_ = infinity;
+  std::vector<double> capacity_;
+  std::vector<double> before_;                  // least latency of the layers before i
+  std::vector<std::vector<int>> of_subcluster_;  // placements
+  std::vector<std::vector<int>> classes_of_;     // transfer classes, by subcluster
+  std::vector<int> reach_;
+  std::vector<int> cuts_;
+  std::vector<std::vector<int>> upstream_;
+  std::vector<std::int32_t> steps_;  // as prices; 0: slower than the period
+  std::vector<store> stores_;
+};
+
+}  // namespace hetsched::detail

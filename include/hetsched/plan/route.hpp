@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+
+namespace hetsched {
+
+/// In which orders a planner lets the pipeline run through the subclusters.
+enum class subcluster_order {
+  automatic,          ///< all orders of up to four subclusters, beyond that memory_to_compute
+  all,                ///< every order (the work grows with K * 2^(K-1) for K subclusters)
+  memory_to_compute,  ///< falling memory per FLOP/s from the first stage on (HARP sec. 5.2.1)
+  as_given            ///< the cluster's order, first stage first
+};
+
+namespace detail {
+
+/// A point of a pipeline's way through the subclusters, walked from the last stage to the first: the subcluster that it is in,
+/// and from which earlier points it may have come. Phases stand in topological order; those of one level do not depend on each other.
+struct route_phase {
+  int subcluster = 0;
+  int level = 0;
+  bool may_start = false;  // may hold the last stage of the pipeline
+  bool may_end = false;    // may hold the first stage
+  std::vector<int> from;
+};
+
+/// All orders: a phase is a set of visited subclusters and the one of them that is active (Held and Karp 1962), so orders that end alike
+/// share their work. A fixed order: a phase is a position in it. With use_all, every subcluster must be visited.
+[[nodiscard]] inline std::vector<route_phase> make_route(const cluster& hardware, subcluster_order order, bool use_all) {
+  const int k = static_cast<int>(hardware.subclusters.size());
+  if (order == subcluster_order::automatic) order = k <= 4 ? subcluster_order::all : subcluster_order::memory_to_compute;
+  std::vector<route_phase> phases;
+  if (order != subcluster_order::all) {
+    std::vector<int> first_to_last(static_cast<std::size_t>(k));
+    std::iota(first_to_last.begin(), first_to_last.end(), 0);
+    const auto ratio = [&](int i) {
+      const auto& d = hardware.subclusters[static_cast<std::size_t>(i)].device;
+      return static_cast<double>(d.memory_bytes) / d.flops(precision::fp16);
+    };
+    if (order == subcluster_order::memory_to_compute)
+      std::stable_sort(first_to_last.begin(), first_to_last.end(), [&](int a, int b) { return ratio(a) > ratio(b); });
+    for (int position = 0; position < k; ++position) {
+      route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)], position, !use_all || position == 0,
+                        !use_all || position == k - 1, {}};
+      for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
+      phases.push_back(phase);
+    }
+    return phases;
+  }
+  const auto full = (1u << k) - 1;
+  std::vector<int> index((std::size_t{full} + 1) * static_cast<std::size_t>(k), -1);
+  for (int size = 1; size <= k; ++size)
+    for (unsigned set = 1; set <= full; ++set) {
+      if (std::popcount(set) != size) continue;
+      for (int active = 0; active < k; ++active) {
+        if (!(set >> active & 1u)) continue;
+        route_phase phase{active, size - 1, size == 1, !use_all || set == full, {}};
+        const unsigned before = set & ~(1u << active);
+        for (int last = 0; last < k; ++last)
+          if (before >> last & 1u) phase.from.push_back(index[before * static_cast<unsigned>(k) + static_cast<unsigned>(last)]);
+        index[set * static_cast<unsigned>(k) + static_cast<unsigned>(active)] = static_cast<int>(phases.size());
+        phases.push_back(phase);
+      }
+    }
+  return phases;
+}
+
+}  // namespace detail
+}  // namespace hetsched

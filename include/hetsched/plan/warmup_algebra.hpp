@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include <hetsched/schedule/warmup.hpp>
+
+namespace hetsched::detail {
+
+// What a partial plan must remember of its warm-ups so that stages can be put in front of it, one algebra per rule:
+//   state                                   of the first stage of a suffix; a default one stands for the empty suffix
+//   extend(t, c, state, period, state&)     puts a stage of compute time t in front, over a transfer of c each way (0 at the end
+//                                           of the pipeline); false if the period cannot be kept; sets the count of the new stage
+//   no_worse(a, b)                          whatever b can be extended to within memory, a can too
+
+/// H-1F1B (HARP Eq. 1): the count alone.
+struct h1f1b_algebra {
+  struct state {
+    int warmup = 0;
+  };
+  double epsilon = default_epsilon;
+
+  [[nodiscard]] bool extend(double, double transfer, state next, double period, state& out) const {
+    out.warmup = next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer, period, epsilon));
+    return true;
+  }
+  [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup; }
+};
+
+/// Exact least warm-up: the carry decides all counts upstream; the count is kept for memory only.
+struct exact_algebra {
+  struct state {
+    int warmup = 0;
+    double carry = 0;
+  };
+
+  [[nodiscard]] static bool extend(double compute, double transfer, state next, double period, state& out) {
+    const auto step = exact_step(compute, 2 * transfer, period, next.carry);
+    out = {step.warmup, step.carry};
+    return true;
+  }
+  [[nodiscard]] static bool no_worse(state a, state b) { return a.carry <= b.carry; }
+};
+
+/// A fixed step per stage (1F1B: 1, Eager-1F1B: 2). `slack` is the largest (cycle / period - microbatches on it) of the cycles that
+/// start at the first stage: the period is kept as long as it does not rise above 0.
+struct fixed_step_algebra {
+  struct state {
+    int warmup = 0;
+    double slack = 0;
+  };
+  int step = 1;
+
+  [[nodiscard]] bool extend(double compute, double transfer, state next, double period, state& out) const {
+    const double own = compute / period - 1;
+    if (next.warmup == 0) {
+      out = {1, own};
+      return true;
+    }
+    out = {next.warmup + step, std::max(own, (compute + 2 * transfer) / period + next.slack - step)};
+    return out.slack <= 1e-12;
+  }
+  [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup && a.slack <= b.slack; }
+};
+
+}  // namespace hetsched::detail

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+/// Throws input_error unless there is a stage, every count is at least 1, and none is larger than the one before it.
+/// A stage that starts more forwards than the stage before it waits for an activation that this one only sends after a
+/// gradient it never gets: the 1F1B family deadlocks exactly there. Counts above `microbatches` mean `microbatches`.
+inline void validate_warmups(const std::vector<int>& warmups, int microbatches) {
+  if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
+  if (warmups.empty()) throw input_error("a schedule needs at least one stage");
+  for (std::size_t i = 0; i < warmups.size(); ++i) {
+    if (warmups[i] < 1) throw input_error("the warm-up count of stage " + std::to_string(i) + " is not at least 1");
+    if (i > 0 && std::min(warmups[i], microbatches) > warmups[i - 1])
+      throw input_error("deadlock: stage " + std::to_string(i) + " starts " + std::to_string(warmups[i]) +
+                        " forwards before its first backward, but stage " + std::to_string(i - 1) + " only " +
+                        std::to_string(warmups[i - 1]));
+  }
+}
+
+/// The 1F1B family: stage i starts with warmups[i] forwards (at most all of them), then does one backward and one forward
+/// in turn, then the backwards that are left. Throws as validate_warmups. O(stages * microbatches).
+[[nodiscard]] inline schedule one_f_one_b(const std::vector<int>& warmups, int microbatches) {
+  validate_warmups(warmups, microbatches);
+  schedule result{.microbatches = microbatches, .stages = {}};
+  result.stages.reserve(warmups.size());
+  for (const int warmup : warmups) {
+    auto& stage = result.stages.emplace_back();
+    stage.reserve(2 * static_cast<std::size_t>(microbatches));
+    int forward = 0;
+    while (forward < std::min(warmup, microbatches)) stage.push_back({action_kind::forward, forward++});
+    for (int backward = 0; backward < microbatches; ++backward) {
+      stage.push_back({action_kind::backward, backward});
+      if (forward < microbatches) stage.push_back({action_kind::forward, forward++});
+    }
+  }
+  return result;
+}
+
+/// GPipe: all forwards, then all backwards, both in order of microbatches. Throws input_error unless both counts are at least 1.
+[[nodiscard]] inline schedule gpipe(int stages, int microbatches) {
+  if (stages < 1) throw input_error("a schedule needs at least one stage");
+  if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
+  return one_f_one_b(std::vector<int>(static_cast<std::size_t>(stages), microbatches), microbatches);
+}
+
+}  // namespace hetsched

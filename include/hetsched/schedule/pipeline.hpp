@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+
+namespace hetsched {
+
+/// The times of one microbatch on S stages, in seconds. Stage 0 is the first in the forward direction;
+/// boundary i lies between stages i and i + 1.
+struct pipeline {
+  std::vector<double> forward_s;            ///< S
+  std::vector<double> backward_s;           ///< S
+  std::vector<double> transfer_s;           ///< S - 1: activation, downstream
+  std::vector<double> gradient_transfer_s = {};  ///< S - 1, or empty: as transfer_s
+
+  [[nodiscard]] int stages() const { return static_cast<int>(forward_s.size()); }
+  /// Compute time of stage i: t_i = f_i + b_i.
+  [[nodiscard]] double compute_s(int i) const { return forward_s[at(i)] + backward_s[at(i)]; }
+  [[nodiscard]] double activation_s(int i) const { return transfer_s[at(i)]; }
+  [[nodiscard]] double gradient_s(int i) const {
+    return gradient_transfer_s.empty() ? transfer_s[at(i)] : gradient_transfer_s[at(i)];
+  }
+  /// Both ways over boundary i: the 2c_i of the papers.
+  [[nodiscard]] double round_trip_s(int i) const { return activation_s(i) + gradient_s(i); }
+  /// The dearer way over boundary i.
+  [[nodiscard]] double slower_way_s(int i) const { return std::max(activation_s(i), gradient_s(i)); }
+
+  friend bool operator==(const pipeline&, const pipeline&) = default;
+
+ private:
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+};
+
+/// Throws input_error unless the sizes agree, S >= 1, and every time is finite and not negative.
+inline void validate(const pipeline& p) {
+  const auto s = p.forward_s.size();
+  if (s == 0) throw input_error("a pipeline needs at least one stage");
+  if (p.backward_s.size() != s) throw input_error("backward_s needs one entry per stage");
+  if (p.transfer_s.size() != s - 1) throw input_error("transfer_s needs one entry per boundary (stages - 1)");
+  if (!p.gradient_transfer_s.empty() && p.gradient_transfer_s.size() != s - 1)
+    throw input_error("gradient_transfer_s needs one entry per boundary (stages - 1), or none");
+  const auto check = [](const std::vector<double>& times, const char* name) {
+    for (std::size_t i = 0; i < times.size(); ++i)
+      if (!(times[i] >= 0 && times[i] < 1e300))
+        throw input_error(std::string(name) + "[" + std::to_string(i) + "] is not a finite time >= 0");
+  };
+  check(p.forward_s, "forward_s");
+  check(p.backward_s, "backward_s");
+  check(p.transfer_s, "transfer_s");
+  check(p.gradient_transfer_s, "gradient_transfer_s");
+}
+
+}  // namespace hetsched

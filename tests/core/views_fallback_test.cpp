@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#define HETSCHED_VIEWS_FALLBACK
+#include "views_test.cpp"

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <hetsched/cluster.hpp>
+#include <hetsched/core/random.hpp>
+#include <hetsched/cost/analytic.hpp>
+#include <hetsched/model.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+// 100 TFLOP/s, 1 TB/s; 100 GB/s inside a node and 10 GB/s between nodes.
+cluster small_cluster() {
+  device d{.name = "D", .peak_flops = {2e13, 0, 1e14, 0}, .memory_bytes = 32 * gib, .memory_bandwidth = 1e12};
+  return {{{"a", d, 2, 4, {1e-6, 1e11}, {1e-5, 1e10}}, {"b", d, 1, 4, {1e-6, 1e11}, {}}, {"c", d, 1, 1, {}, {}}},
+          {{0, 1, {1e-3, 1e9}}}};
+}
+
+layer_chain small_chain() {
+  const layer l{.name = "l",
+                .forward_flops = 1e12,
+                .backward_flops = 2e12,
+                .parameters = 100'000'000,
+                .activation_bytes = 1'000'000'000,
+                .selective_saved_bytes = 400'000'000,
+                .boundary_bytes = 10'000'000,
+                .selective_flops = 1e11,
+                .memory_traffic_bytes = 1'000'000'000,
+                .tensor_reduce_bytes = 10'000'000,
+                .context_gather_bytes = 20'000'000};
+  return {{l, l, l}, 2, 8};
+}
+
+analytic_options exact(int microbatch_size = 8) {
+  return {.microbatch_size = microbatch_size, .efficiency = {{"D", {1, 1, 1, 1}}}, .layer_overhead_s = 0};
+}
+
+analytic_cost_model small_model(analytic_options options = exact()) { return {small_cluster(), small_chain(), std::move(options)}; }
+
+doctest::Approx near(double x) { return doctest::Approx(x).epsilon(1e-12); }
+
+}  // namespace
+
+TEST_CASE("one device: arithmetic or traffic, whichever takes longer") {
+  const placement one{{0, 1, 1}, {}};
+  const auto cost = small_model().layer(1, one);
+  CHECK(cost.forward_s == near(8e12 / 1e14));
+  CHECK(cost.backward_s == near(16e12 / 1e14));
+  CHECK(cost.weight_bytes == 1'600'000'000);
+  CHECK(cost.activation_bytes == 8'000'000'000);
+
+  auto chain = small_chain();
+  chain.layers[0].forward_flops = chain.layers[0].backward_flops = 0;
+  chain.layers[1].active_fraction = 0.5;
+  chain.layers[1].forward_flops = 0;
+  const analytic_cost_model bound(small_cluster(), chain, exact());
+  CHECK(bound.layer(0, one).forward_s == near((8e9 + 2e8) / 1e12));
+  CHECK(bound.layer(0, one).backward_s == near(2 * (8e9 + 2e8) / 1e12));
+  CHECK(bound.layer(1, one).forward_s == near((8e9 + 1e8) / 1e12));
+
+  auto options = exact();
+  options.layer_overhead_s = 0.5;
+  CHECK(small_model(options).layer(1, one).forward_s == near(0.58));
+  options = exact();
+  options.efficiency = {{"E", {1, 1, 1, 1}}};
+  CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / 0.5e14));
+  options.precision = precision::fp32;
+  CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / (0.75 * 2e13)));
+}
+
+TEST_CASE("tensor, data and context parallel stages by hand") {
+  const auto model = small_model();
+  const auto tensor = model.layer(1, {{0, 1, 4}, {1, 1, 4}});
+  const double ring4 = 2 * 3 * (1e-6 + 8e7 / 4 / 1e11);
+  CHECK(tensor.forward_s == near(0.02 + ring4));
+  CHECK(tensor.backward_s == near(0.04 + ring4));
+  CHECK(tensor.weight_bytes == 400'000'000);
+  CHECK(tensor.activation_bytes == 2'000'000'000);
+
+  const auto data = model.layer(1, {{0, 1, 4}, {4, 1, 1}});
+  CHECK(data.forward_s == near(0.02));
+  CHECK(data.weight_bytes == 1'600'000'000);
+  CHECK(data.activation_bytes == 2'000'000'000);
+
+  const auto both = model.layer(1, {{0, 2, 4}, {2, 1, 4}});
+  CHECK(both.forward_s == near(0.01 + 2 * 3 * (1e-6 + 4e7 / 4 / 1e11)));
+
+  const auto context = model.layer(1, {{0, 1, 2}, {1, 2, 1}});
+  const double exchange = 1e-6 + 8 * 2e7 / 2 / 1e11;
+  CHECK(context.forward_s == near(0.04 + exchange));
+  CHECK(context.backward_s == near(0.08 + 2 * exchange));
+  CHECK(context.activation_bytes == 4'000'000'000);
+  // over two nodes, whose link the four tensor ranks of each share
+  const auto wide = model.layer(1, {{0, 2, 4}, {1, 2, 4}});
+  CHECK(wide.forward_s == near(0.01 + 2 * 3 * (1e-6 + 4e7 / 4 / 1e11) + (1e-5 + 8 * 2e7 / 4 / 2 / (1e10 / 4))));
+}
+
+TEST_CASE("recomputation is paid in backward") {
+  const placement four{{0, 1, 4}, {1, 1, 4}};
+  const double ring4 = 2 * 3 * (1e-6 + 8e7 / 4 / 1e11);
+  auto options = exact();
+  options.recompute = recomputation::selective;
+  CHECK(small_model(options).layer(1, four).backward_s == near(0.04 + ring4 + 8e11 / 4 / 1e14));
+  CHECK(small_model(options).layer(1, four).activation_bytes == 8 * 600'000'000LL / 4);
+  options.recompute = recomputation::full;
+  CHECK(small_model(options).layer(1, four).forward_s == near(0.02 + ring4));
+  CHECK(small_model(options).layer(1, four).backward_s == near(0.06 + 2 * ring4));
+  CHECK(small_model(options).layer(1, four).activation_bytes == 80'000'000);
+}
+
+TEST_CASE("the update reduces gradients and steps the optimizer") {
+  const placement where{{0, 2, 4}, {2, 1, 4}};
+  // two replicas on two nodes; four such groups share the nodes' link
+  const double pass = 1e-5 + 2.5e7 * 2 / 2 / (1e10 / 4);
+  const double step = 2.5e7 * (24 + 2 + 2) / 1e12;
+  auto options = exact();
+  CHECK(small_model(options).update({1, 2}, where) == near(2 * pass + step));
+  CHECK(small_model(options).update({0, 2}, {{0, 1, 1}, {}}) == near(2e8 * 28 / 1e12));
+  const auto plain = small_model(options).layer(1, where);
+
+  options.memory.zero = 1;
+  CHECK(small_model(options).update({1, 2}, where) == near(2 * pass + step / 2));
+  CHECK(small_model(options).layer(1, where).total_s() == near(plain.total_s()));
+  options.memory.zero = 2;
+  CHECK(small_model(options).update({1, 2}, where) == near(pass + step / 2));
+  CHECK(small_model(options).layer(1, where).forward_s == near(plain.forward_s));
+  CHECK(small_model(options).layer(1, where).backward_s == near(plain.backward_s + pass));
+  options.memory.zero = 3;
+  CHECK(small_model(options).update({1, 2}, where) == near(step / 2));
+  CHECK(small_model(options).layer(1, where).forward_s == near(plain.forward_s + pass));
+  CHECK(small_model(options).layer(1, where).backward_s == near(plain.backward_s + 2 * pass));
+  CHECK(small_model(options).layer(1, where).weight_bytes == 16LL * 25'000'000 / 2);
+}
+
+TEST_CASE("a tied embedding's copy costs memory and an update at the head") {
+  auto chain = small_chain();
+  chain.layers[2].shared_parameters = 50'000'000;
+  const analytic_cost_model model(small_cluster(), chain, exact());
+  const placement one{{0, 1, 1}, {}};
+  CHECK(model.layer(2, one).weight_bytes == 16LL * 150'000'000);
+  CHECK(model.update({2, 3}, one) == near(1.5e8 * 28 / 1e12));
+  CHECK(parameter_count(chain) == 300'000'000);
+}
+
+TEST_CASE("placements are all degrees that fit the mesh, the heads and the microbatch") {
+  const auto options = [](int size, int context = 1) {
+    auto o = exact(size);
+    o.max_context = context;
+    return o;
+  };
+  const auto degrees_of = [](const analytic_cost_model& m, submesh mesh) {
+    std::vector<degrees> found;
+    for (const auto& p : m.placements(mesh)) {
+      CHECK(p.mesh == mesh);
+      found.push_back(p.degrees);
+    }
+    return found;
+  };
+  using list = std::vector<degrees>;
+  CHECK(degrees_of(small_model(options(8)), {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}, {1, 1, 4}});
+  CHECK(degrees_of(small_model(options(2)), {0, 1, 4}) == list{{2, 1, 2}, {1, 1, 4}});
+  CHECK(degrees_of(small_model(options(1)), {0, 2, 4}).empty());
+  CHECK(degrees_of(small_model(options(2)), {0, 2, 4}) == list{{2, 1, 4}});
+  CHECK(degrees_of(small_model(options(2, 2)), {0, 1, 4}) == list{{2, 2, 1}, {2, 1, 2}, {1, 2, 2}, {1, 1, 4}});
+  auto limited = options(8);
+  limited.max_data = 2;
+  limited.max_tensor = 2;
+  CHECK(degrees_of(small_model(limited), {0, 1, 4}) == list{{2, 1, 2}});
+
+  auto six_heads = small_chain();
+  six_heads.heads = 6;
+  CHECK(degrees_of({small_cluster(), six_heads, options(8)}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}});
+}
+
+TEST_CASE("transfers take the link between the stages") {
+  const auto model = small_model();
+  const placement a{{0, 1, 4}, {1, 1, 4}}, b{{1, 1, 4}, {4, 1, 1}}, c{{2, 1, 1}, {}};
+  CHECK(model.transfer(0, a, b) == near(1e-3 + 8e7 / 1e9));
+  CHECK(model.transfer(0, b, a) == model.transfer(0, a, b));
+  CHECK(model.transfer(0, a, a) == near(1e-5 + 8e7 / 1e10));
+  CHECK(model.transfer(0, b, b) == near(1e-6 + 8e7 / 1e11));
+  CHECK(model.transfer(0, a, c) == std::numeric_limits<double>::infinity());
+  CHECK(model.transfer_class(a) == model.transfer_class(b));
+}
+
+TEST_CASE("a stage costs the sum of its layers") {
+  const auto chain = make_chain(gpt({.layers = 4, .hidden = 256, .heads = 8, .sequence = 128}), granularity::sublayer);
+  const analytic_cost_model model(small_cluster(), chain, {.microbatch_size = 4, .recompute = recomputation::selective});
+  for (const auto& mesh : submeshes(small_cluster().subclusters[0], 0))
+    for (const auto& where : model.placements(mesh))
+      for (int i = 0; i < chain.size(); ++i) {
+        stage_cost sum;
+        for (int j = i; j < chain.size(); ++j) {
+          sum += model.layer(j, where);
+          CHECK(model.stage({i, j + 1}, where) == sum);
+        }
+      }
+}
+
+TEST_CASE("better hardware is never slower") {
+  random_source random(7);
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    auto hardware = small_cluster();
+    const auto chain = make_chain(llama({.layers = 1, .hidden = 64 * random.integer(1, 64), .heads = 8, .sequence = 1 << random.integer(4, 12)}));
+    analytic_options options{.microbatch_size = 8,
+                             .recompute = static_cast<recomputation>(random.integer(0, 2)),
+                             .memory = {.zero = random.integer(0, 3)},
+                             .max_context = 2};
+    const analytic_cost_model before(hardware, chain, options);
+    auto& s = hardware.subclusters[0];
+    const double factor = random.uniform(1, 4);
+    switch (random.integer(0, 3)) {
+      case 0: s.device.peak_flops[2] *= factor; break;
+      case 1: s.device.memory_bandwidth *= factor; break;
+      case 2: s.intra_node.bandwidth *= factor; break;
+      default: s.inter_node.bandwidth *= factor;
+    }
+    const analytic_cost_model after(hardware, chain, options);
+    for (const auto& mesh : submeshes(s, 0))
+      for (const auto& where : before.placements(mesh)) {
+        for (int l = 0; l < chain.size(); ++l) {
+          CHECK(after.layer(l, where).forward_s <= before.layer(l, where).forward_s);
+          CHECK(after.layer(l, where).backward_s <= before.layer(l, where).backward_s);
+          CHECK(after.layer(l, where).weight_bytes == before.layer(l, where).weight_bytes);
+        }
+        CHECK(after.update({0, chain.size()}, where) <= before.update({0, chain.size()}, where));
+        CHECK(after.transfer(0, where, where) <= before.transfer(0, where, where));
+      }
+  }
+}
+
+TEST_CASE("a large GPT on A100 runs near the published throughput") {
+  // Narayanan et al. 2021, Table 1: 39.1B parameters, tensor 8: 138 TFLOP/s of A100 with recomputation, pipeline bubbles included.
+  const auto chain = make_chain(gpt({.layers = 48, .hidden = 8192, .heads = 64, .vocab = 51200, .sequence = 2048}));
+  const cluster hardware{{{"a", *find_device("A100-SXM4-80GB"), 1, 8, {5e-6, 300e9}, {}}}, {}};
+  const analytic_cost_model model(hardware, chain, {.microbatch_size = 1, .recompute = recomputation::full});
+  const auto cost = model.stage({0, chain.size()}, {{0, 1, 8}, {1, 1, 8}});
+  const double s = 2048, l = 48, h = 8192, v = 51200;
+  const double tflops = 96 * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h)) / cost.total_s() / 8 / 1e12;
+  CHECK(tflops > 0.8 * 138);
+  CHECK(tflops < 1.25 * 138);
+}
+
+TEST_CASE("what makes no sense is refused") {
+  const auto refused = [](analytic_options o) { CHECK_THROWS_AS(small_model(std::move(o)), input_error); };
+  refused(exact(0));
+  auto o = exact();
+  o.layer_overhead_s = std::nan("");
+  refused(o);
+  o = exact();
+  o.efficiency[0].of_peak = {0, 0, 0, 0};
+  refused(o);
+  o.efficiency[0].of_peak = {2, 2, 2, 2};
+  refused(o);
+  o = exact();
+  o.memory.zero = 5;
+  refused(o);
+  o = exact();
+  o.max_tensor = 0;
+  refused(o);
+  auto hardware = small_cluster();
+  hardware.subclusters[1].device.peak_flops = {};
+  CHECK_THROWS_AS(analytic_cost_model(hardware, small_chain()), input_error);
+  auto chain = small_chain();
+  chain.layers[1].forward_flops = -1;
+  CHECK_THROWS_AS(analytic_cost_model(small_cluster(), chain), input_error);
+  chain.layers.clear();
+  CHECK_THROWS_AS(analytic_cost_model(small_cluster(), chain), input_error);
+}

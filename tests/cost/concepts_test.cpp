@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <hetsched/cost/concepts.hpp>
+
+namespace {
+
+using hetsched::additive_cost_model;
+using hetsched::layer_range;
+using hetsched::placement;
+using hetsched::stage_cost;
+using hetsched::stage_cost_model;
+using hetsched::submesh;
+
+// The least a cost model needs.
+struct archetype {
+  int layer_count() const { return 4; }
+  std::vector<placement> placements(const submesh& mesh) const { return {{mesh, {1, 1, mesh.device_count()}}}; }
+  stage_cost stage(layer_range layers, const placement&) const { return {.forward_s = 1.0 * layers.size(), .backward_s = 2, .weight_bytes = 3, .activation_bytes = 4}; }
+  double transfer(int boundary, const placement&, const placement&) const { return boundary; }
+};
+static_assert(stage_cost_model<archetype>);
+static_assert(!additive_cost_model<archetype>);
+
+// The least an additive one needs.
+struct additive_archetype : archetype {
+  stage_cost layer(int index, const placement&) const { return {.forward_s = 1.0 * index, .backward_s = 1, .weight_bytes = index, .activation_bytes = 1}; }
+  stage_cost stage(layer_range layers, const placement& where) const { return hetsched::sum_of_layers(*this, layers, where); }
+};
+static_assert(additive_cost_model<additive_archetype>);
+
+struct with_everything : additive_archetype {
+  double update(layer_range layers, const placement&) const { return 10.0 * layers.size(); }
+  int transfer_class(const placement& where) const { return where.degrees.tensor; }
+};
+static_assert(additive_cost_model<with_everything>);
+
+template <class M>
+concept has_transfer_class = requires(const M& m, const placement& p) { hetsched::transfer_class(m, p); };
+static_assert(has_transfer_class<with_everything>);
+static_assert(!has_transfer_class<archetype>);
+
+}  // namespace
+
+// A type of somebody else, fitted with free functions next to it.
+namespace elsewhere {
+
+struct table {
+  std::vector<double> seconds;
+};
+inline int layer_count(const table& t) { return static_cast<int>(t.seconds.size()); }
+inline std::vector<placement> placements(const table&, const submesh& mesh) { return {{mesh, {1, 1, mesh.device_count()}}}; }
+inline stage_cost layer(const table& t, int index, const placement&) { return {.forward_s = t.seconds[static_cast<std::size_t>(index)]}; }
+inline stage_cost stage(const table& t, layer_range layers, const placement& where) { return hetsched::sum_of_layers(t, layers, where); }
+inline double transfer(const table&, int, const placement&, const placement&) { return 0.25; }
+inline double update(const table&, layer_range, const placement&) { return 7; }
+inline int transfer_class(const table&, const placement&) { return 5; }
+
+}  // namespace elsewhere
+
+namespace {
+
+static_assert(additive_cost_model<elsewhere::table>);
+
+// Each misses or spoils one piece.
+struct no_layer_count {
+  std::vector<placement> placements(const submesh&) const;
+  stage_cost stage(layer_range, const placement&) const;
+  double transfer(int, const placement&, const placement&) const;
+};
+struct no_placements {
+  int layer_count() const;
+  stage_cost stage(layer_range, const placement&) const;
+  double transfer(int, const placement&, const placement&) const;
+};
+struct no_stage {
+  int layer_count() const;
+  std::vector<placement> placements(const submesh&) const;
+  stage_cost layer(int, const placement&) const;
+  double transfer(int, const placement&, const placement&) const;
+};
+struct no_transfer {
+  int layer_count() const;
+  std::vector<placement> placements(const submesh&) const;
+  stage_cost stage(layer_range, const placement&) const;
+};
+struct not_const {
+  int layer_count();
+  std::vector<placement> placements(const submesh&);
+  stage_cost stage(layer_range, const placement&);
+  double transfer(int, const placement&, const placement&);
+};
+struct wrong_stage : archetype {
+  double stage(layer_range, const placement&) const;
+};
+struct wrong_placements : archetype {
+  std::vector<submesh> placements(const submesh&) const;
+};
+struct wrong_transfer : archetype {
+  std::string transfer(int, const placement&, const placement&) const;
+};
+struct wrong_layer : archetype {
+  double layer(int, const placement&) const;
+};
+static_assert(!stage_cost_model<no_layer_count>);
+static_assert(!stage_cost_model<no_placements>);
+static_assert(!stage_cost_model<no_stage> && !additive_cost_model<no_stage>);
+static_assert(!stage_cost_model<no_transfer>);
+static_assert(!stage_cost_model<not_const>);
+static_assert(!stage_cost_model<wrong_stage>);
+static_assert(!stage_cost_model<wrong_placements>);
+static_assert(!stage_cost_model<wrong_transfer>);
+static_assert(stage_cost_model<wrong_layer> && !additive_cost_model<wrong_layer>);
+static_assert(!stage_cost_model<int>);
+
+// Free functions that argument-dependent lookup does not find do not count.
+struct stranger {};
+[[maybe_unused]] int layer_count(int) { return 0; }
+static_assert(!stage_cost_model<stranger>);
+
+}  // namespace
+
+TEST_CASE("members and free functions are reached alike") {
+  const placement where{{0, 1, 2}, {1, 1, 2}};
+  const archetype plain;
+  CHECK(hetsched::layer_count(plain) == 4);
+  CHECK(hetsched::placements(plain, submesh{0, 1, 2}) == std::vector{where});
+  CHECK(hetsched::stage(plain, {1, 3}, where).forward_s == 2);
+  CHECK(hetsched::transfer(plain, 3, where, where) == 3);
+  CHECK(hetsched::update(plain, {0, 4}, where) == 0);
+
+  const with_everything rich;
+  CHECK(hetsched::stage(rich, {1, 4}, where) == stage_cost{6, 3, 6, 3});
+  CHECK(hetsched::update(rich, {0, 4}, where) == 40);
+  CHECK(hetsched::transfer_class(rich, where) == 2);
+
+  const elsewhere::table table{{1, 2, 4}};
+  CHECK(hetsched::layer_count(table) == 3);
+  CHECK(hetsched::placements(table, submesh{0, 1, 2}) == std::vector{where});
+  CHECK(hetsched::layer_cost(table, 2, where).forward_s == 4);
+  CHECK(hetsched::stage(table, {0, 3}, where).forward_s == 7);
+  CHECK(hetsched::transfer(table, 0, where, where) == 0.25);
+  CHECK(hetsched::update(table, {0, 3}, where) == 7);
+  CHECK(hetsched::transfer_class(table, where) == 5);
+}
+
+TEST_CASE("adding costs that do not fit 64 bits is refused") {
+  stage_cost cost{.weight_bytes = std::int64_t{1} << 62};
+  CHECK_THROWS_AS(cost += cost, hetsched::input_error);
+}

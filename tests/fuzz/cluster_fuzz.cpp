@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever the bytes, the reader of cluster.json either throws input_error or returns what its writer writes back equal.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include <hetsched/io/cluster_json.hpp>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const auto read = hetsched::parse_cluster(text, "input");
+    if (hetsched::parse_cluster(hetsched::to_json(read), "output") != read) std::abort();
+  } catch (const hetsched::input_error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Valid documents of every kind, and ways to break them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/io.hpp>
+
+namespace documents {
+
+inline const std::string cluster = R"({
+  "format": "hetsched/cluster", "version": 1,
+  "devices": { "MyGPU": { "peak_tflops": {"fp16": 125.0, "fp32": 15.7}, "memory_gib": 32, "memory_bandwidth_gb_per_s": 900,
+                          "multiprocessors": 80, "l2_mib": 6, "clock_mhz": 1530 } },
+  "subclusters": [
+    { "name": "v100e", "device": "MyGPU", "nodes": 4, "devices_per_node": 8,
+      "intra_node": {"gbit_per_s": 1200, "latency_us": 5}, "inter_node": {"gbit_per_s": 200, "latency_us": 10} },
+    { "name": "a100", "device": "A100-SXM4-40GB", "nodes": 2, "devices_per_node": 4,
+      "intra_node": {"gbit_per_s": 2400, "latency_us": 3}, "inter_node": {"gbit_per_s": 100, "latency_us": 7} } ],
+  "links": [ { "between": ["v100e", "a100"], "gbit_per_s": 5, "latency_us": 100 } ] })";
+
+inline const std::string model = R"({
+  "format": "hetsched/model", "version": 1,
+  "transformer": { "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn_hidden": 256, "vocab": 1000, "sequence": 128,
+                   "dtype": "bf16", "experts": 4, "experts_per_token": 2, "moe_every": 2 } })";
+
+inline const std::string profile = R"({
+  "format": "hetsched/profile", "version": 1,
+  "layers": [ {"name": "embed", "boundary_bytes": 16777216}, {"name": "head", "boundary_bytes": 0} ],
+  "costs": [
+    { "subcluster": "v100e", "nodes": 1, "devices": 2, "forward_s": [0.1, 0.25], "backward_s": [0.2, 0.4],
+      "weight_bytes": [1000, 2000], "activation_bytes": [10, 20] },
+    { "device": "T4", "nodes": 2, "devices": 4, "degrees": {"data": 2, "context": 1, "tensor": 4}, "forward_s": [0.1, 0.2],
+      "backward_s": [0.2, 0.4], "weight_bytes": [1000, 2000], "activation_bytes": [10, 20] } ] })";
+
+inline const std::string plan = R"({
+  "format": "hetsched/plan", "version": 1, "planner": "interop_dp", "microbatches": 64,
+  "pipelines": [ { "microbatches": 64, "microbatch_size": 1,
+    "stages": [
+      { "layers": [0, 39], "subcluster": "v100e", "first_device": 0, "nodes": 1, "devices_per_node": 8,
+        "degrees": {"data": 2, "context": 1, "tensor": 4}, "warmup": 3, "forward_s": 0.1, "backward_s": 0.2, "transfer_s": 0.05,
+        "memory_bytes": 1000, "memory_capacity_bytes": 2000 },
+      { "layers": [40, 40], "subcluster": "a100", "first_device": 2, "nodes": 1, "devices_per_node": 1,
+        "degrees": {"data": 1, "context": 1, "tensor": 1}, "warmup": 1, "forward_s": 0.1, "backward_s": 0.2, "transfer_s": 0,
+        "memory_bytes": 1000, "memory_capacity_bytes": 2000 } ] } ],
+  "schedule": "h1f1b",
+  "predicted": { "iteration_s": 20.5, "lower_bound_s": 20, "samples_per_s": 3.1, "mfu": 0.4, "load_balance": 0.9, "period_s": 0.3 } })";
+
+inline const std::string pipeline = R"({
+  "format": "hetsched/pipeline", "version": 1, "microbatches": 128, "forward_s": [1, 1.5], "backward_s": [2, 2.5], "transfer_s": [0.25],
+  "gradient_transfer_s": [0.5], "weight_backward_s": [1, 1], "activation_bytes": [100, 200] })";
+
+struct kind {
+  const char* name;
+  const std::string& text;
+  std::function<void(std::string_view)> parse;
+};
+
+inline const std::vector<kind>& kinds() {
+  static const std::vector<kind> all{
+      {"cluster", cluster, [](std::string_view text) { (void)hetsched::parse_cluster(text, "x.json"); }},
+      {"model", model, [](std::string_view text) { (void)hetsched::parse_model(text, "x.json"); }},
+      {"profile", profile, [](std::string_view text) { (void)hetsched::parse_profile(text, "x.json"); }},
+      {"plan", plan, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }},
+      {"pipeline", pipeline, [](std::string_view text) { (void)hetsched::parse_pipeline(text, "x.json"); }},
+  };
+  return all;
+}
+
+/// `text` with one piece of it replaced. The piece must occur.
+inline std::string with(std::string text, std::string_view piece, std::string_view replacement) {
+  const auto at = text.find(piece);
+  REQUIRE_MESSAGE(at != std::string::npos, "no such piece: " << piece);
+  return text.replace(at, piece.size(), replacement);
+}
+
+/// The error that a text causes names the file and this place, and says `part`.
+inline void refuses(const kind& k, const std::string& text, const std::string& pointer, const std::string& part) {
+  CAPTURE(k.name);
+  CAPTURE(text);
+  bool refused = false;
+  try {
+    k.parse(text);
+  } catch (const hetsched::file_error& wrong) {
+    refused = true;
+    const std::string what = wrong.what();
+    CHECK(wrong.pointer() == pointer);
+    CHECK(what.starts_with("x.json: "));
+    CHECK(what.find(pointer) != std::string::npos);
+    CHECK_MESSAGE(what.find(part) != std::string::npos, what);
+  }
+  CHECK(refused);
+}
+
+}  // namespace documents

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds tests/packaging/consumer the way a user would: usage consume.sh CASE SOURCE BUILD CMAKE CXX
+set -euo pipefail
+case=$1 source=$2 build=$3 cmake=$4 cxx=$5
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$source/tests/packaging/consumer" "$work/consumer"
+
+configure() {
+  rm -rf "$work/build"
+  "$cmake" -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
+    -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" -DCMAKE_PREFIX_PATH="$work/prefix" "$@"
+}
+build_and_run() {
+  "$cmake" --build "$work/build"
+  "$work/build/app"
+}
+install() { "$cmake" --install "$build" --prefix "$work/prefix" >/dev/null; }
+# refused TEXT ARGUMENTS...: configuring must fail, and say TEXT.
+refused() {
+  local text=$1 log="$work/log"
+  shift
+  if configure "$@" >"$log" 2>&1; then
+    echo "configuring with $* should have failed"
+    exit 1
+  fi
+  # CMake wraps its messages.
+  tr -s ' \n' ' ' <"$log" | grep -qF "$text" || { cat "$log"; echo "expected: $text"; exit 1; }
+}
+
+find_package() {
+  install
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED"
+  build_and_run
+}
+add_subdirectory() {
+  configure -DHETSCHED_TREE="$source"
+  build_and_run
+}
+component_io() {
+  install
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
+  build_and_run
+  "$work/build/io_app"
+}
+no_nlohmann() {
+  install
+  local without=-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON
+  refused "component io needs nlohmann_json" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
+  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
+  build_and_run
+}
+unknown_component() {
+  install
+  refused "there is no component warp_drive" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;warp_drive"
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;OPTIONAL_COMPONENTS;warp_drive" >/dev/null
+}
+version() {
+  install
+  configure -DHETSCHED_FIND="0.1;CONFIG;REQUIRED" >/dev/null
+  refused "version: 0.1" -DHETSCHED_FIND="0.2;CONFIG;REQUIRED"
+  refused "version: 0.1" -DHETSCHED_FIND="0.0;CONFIG;REQUIRED"
+}
+
+"$case"

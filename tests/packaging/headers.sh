@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compiles the public headers with another compiler: usage headers.sh clang|nvcc INCLUDE_FOLDER
+set -uo pipefail
+tool=$1 include=$2
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+skipped=77
+
+cd "$include" || exit 1
+mapfile -t headers < <(find . -name '*.hpp' | sed 's|^\./||' | sort)
+((${#headers[@]} > 0)) || { echo "no headers below $include"; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+case $tool in
+  clang)
+    compiler=$(bash "$here/../find_clang.sh") || { echo "skipped: no clang 16 or later"; exit $skipped; }
+    echo "$compiler, every header alone"
+    failed=0
+    for header in "${headers[@]}"; do
+      echo "#include <$header>" | "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror \
+        -I. -x c++ - || { echo "failed: $header"; failed=1; }
+    done
+    exit $failed ;;
+  nvcc)
+    compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit $skipped; }
+    echo "$compiler, all headers in one .cu file"
+    printf '#include <%s>\n' "${headers[@]}" >"$work/all.cu"
+    echo '__global__ void kernel() {}' >>"$work/all.cu"
+    "$compiler" -std=c++20 -c -I. "$work/all.cu" -o "$work/all.o" ;;
+esac

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/pipeline.hpp>
+
+namespace hetsched::test {
+
+inline std::string text(const std::vector<double>& values) {
+  std::ostringstream out;
+  out.precision(17);
+  out << '{';
+  for (std::size_t i = 0; i < values.size(); ++i) out << (i > 0 ? ", " : "") << values[i];
+  out << '}';
+  return out.str();
+}
+
+inline std::string text(const std::vector<int>& values) {
+  std::string out = "{";
+  for (std::size_t i = 0; i < values.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(values[i]);
+  return out + "}";
+}
+
+/// As C++ that builds it again.
+inline std::string text(const pipeline& p) {
+  return "pipeline{" + text(p.forward_s) + ", " + text(p.backward_s) + ", " + text(p.transfer_s) + ", " +
+         text(p.gradient_transfer_s) + "}";
+}
+
+/// One line per stage: F0 F1 B0 ...
+inline std::string text(const schedule& order) {
+  std::string out;
+  for (const auto& stage : order.stages) {
+    for (const action a : stage) out += (a.kind == action_kind::forward ? "F" : "B") + std::to_string(a.microbatch) + " ";
+    out += "\n";
+  }
+  return out;
+}
+
+/// Forward and backward time alike on every stage, forward's share of t given; transfers 0.
+inline pipeline balanced(int stages, double t, double forward_share = 1.0 / 3) {
+  const auto s = static_cast<std::size_t>(stages);
+  const double f = t * forward_share;
+  return {std::vector<double>(s, f), std::vector<double>(s, t - f), std::vector<double>(s - 1, 0.0), {}};
+}
+
+/// Unbalanced stages; transfers up to 1.5 times the slowest stage, some of them 0; one pipeline in three has gradients that
+/// take other times than activations.
+inline pipeline random_pipeline(random_source& random, int stages) {
+  pipeline p;
+  for (int i = 0; i < stages; ++i) {
+    p.forward_s.push_back(random.uniform(0.05, 1.0));
+    p.backward_s.push_back(random.uniform(0.05, 2.0));
+  }
+  double slowest = 0;
+  for (int i = 0; i < stages; ++i) slowest = std::max(slowest, p.compute_s(i));
+  const double top = random.uniform(0.0, 1.5);
+  const auto transfers = [&] {
+    std::vector<double> times;
+    for (int i = 0; i + 1 < stages; ++i) times.push_back(random.integer(0, 4) == 0 ? 0.0 : random.uniform(0.0, top) * slowest);
+    return times;
+  };
+  p.transfer_s = transfers();
+  if (random.integer(0, 2) == 0) p.gradient_transfer_s = transfers();
+  return p;
+}
+
+/// Counts between 1 and about 3 per stage left that do not grow downstream.
+inline std::vector<int> random_warmups(random_source& random, int stages) {
+  std::vector<int> counts(static_cast<std::size_t>(stages));
+  int count = random.integer(1, 2);
+  for (auto it = counts.rbegin(); it != counts.rend(); ++it) {
+    *it = count;
+    count += random.integer(0, 3);
+  }
+  return counts;
+}
+
+}  // namespace hetsched::test
