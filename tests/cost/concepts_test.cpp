@@ -39,7 +39,7 @@ struct with_everything : additive_archetype {
 static_assert(additive_cost_model<with_everything>);
 
 template <class M>
-concept has_transfer_class = requires(const M& m, const placement& p) { hetsched::transfer_class(m, p); };
+concept has_transfer_class = requires(const M& m, const placement& p) { hetsched::cost_of::transfer_class(m, p); };
 static_assert(has_transfer_class<with_everything>);
 static_assert(!has_transfer_class<archetype>);
 
@@ -126,25 +126,25 @@ static_assert(!stage_cost_model<stranger>);
 TEST_CASE("members and free functions are reached alike") {
   const placement where{{0, 1, 2}, {1, 1, 2}};
   const archetype plain;
-  CHECK(hetsched::layer_count(plain) == 4);
-  CHECK(hetsched::placements(plain, submesh{0, 1, 2}) == std::vector{where});
-  CHECK(hetsched::stage(plain, {1, 3}, where).forward_s == 2);
-  CHECK(hetsched::transfer(plain, 3, where, where) == 3);
-  CHECK(hetsched::update(plain, {0, 4}, where) == 0);
+  CHECK(hetsched::cost_of::layer_count(plain) == 4);
+  CHECK(hetsched::cost_of::placements(plain, submesh{0, 1, 2}) == std::vector{where});
+  CHECK(hetsched::cost_of::stage(plain, {1, 3}, where).forward_s == 2);
+  CHECK(hetsched::cost_of::transfer(plain, 3, where, where) == 3);
+  CHECK(hetsched::cost_of::update(plain, {0, 4}, where) == 0);
 
   const with_everything rich;
-  CHECK(hetsched::stage(rich, {1, 4}, where) == stage_cost{6, 3, 6, 3});
-  CHECK(hetsched::update(rich, {0, 4}, where) == 40);
-  CHECK(hetsched::transfer_class(rich, where) == 2);
+  CHECK(hetsched::cost_of::stage(rich, {1, 4}, where) == stage_cost{6, 3, 6, 3});
+  CHECK(hetsched::cost_of::update(rich, {0, 4}, where) == 40);
+  CHECK(hetsched::cost_of::transfer_class(rich, where) == 2);
 
   const elsewhere::table table{{1, 2, 4}};
-  CHECK(hetsched::layer_count(table) == 3);
-  CHECK(hetsched::placements(table, submesh{0, 1, 2}) == std::vector{where});
-  CHECK(hetsched::layer_cost(table, 2, where).forward_s == 4);
-  CHECK(hetsched::stage(table, {0, 3}, where).forward_s == 7);
-  CHECK(hetsched::transfer(table, 0, where, where) == 0.25);
-  CHECK(hetsched::update(table, {0, 3}, where) == 7);
-  CHECK(hetsched::transfer_class(table, where) == 5);
+  CHECK(hetsched::cost_of::layer_count(table) == 3);
+  CHECK(hetsched::cost_of::placements(table, submesh{0, 1, 2}) == std::vector{where});
+  CHECK(hetsched::cost_of::layer(table, 2, where).forward_s == 4);
+  CHECK(hetsched::cost_of::stage(table, {0, 3}, where).forward_s == 7);
+  CHECK(hetsched::cost_of::transfer(table, 0, where, where) == 0.25);
+  CHECK(hetsched::cost_of::update(table, {0, 3}, where) == 7);
+  CHECK(hetsched::cost_of::transfer_class(table, where) == 5);
 }
 
 TEST_CASE("adding costs that do not fit 64 bits is refused") {

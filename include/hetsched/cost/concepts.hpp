@@ -101,8 +101,8 @@ struct transfer_class_fn {
 
 }  // namespace detail::cost_model
 
-// Each calls the member of that name, else the free function that argument-dependent lookup finds.
-inline namespace cost_model_functions {
+/// The questions put to a cost model: each calls its member of that name, else the free function that argument-dependent lookup finds.
+namespace cost_of {
 
 /// Number of layers.
 inline constexpr detail::cost_model::layer_count_fn layer_count{};
@@ -111,7 +111,7 @@ inline constexpr detail::cost_model::placements_fn placements{};
 /// Cost of a range of layers as one stage.
 inline constexpr detail::cost_model::stage_fn stage{};
 /// Cost of one layer inside a stage.
-inline constexpr detail::cost_model::layer_fn layer_cost{};
+inline constexpr detail::cost_model::layer_fn layer{};
 /// Seconds to move the output of layer `boundary` of one microbatch from stage to stage, one way; infinity if it cannot be moved.
 inline constexpr detail::cost_model::transfer_fn transfer{};
 /// Seconds after the last backward of an iteration: gradient reduction and optimizer step; 0 if the model says nothing.
@@ -119,7 +119,7 @@ inline constexpr detail::cost_model::update_fn update{};
 /// Placements of one subcluster with equal class have equal transfer prices to and from every other placement.
 inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 
-}  // namespace cost_model_functions
+}  // namespace cost_of
 
 /// What a planner asks of costs: `layer_count()`, `placements(submesh)`, `stage(layers, placement)` and
 /// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
@@ -128,24 +128,24 @@ inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 /// (planners check this and throw input_error), and that `layer_count` is at least 1.
 template <class M>
 concept stage_cost_model = requires(const M& m, layer_range r, const placement& p, const submesh& s) {
-  { hetsched::layer_count(m) } -> std::convertible_to<int>;
-  { hetsched::placements(m, s) } -> std::convertible_to<std::vector<placement>>;
-  { hetsched::stage(m, r, p) } -> std::convertible_to<stage_cost>;
-  { hetsched::transfer(m, 0, p, p) } -> std::convertible_to<double>;
+  { cost_of::layer_count(m) } -> std::convertible_to<int>;
+  { cost_of::placements(m, s) } -> std::convertible_to<std::vector<placement>>;
+  { cost_of::stage(m, r, p) } -> std::convertible_to<stage_cost>;
+  { cost_of::transfer(m, 0, p, p) } -> std::convertible_to<double>;
 };
 
 /// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers: planners take a faster path.
 /// Not checked: that `stage` really is the sum of `layer`.
 template <class M>
 concept additive_cost_model = stage_cost_model<M> && requires(const M& m, const placement& p) {
-  { hetsched::layer_cost(m, 0, p) } -> std::convertible_to<stage_cost>;
+  { cost_of::layer(m, 0, p) } -> std::convertible_to<stage_cost>;
 };
 
 /// Sum of the layers of a range: the `stage` of an additive model. O(layers).
 template <class M>
 [[nodiscard]] constexpr stage_cost sum_of_layers(const M& model, layer_range layers, const placement& where) {
   stage_cost sum;
-  for (int l = layers.first; l < layers.last; ++l) sum += layer_cost(model, l, where);
+  for (int l = layers.first; l < layers.last; ++l) sum += cost_of::layer(model, l, where);
   return sum;
 }
 

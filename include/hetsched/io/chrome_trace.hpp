@@ -44,14 +44,14 @@ struct trace_lane {
     first = false;
   };
   constexpr const char* threads[] = {"compute", "send activation", "send gradient"};
-  for (int stage = 0; stage < t.stages; ++stage) {
-    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"stage %d"}})", stage, stage));
-    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_sort_index","pid":%d,"args":{"sort_index":%d}})", stage, stage));
+  for (int place = 0; place < t.stages; ++place) {
+    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"stage %d"}})", place, place));
+    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_sort_index","pid":%d,"args":{"sort_index":%d}})", place, place));
     for (int thread = 0; thread < 3; ++thread) {
-      if ((thread == 1 && stage + 1 == t.stages) || (thread == 2 && stage == 0)) continue;
-      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}})", stage, thread,
+      if ((thread == 1 && place + 1 == t.stages) || (thread == 2 && place == 0)) continue;
+      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}})", place, thread,
                         threads[thread]));
-      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_sort_index","pid":%d,"tid":%d,"args":{"sort_index":%d}})", stage,
+      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_sort_index","pid":%d,"tid":%d,"args":{"sort_index":%d}})", place,
                         thread, thread));
     }
   }

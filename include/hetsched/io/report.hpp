@@ -130,7 +130,7 @@ svg{display:block;max-width:none}
     const auto picture = draw_timeline(section.timeline, section.picture);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section.stages);
     out += "<h2>Timeline of one iteration</h2>\n<p>" + escape_html(picture.shown) +
-           " Boxes carry their microbatch, counted from 0; the strips between two stages are the link between them.</p>\n";
+           " Wide boxes carry their microbatch, counted from 0; the strips between two stages are the link between them.</p>\n";
     out += "<div class=\"wide\">" + picture.svg + "</div>\n";
   }
   return out + "</body>\n</html>\n";

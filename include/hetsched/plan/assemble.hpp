@@ -38,10 +38,10 @@ template <stage_cost_model Costs>
   for (const auto& p : where) meshes.push_back(p.mesh);
   const auto first = pack_devices(meshes);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const stage_cost cost = stage(costs, layers[i], where[i]);
+    const stage_cost cost = cost_of::stage(costs, layers[i], where[i]);
     stage_plan s{layers[i], where[i], first[i], std::min(warmups[i], microbatches), cost.forward_s, cost.backward_s, 0, 0, 0, 0};
-    if (i + 1 < layers.size()) s.transfer_s = transfer(costs, layers[i].last - 1, where[i], where[i + 1]);
-    s.update_s = update(costs, layers[i], where[i]);
+    if (i + 1 < layers.size()) s.transfer_s = cost_of::transfer(costs, layers[i].last - 1, where[i], where[i + 1]);
+    s.update_s = cost_of::update(costs, layers[i], where[i]);
     s.memory_bytes = checked_add(cost.weight_bytes, checked_mul(s.warmup, cost.activation_bytes));
     s.memory_capacity_bytes = hardware.subclusters[static_cast<std::size_t>(where[i].mesh.subcluster)].device.memory_bytes;
     result.stages.push_back(s);

@@ -56,23 +56,18 @@ class interop_planner {
         steady_(options.microbatches - 1),
         search_(problem_, table_, route_, algebra_, options_.microbatches, options_.use_all_devices, options_.parallel) {}
 
-  // f(x), the least latency of the plans that keep period x, falls as x grows. So the plan found for x beats all whose period lies between
-  // its own and x, and one of a shorter period can only win with a period below (best - f(x)) / (M - 1). The walk jumps from one such
-  // period to the next until nothing is left that could win. Returns the plans met near the optimum, best objective first.
+  // Returns the plans met near the optimum, best objective first. First with a budget just above the lower bound, then with larger ones:
+  // a walk that finds nothing raises the bound to its budget, and a small budget keeps the work small.
   [[nodiscard]] std::vector<met_plan> run() {
     if (!search_.may_keep(infinity)) return {};
-    const double shortest = shortest_period();
-    evidence_.objective_bound_s = search_.latency_bound() + steady_ * shortest;
-    for (const double slack : {0.0, 0.02, 0.1, 0.3, 1.0, infinity})
-      if (!go_on() || visit(shortest * (1 + slack), shortest)) break;
-    double period = steady_ > 0 ? (best_ - search_.latency_bound()) / steady_ : infinity;
-    while (!stopped_ && best_ < infinity) {
-      if (!(period >= shortest)) break;
-      if (!go_on()) break;
-      const auto found = visit(period, shortest);
-      if (!found || steady_ == 0) break;
-      evidence_.objective_bound_s = std::max(evidence_.objective_bound_s, std::min(best_, found->latency_s + steady_ * shortest));
-      period = std::min(std::nextafter(found->period_s, 0.0), (best_ - found->latency_s) / steady_);
+    shortest_ = shortest_period();
+    auto& bound = evidence_.objective_bound_s;
+    const double lower = bound = std::max(search_.latency_bound() + steady_ * shortest_, search_.objective_bound());
+    for (double gap = 0.001;; gap = gap < 1 ? 2 * gap : infinity) {
+      const double budget = std::min(best_, lower * (1 + gap));
+      walk(budget);
+      if (stopped_ || best_ <= budget || budget == infinity) break;
+      bound = budget;
     }
     evidence_.complete = !stopped_;
     if (!stopped_) evidence_.objective_bound_s = best_;
@@ -95,7 +90,24 @@ class interop_planner {
     return !stopped_;
   }
 
-  // A period just under the shortest that passes the quick test, so that no plan has a shorter one.
+  // Looks at all plans whose objective is within the budget. f(x), the least latency of the plans that keep period x, falls as x grows: so
+  // the plan found for x beats all whose period lies between its own and x, and one of a shorter period can only win with a period
+  // below (best - f(x)) / (M - 1). From the longest period that can win, the walk jumps from one such period to the next; it looks at
+  // slices of the periods, because a slice's lower end is what shows that a partial plan is too slow.
+  void walk(double budget) {
+    double longest = longest_period(budget);
+    while (longest >= shortest_ && go_on()) {
+      const double shorter = std::max(shortest_, longest < infinity ? 0.99 * longest : 0);
+      const auto found = visit(longest, shorter, std::min(best_, budget));
+      double next = std::nextafter(shorter, 0.0);
+      if (found && steady_ > 0) next = std::max(next, std::min(std::nextafter(found->period_s, 0.0), (best_ - found->latency_s) / steady_));
+      longest = std::min(next, longest_period(std::min(best_, budget)));
+    }
+  }
+
+  [[nodiscard]] double longest_period(double budget) const { return steady_ > 0 ? (budget - search_.latency_bound()) / steady_ : infinity; }
+
+  // The shortest period that passes the quick test, to 1e-9: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
     double high = 0;
     for (std::size_t p = 0; p < problem_.placements.size(); ++p) high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
@@ -103,18 +115,18 @@ class interop_planner {
     while (high > 1e-300 && search_.may_keep(high / 2)) high /= 2;
     if (!(high > 1e-300)) return 0;
     double low = high / 2;
-    while (high > low * (1 + 1e-4)) {
+    while (high > low * (1 + 1e-9)) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }
     return low;
   }
 
-  // The best plan that keeps a period, unless none can win any more.
-  [[nodiscard]] std::optional<visited> visit(double period, double shortest) {
+  // The plan of least latency that keeps a period, unless none of a period of at least `longer_than` is within the budget.
+  [[nodiscard]] std::optional<visited> visit(double period, double longer_than, double budget) {
     constexpr std::size_t ties = 4;
     period = std::max(period, std::numeric_limits<double>::min());
-    auto found = search_.solve(period, steady_ > 0 ? best_ - steady_ * shortest : best_, ties);
+    auto found = search_.solve(period, longer_than, budget, ties);
     ++evidence_.evaluations;
     evidence_.labels += search_.labels();
     std::optional<visited> least;
@@ -138,6 +150,7 @@ class interop_planner {
   const interop_options& options_;
   double steady_;  // M - 1: how often the period counts
   interop_search<Table, Algebra> search_;
+  double shortest_ = 0;  // no plan has a shorter period
   double best_ = infinity;
   bool stopped_ = false;
   search_evidence evidence_;

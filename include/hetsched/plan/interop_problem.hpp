@@ -60,14 +60,14 @@ inline void check_cost(double value, const char* what, const std::string& where)
 template <stage_cost_model Costs>
 [[nodiscard]] interop_problem make_interop_problem(const cluster& hardware, const Costs& costs) {
   interop_problem problem;
-  problem.layers = layer_count(costs);
+  problem.layers = cost_of::layer_count(costs);
   if (problem.layers < 1) throw input_error("a cost model needs at least one layer");
   const int boundaries = problem.layers - 1;
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     problem.devices.push_back(s.device_count());
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
-      for (const placement& p : placements(costs, mesh)) {
+      for (const placement& p : cost_of::placements(costs, mesh)) {
         if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
         problem.placements.push_back(
             {p, static_cast<int>(k), mesh.device_count(), 0, static_cast<double>(s.device.memory_bytes)});
@@ -75,7 +75,7 @@ template <stage_cost_model Costs>
   }
   auto& all = problem.placements;
   const auto price = [&](const interop_placement& from, const interop_placement& to, int boundary) {
-    const double seconds = transfer(costs, boundary, from.where, to.where);
+    const double seconds = cost_of::transfer(costs, boundary, from.where, to.where);
     if (!(seconds >= 0))
       throw input_error("transfer of boundary " + std::to_string(boundary) + " from " + describe(hardware, from.where) + " to " +
                         describe(hardware, to.where) + " is negative or not a number");
@@ -90,7 +90,7 @@ template <stage_cost_model Costs>
   };
   const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
     if constexpr (cost_model::has_transfer_class<Costs>)
-      return a.subcluster == b.subcluster && transfer_class(costs, a.where) == transfer_class(costs, b.where);
+      return a.subcluster == b.subcluster && cost_of::transfer_class(costs, a.where) == cost_of::transfer_class(costs, b.where);
     else
       return alike(a, b);
   };
@@ -123,7 +123,7 @@ class additive_table {
       auto* row = sums_.data() + p * static_cast<std::size_t>(layers_ + 1);
       const auto& where = problem.placements[p].where;
       for (int l = 0; l < layers_; ++l) {
-        const stage_cost c = layer_cost(costs, l, where);
+        const stage_cost c = cost_of::layer(costs, l, where);
         if (!(c.total_s() >= 0 && c.total_s() < 1e300 && c.weight_bytes >= 0 && c.activation_bytes >= 0))
           check_cost(-1, "the cost", "layer " + std::to_string(l) + " on " + describe(hardware, where));
         row[l + 1] = {row[l].time + c.total_s(), row[l].weight + static_cast<double>(c.weight_bytes),
@@ -172,7 +172,7 @@ class interval_table {
       const auto& where = problem.placements[p].where;
       for (int a = 0; a < layers_; ++a)
         for (int b = a + 1; b <= layers_; ++b) {
-          const stage_cost c = stage(costs, layer_range{a, b}, where);
+          const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
           if (!(c.total_s() >= 0 && c.total_s() < 1e300 && c.weight_bytes >= 0 && c.activation_bytes >= 0))
             check_cost(-1, "the cost", "layers " + std::to_string(a) + "-" + std::to_string(b - 1) + " on " + describe(hardware, where));
           cells_[index(static_cast<int>(p), a, b)] = {c.total_s(), static_cast<double>(c.weight_bytes), static_cast<double>(c.activation_bytes)};

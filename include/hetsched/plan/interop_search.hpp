@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <hetsched/plan/interop_problem.hpp>
@@ -49,11 +50,15 @@ class interop_search {
     for (int c = 0; c < problem.classes(); ++c) classes_of_[at(problem.class_subcluster[at(c)])].push_back(c);
     reach_.resize(2 * placements * row_size());
     stores_.resize(route.size());
-    bound_latency();
+    choose_rents();
+    bound_prefixes();
   }
 
-  /// Sum of the fastest times of the layers before layer i: no prefix has a smaller latency.
-  [[nodiscard]] double latency_bound() const { return before_.back(); }
+  /// No plan has a smaller latency.
+  [[nodiscard]] double latency_bound() const { return fastest_before_.back(); }
+
+  /// No plan has a smaller objective, whatever its period: the dual of the problem without memory, transfers and whole stages.
+  [[nodiscard]] double objective_bound() const { return priced(std::vector<int>{}).back(); }
 
   /// Grants every device `factor` times its memory (to tell how much is missing).
   void scale_capacity(double factor) {
@@ -73,9 +78,11 @@ class interop_search {
     return false;
   }
 
-  /// The plans of least latency that keep the period, at most `limit` of them and none above `budget`; the best first. Empty if there is none.
-  [[nodiscard]] std::vector<solution> solve(double period, double budget, std::size_t limit) {
+  /// The plans of least latency that keep `period`, at most `limit` of them, the best first. A plan is left out if its latency
+  /// shows that with a period of at least `longer_than` its objective is above `budget`.
+  [[nodiscard]] std::vector<solution> solve(double period, double longer_than, double budget, std::size_t limit) {
     period_ = period;
+    longer_than_ = longer_than;
     budget_ = budget;
     measure_reach(period);
     measure_transfers();
@@ -144,15 +151,72 @@ class interop_search {
     front.push_back(candidate);
   }
 
-  void bound_latency() {
-    before_.assign(row_size(), infinity);
-    before_[0] = 0;
+  // Let every device of subcluster k cost rent_k per second, such that all of them cost M - 1. A stage's time is at most the period, so
+  // (M - 1) * period is at least the rent of the stages' devices over the stages' times: the objective is at least the sum over layers of
+  // their least time * (1 + rent of the devices). Any rents give a bound; the best are the dual prices of device time. A few rounds of
+  // raising the rent where the layers crowd come close.
+  void choose_rents() {
+    const auto count = problem_.devices.size();
+    rent_.assign(count, 0);
+    if (microbatches_ == 1) return;
+    std::vector<double> weight(count, 1.0), best;
+    double best_bound = -1;
+    for (int round = 0; round < 60; ++round) {
+      double total = 0;
+      for (std::size_t k = 0; k < count; ++k) total += weight[k] * problem_.devices[k];
+      for (std::size_t k = 0; k < count; ++k) rent_[k] = weight[k] * (microbatches_ - 1) / total;
+      std::vector<double> device_time(count, 0.0);
+      const double bound = priced(std::vector<int>{}, &device_time).back();
+      if (bound > best_bound) {
+        best_bound = bound;
+        best = rent_;
+      }
+      double sum = 0;
+      for (std::size_t k = 0; k < count; ++k) sum += device_time[k];
+      if (count == 1 || !(sum > 0)) break;
+      const double step = 1.0 / (1 + 0.25 * round);
+      for (std::size_t k = 0; k < count; ++k) {
+        const double share = device_time[k] / sum, fair = 1.0 / static_cast<double>(count);
+        weight[k] *= std::exp(step * (share - fair));
+      }
+    }
+    rent_ = best;
+  }
+
+  // For every i: the least sum over the layers before i of time * (1 + rent), outside the subclusters `done`.
+  [[nodiscard]] std::vector<double> priced(const std::vector<int>& done, std::vector<double>* device_time = nullptr) const {
     const int placements = static_cast<int>(problem_.placements.size());
-    for (int i = 1; i <= problem_.layers; ++i)
-      for (int p = 0; p < placements; ++p)
-        for (int first = Table::additive ? i - 1 : 0; first < i; ++first)
-          before_[at(i)] = std::min(before_[at(i)], before_[at(first)] + table_.time(p, first, i));
-    for (auto& b : before_) b *= 1 - 1e-12;  // a bound in spite of rounding
+    std::vector<double> sum(row_size(), infinity);
+    sum[0] = 0;
+    for (int i = 1; i <= problem_.layers; ++i) {
+      int cheapest = -1;
+      double time = 0;
+      for (int p = 0; p < placements; ++p) {
+        const auto& placed = problem_.placements[at(p)];
+        if (std::find(done.begin(), done.end(), placed.subcluster) != done.end()) continue;
+        for (int first = Table::additive ? i - 1 : 0; first < i; ++first) {
+          const double t = table_.time(p, first, i);
+          const double cost = sum[at(first)] + t * (1 + rent_[at(placed.subcluster)] * placed.devices);
+          if (cost >= sum[at(i)]) continue;
+          sum[at(i)] = cost;
+          cheapest = p;
+          time = t;
+        }
+      }
+      if (device_time && cheapest >= 0) {
+        const auto& placed = problem_.placements[at(cheapest)];
+        (*device_time)[at(placed.subcluster)] += time * placed.devices / problem_.devices[at(placed.subcluster)];
+      }
+    }
+    for (auto& s : sum) s *= 1 - 1e-12;  // a bound in spite of rounding
+    return sum;
+  }
+
+  void bound_prefixes() {
+    for (const auto& phase : route_) priced_before_.push_back(priced(phase.done));
+    const auto rents = std::exchange(rent_, std::vector<double>(rent_.size(), 0.0));
+    fastest_before_ = priced({});
+    rent_ = rents;
   }
 
   [[nodiscard]] int* reach(int p, int in_flight) { return reach_.data() + at(2 * p + in_flight) * row_size(); }
@@ -279,6 +343,7 @@ class interop_search {
           }
           if (stage.top >= 0) work.stages.push_back(std::move(stage));
         }
+        work.bound = bound_before(ph, used);
         grow_row(own, own.rows[c * at(all + 1) + at(used)], upstream_[at(ph)][at(used)], work);
       }
     for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);
@@ -331,6 +396,7 @@ class interop_search {
     int low = 1, high = 0;  // counts in use
     int next_cut = -1;
 
+    [[nodiscard]] bool idle_at(int first) const { return low > high && next_cut <= first; }
     void clear() {
       for (int n = low; n <= high; ++n) by_count[at(n)].clear();
       low = 1;
@@ -347,10 +413,24 @@ class interop_search {
     }
   };
 
+  // What the stages before a suffix add to its latency to make the least objective, by the suffix's first layer.
+  struct prefix_bound {
+    const double* fastest = nullptr;
+    const double* priced = nullptr;
+    double steady = 0;  // (M - 1) * period
+    double rent = 0;    // of the devices that the prefix cannot use
+    double budget = 0;
+    [[nodiscard]] bool admits(double latency, int first) const {
+      const auto i = static_cast<std::size_t>(first);
+      return latency + std::max(fastest[i] + steady, priced[i] + rent) <= budget;
+    }
+  };
+
   struct workspace {
     std::vector<candidate_stage> stages;
     std::vector<window> windows;
     std::vector<label> front;
+    prefix_bound bound;
   };
 
   static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
@@ -378,8 +458,11 @@ class interop_search {
       work.front.clear();
       bool more = false;
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
-        if constexpr (Table::additive && by_count) more |= gather_window(work.stages[s], work.windows[s], first, work.front);
-        else more |= gather_all(work.stages[s], first, work.front);
+        if constexpr (Table::additive && by_count) {
+          if (work.windows[s].idle_at(first)) more |= work.windows[s].next_cut >= work.stages[s].low;
+          else more |= gather_window(work.stages[s], work.windows[s], first, work);
+        }
+        else more |= gather_all(work.stages[s], first, work);
       }
       if (!more) break;
       own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
@@ -399,11 +482,14 @@ class interop_search {
     out.low = last_full;
   }
 
-  void offer(const label& candidate, int first, std::vector<label>& front) const {
-    if (candidate.latency + before_[at(first)] <= budget_) keep_if_new(front, candidate);
+  [[nodiscard]] prefix_bound bound_before(int ph, int used) const {
+    const auto& phase = route_[at(ph)];
+    double rent = rent_[at(phase.subcluster)] * used;
+    for (const int k : phase.done) rent += rent_[at(k)] * problem_.devices[at(k)];
+    return {fastest_before_.data(), priced_before_[at(ph)].data(), (microbatches_ - 1) * longer_than_, rent * longer_than_, budget_};
   }
 
-  [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, std::vector<label>& front) const
+  [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, workspace& work) const
     requires(Table::additive && by_count)
   {
     const int p = stage.placement;
@@ -436,12 +522,13 @@ class interop_search {
       if (q.empty()) continue;
       more = true;
       const auto& e = q.entries[q.head];
-      offer({e.key - from.time, {n}, p, e.cut, e.phase, e.label}, first, front);
+      const double latency = e.key - from.time;
+      if (work.bound.admits(latency, first)) keep_if_new(work.front, {latency, {n}, p, e.cut, e.phase, e.label});
     }
     return more;
   }
 
-  [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, std::vector<label>& front) {
+  [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, workspace& work) {
     const int p = stage.placement;
     const int top = std::min(stage.top, reach(p, first_in_flight)[first]);
     for (int cut = std::max(first + 1, stage.low); cut <= top; ++cut) {
@@ -449,9 +536,9 @@ class interop_search {
       if (time > period_) continue;
       const auto consider = [&](double latency, double transfer, warmup_state next, int phase, std::uint32_t index) {
         label l{latency + time + 2 * transfer, {}, p, cut, phase, index};
-        if (l.latency + before_[at(first)] > budget_) return;
+        if (!work.bound.admits(l.latency, first)) return;
         if (!algebra_.extend(time, transfer, next, period_, l.state)) return;
-        if (table_.memory(p, first, cut, std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(front, l);
+        if (table_.memory(p, first, cut, std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
       };
       for (const auto& s : stage.sources) {
         if (s.labels == nullptr) {
@@ -505,9 +592,12 @@ class interop_search {
   bool use_all_;
   const parallel_for& run_;
   double period_ = 0;
+  double longer_than_ = 0;
   double budget_ = infinity;
   std::vector<double> capacity_;
-  std::vector<double> before_;                  // least latency of the layers before i
+  std::vector<double> rent_;  // per device-second, by subcluster
+  std::vector<double> fastest_before_;              // least latency of the layers before i
+  std::vector<std::vector<double>> priced_before_;  // by phase: with rent
   std::vector<std::vector<int>> of_subcluster_;  // placements
   std::vector<std::vector<int>> classes_of_;     // transfer classes, by subcluster
   std::vector<int> reach_;

@@ -29,6 +29,7 @@ struct route_phase {
   bool may_start = false;  // may hold the last stage of the pipeline
   bool may_end = false;    // may hold the first stage
   std::vector<int> from;
+  std::vector<int> done;  // subclusters that no stage further up can lie in
 };
 
 /// All orders: a phase is a set of visited subclusters and the one of them that is active (Held and Karp 1962), so orders that end alike
@@ -48,8 +49,9 @@ struct route_phase {
       std::stable_sort(first_to_last.begin(), first_to_last.end(), [&](int a, int b) { return ratio(a) > ratio(b); });
     for (int position = 0; position < k; ++position) {
       route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)], position, !use_all || position == 0,
-                        !use_all || position == k - 1, {}};
+                        !use_all || position == k - 1, {}, {}};
       for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
+      for (int before = 0; before < position; ++before) phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
       phases.push_back(phase);
     }
     return phases;
@@ -61,10 +63,13 @@ struct route_phase {
       if (std::popcount(set) != size) continue;
       for (int active = 0; active < k; ++active) {
         if (!(set >> active & 1u)) continue;
-        route_phase phase{active, size - 1, size == 1, !use_all || set == full, {}};
+        route_phase phase{active, size - 1, size == 1, !use_all || set == full, {}, {}};
         const unsigned before = set & ~(1u << active);
         for (int last = 0; last < k; ++last)
-          if (before >> last & 1u) phase.from.push_back(index[before * static_cast<unsigned>(k) + static_cast<unsigned>(last)]);
+          if (before >> last & 1u) {
+            phase.from.push_back(index[before * static_cast<unsigned>(k) + static_cast<unsigned>(last)]);
+            phase.done.push_back(last);
+          }
         index[set * static_cast<unsigned>(k) + static_cast<unsigned>(active)] = static_cast<int>(phases.size());
         phases.push_back(phase);
       }

@@ -44,7 +44,7 @@ template <class Table, class Algebra>
 
   const auto plan_at = [&](double factor) {
     search.scale_capacity(factor);
-    return search.solve(infinity, infinity, 1);
+    return search.solve(infinity, 0, infinity, 1);
   };
   double high = 2;
   auto found = plan_at(high);

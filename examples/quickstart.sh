@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds the commands, and plans GPT-Neo-2.7B from measured layer times on a cluster of V100 and A100 nodes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bash examples/setup.sh g++ make cmake librange-v3-dev nlohmann-json3-dev libcli11-dev
+
+build=build/quickstart
+out=quickstart-out
+data=examples/data
+mkdir -p "$build" "$out"
+echo "Building the commands (about a minute); the log is $build/log.txt"
+{
+  cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DHETSCHED_IO=ON -DHETSCHED_BUILD_EXAMPLES=ON -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF &&
+    cmake --build "$build" --target hetsched-plan hetsched-simulate sailor-to-profile
+} > "$build/log.txt" 2>&1 || { tail -n 40 "$build/log.txt" >&2; exit 3; }
+
+"$build/examples/sailor-to-profile" --csv "$data/sailor_gpt_neo_2.7b.csv" --measured-model GPT-Neo-2.7 --model "$data/model.json" \
+  --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out "$out/profile.json"
+echo
+"$build/examples/hetsched-plan" --cluster "$data/cluster.json" --model "$data/model.json" --profile "$out/profile.json" \
+  --global-batch 64 --microbatch-size 1 --out "$out/plan.json" --report "$out/report.html" --trace "$out/trace.json"
+echo
+echo "The plan is $out/plan.json. Open $out/report.html in a browser, and $out/trace.json in https://ui.perfetto.dev."

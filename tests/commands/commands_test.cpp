@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands as a user calls them: exit status, what they print, and which files they touch.
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/io.hpp>
+
+namespace fs = std::filesystem;
+using namespace hetsched;
+
+namespace {
+
+struct finished {
+  int status = -1;
+  std::string output, errors;
+};
+
+/// An empty folder in which commands run.
+class workplace {
+ public:
+  workplace() : folder_(fs::temp_directory_path() / ("hetsched_commands_" + std::to_string(::getpid()))) {
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+  }
+  workplace(const workplace&) = delete;
+  workplace& operator=(const workplace&) = delete;
+  ~workplace() { fs::remove_all(folder_); }
+
+  void put(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+  [[nodiscard]] std::string get(const std::string& name) const { return read_text((folder_ / name).string()); }
+  [[nodiscard]] std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  /// Runs a command line in the folder; its first word is one of the commands.
+  [[nodiscard]] finished run(const std::string& line) const {
+    const auto errors = folder_ / ".errors";
+    const std::string shell = "cd '" + folder_.string() + "' && " HETSCHED_COMMAND_DIR "/" + line + " 2> .errors";
+    finished result;
+    std::FILE* pipe = ::popen(shell.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::array<char, 4096> buffer{};
+    for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) result.output.append(buffer.data(), n);
+    const int status = ::pclose(pipe);
+    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    result.errors = read_text(errors.string());
+    fs::remove(errors);
+    return result;
+  }
+
+ private:
+  fs::path folder_;
+};
+
+const std::string cluster_text = R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+  {"name": "v", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5},
+   "inter_node": {"gbit_per_s": 100, "latency_us": 10}},
+  {"name": "a", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 5},
+   "inter_node": {"gbit_per_s": 100, "latency_us": 10}}],
+  "links": [{"between": ["v", "a"], "gbit_per_s": 5, "latency_us": 100}]})";
+const std::string model_text = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 12, "hidden": 1024, "heads": 16,
+  "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})";
+const std::string pipeline_text = R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 64,
+  "forward_s": [1, 1, 1, 1], "backward_s": [2, 2, 2, 2], "transfer_s": [0, 1.5, 0]})";
+
+const std::string plan_command = "hetsched-plan --cluster cluster.json --model model.json --global-batch 32 ";
+
+void fill(const workplace& w) {
+  w.put("cluster.json", cluster_text);
+  w.put("model.json", model_text);
+  w.put("pipeline.json", pipeline_text);
+}
+
+}  // namespace
+
+TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted") {
+  const workplace w;
+  fill(w);
+  const auto planned = w.run(plan_command + "--out plan.json --report report.html --trace trace.json");
+  CAPTURE(planned.errors);
+  REQUIRE(planned.status == 0);
+  CHECK(planned.errors.empty());
+  CHECK(planned.output.find("period") != std::string::npos);
+  CHECK(planned.output.find("6 of 6 in use") != std::string::npos);
+  CHECK(w.files() == std::set<std::string>{"cluster.json", "model.json", "pipeline.json", "plan.json", "report.html", "trace.json"});
+
+  const auto file = parse_plan(w.get("plan.json"), "plan.json");
+  CHECK(file.plan.planner == "interop_dp");
+  CHECK(file.plan.schedule == "h1f1b");
+  CHECK(file.plan.microbatches == 32);
+  const auto& p = file.plan.predicted;
+  CHECK(p.mfu > 0);
+  CHECK(p.mfu < 1);
+  CHECK(p.iteration_s >= p.lower_bound_s);
+  for (const auto& s : file.plan.pipelines.at(0).stages) CHECK(s.memory_bytes <= s.memory_capacity_bytes);
+
+  const auto played = w.run("hetsched-simulate --plan plan.json --json");
+  REQUIRE(played.status == 0);
+  const auto json = nlohmann::json::parse(played.output);
+  CHECK(json.at("period_s").get<double>() == doctest::Approx(p.period_s));
+  CHECK(json.at("lower_bound_s").get<double>() == doctest::Approx(p.lower_bound_s));
+  CHECK(json.at("makespan_s").get<double>() <= p.iteration_s * (1 + 1e-12));
+  CHECK(json.at("warmup").get<std::vector<int>>() == warmups(file.plan.pipelines.at(0)));
+
+  const auto trace = nlohmann::json::parse(w.get("trace.json"));
+  CHECK(trace.at("traceEvents").size() > 0);
+  CHECK(w.get("report.html").starts_with("<!DOCTYPE html>"));
+}
+
+TEST_CASE("a plan does not depend on the number of threads or the seed") {
+  const workplace w;
+  fill(w);
+  CHECK(w.run(plan_command + "--out one.json").status == 0);
+  CHECK(w.run(plan_command + "--threads 3 --seed 7 --out three.json").status == 0);
+  CHECK(w.get("one.json") == w.get("three.json"));
+}
+
+TEST_CASE("hetsched-plan chooses a microbatch size that is at least as fast as each power of two") {
+  const workplace w;
+  fill(w);
+  REQUIRE(w.run(plan_command + "--microbatch-size auto --out auto.json").status == 0);
+  const auto best = parse_plan(w.get("auto.json"), "auto.json").plan.predicted.samples_per_s;
+  for (const char* size : {"1", "2", "4", "8", "16", "32"}) {
+    const auto found = w.run(plan_command + "--microbatch-size " + size + " --out one.json");
+    if (found.status == 1) continue;
+    REQUIRE(found.status == 0);
+    CHECK(best >= parse_plan(w.get("one.json"), "one.json").plan.predicted.samples_per_s);
+  }
+}
+
+TEST_CASE("hetsched-simulate --json has exactly the documented keys") {
+  const workplace w;
+  fill(w);
+  for (const char* schedule : {"gpipe", "1f1b", "eager_1f1b", "h1f1b", "exact_1f1b"}) {
+    CAPTURE(schedule);
+    const auto played = w.run("hetsched-simulate --pipeline pipeline.json --json --schedule " + std::string(schedule));
+    REQUIRE(played.status == 0);
+    CHECK(played.errors.empty());
+    const auto json = nlohmann::json::parse(played.output);
+    std::set<std::string> keys;
+    for (const auto& [key, ignored] : json.items()) keys.insert(key);
+    CHECK(keys == std::set<std::string>{"makespan_s", "period_s", "lower_bound_s", "bubble_ratio", "overlap_ratio", "warmup", "peak_in_flight"});
+    CHECK(json.at("makespan_s").get<double>() >= json.at("lower_bound_s").get<double>() * (1 - 1e-12));
+  }
+  // HARP Eq. 12: sum (t + 2c) + (M - 1) t_max
+  const auto h1f1b = nlohmann::json::parse(w.run("hetsched-simulate --pipeline pipeline.json --json --schedule h1f1b").output);
+  CHECK(h1f1b.at("makespan_s").get<double>() == doctest::Approx(12 + 2 * 1.5 + 63 * 3).epsilon(1e-12));
+  CHECK(h1f1b.at("period_s").get<double>() == doctest::Approx(3).epsilon(1e-12));
+  CHECK(h1f1b.at("warmup").get<std::vector<int>>() == std::vector<int>{5, 4, 2, 1});
+  const auto given = nlohmann::json::parse(w.run("hetsched-simulate --pipeline pipeline.json --json --schedule 1f1b --warmup 6,4,2,1").output);
+  CHECK(given.at("peak_in_flight").get<std::vector<int>>() == std::vector<int>{6, 4, 2, 1});
+}
+
+TEST_CASE("GPipe's period is the growth of its makespan") {
+  const workplace w;
+  fill(w);
+  const auto run = [&](const char* microbatches) {
+    auto text = pipeline_text;
+    text.replace(text.find("64"), 2, microbatches);
+    w.put("p.json", text);
+    return nlohmann::json::parse(w.run("hetsched-simulate --pipeline p.json --json --schedule gpipe").output);
+  };
+  const auto shorter = run("200");
+  const auto longer = run("300");
+  CHECK((longer.at("makespan_s").get<double>() - shorter.at("makespan_s").get<double>()) / 100 ==
+        doctest::Approx(shorter.at("period_s").get<double>()));
+}
+
+TEST_CASE("bad input and usage: status 2, one line that names the cause, no file touched") {
+  const workplace w;
+  fill(w);
+  auto typo = cluster_text;
+  typo.replace(typo.find("\"nodes\""), 7, "\"node\"");
+  w.put("typo.json", typo);
+  w.put("cut.json", cluster_text.substr(0, 200));
+  w.put("plan.json", "an older plan");
+  struct row {
+    std::string line;
+    const char* part;
+  };
+  const row rows[] = {
+      {"hetsched-plan --cluster typo.json --model model.json --global-batch 32 --out plan.json", "typo.json: /subclusters/0/node"},
+      {"hetsched-plan --cluster cut.json --model model.json --global-batch 32 --out plan.json", "cut.json: /subclusters"},
+      {"hetsched-plan --cluster none.json --model model.json --global-batch 32 --out plan.json", "none.json: cannot be opened"},
+      {"hetsched-plan --cluster cluster.json --model cluster.json --global-batch 32 --out plan.json", "cluster.json: /format"},
+      {plan_command + "--out none/plan.json", "none/plan.json"},
+      {plan_command + "--out .", "is a folder"},
+      {plan_command + "--out plan.json --report plan.json", "two outputs"},
+      {plan_command + "--out plan.json --microbatch-size 5", "does not divide"},
+      {plan_command + "--out plan.json --microbatch-size 0", "--microbatch-size"},
+      {plan_command + "--out plan.json --microbatch-size many", "--microbatch-size"},
+      {plan_command + "--out plan.json --epsilon nan", "--epsilon"},
+      {plan_command + "--out plan.json --time-budget inf", "--time-budget"},
+      {plan_command + "--out plan.json --warmup often", "--warmup"},
+      {plan_command + "--out plan.json --planner magic", "--planner"},
+      {plan_command + "--out plan.json --profile none.json", "none.json"},
+      {plan_command + "--out plan.json --unknown", "--unknown"},
+      {plan_command, "--out"},
+      {"hetsched-plan --cluster cluster.json --model model.json --global-batch 0 --out plan.json", "--global-batch"},
+      {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json", "--global-batch"},
+      {"hetsched-simulate", "--pipeline or --plan"},
+      {"hetsched-simulate --pipeline pipeline.json", "--schedule"},
+      {"hetsched-simulate --pipeline pipeline.json --plan plan.json --schedule h1f1b", "--pipeline or --plan"},
+      {"hetsched-simulate --pipeline pipeline.json --schedule often", "--schedule"},
+      {"hetsched-simulate --pipeline pipeline.json --schedule virtual_1f1b", "not available yet"},
+      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 1,2", "--warmup"},
+      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 1,2,1,1 --trace t.json", "deadlock"},
+      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 0,0,0,0 --trace t.json", "at least 1"},
+      {"hetsched-simulate --plan plan.json --trace t.json", "plan.json: "},
+      {"hetsched-simulate --pipeline cluster.json --schedule 1f1b --json", "cluster.json: /format"},
+  };
+  const auto before = w.files();
+  for (const auto& r : rows) {
+    CAPTURE(r.line);
+    const auto result = w.run(r.line);
+    CAPTURE(result.errors);
+    CHECK(result.status == 2);
+    CHECK(result.output.empty());
+    CHECK(result.errors.find(r.part) != std::string::npos);
+    CHECK(result.errors.find('\n') == result.errors.size() - 1);
+  }
+  CHECK(w.files() == before);
+  CHECK(w.get("plan.json") == "an older plan");
+}
+
+TEST_CASE("no feasible plan: status 1, what is short, and no file touched") {
+  const workplace w;
+  fill(w);
+  auto huge = model_text;
+  huge.replace(huge.find("\"hidden\": 1024"), 14, "\"hidden\": 65536");
+  w.put("model.json", huge);
+  const auto before = w.files();
+  const auto result = w.run(plan_command + "--out plan.json --report report.html");
+  CHECK(result.status == 1);
+  CHECK(result.output.empty());
+  CHECK(result.errors.find("GiB") != std::string::npos);
+  CHECK(w.files() == before);
+}
+
+TEST_CASE("--help is no error") {
+  const workplace w;
+  for (const char* name : {"hetsched-plan", "hetsched-simulate", "sailor-to-profile"}) {
+    const auto result = w.run(std::string(name) + " --help");
+    CHECK(result.status == 0);
+    CHECK(result.output.find("--") != std::string::npos);
+  }
+}
+
+TEST_CASE("the shipped profile is what the converter makes of the shipped measurements") {
+  const workplace w;
+  const std::string data = HETSCHED_SOURCE_DIR "/examples/data/";
+  const auto result = w.run("sailor-to-profile --csv " + data + "sailor_gpt_neo_2.7b.csv --measured-model GPT-Neo-2.7 --model " + data +
+                            "model.json --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out profile.json");
+  REQUIRE(result.status == 0);
+  CHECK(w.get("profile.json") == read_text(data + "profile.json"));
+  const auto measured = parse_profile(w.get("profile.json"), "profile.json");
+  CHECK(measured.layers.size() == 34);
+  CHECK(measured.entries.size() == 6);
+  const auto wrong = w.run("sailor-to-profile --csv " + data + "model.json --measured-model GPT-Neo-2.7 --model " + data +
+                           "model.json --gpu V100-16=V100-SXM2-16GB --out other.json");
+  CHECK(wrong.status == 2);
+  CHECK(wrong.errors.find("line 1") != std::string::npos);
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/schedule/warmup.hpp>
+
+namespace hetsched::test {
+
+inline constexpr double never = std::numeric_limits<double>::infinity();
+
+/// Times and warm-up limits of the stages of one plan: what decides its objective.
+struct bare_plan {
+  std::vector<double> compute, transfer;  // S, S - 1
+  std::vector<int> caps;                  // most microbatches that memory holds; INT_MAX where it holds all of them
+
+  [[nodiscard]] double latency() const {
+    return std::accumulate(compute.begin(), compute.end(), 0.0) + 2 * std::accumulate(transfer.begin(), transfer.end(), 0.0);
+  }
+};
+
+/// The rule's counts at a period, straight from its definition.
+inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double period, double epsilon) {
+  const int stages = static_cast<int>(p.compute.size());
+  std::vector<int> n(p.compute.size(), 1);
+  double carry = 0;
+  for (int i = stages - 1; i >= 0; --i) {
+    const auto k = static_cast<std::size_t>(i);
+    const double transfer = i + 1 < stages ? p.transfer[k] : 0;
+    switch (rule) {
+      case warmup_rule::one_f_one_b: n[k] = stages - i; break;
+      case warmup_rule::eager: n[k] = 2 * (stages - i) - 1; break;
+      case warmup_rule::h1f1b: n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(transfer, period, epsilon) : 1; break;
+      case warmup_rule::exact: {
+        const auto step = period > 0 ? exact_step(p.compute[k], 2 * transfer, period, carry) : warmup_step{};
+        n[k] = step.warmup;
+        carry = step.carry;
+      }
+    }
+  }
+  return n;
+}
+
+/// Least period of given stages under a rule, within their memory; none if no period will do.
+inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& p, int microbatches, double epsilon) {
+  double low = 0;
+  for (const double t : p.compute) low = std::max(low, t);
+  for (const double c : p.transfer) low = std::max(low, c);
+  if (!(low < never)) return std::nullopt;
+  const auto fits = [&](double period) {
+    const auto n = counts_at(rule, p, period, epsilon);
+    for (std::size_t i = 0; i < n.size(); ++i)
+      if (std::min(n[i], microbatches) > p.caps[i]) return false;
+    return true;
+  };
+  if (rule == warmup_rule::one_f_one_b || rule == warmup_rule::eager) {
+    if (!fits(low)) return std::nullopt;
+    const auto n = counts_at(rule, p, low, epsilon);
+    for (std::size_t i = 0; i < n.size(); ++i) {
+      double cycle = p.compute[i];
+      for (std::size_t j = i + 1; j < n.size(); ++j) {
+        cycle += 2 * p.transfer[j - 1] + p.compute[j];
+        low = std::max(low, cycle / (n[i] - n[j] + 1));
+      }
+    }
+    return low;
+  }
+  if (fits(low)) return low;
+  if (rule == warmup_rule::h1f1b) {
+    std::vector<double> breakpoints;
+    for (const double c : p.transfer) {
+      breakpoints.push_back(2 * c);
+      if (epsilon > 0) breakpoints.push_back(c / epsilon * (1 + 1e-13));  // past rounding
+    }
+    std::sort(breakpoints.begin(), breakpoints.end());
+    for (const double period : breakpoints)
+      if (period > low && fits(period)) return period;
+    return std::nullopt;
+  }
+  double high = std::max(low, p.latency());
+  if (!fits(high)) return std::nullopt;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+struct brute_force_options {
+  warmup_rule rule = warmup_rule::h1f1b;
+  int microbatches = 1;
+  double epsilon = 0.1;
+  bool use_all = false;
+  double memory_factor = 1;                        // infinity: memory does not matter
+  std::optional<std::vector<int>> order = {};      // the only order of subclusters, first stage first; else all of them
+};
+
+/// Least objective over all plans, tried one by one; infinity if there is none. Only plans whose first stages alone already cost more than
+/// the best plan so far are not followed to their end.
+template <class Costs>
+class brute_force {
+ public:
+  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options) : hardware_(hardware), options_(std::move(options)) {
+    layers_ = cost_of::layer_count(costs);
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+      const auto& s = hardware.subclusters[k];
+      const int position = static_cast<int>(k);
+      std::vector<submesh> shapes;
+      for (int m = 1; m < s.devices_per_node; m *= 2)
+        if (s.nodes == 1 || s.devices_per_node % m == 0) shapes.push_back({position, 1, m});
+      for (int n = 1; n <= s.nodes; ++n) shapes.push_back({position, n, s.devices_per_node});
+      for (const auto& shape : shapes)
+        for (const placement& p : cost_of::placements(costs, shape)) {
+          choice c{p, {}};
+          for (int a = 0; a < layers_; ++a)
+            for (int b = a + 1; b <= layers_; ++b) c.stage.push_back(cost_of::stage(costs, {a, b}, p));
+          choices_.push_back(std::move(c));
+        }
+    }
+    for (const auto& from : choices_)
+      for (const auto& to : choices_)
+        for (int b = 0; b + 1 < layers_; ++b) prices_.push_back(cost_of::transfer(costs, b, from.where, to.where));
+    left_ = std::vector<int>(hardware.subclusters.size());
+    for (std::size_t k = 0; k < left_.size(); ++k) left_[k] = hardware.subclusters[k].device_count();
+  }
+
+  [[nodiscard]] double best() {
+    grow(0, -1);
+    return best_;
+  }
+
+ private:
+  struct choice {
+    placement where;
+    std::vector<stage_cost> stage;  // (0, 1), (0, 2) ... (1, 2) ...
+  };
+
+  void grow(int first, int previous) {
+    if (first == layers_) return judge();
+    for (std::size_t next = 0; next < choices_.size(); ++next) {
+      const auto& mesh = choices_[next].where.mesh;
+      const auto k = static_cast<std::size_t>(mesh.subcluster);
+      if (left_[k] < mesh.device_count()) continue;
+      const bool enters = visited_.empty() || visited_.back() != mesh.subcluster;
+      if (enters) {
+        if (std::find(visited_.begin(), visited_.end(), mesh.subcluster) != visited_.end()) continue;
+        visited_.push_back(mesh.subcluster);
+      }
+      left_[k] -= mesh.device_count();
+      if (!enters || in_order()) place(first, previous, static_cast<int>(next));
+      left_[k] += mesh.device_count();
+      if (enters) visited_.pop_back();
+    }
+  }
+
+  void place(int first, int previous, int next) {
+    const auto& chosen = choices_[static_cast<std::size_t>(next)];
+    const auto transfers = plan_.transfer.size();
+    if (previous >= 0) {
+      const auto pair = static_cast<std::size_t>(previous) * choices_.size() + static_cast<std::size_t>(next);
+      plan_.transfer.push_back(prices_[pair * static_cast<std::size_t>(layers_ - 1) + static_cast<std::size_t>(first - 1)]);
+    }
+    const double capacity = static_cast<double>(hardware_.subclusters[static_cast<std::size_t>(chosen.where.mesh.subcluster)].device.memory_bytes) *
+                            options_.memory_factor;
+    std::size_t cell = 0;
+    for (int a = 0; a < first; ++a) cell += static_cast<std::size_t>(layers_ - a);
+    for (int last = first + 1; last <= layers_; ++last, ++cell) {
+      const auto& cost = chosen.stage[cell];
+      const auto held = [&](int n) { return static_cast<double>(cost.weight_bytes + n * cost.activation_bytes); };
+      if (held(1) > capacity) continue;
+      int cap = 1;
+      while (cap < options_.microbatches && held(cap + 1) <= capacity) ++cap;
+      plan_.compute.push_back(cost.total_s());
+      plan_.caps.push_back(cap == options_.microbatches ? std::numeric_limits<int>::max() : cap);
+      double slowest = 0;
+      for (const double t : plan_.compute) slowest = std::max(slowest, t);
+      for (const double c : plan_.transfer) slowest = std::max(slowest, c);
+      if (slowest < never && plan_.latency() + (options_.microbatches - 1) * slowest < best_) grow(last, next);
+      plan_.compute.pop_back();
+      plan_.caps.pop_back();
+    }
+    plan_.transfer.resize(transfers);
+  }
+
+  // Whether the subclusters in use come in the demanded order; some may be left out.
+  [[nodiscard]] bool in_order() const {
+    if (!options_.order) return true;
+    auto at = options_.order->begin();
+    for (const int v : visited_) {
+      at = std::find(at, options_.order->end(), v);
+      if (at == options_.order->end()) return false;
+    }
+    return true;
+  }
+
+  void judge() {
+    if (options_.use_all && std::any_of(left_.begin(), left_.end(), [](int n) { return n > 0; })) return;
+    const auto period = least_period_of(options_.rule, plan_, options_.microbatches, options_.epsilon);
+    if (period) best_ = std::min(best_, plan_.latency() + (options_.microbatches - 1) * *period);
+  }
+
+  const cluster& hardware_;
+  brute_force_options options_;
+  int layers_ = 0;
+  std::vector<choice> choices_;
+  std::vector<double> prices_;
+  std::vector<int> left_, visited_;
+  bare_plan plan_;
+  double best_ = never;
+};
+
+template <class Costs>
+[[nodiscard]] double brute_force_objective(const cluster& hardware, const Costs& costs, const brute_force_options& options) {
+  return brute_force<Costs>(hardware, costs, options).best();
+}
+
+}  // namespace hetsched::test

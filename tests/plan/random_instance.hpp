@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/random.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/interop_dp.hpp>
+
+namespace hetsched::test {
+
+/// Fewer instances where every step is watched by a sanitizer.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int sanitizer_share = 5;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr int sanitizer_share = 5;
+#else
+inline constexpr int sanitizer_share = 1;
+#endif
+#else
+inline constexpr int sanitizer_share = 1;
+#endif
+
+/// Everything a cost model is asked for, as tables: one row per placement, one price per pair of classes and boundary.
+struct cost_tables {
+  struct row {
+    placement where;
+    int price_class = 0;
+    std::vector<stage_cost> layer;
+    double update_s = 0;
+  };
+  int layers = 0;
+  int classes = 0;
+  std::vector<row> rows;
+  std::vector<double> prices;  // [from][to][boundary]
+
+  [[nodiscard]] const row& find(const placement& p) const {
+    return *std::find_if(rows.begin(), rows.end(), [&](const row& r) { return r.where == p; });
+  }
+  [[nodiscard]] double& price(int from, int to, int boundary) {
+    return prices[static_cast<std::size_t>((from * classes + to) * (layers - 1) + boundary)];
+  }
+
+  [[nodiscard]] int layer_count() const { return layers; }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    std::vector<placement> found;
+    for (const auto& r : rows)
+      if (r.where.mesh == mesh) found.push_back(r.where);
+    return found;
+  }
+  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+    return prices[static_cast<std::size_t>((find(from).price_class * classes + find(to).price_class) * (layers - 1) + boundary)];
+  }
+  [[nodiscard]] double update(layer_range, const placement& where) const { return find(where).update_s; }
+};
+
+/// A stage costs the sum of its layers, and the planner may know.
+struct additive_costs : cost_tables {
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return find(where).layer[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] stage_cost stage(layer_range layers_, const placement& where) const { return sum_of_layers(*this, layers_, where); }
+};
+
+/// The same costs, but the planner is not told that they are additive.
+struct opaque_costs : cost_tables {
+  [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const {
+    stage_cost sum;
+    for (int l = range.first; l < range.last; ++l) sum += find(where).layer[static_cast<std::size_t>(l)];
+    return sum;
+  }
+};
+
+/// Every interval has a price of its own: not even monotone.
+struct interval_costs : cost_tables {
+  std::vector<stage_cost> cells;  // [row][first][last - 1]
+  [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const {
+    const auto r = static_cast<std::size_t>(&find(where) - rows.data());
+    const auto n = static_cast<std::size_t>(layers);
+    return cells[(r * n + static_cast<std::size_t>(range.first)) * n + static_cast<std::size_t>(range.last - 1)];
+  }
+};
+
+/// Names the classes of transfer prices.
+template <class Costs>
+struct with_classes : Costs {
+  [[nodiscard]] int transfer_class(const placement& where) const { return this->find(where).price_class; }
+};
+
+struct instance {
+  cluster hardware;
+  cost_tables costs;
+  interop_options options;
+};
+
+struct instance_limits {
+  int layers = 8;
+  int subclusters = 2;
+  int devices = 4;  // per subcluster
+  bool prices_by_degrees = false;
+};
+
+/// Data to build an instance again by hand.
+inline std::string text(const instance& i) {
+  std::ostringstream out;
+  out.precision(17);
+  const auto& o = i.options;
+  out << "\nrule " << schedule_name(o.warmup) << " microbatches " << o.microbatches << " epsilon " << o.epsilon << " use_all_devices "
+      << o.use_all_devices << " order " << static_cast<int>(o.order) << "\n";
+  for (const auto& s : i.hardware.subclusters)
+    out << s.name << ": " << s.nodes << " x " << s.devices_per_node << ", " << s.device.memory_bytes << " bytes, "
+        << s.device.flops(precision::fp16) << " FLOP/s\n";
+  for (const auto& r : i.costs.rows) {
+    const auto& m = r.where.mesh;
+    out << "placement " << m.subcluster << ": " << m.nodes << " x " << m.devices_per_node << " data " << r.where.degrees.data << " tensor "
+        << r.where.degrees.tensor << " class " << r.price_class << " {forward, backward, weight, activation}:";
+    for (const auto& c : r.layer)
+      out << " {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_bytes << ", " << c.activation_bytes << "}";
+    out << "\n";
+  }
+  for (int from = 0; from < i.costs.classes; ++from)
+    for (int to = 0; to < i.costs.classes; ++to) {
+      out << "transfer of class " << from << " to " << to << ":";
+      const int boundaries = i.costs.layers - 1;
+      for (int b = 0; b < boundaries; ++b) out << " " << i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
+      out << "\n";
+    }
+  return out.str();
+}
+
+inline subcluster random_subcluster(random_source& random, int position, int most_devices) {
+  int nodes = 1, per_node = 1;
+  do {
+    nodes = random.integer(1, 4);
+    per_node = random.integer(1, 8);
+  } while (nodes * per_node > most_devices);
+  subcluster s{.name = std::string(1, static_cast<char>('a' + position)), .nodes = nodes, .devices_per_node = per_node};
+  s.device = {.name = "d" + s.name, .peak_flops = {1e12, 0, 2e12 * random.uniform(0.5, 4), 0}, .memory_bytes = 1, .memory_bandwidth = 1e12};
+  s.intra_node = s.inter_node = {0, 1e9};
+  return s;
+}
+
+/// Random costs that do not scale perfectly, transfers from none to 1.5 stages, memory from loose to far too small. Half of the instances
+/// have all times on a grid of 1/64 s, so that sums are exact and ties occur.
+inline instance random_instance(random_source& random, const instance_limits& limits = {}) {
+  instance made;
+  const bool grid = random.integer(0, 1) == 0;
+  const auto time = [&](double x) { return grid ? std::round(x * 64) / 64 : x; };
+  auto& costs = made.costs;
+  const int layers = costs.layers = random.integer(random.integer(0, 3) == 0 ? 1 : std::max(1, limits.layers / 2), limits.layers);
+
+  const int subclusters = random.integer(random.integer(0, 4) == 0 ? 1 : limits.subclusters, limits.subclusters);
+  for (int k = 0; k < subclusters; ++k) made.hardware.subclusters.push_back(random_subcluster(random, k, limits.devices));
+
+  std::vector<double> work, weight, activation;
+  double total_weight = 0, total_activation = 0, total_work = 0;
+  for (int l = 0; l < layers; ++l) {
+    work.push_back(random.integer(0, 15) == 0 ? 0 : random.uniform(0.2, 2));
+    weight.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, 1e6));
+    activation.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, 5e5));
+    total_work += work.back();
+    total_weight += weight.back();
+    total_activation += activation.back();
+  }
+
+  int devices = 0;
+  double fastest = 0;
+  for (int k = 0; k < subclusters; ++k) {
+    const auto& s = made.hardware.subclusters[static_cast<std::size_t>(k)];
+    devices += s.device_count();
+    const double speed = random.uniform(0.5, 2.5), scaling = random.uniform(0.4, 1);
+    fastest = std::max(fastest, speed);
+    const int first_class = costs.classes;
+    for (const auto& mesh : submeshes(s, k)) {
+      const int n = mesh.device_count();
+      std::vector<degrees> ways{{1, 1, n}};
+      if (n > 1 && random.integer(0, 1) == 0) ways.push_back({n, 1, 1});
+      if (random.integer(0, 11) == 0) ways.clear();  // a shape that may not be used
+      for (const auto& d : ways) {
+        const int kind = limits.prices_by_degrees ? (d.data > 1 ? 1 : 0) : 0;
+        costs.classes = std::max(costs.classes, first_class + kind + 1);
+        cost_tables::row row{{mesh, d}, first_class + kind, {}, random.uniform(0, 1)};
+        const double share = std::pow(n, scaling * (d.data > 1 ? 1.1 : 1));
+        for (std::size_t l = 0; l < work.size(); ++l) {
+          const double forward = time(work[l] * random.uniform(0.3, 0.5) / speed / share);
+          const double backward = time(work[l] * random.uniform(0.5, 0.8) / speed / share);
+          row.layer.push_back({forward, backward, static_cast<bytes_t>(std::ceil(weight[l] / d.tensor)),
+                               static_cast<bytes_t>(std::ceil(activation[l] / n * random.uniform(0.8, 1.2)))});
+        }
+        costs.rows.push_back(std::move(row));
+      }
+    }
+    if (costs.classes == first_class) ++costs.classes;
+  }
+
+  const double stage = total_work / fastest / std::min(layers, 4);
+  const double reach = random.uniform(0, 1.5) * stage;
+  costs.prices.resize(static_cast<std::size_t>(costs.classes * costs.classes * std::max(0, layers - 1)));
+  std::vector<int> subcluster_of(static_cast<std::size_t>(costs.classes), -1);
+  for (const auto& r : costs.rows) subcluster_of[static_cast<std::size_t>(r.price_class)] = r.where.mesh.subcluster;
+  const bool cut_off = random.integer(0, 19) == 0;
+  std::vector<double> volume;
+  for (int b = 0; b + 1 < layers; ++b) volume.push_back(random.integer(0, 5) == 0 ? 0 : random.uniform());
+  for (int from = 0; from < costs.classes; ++from)
+    for (int to = 0; to < costs.classes; ++to) {
+      const bool inside = subcluster_of[static_cast<std::size_t>(from)] == subcluster_of[static_cast<std::size_t>(to)];
+      const double pace = inside ? random.uniform(0, 0.4) : random.uniform(0.5, 1);
+      for (int b = 0; b + 1 < layers; ++b)
+        costs.price(from, to, b) =
+            !inside && cut_off ? std::numeric_limits<double>::infinity() : time(reach * pace * volume[static_cast<std::size_t>(b)]);
+    }
+
+  auto& o = made.options;
+  o.near_tie = 0;
+  o.microbatches = random.integer(0, 4) == 0 ? random.integer(1, 3) : random.integer(4, 32);
+  o.epsilon = std::vector<double>{0, 0.1, 0.1, 0.3}[static_cast<std::size_t>(random.integer(0, 3))];
+  o.use_all_devices = random.integer(0, 3) == 0;
+  const double generosity = std::exp(random.uniform(std::log(0.3), std::log(10.0)));
+  for (auto& s : made.hardware.subclusters) {
+    const double even = (total_weight + 2.5 * total_activation) / devices;
+    s.device.memory_bytes = std::max<bytes_t>(1, static_cast<bytes_t>(even * generosity * random.uniform(0.6, 1.4)));
+  }
+  return made;
+}
+
+/// Cells that have little to do with one another.
+inline interval_costs random_intervals(random_source& random, const cost_tables& tables) {
+  interval_costs costs{tables, {}};
+  const auto n = static_cast<std::size_t>(tables.layers);
+  costs.cells.resize(tables.rows.size() * n * n);
+  for (std::size_t r = 0; r < tables.rows.size(); ++r)
+    for (std::size_t a = 0; a < n; ++a) {
+      stage_cost sum;
+      for (std::size_t b = a; b < n; ++b) {
+        sum += tables.rows[r].layer[b];
+        auto& cell = costs.cells[(r * n + a) * n + b];
+        cell.forward_s = sum.forward_s * random.uniform(0.4, 1.2);
+        cell.backward_s = sum.backward_s * random.uniform(0.4, 1.2);
+        cell.weight_bytes = static_cast<bytes_t>(static_cast<double>(sum.weight_bytes) * random.uniform(0.5, 1.2));
+        cell.activation_bytes = static_cast<bytes_t>(static_cast<double>(sum.activation_bytes) * random.uniform(0.5, 1.2));
+      }
+    }
+  return costs;
+}
+
+}  // namespace hetsched::test
