@@ -15,8 +15,7 @@ namespace hetsched::detail {
 
 // Checked in Debug builds, and elsewhere when HETSCHED_CONTRACTS is defined; not part of the API.
 #if !defined(NDEBUG) || defined(HETSCHED_CONTRACTS)
-#define HETSCHED_EXPECTS(condition) \
-  ((condition) ? void() : ::hetsched::detail::contract_violated(#condition, __FILE__, __LINE__))
+#define HETSCHED_EXPECTS(condition) ((condition) ? void() : ::hetsched::detail::contract_violated(#condition, __FILE__, __LINE__))
 #else
 #define HETSCHED_EXPECTS(condition) void()
 #endif

@@ -38,23 +38,22 @@ namespace hetsched::detail::eager_views {
 
 struct zip_fn {
   template <std::ranges::viewable_range... R>
-    requires(sizeof...(R) > 0)
-  [[nodiscard]] auto operator()(R&&... ranges) const {
-    std::vector<std::tuple<std::ranges::range_reference_t<R>...>> rows;
+  requires(sizeof...(R) > 0) [[nodiscard]] auto operator()(R&&... ranges) const {
+    std::vector<std::tuple<std::ranges::range_reference_t<R>...> > rows;
     std::tuple at{std::ranges::begin(ranges)...};
     const std::tuple ends{std::ranges::end(ranges)...};
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       for (; ((std::get<I>(at) != std::get<I>(ends)) && ...); (++std::get<I>(at), ...)) rows.emplace_back(*std::get<I>(at)...);
-    }(std::index_sequence_for<R...>{});
+    }
+    (std::index_sequence_for<R...>{});
     return rows;
   }
 };
 
 struct cartesian_product_fn {
   template <std::ranges::viewable_range... R>
-    requires(sizeof...(R) > 0 && (std::ranges::forward_range<R> && ...))
-  [[nodiscard]] auto operator()(R&&... ranges) const {
-    std::vector<std::tuple<std::ranges::range_reference_t<R>...>> rows;
+  requires(sizeof...(R) > 0 && (std::ranges::forward_range<R> && ...)) [[nodiscard]] auto operator()(R&&... ranges) const {
+    std::vector<std::tuple<std::ranges::range_reference_t<R>...> > rows;
     extend(rows, std::tuple<>{}, ranges...);
     return rows;
   }
@@ -64,9 +63,11 @@ struct cartesian_product_fn {
   template <class Rows, class Head, class First, class... Rest>
   static void extend(Rows& rows, const Head& head, First& first, Rest&... rest) {
     for (auto at = std::ranges::begin(first); at != std::ranges::end(first); ++at) {
-      auto longer = std::tuple_cat(head, std::tuple<std::ranges::range_reference_t<First>>(*at));
-      if constexpr (sizeof...(Rest) == 0) rows.push_back(std::move(longer));
-      else extend(rows, longer, rest...);
+      auto longer = std::tuple_cat(head, std::tuple<std::ranges::range_reference_t<First> >(*at));
+      if constexpr (sizeof...(Rest) == 0)
+        rows.push_back(std::move(longer));
+      else
+        extend(rows, longer, rest...);
     }
   }
 };
@@ -87,7 +88,7 @@ template <class R>
 concept sliceable = std::ranges::forward_range<R> && std::ranges::borrowed_range<R>;
 
 template <class R>
-using slices = std::vector<std::ranges::subrange<std::ranges::iterator_t<R>>>;
+using slices = std::vector<std::ranges::subrange<std::ranges::iterator_t<R> > >;
 
 struct sliding_fn {
   template <sliceable R>

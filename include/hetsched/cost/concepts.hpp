@@ -22,86 +22,115 @@ void transfer_class() = delete;
 
 struct layer_count_fn {
   template <class M>
-  [[nodiscard]] constexpr int operator()(const M& model) const
-    requires requires { { model.layer_count() } -> std::convertible_to<int>; }
-          || requires { { layer_count(model) } -> std::convertible_to<int>; }
+  [[nodiscard]] constexpr int operator()(const M& model) const requires requires {
+    { model.layer_count() } -> std::convertible_to<int>;
+  } || requires {
+    { layer_count(model) } -> std::convertible_to<int>;
+  }
   {
-    if constexpr (requires { model.layer_count(); }) return model.layer_count();
-    else return layer_count(model);
+    if constexpr (requires { model.layer_count(); })
+      return model.layer_count();
+    else
+      return layer_count(model);
   }
 };
 
 struct placements_fn {
   template <class M>
-  [[nodiscard]] constexpr std::vector<placement> operator()(const M& model, const submesh& mesh) const
-    requires requires { { model.placements(mesh) } -> std::convertible_to<std::vector<placement>>; }
-          || requires { { placements(model, mesh) } -> std::convertible_to<std::vector<placement>>; }
+  [[nodiscard]] constexpr std::vector<placement> operator()(const M& model, const submesh& mesh) const requires requires {
+    { model.placements(mesh) } -> std::convertible_to<std::vector<placement>>;
+  } || requires {
+    { placements(model, mesh) } -> std::convertible_to<std::vector<placement>>;
+  }
   {
-    if constexpr (requires { model.placements(mesh); }) return model.placements(mesh);
-    else return placements(model, mesh);
+    if constexpr (requires { model.placements(mesh); })
+      return model.placements(mesh);
+    else
+      return placements(model, mesh);
   }
 };
 
 struct stage_fn {
   template <class M>
-  [[nodiscard]] constexpr stage_cost operator()(const M& model, layer_range layers, const placement& where) const
-    requires requires { { model.stage(layers, where) } -> std::convertible_to<stage_cost>; }
-          || requires { { stage(model, layers, where) } -> std::convertible_to<stage_cost>; }
+  [[nodiscard]] constexpr stage_cost operator()(const M& model, layer_range layers,
+                                                const placement& where) const requires requires {
+    { model.stage(layers, where) } -> std::convertible_to<stage_cost>;
+  } || requires {
+    { stage(model, layers, where) } -> std::convertible_to<stage_cost>;
+  }
   {
-    if constexpr (requires { model.stage(layers, where); }) return model.stage(layers, where);
-    else return stage(model, layers, where);
+    if constexpr (requires { model.stage(layers, where); })
+      return model.stage(layers, where);
+    else
+      return stage(model, layers, where);
   }
 };
 
 struct layer_fn {
   template <class M>
-  [[nodiscard]] constexpr stage_cost operator()(const M& model, int index, const placement& where) const
-    requires requires { { model.layer(index, where) } -> std::convertible_to<stage_cost>; }
-          || requires { { layer(model, index, where) } -> std::convertible_to<stage_cost>; }
+  [[nodiscard]] constexpr stage_cost operator()(const M& model, int index, const placement& where) const requires requires {
+    { model.layer(index, where) } -> std::convertible_to<stage_cost>;
+  } || requires {
+    { layer(model, index, where) } -> std::convertible_to<stage_cost>;
+  }
   {
-    if constexpr (requires { model.layer(index, where); }) return model.layer(index, where);
-    else return layer(model, index, where);
+    if constexpr (requires { model.layer(index, where); })
+      return model.layer(index, where);
+    else
+      return layer(model, index, where);
   }
 };
 
 struct transfer_fn {
   template <class M>
-  [[nodiscard]] constexpr double operator()(const M& model, int boundary, const placement& from, const placement& to) const
-    requires requires { { model.transfer(boundary, from, to) } -> std::convertible_to<double>; }
-          || requires { { transfer(model, boundary, from, to) } -> std::convertible_to<double>; }
+  [[nodiscard]] constexpr double operator()(const M& model, int boundary, const placement& from,
+                                            const placement& to) const requires requires {
+    { model.transfer(boundary, from, to) } -> std::convertible_to<double>;
+  } || requires {
+    { transfer(model, boundary, from, to) } -> std::convertible_to<double>;
+  }
   {
-    if constexpr (requires { model.transfer(boundary, from, to); }) return model.transfer(boundary, from, to);
-    else return transfer(model, boundary, from, to);
+    if constexpr (requires { model.transfer(boundary, from, to); })
+      return model.transfer(boundary, from, to);
+    else
+      return transfer(model, boundary, from, to);
   }
 };
 
 struct update_fn {
   template <class M>
   [[nodiscard]] constexpr double operator()(const M& model, layer_range layers, const placement& where) const {
-    if constexpr (requires { model.update(layers, where); }) return model.update(layers, where);
-    else if constexpr (requires { update(model, layers, where); }) return update(model, layers, where);
-    else return 0;
+    if constexpr (requires { model.update(layers, where); })
+      return model.update(layers, where);
+    else if constexpr (requires { update(model, layers, where); })
+      return update(model, layers, where);
+    else
+      return 0;
   }
 };
 
 template <class M>
 concept has_transfer_class = requires(const M& m, const placement& p) {
   { m.transfer_class(p) } -> std::convertible_to<int>;
-} || requires(const M& m, const placement& p) {
+}
+|| requires(const M& m, const placement& p) {
   { transfer_class(m, p) } -> std::convertible_to<int>;
 };
 
 struct transfer_class_fn {
   template <has_transfer_class M>
   [[nodiscard]] constexpr int operator()(const M& model, const placement& where) const {
-    if constexpr (requires { model.transfer_class(where); }) return model.transfer_class(where);
-    else return transfer_class(model, where);
+    if constexpr (requires { model.transfer_class(where); })
+      return model.transfer_class(where);
+    else
+      return transfer_class(model, where);
   }
 };
 
 }  // namespace detail::cost_model
 
-/// The questions put to a cost model: each calls its member of that name, else the free function that argument-dependent lookup finds.
+/// The questions put to a cost model: each calls its member of that name, else the free function that argument-dependent lookup
+/// finds.
 namespace cost_of {
 
 /// Number of layers.

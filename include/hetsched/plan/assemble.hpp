@@ -11,8 +11,8 @@
 
 namespace hetsched::detail {
 
-/// First devices of stages that are packed into their subclusters. Larger shapes come first: as each shape's size is a multiple of the
-/// next smaller one's (see submeshes), every stage then lies on whole nodes, or on consecutive devices of one node.
+/// First devices of stages that are packed into their subclusters. Larger shapes come first: as each shape's size is a multiple
+/// of the next smaller one's (see submeshes), every stage then lies on whole nodes, or on consecutive devices of one node.
 [[nodiscard]] inline std::vector<int> pack_devices(const std::vector<submesh>& meshes) {
   std::vector<std::size_t> largest_first(meshes.size());
   std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
@@ -31,8 +31,8 @@ namespace hetsched::detail {
 /// A pipeline with the costs that a model gives its stages. Memory counts min(warm-up, M) microbatches in flight.
 template <stage_cost_model Costs>
 [[nodiscard]] pipeline_plan assemble_pipeline(const cluster& hardware, const Costs& costs, const std::vector<layer_range>& layers,
-                                              const std::vector<placement>& where, const std::vector<int>& warmups, int microbatches,
-                                              int microbatch_size) {
+                                              const std::vector<placement>& where, const std::vector<int>& warmups,
+                                              int microbatches, int microbatch_size) {
   pipeline_plan result{microbatches, microbatch_size, {}};
   std::vector<submesh> meshes;
   for (const auto& p : where) meshes.push_back(p.mesh);

@@ -34,9 +34,9 @@ struct interop_options {
   bool use_all_devices = false;
   subcluster_order order = subcluster_order::automatic;
   double near_tie = 0.002;  ///< among the plans met whose objective is within this share of the optimum, the prediction decides
-  precision arithmetic = precision::fp16;                ///< whose peak counts in the predicted load balance
+  precision arithmetic = precision::fp16;                     ///< whose peak counts in the predicted load balance
   std::function<bool(const search_progress&)> progress = {};  ///< called before every dynamic program; false stops the search
-  detail::parallel_for parallel = {};                     ///< runs independent parts of a search; the plan does not depend on it
+  parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
 };
 
 namespace detail {
@@ -52,17 +52,21 @@ class interop_planner {
 
   interop_planner(const interop_problem& problem, const Table& table, std::vector<route_phase> route, Algebra algebra,
                   const interop_options& options)
-      : problem_(problem), table_(table), route_(std::move(route)), algebra_(algebra), options_(options),
+      : problem_(problem),
+        table_(table),
+        route_(std::move(route)),
+        algebra_(algebra),
+        options_(options),
         steady_(options.microbatches - 1),
         search_(problem_, table_, route_, algebra_, options_.microbatches, options_.use_all_devices, options_.parallel) {}
 
-  // Returns the plans met near the optimum, best objective first. First with a budget just above the lower bound, then with larger ones:
-  // a walk that finds nothing raises the bound to its budget, and a small budget keeps the work small.
+  // Returns the plans met near the optimum, best objective first. First with a budget just above the lower bound, then with
+  // larger ones: a walk that finds nothing raises the bound to its budget, and a small budget keeps the work small.
   [[nodiscard]] std::vector<met_plan> run() {
     if (!search_.may_keep(infinity)) return {};
     shortest_ = shortest_period();
     auto& bound = evidence_.objective_bound_s;
-    const double lower = bound = std::max(search_.latency_bound() + steady_ * shortest_, search_.objective_bound());
+    const double lower = bound = std::max(search_.rents().latency() + steady_ * shortest_, search_.rents().objective());
     for (double gap = 0.001;; gap = gap < 1 ? 2 * gap : infinity) {
       const double budget = std::min(best_, lower * (1 + gap));
       walk(budget);
@@ -72,7 +76,8 @@ class interop_planner {
     evidence_.complete = !stopped_;
     if (!stopped_) evidence_.objective_bound_s = best_;
     std::erase_if(met_, [&](const met_plan& m) { return m.objective_s > best_ * (1 + options_.near_tie); });
-    std::stable_sort(met_.begin(), met_.end(), [](const met_plan& a, const met_plan& b) { return a.objective_s < b.objective_s; });
+    std::stable_sort(met_.begin(), met_.end(),
+                     [](const met_plan& a, const met_plan& b) { return a.objective_s < b.objective_s; });
     return std::move(met_);
   }
 
@@ -90,27 +95,32 @@ class interop_planner {
     return !stopped_;
   }
 
-  // Looks at all plans whose objective is within the budget. f(x), the least latency of the plans that keep period x, falls as x grows: so
-  // the plan found for x beats all whose period lies between its own and x, and one of a shorter period can only win with a period
-  // below (best - f(x)) / (M - 1). From the longest period that can win, the walk jumps from one such period to the next; it looks at
-  // slices of the periods, because a slice's lower end is what shows that a partial plan is too slow.
+  // Looks at all plans whose objective is within the budget. f(x), the least latency of the plans that keep period x, falls as x
+  // grows: so the plan found for x beats all whose period lies between its own and x, and one of a shorter period can only win
+  // with a period below (best - f(x)) / (M - 1). From the longest period that can win, the walk jumps from one such period to the
+  // next. It looks at slices of 1 %, since the shortest period of a slice is what shows that a partial plan is too slow for it.
   void walk(double budget) {
     double longest = longest_period(budget);
     while (longest >= shortest_ && go_on()) {
-      const double shorter = std::max(shortest_, longest < infinity ? 0.99 * longest : 0);
-      const auto found = visit(longest, shorter, std::min(best_, budget));
-      double next = std::nextafter(shorter, 0.0);
-      if (found && steady_ > 0) next = std::max(next, std::min(std::nextafter(found->period_s, 0.0), (best_ - found->latency_s) / steady_));
+      const double shortest = std::max(shortest_, longest < infinity ? 0.99 * longest : 0);
+      const auto found = visit(longest, shortest, std::min(best_, budget));
+      double next = std::nextafter(shortest, 0.0);
+      if (found && steady_ > 0)
+        next = std::max(next, std::min(std::nextafter(found->period_s, 0.0), (best_ - found->latency_s) / steady_));
+      if (!(next < longest)) break;
       longest = std::min(next, longest_period(std::min(best_, budget)));
     }
   }
 
-  [[nodiscard]] double longest_period(double budget) const { return steady_ > 0 ? (budget - search_.latency_bound()) / steady_ : infinity; }
+  [[nodiscard]] double longest_period(double budget) const {
+    return steady_ > 0 ? (budget - search_.rents().latency()) / steady_ : infinity;
+  }
 
   // The shortest period that passes the quick test, to 1e-9: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
     double high = 0;
-    for (std::size_t p = 0; p < problem_.placements.size(); ++p) high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
+    for (std::size_t p = 0; p < problem_.placements.size(); ++p)
+      high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
     while (high > 0 && !search_.may_keep(high)) high *= 2;
     while (high > 1e-300 && search_.may_keep(high / 2)) high /= 2;
     if (!(high > 1e-300)) return 0;
@@ -158,16 +168,18 @@ class interop_planner {
 };
 
 template <class Table, class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, const interop_problem& problem, Algebra algebra,
-                                      const interop_options& options) {
+[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, const interop_problem& problem,
+                                      Algebra algebra, const interop_options& options) {
   const Table table(hardware, costs, problem);
-  interop_planner<Table, Algebra> planner(problem, table, make_route(hardware, options.order, options.use_all_devices), algebra, options);
+  interop_planner<Table, Algebra> planner(problem, table, make_route(hardware, options.order, options.use_all_devices), algebra,
+                                          options);
   const auto met = planner.run();
   if (met.empty()) {
     if (planner.stopped())
-      return refusal{refusal::kind::stopped,
-                     "the search was stopped after " + std::to_string(planner.evidence().evaluations) + " evaluations, before it found a plan"};
-    return refusal{refusal::kind::infeasible, explain_shortage(hardware, problem, table, planner.search(), algebra, options.use_all_devices)};
+      return refusal{refusal::kind::stopped, "the search was stopped after " + std::to_string(planner.evidence().evaluations) +
+                                                 " evaluations, before it found a plan"};
+    return refusal{refusal::kind::infeasible,
+                   explain_shortage(hardware, problem, table, planner.search(), algebra, options.use_all_devices)};
   }
   constexpr std::size_t most_ties = 8;
   plan best{"interop_dp", options.microbatches, {}, std::string(schedule_name(options.warmup)), {}, planner.evidence()};
@@ -191,35 +203,43 @@ template <class Table, class Algebra, stage_cost_model Costs>
 }
 
 template <class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra, const interop_options& options) {
+[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra,
+                                      const interop_options& options) {
   const auto problem = make_interop_problem(hardware, costs);
   if (problem.placements.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
-  if constexpr (additive_cost_model<Costs>) return plan_with<additive_table>(hardware, costs, problem, algebra, options);
-  else return plan_with<interval_table>(hardware, costs, problem, algebra, options);
+  if constexpr (additive_cost_model<Costs>)
+    return plan_with<additive_table>(hardware, costs, problem, algebra, options);
+  else
+    return plan_with<interval_table>(hardware, costs, problem, algebra, options);
 }
 
 }  // namespace detail
 
-/// Cuts a model into pipeline stages over a heterogeneous cluster, each stage on a submesh of one subcluster: over all contiguous cuts,
-/// submeshes, degrees and orders of the subclusters, and over the period, the least
+/// Cuts a model into pipeline stages over a heterogeneous cluster, each stage on a submesh of one subcluster: over all contiguous
+/// cuts, submeshes, degrees and orders of the subclusters, and over the period, the least
 ///     sum (t_i + 2 c_i) + (M - 1) * period
-/// such that no stage or transfer takes longer than the period and the warm-ups that the period needs fit in memory. Exact: dynamic
-/// programming with Pareto labels (latency, warm-up) per period, and a walk over the periods that can win (HARP sec. 5, Eq. 12-19, with the
-/// period free; docs/planner.md). Afterwards the full prediction decides among near-ties.
-/// Additive models: O(states * placements) per period for H-1F1B, L times that else; other models also O(P L^2) memory and calls of stage.
+/// such that no stage or transfer takes longer than the period and the warm-ups that the period needs fit in memory. Exact:
+/// dynamic programming with Pareto labels (latency, warm-up) per period, and a walk over the periods that can win (HARP sec. 5,
+/// Eq. 12-19, with the period free; docs/planner.md). Afterwards the full prediction decides among near-ties. Additive models:
+/// O(states * placements) per period for H-1F1B, L times that else; other models also O(P L^2) memory and calls of stage.
 /// Deterministic. No plan: what is short, by how much and where. Throws input_error for options or costs out of range.
 template <stage_cost_model Costs>
 [[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const interop_options& options = {}) {
-  if (options.microbatches < 1 || options.microbatch_size < 1) throw input_error("microbatches and microbatch_size must be at least 1");
+  if (options.microbatches < 1 || options.microbatch_size < 1)
+    throw input_error("microbatches and microbatch_size must be at least 1");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (!(options.near_tie >= 0)) throw input_error("near_tie must not be negative");
   if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
   switch (options.warmup) {
-    case warmup_rule::h1f1b: return detail::plan_with(hardware, costs, detail::h1f1b_algebra{options.epsilon}, options);
-    case warmup_rule::exact: return detail::plan_with(hardware, costs, detail::exact_algebra{}, options);
-    case warmup_rule::one_f_one_b: return detail::plan_with(hardware, costs, detail::fixed_step_algebra{1}, options);
-    case warmup_rule::eager: return detail::plan_with(hardware, costs, detail::fixed_step_algebra{2}, options);
+    case warmup_rule::h1f1b:
+      return detail::plan_with(hardware, costs, detail::h1f1b_algebra{options.epsilon}, options);
+    case warmup_rule::exact:
+      return detail::plan_with(hardware, costs, detail::exact_algebra{}, options);
+    case warmup_rule::one_f_one_b:
+      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{1}, options);
+    case warmup_rule::eager:
+      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{2}, options);
   }
   throw input_error("unknown warm-up rule");
 }

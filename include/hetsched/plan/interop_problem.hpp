@@ -135,7 +135,9 @@ class additive_table {
   struct sums {
     double time = 0, weight = 0, activation = 0;
   };
-  [[nodiscard]] const sums* prefix(int p) const { return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1); }
+  [[nodiscard]] const sums* prefix(int p) const {
+    return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1);
+  }
   [[nodiscard]] double time(int p, int first, int last) const { return prefix(p)[last].time - prefix(p)[first].time; }
   [[nodiscard]] double memory(int p, int first, int last, double warmup) const {
     const auto& a = prefix(p)[first];
@@ -143,7 +145,8 @@ class additive_table {
     return b.weight - a.weight + warmup * (b.activation - a.activation);
   }
 
-  /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and `capacity`.
+  /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and
+  /// `capacity`.
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
     int last = 0;
     for (int a = 0; a <= layers_; ++a) {
@@ -174,8 +177,10 @@ class interval_table {
         for (int b = a + 1; b <= layers_; ++b) {
           const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
           if (!(c.total_s() >= 0 && c.total_s() < 1e300 && c.weight_bytes >= 0 && c.activation_bytes >= 0))
-            check_cost(-1, "the cost", "layers " + std::to_string(a) + "-" + std::to_string(b - 1) + " on " + describe(hardware, where));
-          cells_[index(static_cast<int>(p), a, b)] = {c.total_s(), static_cast<double>(c.weight_bytes), static_cast<double>(c.activation_bytes)};
+            check_cost(-1, "the cost",
+                       "layers " + std::to_string(a) + "-" + std::to_string(b - 1) + " on " + describe(hardware, where));
+          cells_[index(static_cast<int>(p), a, b)] = {c.total_s(), static_cast<double>(c.weight_bytes),
+                                                      static_cast<double>(c.activation_bytes)};
         }
     }
   }

@@ -10,10 +10,17 @@
 #include <vector>
 
 #include <hetsched/plan/interop_problem.hpp>
+#include <hetsched/plan/reach.hpp>
+#include <hetsched/plan/rent_bound.hpp>
 #include <hetsched/plan/route.hpp>
 #include <hetsched/plan/warmup_algebra.hpp>
 
-namespace hetsched::detail {
+namespace hetsched {
+
+/// Calls body(0) ... body(count - 1), in any order and on any threads, and returns when all are done.
+using parallel_for = std::function<void(int count, const std::function<void(int)>& body)>;
+
+namespace detail {
 
 /// A stage as the search decides it.
 struct interop_stage {
@@ -22,12 +29,10 @@ struct interop_stage {
   friend constexpr bool operator==(interop_stage, interop_stage) = default;
 };
 
-/// Calls body(0) ... body(count - 1), in any order and on any threads, and returns when all are done.
-using parallel_for = std::function<void(int count, const std::function<void(int)>& body)>;
-
-/// For one period: the least latency sum(t + 2c) over all plans whose stages and transfers take at most the period and whose memory holds
-/// the warm-ups that the period needs. A state is (phase, transfer class of the first stage, devices used in its subcluster, first layer);
-/// suffixes of the model grow from the last layer to the first, and each state keeps the Pareto front of (latency, warm-up state).
+/// For one period: the least latency sum(t + 2c) over all plans whose stages and transfers take at most the period and whose
+/// memory holds the warm-ups that the period needs. A state is (phase, transfer class of the first stage, devices used in its
+/// subcluster, first layer); suffixes of the model grow from the last layer to the first, and each state keeps the Pareto front
+/// of (latency, warm-up state).
 template <class Table, class Algebra>
 class interop_search {
  public:
@@ -38,60 +43,53 @@ class interop_search {
     std::vector<interop_stage> stages;
   };
 
-  interop_search(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, Algebra algebra, int microbatches,
-                 bool use_all, const parallel_for& run)
-      : problem_(problem), table_(table), route_(route), algebra_(algebra), microbatches_(microbatches), use_all_(use_all), run_(run) {
+  interop_search(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, Algebra algebra,
+                 int microbatches, bool use_all, const parallel_for& run)
+      : problem_(problem),
+        table_(table),
+        route_(route),
+        algebra_(algebra),
+        microbatches_(microbatches),
+        use_all_(use_all),
+        run_(run),
+        rents_(problem, table, route, microbatches),
+        reach_(problem, table, route, std::min(Algebra::fewest_upstream, microbatches), use_all) {
     const auto placements = problem.placements.size();
     capacity_.resize(placements);
     for (std::size_t p = 0; p < placements; ++p) capacity_[p] = problem.placements[p].capacity;
-    of_subcluster_.resize(problem.devices.size());
     classes_of_.resize(problem.devices.size());
-    for (std::size_t p = 0; p < placements; ++p) of_subcluster_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
     for (int c = 0; c < problem.classes(); ++c) classes_of_[at(problem.class_subcluster[at(c)])].push_back(c);
-    reach_.resize(2 * placements * row_size());
     stores_.resize(route.size());
-    choose_rents();
-    bound_prefixes();
   }
 
-  /// No plan has a smaller latency.
-  [[nodiscard]] double latency_bound() const { return fastest_before_.back(); }
-
-  /// No plan has a smaller objective, whatever its period: the dual of the problem without memory, transfers and whole stages.
-  [[nodiscard]] double objective_bound() const { return priced(std::vector<int>{}).back(); }
+  [[nodiscard]] const rent_bound<Table>& rents() const { return rents_; }
 
   /// Grants every device `factor` times its memory (to tell how much is missing).
   void scale_capacity(double factor) {
     for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity * factor;
   }
 
-  /// False only if no plan keeps this period: warm-ups beyond the second microbatch are not looked at. O(P L + K^2 L + states).
+  /// False only if no plan keeps this period; a quick test.
   [[nodiscard]] bool may_keep(double period) {
-    measure_reach(period);
-    for (std::size_t ph = 0; ph < route_.size(); ++ph) {
-      if (!route_[ph].may_start) continue;
-      for (const int p : of_subcluster_[at(route_[ph].subcluster)]) {
-        const int covered = upstream_[ph][at(problem_.placements[at(p)].devices)];
-        if (covered >= 0 && reach(p, first_in_flight)[covered] == problem_.layers) return true;
-      }
-    }
-    return false;
+    reach_.measure(finite(period), capacity_);
+    return reach_.whole_model();
   }
 
   /// The plans of least latency that keep `period`, at most `limit` of them, the best first. A plan is left out if its latency
   /// shows that with a period of at least `longer_than` its objective is above `budget`.
   [[nodiscard]] std::vector<solution> solve(double period, double longer_than, double budget, std::size_t limit) {
-    period_ = period;
+    period_ = finite(period);
     longer_than_ = longer_than;
     budget_ = budget;
-    measure_reach(period);
+    reach_.measure(period_, capacity_);
     measure_transfers();
     for (std::size_t begin = 0; begin < route_.size();) {
       std::size_t end = begin;
       while (end < route_.size() && route_[end].level == route_[begin].level) ++end;
       const auto body = [&](int i) { grow_phase(static_cast<int>(begin) + i); };
       const int count = static_cast<int>(end - begin);
-      if (run_ && count > 1) run_(count, body);
+      if (run_ && count > 1)
+        run_(count, body);
       else
         for (int i = 0; i < count; ++i) body(i);
       begin = end;
@@ -107,11 +105,10 @@ class interop_search {
   }
 
  private:
-  static constexpr int first_in_flight = 0;   // reach of the last stage: one microbatch in flight
-  static constexpr int second_in_flight = 1;  // reach of any other stage: at least two
+  // No limit on the period, but not the price of what cannot be moved at all.
+  static double finite(double period) { return std::min(period, std::numeric_limits<double>::max()); }
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] std::size_t row_size() const { return at(problem_.layers + 1); }
 
   // A suffix of the model: its stages' latency, the warm-up state of its first stage, and how it goes on.
   struct label {
@@ -151,130 +148,6 @@ class interop_search {
     front.push_back(candidate);
   }
 
-  // Let every device of subcluster k cost rent_k per second, such that all of them cost M - 1. A stage's time is at most the period, so
-  // (M - 1) * period is at least the rent of the stages' devices over the stages' times: the objective is at least the sum over layers of
-  // their least time * (1 + rent of the devices). Any rents give a bound; the best are the dual prices of device time. A few rounds of
-  // raising the rent where the layers crowd come close.
-  void choose_rents() {
-    const auto count = problem_.devices.size();
-    rent_.assign(count, 0);
-    if (microbatches_ == 1) return;
-    std::vector<double> weight(count, 1.0), best;
-    double best_bound = -1;
-    for (int round = 0; round < 60; ++round) {
-      double total = 0;
-      for (std::size_t k = 0; k < count; ++k) total += weight[k] * problem_.devices[k];
-      for (std::size_t k = 0; k < count; ++k) rent_[k] = weight[k] * (microbatches_ - 1) / total;
-      std::vector<double> device_time(count, 0.0);
-      const double bound = priced(std::vector<int>{}, &device_time).back();
-      if (bound > best_bound) {
-        best_bound = bound;
-        best = rent_;
-      }
-      double sum = 0;
-      for (std::size_t k = 0; k < count; ++k) sum += device_time[k];
-      if (count == 1 || !(sum > 0)) break;
-      const double step = 1.0 / (1 + 0.25 * round);
-      for (std::size_t k = 0; k < count; ++k) {
-        const double share = device_time[k] / sum, fair = 1.0 / static_cast<double>(count);
-        weight[k] *= std::exp(step * (share - fair));
-      }
-    }
-    rent_ = best;
-  }
-
-  // For every i: the least sum over the layers before i of time * (1 + rent), outside the subclusters `done`.
-  [[nodiscard]] std::vector<double> priced(const std::vector<int>& done, std::vector<double>* device_time = nullptr) const {
-    const int placements = static_cast<int>(problem_.placements.size());
-    std::vector<double> sum(row_size(), infinity);
-    sum[0] = 0;
-    for (int i = 1; i <= problem_.layers; ++i) {
-      int cheapest = -1;
-      double time = 0;
-      for (int p = 0; p < placements; ++p) {
-        const auto& placed = problem_.placements[at(p)];
-        if (std::find(done.begin(), done.end(), placed.subcluster) != done.end()) continue;
-        for (int first = Table::additive ? i - 1 : 0; first < i; ++first) {
-          const double t = table_.time(p, first, i);
-          const double cost = sum[at(first)] + t * (1 + rent_[at(placed.subcluster)] * placed.devices);
-          if (cost >= sum[at(i)]) continue;
-          sum[at(i)] = cost;
-          cheapest = p;
-          time = t;
-        }
-      }
-      if (device_time && cheapest >= 0) {
-        const auto& placed = problem_.placements[at(cheapest)];
-        (*device_time)[at(placed.subcluster)] += time * placed.devices / problem_.devices[at(placed.subcluster)];
-      }
-    }
-    for (auto& s : sum) s *= 1 - 1e-12;  // a bound in spite of rounding
-    return sum;
-  }
-
-  void bound_prefixes() {
-    for (const auto& phase : route_) priced_before_.push_back(priced(phase.done));
-    const auto rents = std::exchange(rent_, std::vector<double>(rent_.size(), 0.0));
-    fastest_before_ = priced({});
-    rent_ = rents;
-  }
-
-  [[nodiscard]] int* reach(int p, int in_flight) { return reach_.data() + at(2 * p + in_flight) * row_size(); }
-
-  // reach: how far a stage from layer a goes. upstream_[phase][devices]: the most first layers that stages put before a suffix in that
-  // state can hold; a suffix that leaves more is dropped.
-  void measure_reach(double period) {
-    const int placements = static_cast<int>(problem_.placements.size());
-    for (int p = 0; p < placements; ++p) {
-      table_.furthest(p, period, capacity_[at(p)], 1, reach(p, first_in_flight));
-      table_.furthest(p, period, capacity_[at(p)], std::min(2, microbatches_), reach(p, second_in_flight));
-    }
-    measure_cuts(period);
-    upstream_.resize(route_.size());
-    std::vector<int> after_exit(route_.size(), -1);  // the same once the suffix has left its subcluster
-    for (int ph = static_cast<int>(route_.size()) - 1; ph >= 0; --ph) {
-      const auto& phase = route_[at(ph)];
-      const int all = problem_.devices[at(phase.subcluster)];
-      auto& up = upstream_[at(ph)];
-      up.assign(at(all + 1), -1);
-      int entered = -1;
-      for (int used = all; used >= 0; --used) {
-        int best = -1;
-        if (used > 0 && (!use_all_ || used == all)) best = std::max(phase.may_end ? 0 : -1, after_exit[at(ph)]);
-        for (const int p : of_subcluster_[at(phase.subcluster)]) {
-          const int next = used + problem_.placements[at(p)].devices;
-          if (next > all || up[at(next)] < 0) continue;
-          const int covered = reach(p, second_in_flight)[up[at(next)]];
-          best = std::max(best, used > 0 ? cut_below(phase.subcluster, phase.subcluster)[covered] : covered);
-        }
-        (used > 0 ? up[at(used)] : entered) = best;
-      }
-      if (entered >= 0)
-        for (const int from : phase.from)
-          after_exit[at(from)] = std::max(after_exit[at(from)], cut_below(phase.subcluster, route_[at(from)].subcluster)[entered]);
-    }
-  }
-
-  // Highest cut at or below each layer over which the transfer from one subcluster to another keeps the period; -1 if none.
-  [[nodiscard]] int* cut_below(int from, int to) { return cuts_.data() + (at(from) * problem_.devices.size() + at(to)) * row_size(); }
-
-  void measure_cuts(double period) {
-    const int subclusters = static_cast<int>(problem_.devices.size());
-    cuts_.assign(at(subclusters) * at(subclusters) * row_size(), -1);
-    for (int from = 0; from < problem_.classes(); ++from)
-      for (int to = 0; to < problem_.classes(); ++to) {
-        int* below = cut_below(problem_.class_subcluster[at(from)], problem_.class_subcluster[at(to)]);
-        const double* price = problem_.transfer(from, to);
-        for (int cut = 1; cut < problem_.layers; ++cut)
-          if (price[cut - 1] <= period) below[cut] = cut;
-      }
-    for (int from = 0; from < subclusters; ++from)
-      for (int to = 0; to < subclusters; ++to) {
-        int* below = cut_below(from, to);
-        for (int cut = 1; cut <= problem_.layers; ++cut) below[cut] = std::max(below[cut], below[cut - 1]);
-      }
-  }
-
   // Transfers that keep the period, and the steps in warm-up that they cost.
   void measure_transfers() {
     if constexpr (!by_count) return;
@@ -307,7 +180,8 @@ class interop_search {
     if (from.high < from.low) return;
     const int own = problem_.placements[at(stage.placement)].transfer_class;
     const double* price = problem_.transfer(own, from_class);
-    stage.sources.push_back({&labels, &from, price, by_count ? steps_.data() + (price - problem_.prices.data()) : nullptr, phase});
+    stage.sources.push_back(
+        {&labels, &from, price, by_count ? steps_.data() + (price - problem_.prices.data()) : nullptr, phase});
     stage.top = std::max(stage.top, from.high);
     stage.low = std::min(stage.low, from.low);
   }
@@ -325,7 +199,7 @@ class interop_search {
     for (int used = 1; used <= all; ++used)
       for (std::size_t c = 0; c < classes.size(); ++c) {
         work.stages.clear();
-        for (const int p : of_subcluster_[at(phase.subcluster)]) {
+        for (const int p : reach_.placements_of(phase.subcluster)) {
           const auto& placed = problem_.placements[at(p)];
           if (placed.transfer_class != classes[c] || placed.devices > used) continue;
           candidate_stage stage{p, -1, problem_.layers + 1, {}};
@@ -336,15 +210,16 @@ class interop_search {
             }
             for (const int from : phase.from)
               for (std::size_t fc = 0; fc < stores_[at(from)].exits.size(); ++fc)
-                add_source(stage, stores_[at(from)], stores_[at(from)].exits[fc], from, classes_of_[at(route_[at(from)].subcluster)][fc]);
+                add_source(stage, stores_[at(from)], stores_[at(from)].exits[fc], from,
+                           classes_of_[at(route_[at(from)].subcluster)][fc]);
           } else {
             for (std::size_t fc = 0; fc < classes.size(); ++fc)
               add_source(stage, own, own.rows[fc * at(all + 1) + at(used - placed.devices)], ph, classes[fc]);
           }
           if (stage.top >= 0) work.stages.push_back(std::move(stage));
         }
-        work.bound = bound_before(ph, used);
-        grow_row(own, own.rows[c * at(all + 1) + at(used)], upstream_[at(ph)][at(used)], work);
+        work.bound = rents_.before(ph, used, longer_than_, budget_);
+        grow_row(own, own.rows[c * at(all + 1) + at(used)], reach_.before(ph, used), work);
       }
     for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);
   }
@@ -374,8 +249,9 @@ class interop_search {
   }
 
   // Sliding-window minimum over cuts, for additive costs and warm-ups that are counts: as the first layer goes down, a suffix's
-  // latency behind this placement falls by the same prefix sum for every cut, and cuts only ever drop out at the high end, because
-  // time and memory of the stage grow. So per count a queue holds all that can still win: the highest cut and least key in front.
+  // latency behind this placement falls by the same prefix sum for every cut, and cuts only ever drop out at the high end,
+  // because time and memory of the stage grow. So per count a queue holds all that can still win: the highest cut and least key
+  // in front.
   struct entry {
     double key = 0;  // latency of the suffix + transfer + prefix time at the cut
     std::int32_t cut = 0;
@@ -413,24 +289,11 @@ class interop_search {
     }
   };
 
-  // What the stages before a suffix add to its latency to make the least objective, by the suffix's first layer.
-  struct prefix_bound {
-    const double* fastest = nullptr;
-    const double* priced = nullptr;
-    double steady = 0;  // (M - 1) * period
-    double rent = 0;    // of the devices that the prefix cannot use
-    double budget = 0;
-    [[nodiscard]] bool admits(double latency, int first) const {
-      const auto i = static_cast<std::size_t>(first);
-      return latency + std::max(fastest[i] + steady, priced[i] + rent) <= budget;
-    }
-  };
-
   struct workspace {
     std::vector<candidate_stage> stages;
     std::vector<window> windows;
     std::vector<label> front;
-    prefix_bound bound;
+    typename rent_bound<Table>::filter bound;
   };
 
   static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
@@ -440,7 +303,7 @@ class interop_search {
     if (high < 0 || work.stages.empty()) return;
     int highest_cut = 0;
     for (auto& stage : work.stages) {
-      stage.top = std::min(stage.top, reach(stage.placement, first_in_flight)[high]);
+      stage.top = std::min(stage.top, reach_.furthest(stage.placement, high));
       highest_cut = std::max(highest_cut, stage.top);
     }
     high = std::min(high, highest_cut - 1);
@@ -459,10 +322,12 @@ class interop_search {
       bool more = false;
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
         if constexpr (Table::additive && by_count) {
-          if (work.windows[s].idle_at(first)) more |= work.windows[s].next_cut >= work.stages[s].low;
-          else more |= gather_window(work.stages[s], work.windows[s], first, work);
-        }
-        else more |= gather_all(work.stages[s], first, work);
+          if (work.windows[s].idle_at(first))
+            more |= work.windows[s].next_cut >= work.stages[s].low;
+          else
+            more |= gather_window(work.stages[s], work.windows[s], first, work);
+        } else
+          more |= gather_all(work.stages[s], first, work);
       }
       if (!more) break;
       own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
@@ -482,16 +347,8 @@ class interop_search {
     out.low = last_full;
   }
 
-  [[nodiscard]] prefix_bound bound_before(int ph, int used) const {
-    const auto& phase = route_[at(ph)];
-    double rent = rent_[at(phase.subcluster)] * used;
-    for (const int k : phase.done) rent += rent_[at(k)] * problem_.devices[at(k)];
-    return {fastest_before_.data(), priced_before_[at(ph)].data(), (microbatches_ - 1) * longer_than_, rent * longer_than_, budget_};
-  }
-
   [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, workspace& work) const
-    requires(Table::additive && by_count)
-  {
+      requires(Table::additive&& by_count) {
     const int p = stage.placement;
     const auto* prefix = table_.prefix(p);
     for (; w.next_cut > first && w.next_cut >= stage.low; --w.next_cut) {
@@ -505,7 +362,8 @@ class interop_search {
         if (suffixes.empty() || s.step[cut - 1] == 0) continue;
         const double key = 2 * s.price[cut - 1] + prefix[cut].time;
         for (const auto& l : suffixes)
-          w.push(l.state.warmup + s.step[cut - 1], {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
+          w.push(l.state.warmup + s.step[cut - 1],
+                 {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
       }
     }
     bool more = w.next_cut >= stage.low;
@@ -516,7 +374,9 @@ class interop_search {
       const double held = std::min(n, microbatches_);
       while (!q.empty()) {
         const auto& to = prefix[q.entries[q.head].cut];
-        if (to.time - from.time <= period_ && to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)]) break;
+        if (to.time - from.time <= period_ &&
+            to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)])
+          break;
         ++q.head;
       }
       if (q.empty()) continue;
@@ -528,9 +388,9 @@ class interop_search {
     return more;
   }
 
-  [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, workspace& work) {
+  [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, workspace& work) const {
     const int p = stage.placement;
-    const int top = std::min(stage.top, reach(p, first_in_flight)[first]);
+    const int top = std::min(stage.top, reach_.furthest(p, first));
     for (int cut = std::max(first + 1, stage.low); cut <= top; ++cut) {
       const double time = table_.time(p, first, cut);
       if (time > period_) continue;
@@ -591,20 +451,16 @@ class interop_search {
   int microbatches_;
   bool use_all_;
   const parallel_for& run_;
+  rent_bound<Table> rents_;
+  reach<Table> reach_;
   double period_ = 0;
   double longer_than_ = 0;
   double budget_ = infinity;
   std::vector<double> capacity_;
-  std::vector<double> rent_;  // per device-second, by subcluster
-  std::vector<double> fastest_before_;              // least latency of the layers before i
-  std::vector<std::vector<double>> priced_before_;  // by phase: with rent
-  std::vector<std::vector<int>> of_subcluster_;  // placements
-  std::vector<std::vector<int>> classes_of_;     // transfer classes, by subcluster
-  std::vector<int> reach_;
-  std::vector<int> cuts_;
-  std::vector<std::vector<int>> upstream_;
-  std::vector<std::int32_t> steps_;  // as prices; 0: slower than the period
+  std::vector<std::vector<int>> classes_of_;  // transfer classes, by subcluster
+  std::vector<std::int32_t> steps_;           // as prices; 0: slower than the period
   std::vector<store> stores_;
 };
 
-}  // namespace hetsched::detail
+}  // namespace detail
+}  // namespace hetsched

@@ -13,14 +13,17 @@ namespace hetsched::detail {
 
 /// The bare times of stages as the search sees them; compute time counts as forward.
 template <class Table>
-[[nodiscard]] pipeline search_pipeline(const interop_problem& problem, const Table& table, const std::vector<interop_stage>& stages) {
+[[nodiscard]] pipeline search_pipeline(const interop_problem& problem, const Table& table,
+                                       const std::vector<interop_stage>& stages) {
   pipeline p;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& s = stages[i];
     p.forward_s.push_back(table.time(s.placement, s.layers.first, s.layers.last));
     p.backward_s.push_back(0);
     if (i + 1 == stages.size()) break;
-    const auto of = [&](const interop_stage& x) { return problem.placements[static_cast<std::size_t>(x.placement)].transfer_class; };
+    const auto of = [&](const interop_stage& x) {
+      return problem.placements[static_cast<std::size_t>(x.placement)].transfer_class;
+    };
     p.transfer_s.push_back(problem.transfer(of(s), of(stages[i + 1]))[s.layers.last - 1]);
   }
   return p;
@@ -29,13 +32,16 @@ template <class Table>
 [[nodiscard]] inline std::vector<int> warmups_for(const h1f1b_algebra& rule, const pipeline& p, double period) {
   return h1f1b_warmups(p, period, rule.epsilon);
 }
-[[nodiscard]] inline std::vector<int> warmups_for(const exact_algebra&, const pipeline& p, double period) { return exact_warmups(p, period); }
+[[nodiscard]] inline std::vector<int> warmups_for(const exact_algebra&, const pipeline& p, double period) {
+  return exact_warmups(p, period);
+}
 [[nodiscard]] inline std::vector<int> warmups_for(const fixed_step_algebra& rule, const pipeline& p, double) {
   return rule.step == 1 ? one_f_one_b_warmups(p.stages()) : eager_warmups(p.stages());
 }
 
 /// Least period of given stages whose warm-ups fit `caps`. Precondition: `feasible` is such a period.
-[[nodiscard]] inline double least_period(const h1f1b_algebra& rule, const pipeline& p, const std::vector<int>& caps, double feasible) {
+[[nodiscard]] inline double least_period(const h1f1b_algebra& rule, const pipeline& p, const std::vector<int>& caps,
+                                         double feasible) {
   // The counts change only where a transfer is 1/2 or epsilon of the period: they fall there, and cannot fit between.
   const double shortest = best_period(p);
   std::vector<double> breakpoints{shortest};
@@ -54,7 +60,8 @@ template <class Table>
   return feasible;
 }
 
-[[nodiscard]] inline double least_period(const exact_algebra& rule, const pipeline& p, const std::vector<int>& caps, double feasible) {
+[[nodiscard]] inline double least_period(const exact_algebra& rule, const pipeline& p, const std::vector<int>& caps,
+                                         double feasible) {
   const auto fits = [&](double period) {
     const auto n = warmups_for(rule, p, period);
     return std::equal(n.begin(), n.end(), caps.begin(), [](int count, int cap) { return count <= cap; });
@@ -76,14 +83,16 @@ template <class Table>
 
 /// Most microbatches that each stage's memory holds; unlimited where all of them fit, 0 where not even the weights do.
 template <class Table>
-[[nodiscard]] std::vector<int> warmup_caps(const interop_problem& problem, const Table& table, const std::vector<interop_stage>& stages,
-                                           int microbatches, double capacity_factor = 1) {
+[[nodiscard]] std::vector<int> warmup_caps(const interop_problem& problem, const Table& table,
+                                           const std::vector<interop_stage>& stages, int microbatches,
+                                           double capacity_factor = 1) {
   std::vector<int> caps;
   for (const auto& s : stages) {
     const double capacity = problem.placements[static_cast<std::size_t>(s.placement)].capacity * capacity_factor;
     const auto held = [&](int n) { return table.memory(s.placement, s.layers.first, s.layers.last, n); };
     int cap = std::numeric_limits<int>::max();
-    if (held(microbatches) > capacity) cap = held(0) > capacity ? 0 : static_cast<int>((capacity - held(0)) / (held(1) - held(0)));
+    if (held(microbatches) > capacity)
+      cap = held(0) > capacity ? 0 : static_cast<int>((capacity - held(0)) / (held(1) - held(0)));
     caps.push_back(cap);
   }
   return caps;

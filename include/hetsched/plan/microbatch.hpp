@@ -12,8 +12,8 @@
 namespace hetsched {
 
 /// The plan of most predicted samples per second among the microbatch sizes 1, 2, 4 ... that divide the global batch.
-/// `plan_for(size, microbatches)` returns an outcome<plan>. No plan: the reason for size 1. The search ends where a size is stopped;
-/// what was found until then counts. Throws input_error for a batch below 1.
+/// `plan_for(size, microbatches)` returns an outcome<plan>. No plan: the reason for size 1. The search ends where a size is
+/// stopped; what was found until then counts. Throws input_error for a batch below 1.
 template <class PlanFor>
 [[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");

@@ -22,7 +22,8 @@ enum class subcluster_order {
 namespace detail {
 
 /// A point of a pipeline's way through the subclusters, walked from the last stage to the first: the subcluster that it is in,
-/// and from which earlier points it may have come. Phases stand in topological order; those of one level do not depend on each other.
+/// and from which earlier points it may have come. Phases stand in topological order; those of one level do not depend on each
+/// other.
 struct route_phase {
   int subcluster = 0;
   int level = 0;
@@ -32,8 +33,8 @@ struct route_phase {
   std::vector<int> done;  // subclusters that no stage further up can lie in
 };
 
-/// All orders: a phase is a set of visited subclusters and the one of them that is active (Held and Karp 1962), so orders that end alike
-/// share their work. A fixed order: a phase is a position in it. With use_all, every subcluster must be visited.
+/// All orders: a phase is a set of visited subclusters and the one of them that is active (Held and Karp 1962), so orders that
+/// end alike share their work. A fixed order: a phase is a position in it. With use_all, every subcluster must be visited.
 [[nodiscard]] inline std::vector<route_phase> make_route(const cluster& hardware, subcluster_order order, bool use_all) {
   const int k = static_cast<int>(hardware.subclusters.size());
   if (order == subcluster_order::automatic) order = k <= 4 ? subcluster_order::all : subcluster_order::memory_to_compute;
@@ -48,10 +49,15 @@ struct route_phase {
     if (order == subcluster_order::memory_to_compute)
       std::stable_sort(first_to_last.begin(), first_to_last.end(), [&](int a, int b) { return ratio(a) > ratio(b); });
     for (int position = 0; position < k; ++position) {
-      route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)], position, !use_all || position == 0,
-                        !use_all || position == k - 1, {}, {}};
+      route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)],
+                        position,
+                        !use_all || position == 0,
+                        !use_all || position == k - 1,
+                        {},
+                        {}};
       for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
-      for (int before = 0; before < position; ++before) phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
+      for (int before = 0; before < position; ++before)
+        phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
       phases.push_back(phase);
     }
     return phases;

@@ -17,11 +17,13 @@ namespace hetsched::detail {
 }
 
 [[nodiscard]] inline std::string describe_layers(layer_range r) {
-  return r.size() == 1 ? "layer " + std::to_string(r.first) : "layers " + std::to_string(r.first) + "-" + std::to_string(r.last - 1);
+  return r.size() == 1 ? "layer " + std::to_string(r.first)
+                       : "layers " + std::to_string(r.first) + "-" + std::to_string(r.last - 1);
 }
 
-/// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the same share
-/// more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand in the way.
+/// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the
+/// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
+/// in the way.
 template <class Table, class Algebra>
 [[nodiscard]] std::string explain_shortage(const cluster& hardware, const interop_problem& problem, const Table& table,
                                            interop_search<Table, Algebra>& search, const Algebra& algebra, bool use_all) {
@@ -52,9 +54,11 @@ template <class Table, class Algebra>
   if (found.empty()) {
     search.scale_capacity(1);
     if (use_all)
-      return "no pipeline uses every device: not for want of memory, but because the layers are too few, a link between subclusters is "
+      return "no pipeline uses every device: not for want of memory, but because the layers are too few, a link between "
+             "subclusters is "
              "missing, or the shapes that the cost model allows do not add up; idle devices may be the way out";
-    return "no pipeline exists whatever the memory: a link between subclusters is missing, or the cost model allows too few shapes";
+    return "no pipeline exists whatever the memory: a link between subclusters is missing, or the cost model allows too few "
+           "shapes";
   }
   for (double low = 1; high > low * 1.001;) {
     const double middle = (low + high) / 2;
@@ -72,7 +76,9 @@ template <class Table, class Algebra>
   const auto warmups = warmups_for(algebra, bare, infinity);
   std::size_t worst = 0;
   double worst_share = 0;
-  const auto memory = [&](std::size_t i) { return table.memory(stages[i].placement, stages[i].layers.first, stages[i].layers.last, warmups[i]); };
+  const auto memory = [&](std::size_t i) {
+    return table.memory(stages[i].placement, stages[i].layers.first, stages[i].layers.last, warmups[i]);
+  };
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const double share = memory(i) / problem.placements[static_cast<std::size_t>(stages[i].placement)].capacity;
     if (share > worst_share) {
@@ -84,9 +90,9 @@ template <class Table, class Algebra>
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", (high - 1) * 100);
   return "out of memory: every device would need " + std::string(percent) + " % more; the plan that comes closest has " +
-         std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst + 1) + " of it, " + describe_layers(stages[worst].layers) +
-         " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) + " of " + in_gib(placed.capacity) + " at warm-up " +
-         std::to_string(warmups[worst]);
+         std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst + 1) + " of it, " +
+         describe_layers(stages[worst].layers) + " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) +
+         " of " + in_gib(placed.capacity) + " at warm-up " + std::to_string(warmups[worst]);
 }
 
 }  // namespace hetsched::detail

@@ -12,6 +12,7 @@ namespace hetsched::detail {
 //   state                                   of the first stage of a suffix; a default one stands for the empty suffix
 //   extend(t, c, state, period, state&)     puts a stage of compute time t in front, over a transfer of c each way (0 at the end
 //                                           of the pipeline); false if the period cannot be kept; sets the count of the new stage
+//   fewest_upstream                         microbatches in flight on any stage but the last, at least
 //   no_worse(a, b)                          whatever b can be extended to within memory, a can too
 
 /// H-1F1B (HARP Eq. 1): the count alone.
@@ -19,6 +20,7 @@ struct h1f1b_algebra {
   struct state {
     int warmup = 0;
   };
+  static constexpr int fewest_upstream = 2;
   double epsilon = default_epsilon;
 
   [[nodiscard]] bool extend(double, double transfer, state next, double period, state& out) const {
@@ -34,6 +36,7 @@ struct exact_algebra {
     int warmup = 0;
     double carry = 0;
   };
+  static constexpr int fewest_upstream = 1;
 
   [[nodiscard]] static bool extend(double compute, double transfer, state next, double period, state& out) {
     const auto step = exact_step(compute, 2 * transfer, period, next.carry);
@@ -43,13 +46,14 @@ struct exact_algebra {
   [[nodiscard]] static bool no_worse(state a, state b) { return a.carry <= b.carry; }
 };
 
-/// A fixed step per stage (1F1B: 1, Eager-1F1B: 2). `slack` is the largest (cycle / period - microbatches on it) of the cycles that
-/// start at the first stage: the period is kept as long as it does not rise above 0.
+/// A fixed step per stage (1F1B: 1, Eager-1F1B: 2). `slack` is the largest (cycle / period - microbatches on it) of the cycles
+/// that start at the first stage: the period is kept as long as it does not rise above 0.
 struct fixed_step_algebra {
   struct state {
     int warmup = 0;
     double slack = 0;
   };
+  static constexpr int fewest_upstream = 2;
   int step = 1;
 
   [[nodiscard]] bool extend(double compute, double transfer, state next, double period, state& out) const {
