@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-plan: cuts a model into pipeline stages over a mixed cluster.
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/profile.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/predict.hpp>
+#include <hetsched/runtime/thread_executor.hpp>
 
 #include "command.hpp"
 
@@ -39,24 +37,16 @@ struct arguments {
   bool use_all_devices = false, all_orders = false;
 };
 
-const std::map<std::string, warmup_rule> warmup_rules{
-    {"h1f1b", warmup_rule::h1f1b}, {"exact", warmup_rule::exact}, {"1f1b", warmup_rule::one_f_one_b}, {"eager", warmup_rule::eager}};
+const std::map<std::string, warmup_rule> warmup_rules{{"h1f1b", warmup_rule::h1f1b},
+                                                      {"exact", warmup_rule::exact},
+                                                      {"1f1b", warmup_rule::one_f_one_b},
+                                                      {"eager", warmup_rule::eager}};
 const std::map<std::string, granularity> granularities{{"block", granularity::block}, {"sublayer", granularity::sublayer}};
 const std::map<std::string, recomputation> recomputations{
     {"none", recomputation::none}, {"selective", recomputation::selective}, {"full", recomputation::full}};
 
-/// Calls body(0) ... body(count - 1) on a few threads.
-void on_threads(int threads, int count, const std::function<void(int)>& body) {
-  std::atomic<int> next{0};
-  std::vector<std::jthread> crew;
-  const auto work = [&] {
-    for (int i = next++; i < count; i = next++) body(i);
-  };
-  for (int t = 1; t < std::min(threads, count); ++t) crew.emplace_back(work);
-  work();
-}
-
-analytic_cost_model analytic_costs(const arguments& given, const cluster& hardware, const model_file& model, int microbatch_size) {
+analytic_cost_model analytic_costs(const arguments& given, const cluster& hardware, const model_file& model,
+                                   int microbatch_size) {
   analytic_options options;
   options.microbatch_size = microbatch_size;
   options.precision = model.precision;
@@ -77,60 +67,52 @@ profile_cost_model profile_costs(const arguments& given, const cluster& hardware
   }
 }
 
-/// Microbatch sizes to try: the one asked for, or all powers of two that divide the batch.
-std::vector<int> microbatch_sizes(const arguments& given) {
-  if (given.microbatch_size == "auto") {
-    if (!given.profile.empty()) throw input_error("--microbatch-size: auto needs the analytic costs; a profile holds those of one size");
-    std::vector<int> sizes;
-    for (int size = 1; size <= given.global_batch && given.global_batch % size == 0 && size <= (1 << 20); size *= 2) sizes.push_back(size);
-    return sizes;
+/// The size that --microbatch-size names; 0 for auto.
+int fixed_microbatch_size(const arguments& given) {
+  const auto& text = given.microbatch_size;
+  if (text == "auto") {
+    if (!given.profile.empty())
+      throw input_error("--microbatch-size: auto needs the analytic costs; a profile holds those of one size");
+    return 0;
   }
   int size = 0;
-  const auto& text = given.microbatch_size;
   const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), size);
   if (wrong != std::errc{} || end != text.data() + text.size() || size < 1)
     throw input_error("--microbatch-size: found " + text + ", expected a whole number of at least 1, or auto");
   if (given.global_batch % size != 0)
-    throw input_error("--microbatch-size: " + text + " does not divide the global batch of " + std::to_string(given.global_batch));
-  return {size};
+    throw input_error("--microbatch-size: " + text + " does not divide the global batch of " +
+                      std::to_string(given.global_batch));
+  return size;
 }
 
 /// The best plan over the microbatch sizes, with its MFU.
 outcome<plan> search(const arguments& given, const cluster& hardware, const model_file& model) {
   command::progress_line progress;
-  const auto sizes = microbatch_sizes(given);
+  const int fixed_size = fixed_microbatch_size(given);
   const auto measured = given.profile.empty() ? std::nullopt : std::optional(profile_costs(given, hardware));
-  std::optional<plan> best;
-  std::optional<refusal> refused;
-  for (const int size : sizes) {
-    interop_options options;
-    options.microbatches = given.global_batch / size;
-    options.microbatch_size = size;
+  const auto plan_for = [&](int size, int microbatches) {
+    interop_options options{.microbatches = microbatches, .microbatch_size = size};
     options.warmup = warmup_rules.at(given.warmup);
     options.epsilon = given.epsilon;
     options.use_all_devices = given.use_all_devices;
     options.arithmetic = model.precision;
     if (given.all_orders) options.order = subcluster_order::all;
-    if (given.threads > 1)
-      options.parallel = [&](int count, const std::function<void(int)>& body) { on_threads(given.threads, count, body); };
+    if (given.threads > 1) options.parallel = thread_executor(given.threads);
     options.progress = [&](const search_progress& state) {
       const bool found = std::isfinite(state.best_s);
-      progress.show(found && state.best_s > 0 ? std::clamp(state.bound_s / state.best_s, 0.0, 1.0) : 0.0,
-                    "microbatch size " + std::to_string(size) + ": " + std::to_string(state.evaluations) + " programs solved, " +
-                        (found ? "best " + format_seconds(state.best_s) + ", bound " + format_seconds(state.bound_s) : "no plan yet"));
+      progress.show(
+          found && state.best_s > 0 ? std::clamp(state.bound_s / state.best_s, 0.0, 1.0) : 0.0,
+          "microbatch size " + std::to_string(size) + ": " + std::to_string(state.evaluations) + " programs solved, " +
+              (found ? "best " + format_seconds(state.best_s) + ", bound " + format_seconds(state.bound_s) : "no plan yet"));
       return given.time_budget_s <= 0 || progress.elapsed_s() < given.time_budget_s;
     };
-    auto found = measured ? interop_dp(hardware, *measured, options)
-                          : interop_dp(hardware, analytic_costs(given, hardware, model, size), options);
-    if (!found) {
-      if (!refused || found.why_not().why == refusal::kind::stopped) refused = found.why_not();
-    } else if (!best || found->predicted.samples_per_s > best->predicted.samples_per_s) {
-      best = *found;
-    }
-  }
-  if (!best) return *refused;
-  best->predicted.mfu = mfu(hardware, *best, training_flops(model.chain), model.precision);
-  return *best;
+    return measured ? interop_dp(hardware, *measured, options)
+                    : interop_dp(hardware, analytic_costs(given, hardware, model, size), options);
+  };
+  auto best =
+      fixed_size > 0 ? plan_for(fixed_size, given.global_batch / fixed_size) : best_microbatch_size(given.global_batch, plan_for);
+  if (best) best->predicted.mfu = mfu(hardware, *best, training_flops(model.chain), model.precision);
+  return best;
 }
 
 /// Devices without a stage, by subcluster: "3 of 12 in use (idle: 4 v100, 5 a100)".
@@ -145,9 +127,11 @@ std::string device_use(const cluster& hardware, const plan& p) {
   std::string idle;
   for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
     const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
-    if (used[i] < s.device_count()) idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
+    if (used[i] < s.device_count())
+      idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
   }
-  return std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use" + (idle.empty() ? "" : " (idle: " + idle + ")");
+  return std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use" +
+         (idle.empty() ? "" : " (idle: " + idle + ")");
 }
 
 std::string summary(const cluster& hardware, const plan& p) {
@@ -156,18 +140,25 @@ std::string summary(const cluster& hardware, const plan& p) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
     const auto& s = line.stages[i];
-    rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].name),
-                    degrees_text(s.where.degrees), std::to_string(s.warmup), format_seconds(s.forward_s), format_seconds(s.backward_s),
-                    i + 1 < line.stages.size() ? format_seconds(s.transfer_s) : "-",
+    rows.push_back({std::to_string(i), layers_text(s.layers),
+                    devices_text(s, hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].name),
+                    degrees_text(s.where.degrees), std::to_string(s.warmup), format_seconds(s.forward_s),
+                    format_seconds(s.backward_s), i + 1 < line.stages.size() ? format_seconds(s.transfer_s) : "-",
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
   }
-  text += format_table({">stage", ">layers", "devices", "degrees", ">warm-up", ">forward", ">backward", ">transfer", ">memory / device"}, rows) + "\n";
+  text += format_table(
+              {">stage", ">layers", "devices", "degrees", ">warm-up", ">forward", ">backward", ">transfer", ">memory / device"},
+              rows) +
+          "\n";
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
   figures.push_back({"devices", device_use(hardware, p), ""});
   figures.push_back({"search", p.evidence.complete ? "complete" : "stopped early",
-                     "objective " + format_seconds(p.evidence.objective_s) + ", no plan below " + format_seconds(p.evidence.objective_bound_s)});
-  text += format_table({"schedule", p.schedule, std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size)}, figures);
+                     "objective " + format_seconds(p.evidence.objective_s) + ", no plan below " +
+                         format_seconds(p.evidence.objective_bound_s)});
+  text += format_table(
+      {"schedule", p.schedule, std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size)},
+      figures);
   return text;
 }
 
@@ -194,17 +185,23 @@ int plan_command(const arguments& given) {
     if (!given.report.empty()) {
       report page;
       page.title = "Training plan";
-      page.summary = given.model + " on " + given.cluster + " (" + (given.profile.empty() ? "analytic costs" : "measured costs of " + given.profile) +
-                     "): " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) + " per iteration, schedule " +
-                     best.schedule + ", planner " + best.planner + ". Devices: " + device_use(hardware, best) + ".";
+      page.summary = given.model + " on " + given.cluster + " (" +
+                     (given.profile.empty() ? "analytic costs" : "measured costs of " + given.profile) +
+                     "): " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) +
+                     " per iteration, schedule " + best.schedule + ", planner " + best.planner +
+                     ". Devices: " + device_use(hardware, best) + ".";
       page.figures = prediction_figures(best.predicted);
       for (auto& figure : simulation_figures(played)) page.figures.push_back(std::move(figure));
-      page.sections.push_back(plan_section(line, subcluster_names(hardware), std::move(played.timeline), best.predicted.period_s));
+      page.sections.push_back(
+          plan_section(line, subcluster_names(hardware), std::move(played.timeline), best.predicted.period_s));
       files.add(given.report, to_html(page));
     }
   }
   files.write();
   std::cout << summary(hardware, best) << files.summary();
+  if (best.predicted.mfu > 1)
+    std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of " << line.microbatch_size
+              << " samples, and to this model?\n";
   return command::done;
 }
 
@@ -222,18 +219,28 @@ int main(int argc, char** argv) {
   app.add_option("--model", given.model, "model.json or a Hugging Face config.json: what is trained")->required();
   app.add_option("--profile", given.profile, "profile.json: measured costs in place of the analytic ones");
   app.add_option("--global-batch", given.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
-  app.add_option("--microbatch-size", given.microbatch_size, "samples per microbatch, or auto: the best power of two")->capture_default_str();
+  app.add_option("--microbatch-size", given.microbatch_size, "samples per microbatch, or auto: the best power of two")
+      ->capture_default_str();
   app.add_option("--planner", given.planner, "interop_dp")->capture_default_str();
-  app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")->check(one_of(warmup_rules))->capture_default_str();
-  app.add_option("--epsilon", given.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")->capture_default_str();
+  app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
+      ->check(one_of(warmup_rules))
+      ->capture_default_str();
+  app.add_option("--epsilon", given.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
+      ->capture_default_str();
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
   app.add_flag("--all-orders", given.all_orders, "try all orders of more than four subclusters, too");
   app.add_option("--seed", given.seed, "for planners that draw random numbers; interop_dp draws none");
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken; 0: no limit");
-  app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--granularity", given.granularity, "where transformers may be cut")->check(one_of(granularities))->capture_default_str();
+  app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--granularity", given.granularity, "where transformers may be cut")
+      ->check(one_of(granularities))
+      ->capture_default_str();
   app.add_option("--sequence", given.sequence, "tokens per sample, in place of the model file's")->check(CLI::Range(1, 1 << 24));
-  app.add_option("--recompute", given.recompute, "what backward computes again; analytic costs")->check(one_of(recomputations))->capture_default_str();
+  app.add_option("--recompute", given.recompute, "what backward computes again; analytic costs")
+      ->check(one_of(recomputations))
+      ->capture_default_str();
   app.add_option("--zero", given.zero, "ZeRO stage; analytic costs")->check(CLI::Range(0, 3))->capture_default_str();
   app.add_option("--out", given.out, "plan.json to write")->required();
   app.add_option("--report", given.report, "HTML report to write");

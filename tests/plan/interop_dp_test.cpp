@@ -31,7 +31,8 @@ void compare(const instance& given, const Costs& costs, tally& counts, std::opti
   const auto found = interop_dp(given.hardware, costs, given.options);
   ++counts.all;
   CAPTURE(best);
-  if (!found) CAPTURE(found.why_not().reason);
+  const std::string reason = found ? "" : found.why_not().reason;
+  CAPTURE(reason);
   REQUIRE(found.has_value() == (best < never));
   if (!found) {
     ++counts.infeasible;

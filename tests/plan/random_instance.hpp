@@ -140,9 +140,8 @@ inline subcluster random_subcluster(random_source& random, int position, int mos
     nodes = random.integer(1, 4);
     per_node = random.integer(1, 8);
   } while (nodes * per_node > most_devices);
-  subcluster s{.name = std::string(1, static_cast<char>('a' + position)), .nodes = nodes, .devices_per_node = per_node};
+  subcluster s{std::string(1, static_cast<char>('a' + position)), {}, nodes, per_node, {0, 1e9}, {0, 1e9}};
   s.device = {.name = "d" + s.name, .peak_flops = {1e12, 0, 2e12 * random.uniform(0.5, 4), 0}, .memory_bytes = 1, .memory_bandwidth = 1e12};
-  s.intra_node = s.inter_node = {0, 1e9};
   return s;
 }
 
@@ -204,7 +203,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
   costs.prices.resize(static_cast<std::size_t>(costs.classes * costs.classes * std::max(0, layers - 1)));
   std::vector<int> subcluster_of(static_cast<std::size_t>(costs.classes), -1);
   for (const auto& r : costs.rows) subcluster_of[static_cast<std::size_t>(r.price_class)] = r.where.mesh.subcluster;
-  const bool cut_off = random.integer(0, 19) == 0;
+  const bool cut_off = random.integer(0, 19) == 0 && !getenv("NOCUT");
   std::vector<double> volume;
   for (int b = 0; b + 1 < layers; ++b) volume.push_back(random.integer(0, 5) == 0 ? 0 : random.uniform());
   for (int from = 0; from < costs.classes; ++from)
