@@ -271,6 +271,7 @@ class interop_search {
     std::vector<queue> by_count;
     int low = 1, high = 0;  // counts in use
     int next_cut = -1;
+    int lowest_cut = 0;  // pushed so far
 
     [[nodiscard]] bool idle_at(int first) const { return low > high && next_cut <= first; }
     void clear() {
@@ -283,6 +284,7 @@ class interop_search {
       if (low > high) low = high = count;
       low = std::min(low, count);
       high = std::max(high, count);
+      lowest_cut = e.cut;
       auto& q = by_count[at(count)];
       while (q.entries.size() > q.head && q.entries.back().key >= e.key) q.entries.pop_back();
       q.entries.push_back(e);
@@ -294,6 +296,7 @@ class interop_search {
     std::vector<window> windows;
     std::vector<label> front;
     typename rent_bound<Table>::filter bound;
+    double limit = 0;  // of the latency, at the layer in hand
   };
 
   static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
@@ -319,6 +322,7 @@ class interop_search {
     int last_full = high + 1;  // lowest layer with a label so far
     for (int first = high; first >= 0; --first) {
       work.front.clear();
+      work.limit = work.bound.latency_limit(first);
       bool more = false;
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
         if constexpr (Table::additive && by_count) {
@@ -366,26 +370,28 @@ class interop_search {
                  {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
       }
     }
-    bool more = w.next_cut >= stage.low;
     const auto& from = prefix[first];
     for (; w.low <= w.high && w.by_count[at(w.low)].empty(); ++w.low) w.by_count[at(w.low)].clear();
+    const double limit = work.limit + from.time;
+    double beaten = infinity;  // by a smaller count
     for (int n = w.low; n <= w.high; ++n) {
       auto& q = w.by_count[at(n)];
       const double held = std::min(n, microbatches_);
       while (!q.empty()) {
-        const auto& to = prefix[q.entries[q.head].cut];
+        const auto& e = q.entries[q.head];
+        if (e.key > limit || e.key >= beaten) break;
+        const auto& to = prefix[e.cut];
         if (to.time - from.time <= period_ &&
-            to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)])
+            to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)]) {
+          keep_if_new(work.front, {e.key - from.time, {n}, p, e.cut, e.phase, e.label});
+          beaten = e.key;
           break;
+        }
         ++q.head;
       }
-      if (q.empty()) continue;
-      more = true;
-      const auto& e = q.entries[q.head];
-      const double latency = e.key - from.time;
-      if (work.bound.admits(latency, first)) keep_if_new(work.front, {latency, {n}, p, e.cut, e.phase, e.label});
     }
-    return more;
+    // The lowest cut is the last to drop out.
+    return w.next_cut >= stage.low || (w.low <= w.high && prefix[w.lowest_cut].time - from.time <= period_);
   }
 
   [[nodiscard]] bool gather_all(const candidate_stage& stage, int first, workspace& work) const {
@@ -396,7 +402,7 @@ class interop_search {
       if (time > period_) continue;
       const auto consider = [&](double latency, double transfer, warmup_state next, int phase, std::uint32_t index) {
         label l{latency + time + 2 * transfer, {}, p, cut, phase, index};
-        if (!work.bound.admits(l.latency, first)) return;
+        if (l.latency > work.limit) return;
         if (!algebra_.extend(time, transfer, next, period_, l.state)) return;
         if (table_.memory(p, first, cut, std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
       };

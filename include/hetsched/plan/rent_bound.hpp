@@ -39,9 +39,10 @@ class rent_bound {
     double steady = 0;  // (M - 1) * period
     double rent = 0;    // of the devices that the layers before the suffix cannot use
     double budget = 0;
-    [[nodiscard]] bool admits(double latency, int first) const {
+    /// The largest latency of a suffix from layer `first` on that can.
+    [[nodiscard]] double latency_limit(int first) const {
       const auto i = static_cast<std::size_t>(first);
-      return latency + std::max(fastest[i] + steady, priced[i] + rent) <= budget;
+      return budget - std::max(fastest[i] + steady, priced[i] + rent);
     }
   };
 
