@@ -100,13 +100,13 @@ class interop_planner {
   // with a period below (best - f(x)) / (M - 1). From the longest period that can win, the walk jumps from one such period to the
   // next. It looks at slices of 1 %, since the shortest period of a slice is what shows that a partial plan is too slow for it.
   void walk(double budget) {
+    constexpr double below = 1 - 1e-11;  // more than the rounding that a period's constraints are granted
     double longest = longest_period(budget);
     while (longest >= shortest_ && go_on()) {
       const double shortest = std::max(shortest_, longest < infinity ? 0.99 * longest : 0);
       const auto found = visit(longest, shortest, std::min(best_, budget));
-      double next = std::nextafter(shortest, 0.0);
-      if (found && steady_ > 0)
-        next = std::max(next, std::min(std::nextafter(found->period_s, 0.0), (best_ - found->latency_s) / steady_));
+      double next = shortest * below;
+      if (found && steady_ > 0) next = std::max(next, std::min(found->period_s * below, (best_ - found->latency_s) / steady_));
       if (!(next < longest)) break;
       longest = std::min(next, longest_period(std::min(best_, budget)));
     }
@@ -147,8 +147,11 @@ class interop_planner {
       if (!least) least = visited{s.latency, own};
       const double objective = s.latency + steady_ * own;
       best_ = std::min(best_, objective);
-      const bool known = std::any_of(met_.begin(), met_.end(), [&](const met_plan& m) { return m.stages == s.stages; });
-      if (!known) met_.push_back({objective, std::move(s.stages), warmups_for(algebra_, bare, own)});
+      const auto known = std::find_if(met_.begin(), met_.end(), [&](const met_plan& m) { return m.stages == s.stages; });
+      if (known == met_.end())
+        met_.push_back({objective, std::move(s.stages), warmups_for(algebra_, bare, own)});
+      else if (objective < known->objective_s)
+        *known = {objective, std::move(s.stages), warmups_for(algebra_, bare, own)};
     }
     return least;
   }

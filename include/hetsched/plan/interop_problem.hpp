@@ -79,7 +79,7 @@ template <stage_cost_model Costs>
     if (!(seconds >= 0))
       throw input_error("transfer of boundary " + std::to_string(boundary) + " from " + describe(hardware, from.where) + " to " +
                         describe(hardware, to.where) + " is negative or not a number");
-    return seconds;
+    return seconds < 1e300 ? seconds : infinity;
   };
   const auto alike = [&](const interop_placement& a, const interop_placement& b) {
     if (a.subcluster != b.subcluster) return false;
