@@ -134,6 +134,21 @@ inline std::string text(const instance& i) {
   return out.str();
 }
 
+inline std::string text(const cost_tables&) { return ""; }  // all in the instance
+
+inline std::string text(const interval_costs& costs) {
+  std::ostringstream out;
+  out.precision(17);
+  std::size_t cell = 0;
+  for (std::size_t r = 0; r < costs.rows.size(); ++r)
+    for (int first = 0; first < costs.layers; ++first)
+      for (int last = 0; last < costs.layers; ++last, ++cell)
+        if (const auto& c = costs.cells[cell]; last >= first)
+          out << "placement row " << r << " layers " << first << "-" << last << ": {" << c.forward_s << ", " << c.backward_s << ", "
+              << c.weight_bytes << ", " << c.activation_bytes << "}\n";
+  return out.str();
+}
+
 inline subcluster random_subcluster(random_source& random, int position, int most_devices) {
   int nodes = 1, per_node = 1;
   do {
@@ -203,7 +218,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
   costs.prices.resize(static_cast<std::size_t>(costs.classes * costs.classes * std::max(0, layers - 1)));
   std::vector<int> subcluster_of(static_cast<std::size_t>(costs.classes), -1);
   for (const auto& r : costs.rows) subcluster_of[static_cast<std::size_t>(r.price_class)] = r.where.mesh.subcluster;
-  const bool cut_off = random.integer(0, 19) == 0 && !getenv("NOCUT");
+  const bool cut_off = random.integer(0, 19) == 0;
   std::vector<double> volume;
   for (int b = 0; b + 1 < layers; ++b) volume.push_back(random.integer(0, 5) == 0 ? 0 : random.uniform());
   for (int from = 0; from < costs.classes; ++from)

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of the inter-operator planner: a whole search, the search's own cost tables included. Counters: dynamic programs solved and labels kept;
+// stages, largest warm-up count and largest share of memory in use of the plan; the objective; the process's peak memory so far, which is that
+// of one search when --benchmark_filter picks one. A search that takes longer than ten seconds is stopped and shown as an error.
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <hetsched/hetsched.hpp>
+
+namespace {
+
+using namespace hetsched;
+
+subcluster nodes_of_8(const char* name, const char* device, int nodes, double intra_gbit, double inter_gbit) {
+  return {name, *find_device(device), nodes, 8, {5e-6, gbit_per_s(intra_gbit)}, {10e-6, gbit_per_s(inter_gbit)}};
+}
+
+// 5 Gbit/s between any two subclusters.
+cluster joined(std::vector<subcluster> parts) {
+  cluster c{std::move(parts), {}};
+  for (int b = 1; b < static_cast<int>(c.subclusters.size()); ++b)
+    for (int a = 0; a < b; ++a) c.links.push_back({a, b, {50e-6, gbit_per_s(5)}});
+  return c;
+}
+
+cluster two_types(int nodes) {
+  return joined({nodes_of_8("v100", "V100-SXM2-32GB", nodes, 1200, 200), nodes_of_8("a100", "A100-SXM4-40GB", nodes, 2400, 200)});
+}
+
+cluster four_types(int nodes) {
+  return joined({nodes_of_8("v100", "V100-SXM2-32GB", nodes, 1200, 200), nodes_of_8("a100", "A100-SXM4-40GB", nodes, 2400, 200),
+                 nodes_of_8("a100-80", "A100-SXM4-80GB", nodes, 2400, 200), nodes_of_8("h100", "H100-SXM5-80GB", nodes, 3600, 400)});
+}
+
+// GPT with three layers a block; the last block is cut short where the number of layers asks for it.
+layer_chain gpt_chain(int layers, int hidden) {
+  const int blocks = (layers - 2 + 2) / 3;
+  auto chain = make_chain(gpt({.layers = blocks, .hidden = hidden, .heads = hidden / 128, .vocab = 51200, .sequence = 1024}), granularity::sublayer);
+  chain.layers.erase(chain.layers.begin() + layers - 1, chain.layers.end() - 1);
+  return chain;
+}
+
+void count(benchmark::State& state, const plan& found) {
+  int warmup = 0;
+  double memory = 0;
+  for (const auto& s : found.pipelines.front().stages) {
+    warmup = std::max(warmup, s.warmup);
+    memory = std::max(memory, static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes));
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters["programs"] = static_cast<double>(found.evidence.evaluations);
+  state.counters["labels"] = static_cast<double>(found.evidence.labels);
+  state.counters["stages"] = static_cast<double>(found.pipelines.front().stages.size());
+  state.counters["warmup"] = warmup;
+  state.counters["memory"] = memory;
+  state.counters["objective"] = found.evidence.objective_s;
+  state.counters["peak_MiB"] = static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+template <stage_cost_model Costs>
+void plan_with(benchmark::State& state, const cluster& hardware, const Costs& costs, interop_options options) {
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    options.progress = [start](const search_progress&) { return std::chrono::steady_clock::now() - start < std::chrono::seconds(10); };
+    const auto found = interop_dp(hardware, costs, options);
+    if (!found || !found->evidence.complete) {
+      const bool infeasible = !found && found.why_not().why == refusal::kind::infeasible;
+      state.SkipWithError(infeasible ? "no plan" : "stopped after 10 s");
+      return;
+    }
+    count(state, *found);
+  }
+}
+
+interop_options with(int microbatches, int microbatch_size, warmup_rule rule) {
+  return {.microbatches = microbatches, .microbatch_size = microbatch_size, .warmup = rule};
+}
+
+analytic_options trained(int microbatch_size, recomputation recompute) { return {.microbatch_size = microbatch_size, .recompute = recompute}; }
+
+// A model of which the planner cannot know that it is additive: a table of costs by placement, first and last layer.
+struct interval_costs {
+  const analytic_cost_model& model;
+  std::vector<placement> known;
+  std::vector<stage_cost> cells;
+
+  interval_costs(const cluster& hardware, const analytic_cost_model& m) : model(m) {
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+        for (const auto& p : m.placements(mesh)) known.push_back(p);
+    const int layers = m.layer_count();
+    cells.resize(known.size() * row() * row());
+    for (std::size_t p = 0; p < known.size(); ++p)
+      for (int first = 0; first < layers; ++first) {
+        stage_cost sum;
+        for (int last = first + 1; last <= layers; ++last) cells[cell(p, {first, last})] = sum += m.layer(last - 1, known[p]);
+      }
+  }
+
+  [[nodiscard]] std::size_t row() const { return static_cast<std::size_t>(model.layer_count() + 1); }
+  [[nodiscard]] std::size_t cell(std::size_t p, layer_range r) const {
+    return (p * row() + static_cast<std::size_t>(r.first)) * row() + static_cast<std::size_t>(r.last);
+  }
+
+  [[nodiscard]] int layer_count() const { return model.layer_count(); }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return model.placements(mesh); }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
+    return cells[cell(static_cast<std::size_t>(std::find(known.begin(), known.end(), where) - known.begin()), layers)];
+  }
+  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const { return model.transfer(boundary, from, to); }
+};
+
+// GPT-39B in 146 layers on 32 V100 and 32 A100.
+void gpt39b(benchmark::State& state, warmup_rule rule) {
+  const int size = static_cast<int>(state.range(0));
+  const auto hardware = two_types(4);
+  const analytic_cost_model costs(hardware, gpt_chain(146, 8192), trained(size, static_cast<recomputation>(state.range(1))));
+  plan_with(state, hardware, costs, with(128, size, rule));
+}
+
+void gpt39b_intervals(benchmark::State& state, warmup_rule rule) {
+  const int size = static_cast<int>(state.range(0));
+  const auto hardware = two_types(4);
+  const analytic_cost_model model(hardware, gpt_chain(146, 8192), trained(size, static_cast<recomputation>(state.range(1))));
+  plan_with(state, hardware, interval_costs(hardware, model), with(128, size, rule));
+}
+
+// 1024 layers on 1024 devices of four types; a hidden size of 8192 makes 277, one of 12288 makes 620 billion parameters.
+void large(benchmark::State& state, warmup_rule rule) {
+  const int size = static_cast<int>(state.range(2));
+  const auto hardware = four_types(32);
+  const analytic_cost_model costs(hardware, gpt_chain(1024, static_cast<int>(state.range(0))), trained(size, recomputation::full));
+  plan_with(state, hardware, costs, with(static_cast<int>(state.range(1)), size, rule));
+}
+
+// A model whose weights, gradients and optimizer states fill a quarter of the cluster's memory.
+void growth(benchmark::State& state, cluster (*make)(int)) {
+  const int layers = static_cast<int>(state.range(0));
+  const auto one = make(1);
+  const auto hardware = make(static_cast<int>(state.range(1)) / one.device_count());
+  double memory = 0;
+  for (const auto& s : hardware.subclusters) memory += static_cast<double>(s.device.memory_bytes) * s.device_count();
+  const int hidden = static_cast<int>(std::sqrt(memory / 4 / 16 / (4.0 * layers)) / 1024 + 1) * 1024;
+  constexpr int size = 4;
+  const analytic_cost_model costs(hardware, gpt_chain(layers, hidden), trained(size, recomputation::full));
+  plan_with(state, hardware, costs, with(128, size, warmup_rule::h1f1b));
+}
+
+// The recurrence as its paper has it (HARP Eq. 13-19): one t_max after the other, every cut looked at, one count per state, all devices in use.
+// Without the paper's number of stages in the state, which changes nothing, and with its stop when t_max alone is too long.
+double textbook(const cluster& hardware, const analytic_cost_model& costs, int microbatches) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  const int layers = costs.layer_count();
+  struct option {
+    placement where;
+    std::vector<stage_cost> cost;  // by first * (layers + 1) + last
+  };
+  const auto cell = [&](int first, int last) { return static_cast<std::size_t>(first * (layers + 1) + last); };
+  std::vector<std::vector<option>> options;  // by subcluster
+  std::vector<double> times;
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+    auto& own = options.emplace_back();
+    for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+      for (const auto& where : costs.placements(mesh)) {
+        auto& o = own.emplace_back(option{where, std::vector<stage_cost>(cell(layers, layers) + 1)});
+        for (int first = 0; first < layers; ++first) {
+          stage_cost sum;
+          for (int last = first + 1; last <= layers; ++last) {
+            o.cost[cell(first, last)] = sum += costs.layer(last - 1, where);
+            times.push_back(sum.total_s());
+          }
+        }
+      }
+  }
+  std::sort(times.begin(), times.end());
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+
+  const int devices = hardware.device_count();
+  struct state {
+    double latency;
+    int warmup;
+  };
+  std::vector<state> best(static_cast<std::size_t>((layers + 1) * (devices + 1)));
+  const auto at = [&](int layer, int used) -> state& { return best[static_cast<std::size_t>(layer * (devices + 1) + used)]; };
+  double least = none;
+  for (const double t_max : times) {
+    if ((microbatches - 1) * t_max >= least) break;
+    std::fill(best.begin(), best.end(), state{none, 0});
+    at(layers, 0) = {0, 0};
+    int before = 0;  // devices of the subclusters behind; the last one of the cluster ends the pipeline
+    for (int k = static_cast<int>(hardware.subclusters.size()) - 1; k >= 0; --k) {
+      const auto& s = hardware.subclusters[static_cast<std::size_t>(k)];
+      for (int used = before + 1; used <= before + s.device_count(); ++used)
+        for (int first = layers - 1; first >= 0; --first)
+          for (const auto& o : options[static_cast<std::size_t>(k)]) {
+            const int left = used - o.where.mesh.device_count();
+            if (left < before) continue;
+            for (int last = first + 1; last <= layers; ++last) {
+              const auto& next = at(last, left);
+              const auto& cost = o.cost[cell(first, last)];
+              if (next.latency == none || cost.total_s() > t_max) continue;
+              const int behind = left == before ? k + 1 : k;
+              const double c = last == layers ? 0 : costs.transfer(last - 1, o.where, {{behind, 1, 1}, {}});
+              if (c > t_max) continue;
+              const int warmup = last == layers ? 1 : next.warmup + h1f1b_step(c, t_max);
+              const double memory = static_cast<double>(cost.weight_bytes) + static_cast<double>(warmup) * static_cast<double>(cost.activation_bytes);
+              const double latency = next.latency + cost.total_s() + 2 * c;
+              if (memory <= static_cast<double>(s.device.memory_bytes) && latency < at(first, used).latency) at(first, used) = {latency, warmup};
+            }
+          }
+      before += s.device_count();
+    }
+    least = std::min(least, at(0, devices).latency + (microbatches - 1) * t_max);
+  }
+  return least;
+}
+
+// GPT of 2.6 billion parameters in 66 layers on 8 V100 and two nodes of 2 A100, with memory to spare.
+struct small_case {
+  cluster hardware = [] {
+    auto v100 = nodes_of_8("v100", "V100-SXM2-32GB", 1, 1200, 200);
+    auto a100 = nodes_of_8("a100", "A100-SXM4-40GB", 2, 2400, 200);
+    a100.devices_per_node = 2;
+    return joined({std::move(v100), std::move(a100)});
+  }();
+  analytic_cost_model costs{hardware, make_chain(gpt({.layers = 64, .hidden = 1792, .heads = 16, .vocab = 51200, .sequence = 1024})),
+                            trained(4, recomputation::full)};
+  interop_options options{.microbatches = 64, .microbatch_size = 4, .use_all_devices = true, .order = subcluster_order::as_given, .near_tie = 0};
+};
+
+void small_textbook(benchmark::State& state) {
+  const small_case c;
+  double objective = 0;
+  for (auto _ : state) objective = textbook(c.hardware, c.costs, c.options.microbatches);
+  const auto found = interop_dp(c.hardware, c.costs, c.options);
+  state.counters["objective"] = objective;
+  if (!found || std::abs(found->evidence.objective_s - objective) > 1e-9 * objective) state.SkipWithError("interop_dp finds another objective");
+}
+
+void small_interop_dp(benchmark::State& state) {
+  const small_case c;
+  plan_with(state, c.hardware, c.costs, c.options);
+}
+
+void realistic(benchmark::internal::Benchmark* b) {
+  b->ArgsProduct({{1, 2, 4, 8}, {0, 2}})->ArgNames({"samples", "recompute"})->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK_CAPTURE(gpt39b, h1f1b, warmup_rule::h1f1b)->Apply(realistic);
+BENCHMARK_CAPTURE(gpt39b, exact, warmup_rule::exact)->Apply(realistic);
+BENCHMARK_CAPTURE(gpt39b, 1f1b, warmup_rule::one_f_one_b)->Apply(realistic);
+BENCHMARK_CAPTURE(gpt39b, eager, warmup_rule::eager)->Apply(realistic);
+BENCHMARK_CAPTURE(gpt39b_intervals, h1f1b, warmup_rule::h1f1b)->Apply(realistic);
+BENCHMARK_CAPTURE(gpt39b_intervals, exact, warmup_rule::exact)->Apply(realistic);
+
+BENCHMARK_CAPTURE(large, h1f1b, warmup_rule::h1f1b)
+    ->ArgsProduct({{4096, 8192, 12288}, {128, 256, 512}, {1, 8}})
+    ->ArgNames({"hidden", "microbatches", "samples"})
+    ->Unit(benchmark::kMillisecond);
+
+void grid(benchmark::internal::Benchmark* b) {
+  b->ArgsProduct({{128, 256, 512, 1024}, {32, 64, 128, 256, 512, 1024}})->ArgNames({"layers", "devices"})->Unit(benchmark::kMillisecond);
+}
+BENCHMARK_CAPTURE(growth, two_subclusters, two_types)->Apply(grid);
+BENCHMARK_CAPTURE(growth, four_subclusters, four_types)->Apply(grid);
+
+BENCHMARK(small_textbook)->Unit(benchmark::kMillisecond);
+BENCHMARK(small_interop_dp)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that README.md and docs/*.md tell the truth: usage check.py CASE SOURCE BUILD CXX INCLUDES.
+
+cpp       every ```cpp block compiles without a warning; a program (it has a main) also runs, and prints the ```text block that
+          follows it, if one does. Other blocks are declarations, or statements if they begin with "// ...".
+json      every ```json block is accepted by the reader of its format.
+console   every "$ command" of a ```console block prints what stands below it; a line "..." stands for any lines.
+          The name behind ```json is the file that the commands find; all blocks of a page share one folder.
+cmake     the ```cmake blocks of README.md build its first program.
+links     every relative link and #anchor leads somewhere.
+examples  the example programs print what they are there to show.
+"""
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+case, source, build, cxx, includes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5]
+pages = [source / "README.md", *sorted((source / "docs").glob("*.md"))]
+commands = build / "examples"
+flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror"]
+for directory in set(includes.split("|")) - {"", "/usr/include"}:
+    flags += ["-I" if Path(directory).is_relative_to(source) else "-isystem", directory]
+failures = 0
+
+
+def fail(where, what):
+    global failures
+    failures += 1
+    print(f"{where}: {what}")
+
+
+def blocks(page):
+    """(line, language, name, text) of every fenced block."""
+    found, text = [], page.read_text()
+    for m in re.finditer(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", text, re.M | re.S):
+        found.append((text.count("\n", 0, m.start()) + 1, m[1], m[2].strip(), m[3]))
+    return found
+
+
+def compare(where, expected, printed):
+    """Lines must agree; "..." stands for any number of lines."""
+    pattern = "\n".join(r"(?:.*\n)*?.*" if line.strip() == "..." else re.escape(line.rstrip()) for line in expected)
+    lines = [line.rstrip() for line in printed]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not re.fullmatch(pattern, "\n".join(lines)):
+        fail(where, "prints something else:\n" + "\n".join(difflib.unified_diff(expected, lines, "shown", "printed", lineterm="")))
+
+
+def workplace(page):
+    """A folder with the files of a page, and those of the tree that its commands and programs name."""
+    folder = Path(tempfile.mkdtemp(prefix="hetsched_docs_"))
+    (folder / "examples").symlink_to(source / "examples")
+    for _, language, name, text in blocks(page):
+        if language == "json" and name:
+            (folder / name).write_text(text)
+    return folder
+
+
+def shell(script, folder):
+    path = f"{commands}:{os.environ['PATH']}"
+    ran = subprocess.run(["bash", "-c", script], cwd=folder, env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT)
+    return ran.returncode, ran.stdout
+
+
+def check_program(where, text, expected, folder):
+    """Compiles a program and runs it; without a folder it is only compiled."""
+    name = Path(tempfile.mkdtemp(dir=folder)) / "program"
+    code = name.with_suffix(".cpp")
+    code.write_text(text)
+    built = subprocess.run([cxx, *flags, *(["-o", name] if folder else ["-fsyntax-only"]), code], text=True, capture_output=True)
+    if built.returncode != 0:
+        fail(where, "does not compile:\n" + built.stderr)
+    elif folder:
+        status, output = shell(str(name), folder)
+        if status != 0:
+            fail(where, f"ends with status {status}:\n{output}")
+        if expected is not None:
+            compare(where, expected.splitlines(), output.splitlines())
+    shutil.rmtree(name.parent)
+
+
+def check_cpp():
+    programs, folders, count = [], [], 0
+    fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n"
+    for page in pages:
+        folders.append(folder := workplace(page))
+        found = blocks(page)
+        for (line, language, _, text), following in zip(found, [*found[1:], (0, "", "", "")]):
+            if language != "cpp":
+                continue
+            count += 1
+            here = f'#line {line + 1} "{page.name}"\n'
+            if "int main(" in text:
+                programs.append((f"{page.name}:{line}", here + text, following[3] if following[1] == "text" else None, folder))
+            elif text.startswith("// ..."):
+                fragments += f"void fragment{count}();\nvoid fragment{count}() {{\n{here}{text}}}\n"
+            else:
+                fragments += f"namespace fragment{count} {{\n{here}{text}}}\n"
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda job: check_program(*job), [("fragments", fragments, None, None), *programs]))
+    drawn = [f / "timeline.svg" for f in folders if (f / "timeline.svg").exists()]
+    if len(drawn) != 1 or drawn[0].read_text() != (source / "docs/timeline.svg").read_text():
+        fail("docs/timeline.svg", "is not what the program in the docs draws")
+    return count, folders
+
+
+def check_json():
+    count, folders = 0, []
+    for page in pages:
+        folders.append(folder := workplace(page))
+        for line, language, name, text in blocks(page):
+            if language != "json":
+                continue
+            count += 1
+            file = folder / (name or "unnamed.json")
+            file.write_text(text)
+            ran = subprocess.run([build / "tests/docs/hetsched_read_json", file], text=True, capture_output=True)
+            if ran.returncode != 0:
+                fail(f"{page.name}:{line}", ran.stderr)
+    return count, folders
+
+
+def quickstart(folder):
+    """The commands of quickstart.sh behind the build."""
+    script = (source / "examples/quickstart.sh").read_text()
+    _, _, rest = script.partition("exit 3; }\n")
+    (folder / "quickstart-out").mkdir(exist_ok=True)
+    (folder / "build").mkdir(exist_ok=True)
+    return 'set -e; echo "Building the commands (about a minute); the log is build/quickstart/log.txt"\n' + \
+        f"build='{build}' out=quickstart-out data=examples/data\n" + rest
+
+
+def check_console():
+    count, folders = 0, []
+    for page in pages:
+        folders.append(folder := workplace(page))
+        for line, language, _, text in blocks(page):
+            if language != "console":
+                continue
+            status = 0
+            for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
+                where = f"{page.name}:{line}: {command}"
+                shown = shown.rstrip().splitlines()
+                count += 1
+                if command == "bash tests/run.sh":
+                    if not re.fullmatch(r"\d+ passed, 0 failed(, \d+ skipped)?", shown[-1]):
+                        fail(where, "ends with something else")
+                    continue
+                script = quickstart(folder) if command == "bash examples/quickstart.sh" else command
+                status, output = shell(f"(exit {status}); {script}", folder)
+                compare(where, shown, output.splitlines())
+    return count, folders
+
+
+def check_cmake():
+    page = source / "README.md"
+    folder = workplace(page)
+    program = next(text for _, language, _, text in blocks(page) if language == "cpp")
+    found = [text for _, language, _, text in blocks(page) if language == "cmake"]
+    install = ["cmake", "--install", build, "--prefix", folder / "prefix"]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    for i, text in enumerate(found):
+        project = folder / f"project{i}"
+        project.mkdir()
+        (project / "hetsched").symlink_to(source)
+        (project / "main.cpp").write_text(program)
+        (project / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(demo LANGUAGES CXX)\nadd_executable(trainer main.cpp)\n" + text)
+        configure = f"cmake -S . -B build -DCMAKE_CXX_COMPILER='{cxx}' -DCMAKE_PREFIX_PATH='{folder}/prefix'"
+        status, output = shell(f"{configure} && cmake --build build && cd '{folder}' && '{project}/build/trainer'", project)
+        if status != 0:
+            fail(f"README.md: cmake block {i + 1}", output)
+    return len(found), [folder]
+
+
+def anchors(page):
+    """GitHub's names of the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def check_links():
+    count = 0
+    for page in pages:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            if "://" in target:
+                continue
+            count += 1
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists():
+                fail(page.name, f"leads nowhere: {target}")
+            elif anchor and anchor not in anchors(file):
+                fail(page.name, f"no such heading: {target}")
+    return count, []
+
+
+def check_examples():
+    def run(name):
+        status, output = shell(name, source)
+        if status != 0:
+            fail(name, f"ends with status {status}:\n{output}")
+        return output
+
+    planned = run("own-cost-model")
+    if "fused pairs cut apart: 0" not in planned or not all(f"x {name}" in planned for name in ("a100", "t4")):
+        fail("own-cost-model", "should use both kinds of machine and cut no fused pair:\n" + planned)
+
+    compared = run("compare-warmups")
+    rows = {m[1].strip(): [float(x) for x in m[2].split()]
+            for m in re.finditer(r"^(.+?)((?:\s+[\d.]+){4}) %$", compared, re.M)}
+    try:
+        period, makespan, in_flight, bubble = zip(*(rows[name] for name in ("exact", "h1f1b, tolerance 0", "1f1b", "exact, at most 10")))
+        holds = period[0] == period[1] == 1 < period[3] < period[2] and in_flight[3] < in_flight[0] < in_flight[1] and \
+            min(makespan) >= 1 and bubble[0] < bubble[2]
+    except KeyError:
+        holds = False
+    if not holds:
+        fail("compare-warmups", "exact warm-ups should reach the best period with fewer microbatches in flight:\n" + compared)
+    return 2, []
+
+
+count, folders = {"cpp": check_cpp, "json": check_json, "console": check_console, "cmake": check_cmake, "links": check_links,
+                  "examples": check_examples}[case]()
+for used in folders:
+    shutil.rmtree(used)
+print(f"{count} checked, {failures} wrong")
+sys.exit(failures > 0 or count == 0)

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/plan/interop_dp.hpp>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/runtime/thread_executor.hpp>
+
+#include "random_instance.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+TEST_CASE("[threads] the same plan, evidence and refusal for every number of threads") {
+  random_source random(2001);
+  int feasible = 0;
+  for (int n = 0; n < 12; ++n) {
+    CAPTURE(n);
+    const bool by_degrees = n % 2 == 0;
+    auto given = random_instance(random, {.layers = 16, .subclusters = 4, .devices = 4, .prices_by_degrees = by_degrees});
+    given.options.near_tie = n % 3 == 0 ? 0.01 : 0;
+    given.options.warmup = n % 4 == 0 ? warmup_rule::exact : n % 10 == 1 ? warmup_rule::eager : warmup_rule::h1f1b;
+    INFO(text(given));
+    const auto check = [&](const auto& costs) {
+      const auto alone = interop_dp(given.hardware, costs, given.options);
+      feasible += alone.has_value();
+      for (const int threads : {1, 2, 3, 8}) {
+        CAPTURE(threads);
+        auto options = given.options;
+        options.parallel = thread_executor(threads);
+        const auto together = interop_dp(given.hardware, costs, options);
+        REQUIRE(together.has_value() == alone.has_value());
+        if (alone)
+          REQUIRE(*together == *alone);
+        else
+          REQUIRE(together.why_not().reason == alone.why_not().reason);
+      }
+    };
+    check(additive_costs{given.costs});
+    check(opaque_costs{given.costs});
+  }
+  CHECK(feasible >= 10);
+}

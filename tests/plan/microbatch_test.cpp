@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/plan/microbatch.hpp>
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/analytic.hpp>
+#include <hetsched/model/families.hpp>
+#include <hetsched/plan/interop_dp.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+outcome<plan> of_rate(double samples_per_s, int size) {
+  plan p;
+  p.predicted.samples_per_s = samples_per_s;
+  p.pipelines = {{1, size, {}}};
+  return p;
+}
+
+int chosen(const outcome<plan>& p) {
+  REQUIRE(p);
+  return p->pipelines.front().microbatch_size;
+}
+
+outcome<plan> refuse(refusal::kind why, const std::string& reason) { return refusal{why, reason}; }
+
+}  // namespace
+
+TEST_CASE("tries the powers of two that divide the batch, and no others") {
+  const std::map<int, std::vector<std::pair<int, int>>> expected{
+      {1, {{1, 1}}}, {7, {{1, 7}}}, {8, {{1, 8}, {2, 4}, {4, 2}, {8, 1}}}, {12, {{1, 12}, {2, 6}, {4, 3}}},
+      {1 << 30, {}}};
+  for (const auto& [batch, sizes] : expected) {
+    CAPTURE(batch);
+    std::vector<std::pair<int, int>> tried;
+    (void)best_microbatch_size(batch, [&](int size, int microbatches) {
+      tried.emplace_back(size, microbatches);
+      return of_rate(1, size);
+    });
+    if (batch == 1 << 30) {
+      REQUIRE(tried.size() == 31);  // the largest power of two of an int, too
+      CHECK(tried.back() == std::pair{1 << 30, 1});
+    } else {
+      CHECK(tried == sizes);
+    }
+  }
+}
+
+TEST_CASE("takes the fastest, the smaller of equals") {
+  std::map<int, double> rate{{1, 5}, {2, 9}, {4, 9}, {8, 7}};
+  const auto plan_for = [&](int size, int) { return of_rate(rate[size], size); };
+  CHECK(chosen(best_microbatch_size(8, plan_for)) == 2);
+  rate[8] = 10;
+  CHECK(chosen(best_microbatch_size(8, plan_for)) == 8);
+  rate[1] = 11;
+  CHECK(chosen(best_microbatch_size(8, plan_for)) == 1);
+}
+
+TEST_CASE("sizes without a plan are passed over; with none at all, the reason for size 1") {
+  const auto found = best_microbatch_size(
+      8, [](int size, int) { return size == 4 ? of_rate(1, size) : refuse(refusal::kind::infeasible, "size " + std::to_string(size)); });
+  CHECK(chosen(found) == 4);
+  const auto none =
+      best_microbatch_size(8, [](int size, int) { return refuse(refusal::kind::infeasible, "size " + std::to_string(size)); });
+  REQUIRE(!none);
+  CHECK(none.why_not().why == refusal::kind::infeasible);
+  CHECK(none.why_not().reason == "size 1");
+}
+
+TEST_CASE("ends where it is stopped, with what there is") {
+  int calls = 0;
+  const auto kept = best_microbatch_size(8, [&](int size, int) {
+    ++calls;
+    return size == 1 ? of_rate(1, size) : refuse(refusal::kind::stopped, "stopped");
+  });
+  CHECK(chosen(kept) == 1);
+  CHECK(calls == 2);
+  const auto nothing = best_microbatch_size(8, [](int, int) { return refuse(refusal::kind::stopped, "stopped"); });
+  REQUIRE(!nothing);
+  CHECK(nothing.why_not().why == refusal::kind::stopped);
+}
+
+TEST_CASE("a batch below 1 is bad input") {
+  const auto never_called = [](int, int) -> outcome<plan> { throw std::logic_error("called"); };
+  CHECK_THROWS_AS((void)best_microbatch_size(0, never_called), input_error);
+  CHECK_THROWS_AS((void)best_microbatch_size(-4, never_called), input_error);
+}
+
+TEST_CASE("with the planner: the best of all sizes tried one by one") {
+  cluster hardware;
+  for (const char* device : {"V100-SXM2-32GB", "A100-SXM4-40GB"}) {
+    subcluster s;
+    s.name = device;
+    s.device = *find_device(device);
+    s.devices_per_node = 2;
+    s.intra_node = s.inter_node = {5e-6, 100e9};
+    hardware.subclusters.push_back(s);
+  }
+  hardware.links = {{0, 1, {50e-6, gbit_per_s(10)}}};
+  const auto chain = make_chain(gpt({.layers = 12, .hidden = 1024, .heads = 16}));
+  std::vector<double> rates;
+  const auto plan_for = [&](int size, int microbatches) {
+    analytic_options costs;
+    costs.microbatch_size = size;
+    interop_options options;
+    options.microbatches = microbatches;
+    options.microbatch_size = size;
+    auto found = interop_dp(hardware, analytic_cost_model(hardware, chain, costs), options);
+    rates.push_back(found ? found->predicted.samples_per_s : 0);
+    return found;
+  };
+  const auto best = best_microbatch_size(64, plan_for);
+  REQUIRE(best);
+  REQUIRE(rates.size() == 7);
+  CHECK(best->predicted.samples_per_s == *std::max_element(rates.begin(), rates.end()));
+  CHECK(best->microbatches * best->pipelines.front().microbatch_size == 64);
+  // Neither end wins: one sample is slow to compute, 64 leave no pipeline.
+  CHECK(rates.front() < best->predicted.samples_per_s);
+  CHECK(rates.back() < best->predicted.samples_per_s);
+}
