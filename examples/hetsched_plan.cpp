@@ -115,8 +115,12 @@ outcome<plan> search(const arguments& given, const cluster& hardware, const mode
   return best;
 }
 
-/// Devices without a stage, by subcluster: "3 of 12 in use (idle: 4 v100, 5 a100)".
-std::string device_use(const cluster& hardware, const plan& p) {
+struct device_use_text {
+  std::string used, idle;
+};
+
+/// "3 of 12 in use", and the devices without a stage by subcluster: "idle: 4 v100, 5 a100".
+device_use_text device_use(const cluster& hardware, const plan& p) {
   std::map<int, int> used;
   int total = 0;
   for (const auto& line : p.pipelines)
@@ -130,8 +134,8 @@ std::string device_use(const cluster& hardware, const plan& p) {
     if (used[i] < s.device_count())
       idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
   }
-  return std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use" +
-         (idle.empty() ? "" : " (idle: " + idle + ")");
+  return {std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use",
+          idle.empty() ? "" : "idle: " + idle};
 }
 
 std::string summary(const cluster& hardware, const plan& p) {
@@ -140,8 +144,7 @@ std::string summary(const cluster& hardware, const plan& p) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
     const auto& s = line.stages[i];
-    rows.push_back({std::to_string(i), layers_text(s.layers),
-                    devices_text(s, hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].name),
+    rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, subcluster_of(hardware, s.where.mesh).name),
                     degrees_text(s.where.degrees), std::to_string(s.warmup), format_seconds(s.forward_s),
                     format_seconds(s.backward_s), i + 1 < line.stages.size() ? format_seconds(s.transfer_s) : "-",
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
@@ -152,7 +155,8 @@ std::string summary(const cluster& hardware, const plan& p) {
           "\n";
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
-  figures.push_back({"devices", device_use(hardware, p), ""});
+  const auto devices = device_use(hardware, p);
+  figures.push_back({"devices", devices.used, devices.idle});
   figures.push_back({"search", p.evidence.complete ? "complete" : "stopped early",
                      "objective " + format_seconds(p.evidence.objective_s) + ", no plan below " +
                          format_seconds(p.evidence.objective_bound_s)});
@@ -183,13 +187,14 @@ int plan_command(const arguments& given) {
     auto played = simulate(to_pipeline(line), one_f_one_b(warmups(line), line.microbatches));
     if (!given.trace.empty()) files.add(given.trace, chrome_trace(played.timeline));
     if (!given.report.empty()) {
+      const auto devices = device_use(hardware, best);
       report page;
       page.title = "Training plan";
       page.summary = given.model + " on " + given.cluster + " (" +
                      (given.profile.empty() ? "analytic costs" : "measured costs of " + given.profile) +
                      "): " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) +
-                     " per iteration, schedule " + best.schedule + ", planner " + best.planner +
-                     ". Devices: " + device_use(hardware, best) + ".";
+                     " per iteration, schedule " + best.schedule + ", planner " + best.planner + ". Devices: " + devices.used +
+                     (devices.idle.empty() ? "." : ", " + devices.idle + ".");
       page.figures = prediction_figures(best.predicted);
       for (auto& figure : simulation_figures(played)) page.figures.push_back(std::move(figure));
       page.sections.push_back(

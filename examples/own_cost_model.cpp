@@ -25,7 +25,7 @@ struct network {
 };
 
 const hetsched::subcluster& machine(const network& net, const hetsched::placement& where) {
-  return net.machines.subclusters[static_cast<std::size_t>(where.mesh.subcluster)];
+  return subcluster_of(net.machines, where.mesh);
 }
 
 int layer_count(const network& net) { return static_cast<int>(net.modules.size()); }

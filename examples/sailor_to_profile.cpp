@@ -60,7 +60,8 @@ class csv_reader {
                        .count = count(cells[5], 1),
                        .forward_s = number<double>(cells[6]),
                        .backward_s = number<double>(cells[7])});
-      if (!(found.back().forward_s >= 0 && found.back().backward_s >= 0 && found.back().forward_s + found.back().backward_s < 1e6))
+      if (!(found.back().forward_s >= 0 && found.back().backward_s >= 0 &&
+            found.back().forward_s + found.back().backward_s < 1e6))
         fail("expected times from 0 to 1e6 seconds");
     }
     return found;
@@ -81,7 +82,8 @@ class csv_reader {
 
   [[nodiscard]] int count(std::string_view cell, int least) const {
     const int value = number<int>(cell);
-    if (value < least || value > max_layers) fail("found " + std::string(cell) + ", expected a count from " + std::to_string(least));
+    if (value < least || value > max_layers)
+      fail("found " + std::string(cell) + ", expected a count from " + std::to_string(least));
     return value;
   }
 
@@ -131,24 +133,28 @@ profile convert(const arguments& given) {
     entry.backward_s.insert(entry.backward_s.end(), static_cast<std::size_t>(r.count), r.backward_s);
   }
   if (result.entries.empty())
-    throw input_error(given.csv + ": no rows of " + given.measured_model + " at microbatch size " + std::to_string(given.microbatch_size) + " on these devices");
+    throw input_error(given.csv + ": no rows of " + given.measured_model + " at microbatch size " +
+                      std::to_string(given.microbatch_size) + " on these devices");
   for (const auto& entry : result.entries)
     if (entry.forward_s.size() != layers)
-      throw input_error(given.csv + ": " + std::to_string(entry.forward_s.size()) + " layers on " + entry.device + ", but " + given.model + " has " +
-                        std::to_string(layers) + " (embedding, blocks, head)");
+      throw input_error(given.csv + ": " + std::to_string(entry.forward_s.size()) + " layers on " + entry.device + ", but " +
+                        given.model + " has " + std::to_string(layers) + " (embedding, blocks, head)");
   return result;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Turns measured layer times (CSV) into a profile.json; memory and boundaries come from the model.", "sailor-to-profile");
+  CLI::App app("Turns measured layer times (CSV) into a profile.json; memory and boundaries come from the model.",
+               "sailor-to-profile");
   arguments given;
   app.add_option("--csv", given.csv, "rows model,gpu,mbs,tp,first_layer,num_identical_layers,fwd_s,bwd_s,update_s")->required();
   app.add_option("--measured-model", given.measured_model, "the model's name in the CSV")->required();
   app.add_option("--model", given.model, "model.json: the same model, with as many blocks")->required();
   app.add_option("--gpu", given.gpus, "GPU=DEVICE: a name in the CSV and the device that it is; may be repeated")->required();
-  app.add_option("--microbatch-size", given.microbatch_size, "which rows to take")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--microbatch-size", given.microbatch_size, "which rows to take")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_option("--out", given.out, "profile.json to write")->required();
   return command::run(app, argc, argv, [&] {
     command::outputs files;

@@ -50,7 +50,7 @@ TEST_CASE("costs come from the entry of the shape, and a stage is the sum of its
   CHECK(model.placements({0, 1, 1}).empty());
   CHECK(model.placements({1, 1, 2}).empty());
   CHECK_THROWS_AS((void)model.layer(0, {{0, 1, 2}, {2, 1, 1}}), input_error);
-  CHECK(update(model, {0, 2}, where) == 0);
+  CHECK(cost_of::update(model, {0, 2}, where) == 0);
 }
 
 TEST_CASE("a device's entry serves every subcluster of that device that has the shape") {

@@ -109,10 +109,10 @@ additive_costs plain_costs(const cluster& hardware, int layers, double forward_s
 
 }  // namespace
 
-TEST_CASE("random instances equal the brute force: H-1F1B") { compare_many(1001, 2000, warmup_rule::h1f1b); }
-TEST_CASE("random instances equal the brute force: exact warm-ups") { compare_many(1002, 1000, warmup_rule::exact); }
-TEST_CASE("random instances equal the brute force: 1F1B") { compare_many(1003, 500, warmup_rule::one_f_one_b); }
-TEST_CASE("random instances equal the brute force: Eager-1F1B") { compare_many(1004, 500, warmup_rule::eager); }
+TEST_CASE("random instances equal the brute force: H-1F1B") { compare_many(1001, 5000, warmup_rule::h1f1b); }
+TEST_CASE("random instances equal the brute force: exact warm-ups") { compare_many(1002, 4000, warmup_rule::exact); }
+TEST_CASE("random instances equal the brute force: 1F1B") { compare_many(1003, 1000, warmup_rule::one_f_one_b); }
+TEST_CASE("random instances equal the brute force: Eager-1F1B") { compare_many(1004, 1000, warmup_rule::eager); }
 
 TEST_CASE("models that are not additive, and such that do not say so, equal the brute force") {
   compare_many(1011, 500, warmup_rule::h1f1b, {}, costs_as::intervals);

@@ -172,11 +172,13 @@ inline instance random_instance(random_source& random, const instance_limits& li
   const int subclusters = random.integer(random.integer(0, 4) == 0 ? 1 : limits.subclusters, limits.subclusters);
   for (int k = 0; k < subclusters; ++k) made.hardware.subclusters.push_back(random_subcluster(random, k, limits.devices));
 
+  // Every third instance is all activations, with slow links inside too: there the warm-ups decide.
+  const bool deep = random.integer(0, 2) == 0;
   std::vector<double> work, weight, activation;
   double total_weight = 0, total_activation = 0, total_work = 0;
   for (int l = 0; l < layers; ++l) {
     work.push_back(random.integer(0, 15) == 0 ? 0 : random.uniform(0.2, 2));
-    weight.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, 1e6));
+    weight.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, deep ? 2e4 : 1e6));
     activation.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, 5e5));
     total_work += work.back();
     total_weight += weight.back();
@@ -188,7 +190,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
   for (int k = 0; k < subclusters; ++k) {
     const auto& s = made.hardware.subclusters[static_cast<std::size_t>(k)];
     devices += s.device_count();
-    const double speed = random.uniform(0.5, 2.5), scaling = random.uniform(0.4, 1);
+    const double speed = random.uniform(0.5, 2.5), scaling = deep ? random.uniform(-0.3, 0.7) : random.uniform(0.4, 1);
     fastest = std::max(fastest, speed);
     const int first_class = costs.classes;
     for (const auto& mesh : submeshes(s, k)) {
@@ -224,7 +226,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
   for (int from = 0; from < costs.classes; ++from)
     for (int to = 0; to < costs.classes; ++to) {
       const bool inside = subcluster_of[static_cast<std::size_t>(from)] == subcluster_of[static_cast<std::size_t>(to)];
-      const double pace = inside ? random.uniform(0, 0.4) : random.uniform(0.5, 1);
+      const double pace = inside ? random.uniform(0, deep ? 1 : 0.4) : random.uniform(0.5, 1);
       for (int b = 0; b + 1 < layers; ++b)
         costs.price(from, to, b) =
             !inside && cut_off ? std::numeric_limits<double>::infinity() : time(reach * pace * volume[static_cast<std::size_t>(b)]);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
@@ -91,6 +93,12 @@ inline constexpr catalogue_row catalogue_rows[] = {
   for (const auto& d : device_catalogue())
     if (d.name == name) return d;
   return std::nullopt;
+}
+
+/// As find_device, but throws input_error for a name that the catalogue does not have.
+[[nodiscard]] inline device catalogue_device(std::string_view name) {
+  if (auto found = find_device(name)) return *std::move(found);
+  throw input_error("the catalogue has no device \"" + std::string(name) + "\" (docs/devices.md lists its names)");
 }
 
 }  // namespace hetsched

@@ -24,12 +24,12 @@ struct link {
 
 /// Equal nodes of equal devices with one interconnect.
 struct subcluster {
-  std::string name;
-  hetsched::device device;
+  std::string name{};
+  hetsched::device device{};
   int nodes = 1;
   int devices_per_node = 1;
-  link intra_node;
-  link inter_node;
+  link intra_node{};  ///< between devices of a node
+  link inter_node{};  ///< between nodes; not used where there is one
 
   [[nodiscard]] int device_count() const { return nodes * devices_per_node; }
   friend bool operator==(const subcluster&, const subcluster&) = default;
@@ -53,8 +53,8 @@ struct device_id {
 
 /// All the hardware there is.
 struct cluster {
-  std::vector<subcluster> subclusters;
-  std::vector<cross_link> links;  ///< a pair without one cannot exchange data
+  std::vector<subcluster> subclusters{};
+  std::vector<cross_link> links{};  ///< a pair without one cannot exchange data
 
   [[nodiscard]] int device_count() const {
     int count = 0;
@@ -87,5 +87,15 @@ struct cluster {
 
   friend bool operator==(const cluster&, const cluster&) = default;
 };
+
+/// Adds a link between two subclusters, by name. Throws input_error for a name that the cluster does not have.
+inline void connect(cluster& c, std::string_view a, std::string_view b, const link& over) {
+  const auto position = [&](std::string_view name) {
+    const auto found = c.find(name);
+    if (!found) throw input_error("no subcluster is named " + std::string(name));
+    return *found;
+  };
+  c.links.push_back({position(a), position(b), over});
+}
 
 }  // namespace hetsched

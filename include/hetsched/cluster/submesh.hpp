@@ -17,6 +17,12 @@ struct submesh {
   friend constexpr bool operator==(submesh, submesh) = default;
 };
 
+/// The subcluster that a submesh is cut from.
+[[nodiscard]] inline const subcluster& subcluster_of(const cluster& c, const submesh& mesh) {
+  HETSCHED_EXPECTS(mesh.subcluster >= 0 && mesh.subcluster < static_cast<int>(c.subclusters.size()));
+  return c.subclusters[static_cast<std::size_t>(mesh.subcluster)];
+}
+
 /// Shapes that a stage may take in a subcluster of N nodes x M devices (HARP sec. 5.2.2):
 /// (1,1), (1,2), (1,4) ... (1,M) and (2,M) ... (N,M), ordered by device count.
 /// With several nodes of a number of devices that is no power of two, the powers that do not divide M are left out:

@@ -164,7 +164,7 @@ class analytic_cost_model {
     if (m.zero == 1 || m.zero == 2) seconds += peers.collective_s(1, parameters * m.weight_bytes);
     const double stepped = m.zero >= 1 ? parameters / peers.ranks : parameters;
     const double touched = stepped * (2.0 * m.optimizer_bytes + m.gradient_bytes + m.weight_bytes);
-    return seconds + touched / cluster_.subclusters[static_cast<std::size_t>(where.mesh.subcluster)].device.memory_bandwidth;
+    return seconds + touched / subcluster_of(cluster_, where.mesh).device.memory_bandwidth;
   }
 
  private:
@@ -184,7 +184,7 @@ class analytic_cost_model {
 
   // Groups of `ranks` ranks that lie `stride` <= devices per node apart. Those that leave their node share its link to the others.
   [[nodiscard]] ring group(const placement& where, int stride, int ranks) const {
-    const auto& s = cluster_.subclusters[static_cast<std::size_t>(where.mesh.subcluster)];
+    const auto& s = subcluster_of(cluster_, where.mesh);
     const int slots = where.mesh.devices_per_node;
     if (where.mesh.nodes == 1 || slots % (stride * ranks) == 0) return {ranks, s.intra_node};
     return {ranks, {s.inter_node.latency_s, s.inter_node.bandwidth / stride}};

@@ -15,7 +15,7 @@ namespace hetsched {
     const auto cross = c.between(from.subcluster, to.subcluster);
     return cross ? cross->transfer_s(bytes) : std::numeric_limits<double>::infinity();
   }
-  const auto& s = c.subclusters[static_cast<std::size_t>(from.subcluster)];
+  const auto& s = subcluster_of(c, from);
   return (s.nodes > 1 ? s.inter_node : s.intra_node).transfer_s(bytes);
 }
 

@@ -46,7 +46,8 @@ template <class... Arguments>
     value /= 1024;
     ++unit;
   }
-  return unit == 0 ? detail::print("%.0f B", value) : detail::print("%.*f %s", detail::decimals(std::abs(value)), value, units[unit]);
+  return unit == 0 ? detail::print("%.0f B", value)
+                   : detail::print("%.*f %s", detail::decimals(std::abs(value)), value, units[unit]);
 }
 
 /// 0.1234 as 12.3 %.
@@ -59,12 +60,14 @@ template <class... Arguments>
 
 /// Rows under a heading in aligned columns, two spaces apart; columns whose heading starts with '>' are aligned to the right.
 /// Precondition: every row has as many cells as the heading.
-[[nodiscard]] inline std::string format_table(const std::vector<std::string>& heading, const std::vector<std::vector<std::string>>& rows) {
+[[nodiscard]] inline std::string format_table(const std::vector<std::string>& heading,
+                                              const std::vector<std::vector<std::string>>& rows) {
   const auto right = [&](std::size_t c) { return !heading[c].empty() && heading[c][0] == '>'; };
   const auto title = [&](std::size_t c) { return std::string_view(heading[c]).substr(right(c) ? 1 : 0); };
   // Columns on the screen: bytes that do not continue a UTF-8 sequence.
   const auto width_of = [](std::string_view text) {
-    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
+    return static_cast<std::size_t>(
+        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
   };
   std::vector<std::size_t> width(heading.size());
   for (std::size_t c = 0; c < heading.size(); ++c) {
@@ -95,16 +98,31 @@ template <class... Arguments>
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
       default:
         if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') out += c;
     }
   }
   return out;
+}
+
+/// "gap 2.1 %": how far a time lies above a lower bound; rounding that puts it below counts as none.
+[[nodiscard]] inline std::string gap_text(double seconds, double bound_s) {
+  return "gap " + format_percent(bound_s > 0 ? std::max(0.0, seconds / bound_s - 1) : 0.0);
 }
 
 }  // namespace hetsched

@@ -52,9 +52,12 @@ namespace detail {
 [[nodiscard]] inline std::string pointer_to(const std::string& parent, std::string_view key) {
   std::string pointer = parent + '/';
   for (const char c : key) {
-    if (c == '~') pointer += "~0";
-    else if (c == '/') pointer += "~1";
-    else pointer += c;
+    if (c == '~')
+      pointer += "~0";
+    else if (c == '/')
+      pointer += "~1";
+    else
+      pointer += c;
   }
   return pointer;
 }
@@ -298,9 +301,7 @@ class json_value {
 
   /// A finite number in [low, high].
   [[nodiscard]] double number(double low = 0, double high = max_json_number) const {
-    const auto range = [&] {
-      return "a number in [" + nlohmann::json(low).dump() + ", " + nlohmann::json(high).dump() + "]";
-    };
+    const auto range = [&] { return "a number in [" + nlohmann::json(low).dump() + ", " + nlohmann::json(high).dump() + "]"; };
     if (!value_->is_number()) expected(range());
     const double value = value_->get<double>();
     if (!(value >= low && value <= high)) expected(range());
@@ -309,9 +310,8 @@ class json_value {
 
   /// A finite number above 0.
   [[nodiscard]] double positive(double high = max_json_number) const {
-    const double value = number(0, high);
-    if (!(value > 0)) expected("a number above 0");
-    return value;
+    if (value_->is_number() && !(value_->get<double>() > 0)) expected("a number above 0");
+    return number(0, high);
   }
 
   /// A whole number in [low, high]; 64.0 and 1e3 count as whole.
@@ -343,9 +343,12 @@ class json_value {
  private:
   static std::string found(const nlohmann::json& value) {
     switch (value.type()) {
-      case nlohmann::json::value_t::object: return "an object";
-      case nlohmann::json::value_t::array: return "an array of " + std::to_string(value.size());
-      default: return excerpt(value.dump());
+      case nlohmann::json::value_t::object:
+        return "an object";
+      case nlohmann::json::value_t::array:
+        return "an array of " + std::to_string(value.size());
+      default:
+        return excerpt(value.dump());
     }
   }
 
@@ -361,7 +364,8 @@ struct json_document {
 
   json_document(std::string_view text, std::string_view file_name) : file(file_name) {
     if (text.size() > max_json_bytes)
-      throw file_error(file, {}, "found " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(max_json_bytes));
+      throw file_error(file, {},
+                       "found " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(max_json_bytes));
     json_builder builder(file);
     nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
     root = builder.take();

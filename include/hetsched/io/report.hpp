@@ -171,7 +171,7 @@ svg{display:block;max-width:none}
 [[nodiscard]] inline std::vector<report_figure> prediction_figures(const prediction& p) {
   std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
   if (p.lower_bound_s > 0)
-    figures.push_back({"lower bound", format_seconds(p.lower_bound_s), "gap " + format_percent(p.iteration_s / p.lower_bound_s - 1)});
+    figures.push_back({"lower bound", format_seconds(p.lower_bound_s), gap_text(p.iteration_s, p.lower_bound_s)});
   if (p.period_s > 0) figures.push_back({"period", format_seconds(p.period_s), "per microbatch, pipeline full"});
   if (p.samples_per_s > 0) figures.push_back({"throughput", format_number(p.samples_per_s), "samples per second"});
   if (p.mfu > 0) figures.push_back({"MFU", format_percent(p.mfu), "of the peak of the devices in use"});

@@ -43,7 +43,7 @@ template <stage_cost_model Costs>
     if (i + 1 < layers.size()) s.transfer_s = cost_of::transfer(costs, layers[i].last - 1, where[i], where[i + 1]);
     s.update_s = cost_of::update(costs, layers[i], where[i]);
     s.memory_bytes = checked_add(cost.weight_bytes, checked_mul(s.warmup, cost.activation_bytes));
-    s.memory_capacity_bytes = hardware.subclusters[static_cast<std::size_t>(where[i].mesh.subcluster)].device.memory_bytes;
+    s.memory_capacity_bytes = subcluster_of(hardware, where[i].mesh).device.memory_bytes;
     result.stages.push_back(s);
   }
   return result;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -40,12 +39,8 @@ struct interop_problem {
   }
 };
 
-inline void check_cost(double value, const char* what, const std::string& where) {
-  if (!(value >= 0 && value < 1e300)) throw input_error(std::string(what) + " of " + where + " is not a finite number >= 0");
-}
-
 [[nodiscard]] inline std::string describe(const cluster& hardware, const placement& p) {
-  const auto& s = hardware.subclusters[static_cast<std::size_t>(p.mesh.subcluster)];
+  const auto& s = subcluster_of(hardware, p.mesh);
   std::string text = "subcluster " + s.name + " (" + std::to_string(p.mesh.nodes) + "x" + std::to_string(p.mesh.devices_per_node);
   const auto part = [&](int degree, const char* name) {
     if (degree > 1) text += std::string(", ") + name + " " + std::to_string(degree);
@@ -54,6 +49,17 @@ inline void check_cost(double value, const char* what, const std::string& where)
   part(p.degrees.context, "context");
   part(p.degrees.tensor, "tensor");
   return text + ")";
+}
+
+[[nodiscard]] inline std::string describe(layer_range r) {
+  return r.size() == 1 ? "layer " + std::to_string(r.first)
+                       : "layers " + std::to_string(r.first) + "-" + std::to_string(r.last - 1);
+}
+
+inline void check_cost(const stage_cost& c, const cluster& hardware, layer_range layers, const placement& where) {
+  const auto is_time = [](double seconds) { return seconds >= 0 && seconds < 1e300; };
+  if (is_time(c.forward_s) && is_time(c.backward_s) && c.weight_bytes >= 0 && c.activation_bytes >= 0) return;
+  throw input_error("the cost of " + describe(layers) + " on " + describe(hardware, where) + " is not finite, or negative");
 }
 
 /// Collects placements and prices. O(P^2 L) calls of transfer for P placements; O(C^2 L) for C classes if the model names them.
@@ -124,8 +130,7 @@ class additive_table {
       const auto& where = problem.placements[p].where;
       for (int l = 0; l < layers_; ++l) {
         const stage_cost c = cost_of::layer(costs, l, where);
-        if (!(c.total_s() >= 0 && c.total_s() < 1e300 && c.weight_bytes >= 0 && c.activation_bytes >= 0))
-          check_cost(-1, "the cost", "layer " + std::to_string(l) + " on " + describe(hardware, where));
+        check_cost(c, hardware, {l, l + 1}, where);
         row[l + 1] = {row[l].time + c.total_s(), row[l].weight + static_cast<double>(c.weight_bytes),
                       row[l].activation + static_cast<double>(c.activation_bytes)};
       }
@@ -176,9 +181,7 @@ class interval_table {
       for (int a = 0; a < layers_; ++a)
         for (int b = a + 1; b <= layers_; ++b) {
           const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
-          if (!(c.total_s() >= 0 && c.total_s() < 1e300 && c.weight_bytes >= 0 && c.activation_bytes >= 0))
-            check_cost(-1, "the cost",
-                       "layers " + std::to_string(a) + "-" + std::to_string(b - 1) + " on " + describe(hardware, where));
+          check_cost(c, hardware, {a, b}, where);
           cells_[index(static_cast<int>(p), a, b)] = {c.total_s(), static_cast<double>(c.weight_bytes),
                                                       static_cast<double>(c.activation_bytes)};
         }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -47,7 +46,7 @@ template <class Table>
   std::vector<double> breakpoints{shortest};
   for (const double c : p.transfer_s)
     for (double at : {2 * c, c / rule.epsilon}) {
-      while (at < infinity && c > rule.epsilon * at && at != 2 * c) at = std::nextafter(at, infinity);
+      while (at < infinity && c > rule.epsilon * at && at != 2 * c) at = __builtin_nextafter(at, infinity);
       if (at > shortest && at < feasible) breakpoints.push_back(at);
     }
   std::sort(breakpoints.begin(), breakpoints.end());

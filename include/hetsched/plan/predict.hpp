@@ -20,7 +20,7 @@ namespace hetsched {
   double slowest = 0, busy = 0, peak = 0;
   for (const auto& s : p.stages) slowest = std::max(slowest, s.forward_s + s.backward_s);
   for (const auto& s : p.stages) {
-    const auto& device = hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].device;
+    const auto& device = subcluster_of(hardware, s.where.mesh).device;
     const double stage_peak = s.where.mesh.device_count() * device.flops(arithmetic);
     busy += (s.forward_s + s.backward_s) * stage_peak;
     peak += slowest * stage_peak;
@@ -33,8 +33,7 @@ namespace hetsched {
   double peak = 0;
   for (const auto& pipe : p.pipelines)
     for (const auto& s : pipe.stages)
-      peak += s.where.mesh.device_count() *
-              hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].device.flops(arithmetic);
+      peak += s.where.mesh.device_count() * subcluster_of(hardware, s.where.mesh).device.flops(arithmetic);
   return peak;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -74,7 +73,7 @@ class rent_bound {
       for (const double t : device_time) sum += t;
       if (count == 1 || !(sum > 0)) break;
       for (std::size_t k = 0; k < count; ++k)
-        weight[k] *= std::exp((device_time[k] / sum - 1.0 / static_cast<double>(count)) / (1 + 0.25 * round));
+        weight[k] *= __builtin_exp((device_time[k] / sum - 1.0 / static_cast<double>(count)) / (1 + 0.25 * round));
     }
     rent_ = best;
   }

@@ -16,11 +16,6 @@ namespace hetsched::detail {
   return text;
 }
 
-[[nodiscard]] inline std::string describe_layers(layer_range r) {
-  return r.size() == 1 ? "layer " + std::to_string(r.first)
-                       : "layers " + std::to_string(r.first) + "-" + std::to_string(r.last - 1);
-}
-
 /// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the
 /// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
 /// in the way.
@@ -40,8 +35,9 @@ template <class Table, class Algebra>
       }
     }
     if (least > 0)
-      return "out of memory: " + describe_layers({l, l + 1}) + " alone needs " + in_gib(needs) + " of " + in_gib(best->capacity) +
-             " at warm-up 1 on " + describe(hardware, best->where) + ", and no placement is short of less";
+      return "out of memory: " + describe(layer_range{l, l + 1}) + " alone needs " + in_gib(needs) + " of " +
+             in_gib(best->capacity) + " at warm-up 1 on " + describe(hardware, best->where) +
+             ", and no placement is short of less";
   }
 
   const auto plan_at = [&](double factor) {
@@ -90,8 +86,8 @@ template <class Table, class Algebra>
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", (high - 1) * 100);
   return "out of memory: every device would need " + std::string(percent) + " % more; the plan that comes closest has " +
-         std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst + 1) + " of it, " +
-         describe_layers(stages[worst].layers) + " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) +
+         std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst) + " of it, " +
+         describe(stages[worst].layers) + " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) +
          " of " + in_gib(placed.capacity) + " at warm-up " + std::to_string(warmups[worst]);
 }
 

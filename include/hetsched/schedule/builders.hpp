@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -19,7 +18,7 @@ inline void validate_warmups(const std::vector<int>& warmups, int microbatches) 
   if (warmups.empty()) throw input_error("a schedule needs at least one stage");
   for (std::size_t i = 0; i < warmups.size(); ++i) {
     if (warmups[i] < 1) throw input_error("the warm-up count of stage " + std::to_string(i) + " is not at least 1");
-    if (i > 0 && std::min(warmups[i], microbatches) > warmups[i - 1])
+    if (i > 0 && warmups[i] > warmups[i - 1] && microbatches > warmups[i - 1])
       throw input_error("deadlock: stage " + std::to_string(i) + " starts " + std::to_string(warmups[i]) +
                         " forwards before its first backward, but stage " + std::to_string(i - 1) + " only " +
                         std::to_string(warmups[i - 1]));
@@ -36,7 +35,7 @@ inline void validate_warmups(const std::vector<int>& warmups, int microbatches) 
     auto& stage = result.stages.emplace_back();
     stage.reserve(2 * static_cast<std::size_t>(microbatches));
     int forward = 0;
-    while (forward < std::min(warmup, microbatches)) stage.push_back({action_kind::forward, forward++});
+    while (forward < warmup && forward < microbatches) stage.push_back({action_kind::forward, forward++});
     for (int backward = 0; backward < microbatches; ++backward) {
       stage.push_back({action_kind::backward, backward});
       if (forward < microbatches) stage.push_back({action_kind::forward, forward++});

@@ -59,4 +59,10 @@ namespace hetsched {
   return period(p, exact_warmups(p, high));
 }
 
+/// Least warm-up counts of the shortest period that memory allows: N_i <= caps[i]. Preconditions and cost as fastest_period;
+/// every cap >= 1.
+[[nodiscard]] inline std::vector<int> exact_warmups_within(const pipeline& p, const std::vector<int>& caps) {
+  return exact_warmups(p, fastest_period(p, caps));
+}
+
 }  // namespace hetsched

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -13,9 +12,9 @@ namespace hetsched {
 /// The times of one microbatch on S stages, in seconds. Stage 0 is the first in the forward direction;
 /// boundary i lies between stages i and i + 1.
 struct pipeline {
-  std::vector<double> forward_s;            ///< S
-  std::vector<double> backward_s;           ///< S
-  std::vector<double> transfer_s;           ///< S - 1: activation, downstream
+  std::vector<double> forward_s;                 ///< S
+  std::vector<double> backward_s;                ///< S
+  std::vector<double> transfer_s;                ///< S - 1: activation, downstream
   std::vector<double> gradient_transfer_s = {};  ///< S - 1, or empty: as transfer_s
 
   [[nodiscard]] int stages() const { return static_cast<int>(forward_s.size()); }
@@ -28,7 +27,7 @@ struct pipeline {
   /// Both ways over boundary i: the 2c_i of the papers.
   [[nodiscard]] double round_trip_s(int i) const { return activation_s(i) + gradient_s(i); }
   /// The dearer way over boundary i.
-  [[nodiscard]] double slower_way_s(int i) const { return std::max(activation_s(i), gradient_s(i)); }
+  [[nodiscard]] double slower_way_s(int i) const { return activation_s(i) < gradient_s(i) ? gradient_s(i) : activation_s(i); }
 
   friend bool operator==(const pipeline&, const pipeline&) = default;
 

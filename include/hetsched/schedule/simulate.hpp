@@ -190,4 +190,9 @@ struct simulation {
   return result;
 }
 
+/// The same for the 1F1B family with these warm-up counts.
+[[nodiscard]] inline simulation simulate(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
+  return simulate(p, one_f_one_b(warmups, microbatches));
+}
+
 }  // namespace hetsched

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +21,14 @@ inline constexpr double default_epsilon = 0.1;
 /// The schedule's name in files and commands: 1f1b, eager_1f1b, h1f1b, exact_1f1b.
 [[nodiscard]] constexpr std::string_view schedule_name(warmup_rule rule) {
   switch (rule) {
-    case warmup_rule::one_f_one_b: return "1f1b";
-    case warmup_rule::eager: return "eager_1f1b";
-    case warmup_rule::h1f1b: return "h1f1b";
-    case warmup_rule::exact: return "exact_1f1b";
+    case warmup_rule::one_f_one_b:
+      return "1f1b";
+    case warmup_rule::eager:
+      return "eager_1f1b";
+    case warmup_rule::h1f1b:
+      return "h1f1b";
+    case warmup_rule::exact:
+      return "exact_1f1b";
   }
   return "";
 }
@@ -44,7 +47,7 @@ inline constexpr double default_epsilon = 0.1;
   if (transfer_s == 0 || transfer_s <= epsilon * period_s) return 1;
   for (int step = 2; step <= 3; ++step)
     if (2 * transfer_s <= (step - 1) * period_s) return step;
-  return 1 + static_cast<int>(std::ceil(2 * transfer_s / period_s));
+  return 1 + static_cast<int>(__builtin_ceil(2 * transfer_s / period_s));  // <cmath> takes long to compile
 }
 
 /// A stage's least warm-up count, and what the stage before it needs to know of it.
@@ -59,7 +62,7 @@ struct warmup_step {
 /// Preconditions: period_s > 0, compute_s <= period_s.
 [[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
   const double x = (compute_s + round_trip_s) / period_s + next_carry;
-  const double n = std::max(1.0, std::ceil(x * (1 - 1e-9)));
+  const double n = std::max(1.0, __builtin_ceil(x * (1 - 1e-9)));
   return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
 }
 
@@ -105,10 +108,14 @@ struct warmup_step {
 /// Warm-up counts of a pipeline under a rule, for its best period.
 [[nodiscard]] inline std::vector<int> warmup_counts(warmup_rule rule, const pipeline& p, double epsilon = default_epsilon) {
   switch (rule) {
-    case warmup_rule::one_f_one_b: return one_f_one_b_warmups(p.stages());
-    case warmup_rule::eager: return eager_warmups(p.stages());
-    case warmup_rule::h1f1b: return h1f1b_warmups(p, best_period(p), epsilon);
-    case warmup_rule::exact: return exact_warmups(p, best_period(p));
+    case warmup_rule::one_f_one_b:
+      return one_f_one_b_warmups(p.stages());
+    case warmup_rule::eager:
+      return eager_warmups(p.stages());
+    case warmup_rule::h1f1b:
+      return h1f1b_warmups(p, best_period(p), epsilon);
+    case warmup_rule::exact:
+      return exact_warmups(p, best_period(p));
   }
   return {};
 }
