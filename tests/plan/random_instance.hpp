@@ -165,7 +165,8 @@ inline subcluster random_subcluster(random_source& random, int position, int mos
 inline instance random_instance(random_source& random, const instance_limits& limits = {}) {
   instance made;
   const bool grid = random.integer(0, 1) == 0;
-  const auto time = [&](double x) { return grid ? std::round(x * 64) / 64 : x; };
+  const double unit = random.integer(0, 5) == 0 ? std::ldexp(1, random.integer(-30, 20)) : 1;  // from ns to days
+  const auto time = [&](double x) { return (grid ? std::round(x * 64) / 64 : x) * unit; };
   auto& costs = made.costs;
   const int layers = costs.layers = random.integer(random.integer(0, 3) == 0 ? 1 : std::max(1, limits.layers / 2), limits.layers);
 
@@ -176,8 +177,9 @@ inline instance random_instance(random_source& random, const instance_limits& li
   const bool deep = random.integer(0, 2) == 0;
   std::vector<double> work, weight, activation;
   double total_weight = 0, total_activation = 0, total_work = 0;
+  const bool idle = random.integer(0, 199) == 0;  // nothing takes time but transfers
   for (int l = 0; l < layers; ++l) {
-    work.push_back(random.integer(0, 15) == 0 ? 0 : random.uniform(0.2, 2));
+    work.push_back(idle || random.integer(0, 15) == 0 ? 0 : random.uniform(0.2, 2));
     weight.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, deep ? 2e4 : 1e6));
     activation.push_back(random.integer(0, 9) == 0 ? 0 : random.uniform(0, 5e5));
     total_work += work.back();
@@ -215,7 +217,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
     if (costs.classes == first_class) ++costs.classes;
   }
 
-  const double stage = total_work / fastest / std::min(layers, 4);
+  const double stage = std::max(1.0, total_work) / fastest / std::min(layers, 4);
   const double reach = random.uniform(0, 1.5) * stage;
   costs.prices.resize(static_cast<std::size_t>(costs.classes * costs.classes * std::max(0, layers - 1)));
   std::vector<int> subcluster_of(static_cast<std::size_t>(costs.classes), -1);
