@@ -37,9 +37,15 @@ inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double p
     const auto k = static_cast<std::size_t>(i);
     const double transfer = i + 1 < stages ? p.transfer[k] : 0;
     switch (rule) {
-      case warmup_rule::one_f_one_b: n[k] = stages - i; break;
-      case warmup_rule::eager: n[k] = 2 * (stages - i) - 1; break;
-      case warmup_rule::h1f1b: n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(transfer, period, epsilon) : 1; break;
+      case warmup_rule::one_f_one_b:
+        n[k] = stages - i;
+        break;
+      case warmup_rule::eager:
+        n[k] = 2 * (stages - i) - 1;
+        break;
+      case warmup_rule::h1f1b:
+        n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(transfer, period, epsilon) : 1;
+        break;
       case warmup_rule::exact: {
         const auto step = period > 0 ? exact_step(p.compute[k], 2 * transfer, period, carry) : warmup_step{};
         n[k] = step.warmup;
@@ -100,16 +106,17 @@ struct brute_force_options {
   int microbatches = 1;
   double epsilon = 0.1;
   bool use_all = false;
-  double memory_factor = 1;                        // infinity: memory does not matter
-  std::optional<std::vector<int>> order = {};      // the only order of subclusters, first stage first; else all of them
+  double memory_factor = 1;                    // infinity: memory does not matter
+  std::optional<std::vector<int>> order = {};  // the only order of subclusters, first stage first; else all of them
 };
 
-/// Least objective over all plans, tried one by one; infinity if there is none. Only plans whose first stages alone already cost more than
-/// the best plan so far are not followed to their end.
+/// Least objective over all plans, tried one by one; infinity if there is none. Only plans whose first stages alone already cost
+/// more than the best plan so far are not followed to their end.
 template <class Costs>
 class brute_force {
  public:
-  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options) : hardware_(hardware), options_(std::move(options)) {
+  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options)
+      : hardware_(hardware), options_(std::move(options)) {
     layers_ = cost_of::layer_count(costs);
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       const auto& s = hardware.subclusters[k];
@@ -169,8 +176,9 @@ class brute_force {
       const auto pair = static_cast<std::size_t>(previous) * choices_.size() + static_cast<std::size_t>(next);
       plan_.transfer.push_back(prices_[pair * static_cast<std::size_t>(layers_ - 1) + static_cast<std::size_t>(first - 1)]);
     }
-    const double capacity = static_cast<double>(hardware_.subclusters[static_cast<std::size_t>(chosen.where.mesh.subcluster)].device.memory_bytes) *
-                            options_.memory_factor;
+    const double capacity =
+        static_cast<double>(hardware_.subclusters[static_cast<std::size_t>(chosen.where.mesh.subcluster)].device.memory_bytes) *
+        options_.memory_factor;
     std::size_t cell = 0;
     for (int a = 0; a < first; ++a) cell += static_cast<std::size_t>(layers_ - a);
     for (int last = first + 1; last <= layers_; ++last, ++cell) {

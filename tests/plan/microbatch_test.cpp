@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,8 +37,7 @@ outcome<plan> refuse(refusal::kind why, const std::string& reason) { return refu
 
 TEST_CASE("tries the powers of two that divide the batch, and no others") {
   const std::map<int, std::vector<std::pair<int, int>>> expected{
-      {1, {{1, 1}}}, {7, {{1, 7}}}, {8, {{1, 8}, {2, 4}, {4, 2}, {8, 1}}}, {12, {{1, 12}, {2, 6}, {4, 3}}},
-      {1 << 30, {}}};
+      {1, {{1, 1}}}, {7, {{1, 7}}}, {8, {{1, 8}, {2, 4}, {4, 2}, {8, 1}}}, {12, {{1, 12}, {2, 6}, {4, 3}}}, {1 << 30, {}}};
   for (const auto& [batch, sizes] : expected) {
     CAPTURE(batch);
     std::vector<std::pair<int, int>> tried;
@@ -64,8 +65,9 @@ TEST_CASE("takes the fastest, the smaller of equals") {
 }
 
 TEST_CASE("sizes without a plan are passed over; with none at all, the reason for size 1") {
-  const auto found = best_microbatch_size(
-      8, [](int size, int) { return size == 4 ? of_rate(1, size) : refuse(refusal::kind::infeasible, "size " + std::to_string(size)); });
+  const auto found = best_microbatch_size(8, [](int size, int) {
+    return size == 4 ? of_rate(1, size) : refuse(refusal::kind::infeasible, "size " + std::to_string(size));
+  });
   CHECK(chosen(found) == 4);
   const auto none =
       best_microbatch_size(8, [](int size, int) { return refuse(refusal::kind::infeasible, "size " + std::to_string(size)); });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ template <class Costs>
     const auto& s = p.stages[i];
     const stage_cost c = cost_of::stage(costs, s.layers, s.where);
     b.compute.push_back(c.total_s());
-    if (i + 1 < p.stages.size()) b.transfer.push_back(cost_of::transfer(costs, s.layers.last - 1, s.where, p.stages[i + 1].where));
+    if (i + 1 < p.stages.size())
+      b.transfer.push_back(cost_of::transfer(costs, s.layers.last - 1, s.where, p.stages[i + 1].where));
     const double room = static_cast<double>(s.memory_capacity_bytes - c.weight_bytes);
     const bool all = room >= static_cast<double>(p.microbatches) * static_cast<double>(c.activation_bytes);
     b.caps.push_back(all ? std::numeric_limits<int>::max() : static_cast<int>(room / static_cast<double>(c.activation_bytes)));
@@ -39,7 +41,8 @@ template <class Costs>
 /// That stages lie on the devices they claim: on whole nodes or within one node, nothing used twice, in one run per subcluster.
 inline void check_devices(const cluster& hardware, const pipeline_plan& p, bool use_all) {
   std::vector<std::vector<int>> users(hardware.subclusters.size());
-  for (std::size_t k = 0; k < users.size(); ++k) users[k].resize(static_cast<std::size_t>(hardware.subclusters[k].device_count()));
+  for (std::size_t k = 0; k < users.size(); ++k)
+    users[k].resize(static_cast<std::size_t>(hardware.subclusters[k].device_count()));
   std::vector<int> visited;
   for (const auto& s : p.stages) {
     const auto& mesh = s.where.mesh;
@@ -65,8 +68,8 @@ inline void check_devices(const cluster& hardware, const pipeline_plan& p, bool 
   REQUIRE(std::adjacent_find(visited.begin(), visited.end()) == visited.end());
 }
 
-/// That a plan is what it says: complete, feasible, priced as the model prices it, with the warm-ups that its rule demands and the
-/// objective that these give.
+/// That a plan is what it says: complete, feasible, priced as the model prices it, with the warm-ups that its rule demands and
+/// the objective that these give.
 template <class Costs>
 void check_plan(const cluster& hardware, const Costs& costs, const interop_options& options, const plan& found) {
   REQUIRE(found.planner == "interop_dp");
@@ -96,7 +99,8 @@ void check_plan(const cluster& hardware, const Costs& costs, const interop_optio
     REQUIRE(s.warmup >= 1);
     REQUIRE(s.warmup <= options.microbatches);
     REQUIRE(s.memory_bytes == c.weight_bytes + s.warmup * c.activation_bytes);
-    REQUIRE(s.memory_capacity_bytes == hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].device.memory_bytes);
+    REQUIRE(s.memory_capacity_bytes ==
+            hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].device.memory_bytes);
     REQUIRE(s.memory_bytes <= s.memory_capacity_bytes);
   }
   REQUIRE(next == cost_of::layer_count(costs));

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -21,13 +22,15 @@ cluster two_kinds() {
     s.name = tera == 100 ? "slow" : "fast";
     s.nodes = tera == 100 ? 1 : 2;
     s.devices_per_node = tera == 100 ? 4 : 2;
-    s.device = {.name = s.name, .peak_flops = {tera * 1e12 / 10, 0, tera * 1e12, 0}, .memory_bytes = gib, .memory_bandwidth = 1e12};
+    s.device = {
+        .name = s.name, .peak_flops = {tera * 1e12 / 10, 0, tera * 1e12, 0}, .memory_bytes = gib, .memory_bandwidth = 1e12};
     hardware.subclusters.push_back(s);
   }
   return hardware;
 }
 
-stage_plan stage(int subcluster, int nodes, int width, double forward, double backward, double transfer, int warmup, double update = 0) {
+stage_plan stage(int subcluster, int nodes, int width, double forward, double backward, double transfer, int warmup,
+                 double update = 0) {
   stage_plan s;
   s.where = {{subcluster, nodes, width}, {1, 1, nodes * width}};
   s.forward_s = forward;
@@ -98,7 +101,8 @@ TEST_CASE("iteration: simulated makespan, and updates on top") {
     int warmup = 2 * count;
     for (int i = 0; i < count; ++i) {
       warmup -= random.integer(1, 2);
-      stages.push_back(stage(0, 1, 1, random.uniform(), random.uniform(), i + 1 < count ? random.uniform() : 0, i + 1 < count ? warmup : 1));
+      stages.push_back(
+          stage(0, 1, 1, random.uniform(), random.uniform(), i + 1 < count ? random.uniform() : 0, i + 1 < count ? warmup : 1));
     }
     auto p = plan_of(stages, random.integer(1, 20), random.integer(1, 4));
     auto& pipe = p.pipelines[0];

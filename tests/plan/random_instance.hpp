@@ -16,7 +16,7 @@
 
 namespace hetsched::test {
 
-/// Fewer instances where every step is watched by a sanitizer.
+/// Random tests run one in so many of their instances where a sanitizer watches every step.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int sanitizer_share = 5;
 #elif defined(__has_feature)
@@ -64,8 +64,12 @@ struct cost_tables {
 
 /// A stage costs the sum of its layers, and the planner may know.
 struct additive_costs : cost_tables {
-  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return find(where).layer[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] stage_cost stage(layer_range layers_, const placement& where) const { return sum_of_layers(*this, layers_, where); }
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    return find(where).layer[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] stage_cost stage(layer_range layers_, const placement& where) const {
+    return sum_of_layers(*this, layers_, where);
+  }
 };
 
 /// The same costs, but the planner is not told that they are additive.
@@ -111,15 +115,15 @@ inline std::string text(const instance& i) {
   std::ostringstream out;
   out.precision(17);
   const auto& o = i.options;
-  out << "\nrule " << schedule_name(o.warmup) << " microbatches " << o.microbatches << " epsilon " << o.epsilon << " use_all_devices "
-      << o.use_all_devices << " order " << static_cast<int>(o.order) << "\n";
+  out << "\nrule " << schedule_name(o.warmup) << " microbatches " << o.microbatches << " epsilon " << o.epsilon
+      << " use_all_devices " << o.use_all_devices << " order " << static_cast<int>(o.order) << "\n";
   for (const auto& s : i.hardware.subclusters)
     out << s.name << ": " << s.nodes << " x " << s.devices_per_node << ", " << s.device.memory_bytes << " bytes, "
         << s.device.flops(precision::fp16) << " FLOP/s\n";
   for (const auto& r : i.costs.rows) {
     const auto& m = r.where.mesh;
-    out << "placement " << m.subcluster << ": " << m.nodes << " x " << m.devices_per_node << " data " << r.where.degrees.data << " tensor "
-        << r.where.degrees.tensor << " class " << r.price_class << " {forward, backward, weight, activation}:";
+    out << "placement " << m.subcluster << ": " << m.nodes << " x " << m.devices_per_node << " data " << r.where.degrees.data
+        << " tensor " << r.where.degrees.tensor << " class " << r.price_class << " {forward, backward, weight, activation}:";
     for (const auto& c : r.layer)
       out << " {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_bytes << ", " << c.activation_bytes << "}";
     out << "\n";
@@ -128,7 +132,8 @@ inline std::string text(const instance& i) {
     for (int to = 0; to < i.costs.classes; ++to) {
       out << "transfer of class " << from << " to " << to << ":";
       const int boundaries = i.costs.layers - 1;
-      for (int b = 0; b < boundaries; ++b) out << " " << i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
+      for (int b = 0; b < boundaries; ++b)
+        out << " " << i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
       out << "\n";
     }
   return out.str();
@@ -144,8 +149,8 @@ inline std::string text(const interval_costs& costs) {
     for (int first = 0; first < costs.layers; ++first)
       for (int last = 0; last < costs.layers; ++last, ++cell)
         if (const auto& c = costs.cells[cell]; last >= first)
-          out << "placement row " << r << " layers " << first << "-" << last << ": {" << c.forward_s << ", " << c.backward_s << ", "
-              << c.weight_bytes << ", " << c.activation_bytes << "}\n";
+          out << "placement row " << r << " layers " << first << "-" << last << ": {" << c.forward_s << ", " << c.backward_s
+              << ", " << c.weight_bytes << ", " << c.activation_bytes << "}\n";
   return out.str();
 }
 
@@ -156,12 +161,15 @@ inline subcluster random_subcluster(random_source& random, int position, int mos
     per_node = random.integer(1, 8);
   } while (nodes * per_node > most_devices);
   subcluster s{std::string(1, static_cast<char>('a' + position)), {}, nodes, per_node, {0, 1e9}, {0, 1e9}};
-  s.device = {.name = "d" + s.name, .peak_flops = {1e12, 0, 2e12 * random.uniform(0.5, 4), 0}, .memory_bytes = 1, .memory_bandwidth = 1e12};
+  s.device = {.name = "d" + s.name,
+              .peak_flops = {1e12, 0, 2e12 * random.uniform(0.5, 4), 0},
+              .memory_bytes = 1,
+              .memory_bandwidth = 1e12};
   return s;
 }
 
-/// Random costs that do not scale perfectly, transfers from none to 1.5 stages, memory from loose to far too small. Half of the instances
-/// have all times on a grid of 1/64 s, so that sums are exact and ties occur.
+/// Random costs that do not scale perfectly, transfers from none to 1.5 stages, memory from loose to far too small. Half of the
+/// instances have all times on a grid of 1/64 s, so that sums are exact and ties occur.
 inline instance random_instance(random_source& random, const instance_limits& limits = {}) {
   instance made;
   const bool grid = random.integer(0, 1) == 0;
@@ -230,8 +238,8 @@ inline instance random_instance(random_source& random, const instance_limits& li
       const bool inside = subcluster_of[static_cast<std::size_t>(from)] == subcluster_of[static_cast<std::size_t>(to)];
       const double pace = inside ? random.uniform(0, deep ? 1 : 0.4) : random.uniform(0.5, 1);
       for (int b = 0; b + 1 < layers; ++b)
-        costs.price(from, to, b) =
-            !inside && cut_off ? std::numeric_limits<double>::infinity() : time(reach * pace * volume[static_cast<std::size_t>(b)]);
+        costs.price(from, to, b) = !inside && cut_off ? std::numeric_limits<double>::infinity()
+                                                      : time(reach * pace * volume[static_cast<std::size_t>(b)]);
     }
 
   auto& o = made.options;

@@ -33,7 +33,9 @@ struct interop_options {
   double epsilon = default_epsilon;  ///< H-1F1B's tolerance
   bool use_all_devices = false;
   subcluster_order order = subcluster_order::automatic;
-  double near_tie = 0.002;  ///< among the plans met whose objective is within this share of the optimum, the prediction decides
+  /// Among the plans met, and those that differ from the best of them in the degrees of single stages, the prediction decides
+  /// if the objective is within this share of the optimum.
+  double near_tie = 0.002;
   precision arithmetic = precision::fp16;                     ///< whose peak counts in the predicted load balance
   std::function<bool(const search_progress&)> progress = {};  ///< called before every dynamic program; false stops the search
   parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
@@ -81,6 +83,23 @@ class interop_planner {
     return std::move(met_);
   }
 
+  /// A plan with these stages, at its least period; none if it does not fit in memory or a transfer is impossible.
+  [[nodiscard]] std::optional<met_plan> judge(std::vector<interop_stage> stages) const {
+    const auto bare = search_pipeline(problem_, table_, stages);
+    const auto caps = warmup_caps(problem_, table_, stages, options_.microbatches);
+    double objective = 0;
+    for (int i = 0; i < bare.stages(); ++i) {
+      if (caps[static_cast<std::size_t>(i)] < 1) return std::nullopt;
+      objective += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
+    }
+    if (!(objective < infinity)) return std::nullopt;
+    const double own = least_period(algebra_, bare, caps, infinity);
+    auto counts = warmups_for(algebra_, bare, own);
+    for (std::size_t i = 0; i < caps.size(); ++i)
+      if (counts[i] > caps[i]) return std::nullopt;
+    return met_plan{objective + steady_ * own, std::move(stages), std::move(counts)};
+  }
+
   [[nodiscard]] bool stopped() const { return stopped_; }
   [[nodiscard]] const search_evidence& evidence() const { return evidence_; }
   [[nodiscard]] interop_search<Table, Algebra>& search() { return search_; }
@@ -103,7 +122,8 @@ class interop_planner {
     constexpr double below = 1 - 1e-11;  // more than the rounding that a period's constraints are granted
     double longest = longest_period(budget);
     while (longest >= shortest_ && go_on()) {
-      const double shortest = std::max(shortest_, longest < infinity ? 0.99 * longest : 0);
+      const bool last_slice = !(longest < infinity) || longest <= 1e-3 * longest_period(std::min(best_, budget));
+      const double shortest = last_slice ? shortest_ : std::max(shortest_, 0.99 * longest);
       const auto found = visit(longest, shortest, std::min(best_, budget));
       double next = shortest * below;
       if (found && steady_ > 0) next = std::max(next, std::min(found->period_s * below, (best_ - found->latency_s) / steady_));
@@ -184,23 +204,38 @@ template <class Table, class Algebra, stage_cost_model Costs>
     return refusal{refusal::kind::infeasible,
                    explain_shortage(hardware, problem, table, planner.search(), algebra, options.use_all_devices)};
   }
-  constexpr std::size_t most_ties = 8;
   plan best{"interop_dp", options.microbatches, {}, std::string(schedule_name(options.warmup)), {}, planner.evidence()};
   double best_iteration = infinity;
-  for (std::size_t i = 0; i < std::min(met.size(), most_ties); ++i) {
+  std::vector<interop_stage> chosen;
+  const double limit = met.front().objective_s * (1 + options.near_tie);
+  const auto consider = [&](const auto& candidate) {
     std::vector<layer_range> layers;
     std::vector<placement> where;
-    for (const auto& s : met[i].stages) {
+    for (const auto& s : candidate.stages) {
       layers.push_back(s.layers);
       where.push_back(problem.placements[static_cast<std::size_t>(s.placement)].where);
     }
-    auto pipe = assemble_pipeline(hardware, costs, layers, where, met[i].warmups, options.microbatches, options.microbatch_size);
+    auto pipe =
+        assemble_pipeline(hardware, costs, layers, where, candidate.warmups, options.microbatches, options.microbatch_size);
     const double iteration = iteration_s(pipe);
-    if (iteration >= best_iteration) continue;
+    if (iteration >= best_iteration) return;
     best_iteration = iteration;
     best.pipelines = {std::move(pipe)};
-    best.evidence.objective_s = met[i].objective_s;
-  }
+    best.evidence.objective_s = candidate.objective_s;
+    chosen = candidate.stages;
+  };
+  constexpr std::size_t most_ties = 8;
+  for (std::size_t i = 0; i < std::min(met.size(), most_ties); ++i) consider(met[i]);
+  // The search keeps only the fastest degrees of a mesh; others may be nearly as fast, and far cheaper at the end of the
+  // iteration.
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      auto variant = chosen;
+      const auto current = static_cast<std::size_t>(std::exchange(variant[i].placement, static_cast<int>(p)));
+      if (p == current || !(problem.placements[p].where.mesh == problem.placements[current].where.mesh)) continue;
+      const auto judged = planner.judge(std::move(variant));
+      if (judged && judged->objective_s <= limit) consider(*judged);
+    }
   best.predicted = predict(hardware, best, options.arithmetic);
   return best;
 }
