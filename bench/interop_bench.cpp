@@ -134,7 +134,7 @@ void gpt39b_intervals(benchmark::State& state, warmup_rule rule) {
   plan_with(state, hardware, interval_costs(hardware, model), with(128, size, rule));
 }
 
-// 1024 layers on 1024 devices of four types; a hidden size of 8192 makes 277, one of 12288 makes 620 billion parameters.
+// 1024 layers on 1024 devices of four types; a hidden size of 8192 makes 275, one of 12288 makes 619 billion parameters.
 void large(benchmark::State& state, warmup_rule rule) {
   const int size = static_cast<int>(state.range(2));
   const auto hardware = four_types(32);

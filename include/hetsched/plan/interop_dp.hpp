@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -69,7 +68,7 @@ class interop_planner {
     shortest_ = shortest_period();
     auto& bound = evidence_.objective_bound_s;
     const double lower = bound = std::max(search_.rents().latency() + steady_ * shortest_, search_.rents().objective());
-    for (double gap = 0.001;; gap = gap < 1 ? 2 * gap : infinity) {
+    for (double gap = 0.001;; gap = gap < 1 ? 1.5 * gap : infinity) {
       const double budget = std::min(best_, lower * (1 + gap));
       walk(budget);
       if (stopped_ || best_ <= budget || budget == infinity) break;
@@ -236,6 +235,8 @@ template <class Table, class Algebra, stage_cost_model Costs>
       const auto judged = planner.judge(std::move(variant));
       if (judged && judged->objective_s <= limit) consider(*judged);
     }
+  best.evidence.objective_bound_s =
+      std::min(best.evidence.objective_bound_s, best.evidence.objective_s);  // they differ by rounding
   best.predicted = predict(hardware, best, options.arithmetic);
   return best;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -218,7 +219,7 @@ class interop_search {
           }
           if (stage.top >= 0) work.stages.push_back(std::move(stage));
         }
-        work.bound = rents_.before(ph, used, longer_than_, budget_);
+        work.bound = rents_.before(ph, used, reach_.before_without_leaving(ph, used), longer_than_, budget_);
         grow_row(own, own.rows[c * at(all + 1) + at(used)], reach_.before(ph, used), work);
       }
     for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);

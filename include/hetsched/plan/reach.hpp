@@ -27,6 +27,7 @@ class reach {
     furthest_.resize(2 * problem.placements.size() * row_size());
     cuts_.resize(problem.devices.size() * problem.devices.size() * row_size());
     before_.resize(route.size());
+    staying_.resize(route.size());
   }
 
   /// Placements of a subcluster.
@@ -38,6 +39,9 @@ class reach {
   /// The most layers that stages put before a suffix can hold, if it is in that phase and uses so many devices; -1: there is no
   /// way on.
   [[nodiscard]] int before(int phase, int used) const { return before_[at(phase)][at(used)]; }
+
+  /// The same for stages in the phase's own subcluster alone.
+  [[nodiscard]] int before_without_leaving(int phase, int used) const { return staying_[at(phase)][at(used)]; }
 
   /// O(P L + K^2 L + sum over phases of devices * placements).
   void measure(double period, const std::vector<double>& capacity) {
@@ -52,15 +56,23 @@ class reach {
       const auto& phase = route_[at(ph)];
       const int all = problem_.devices[at(phase.subcluster)];
       auto& up = before_[at(ph)];
+      auto& stay = staying_[at(ph)];
       up.assign(at(all + 1), -1);
+      stay.assign(at(all + 1), -1);
       for (int used = all; used >= 0; --used) {
-        const bool leaves = used > 0 && (!use_all_ || used == all);
-        int most = leaves ? std::max(phase.may_end ? 0 : -1, after_exit[at(ph)]) : -1;
+        const bool may_leave = used > 0 && (!use_all_ || used == all);
+        stay[at(used)] = may_leave && phase.may_end ? 0 : -1;
+        int most = may_leave ? std::max(stay[at(used)], after_exit[at(ph)]) : -1;
         for (const int p : placements_of_[at(phase.subcluster)]) {
           const int next = used + problem_.placements[at(p)].devices;
-          if (next > all || up[at(next)] < 0) continue;
-          const int end = row(p, fewest_ > 1)[up[at(next)]];
-          most = std::max(most, used > 0 ? cut_below(phase.subcluster, phase.subcluster)[end] : end);
+          if (next > all) continue;
+          const auto end = [&](int start) {
+            if (start < 0) return -1;
+            const int layer = row(p, fewest_ > 1)[start];
+            return used > 0 ? cut_below(phase.subcluster, phase.subcluster)[layer] : layer;
+          };
+          most = std::max(most, end(up[at(next)]));
+          stay[at(used)] = std::max(stay[at(used)], end(stay[at(next)]));
         }
         up[at(used)] = most;
       }
@@ -111,9 +123,10 @@ class reach {
   int fewest_;
   bool use_all_;
   std::vector<std::vector<int>> placements_of_;
-  std::vector<int> furthest_;  // [placement][in flight: 1, fewest][first layer]
-  std::vector<int> cuts_;      // [from][to][layer]
-  std::vector<std::vector<int>> before_;
+  std::vector<int> furthest_;              // [placement][in flight: 1, fewest][first layer]
+  std::vector<int> cuts_;                  // [from][to][layer]
+  std::vector<std::vector<int>> before_;   // [phase][devices used]
+  std::vector<std::vector<int>> staying_;  // the same without another subcluster
 };
 
 }  // namespace hetsched::detail

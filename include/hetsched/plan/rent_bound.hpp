@@ -21,7 +21,10 @@ class rent_bound {
       : problem_(problem), table_(table), route_(route), steady_(microbatches - 1), rent_(problem.devices.size(), 0.0) {
     fastest_before_ = priced_before({});
     if (steady_ > 0) choose_rents();
-    for (const auto& phase : route) priced_before_.push_back(priced_before(phase.done));
+    for (const auto& phase : route) {
+      priced_before_.push_back(priced_before(phase.done));
+      entry_.push_back(cheapest_entry(phase));
+    }
     objective_ = priced_before({}).back();
   }
 
@@ -38,19 +41,22 @@ class rent_bound {
     double steady = 0;  // (M - 1) * period
     double rent = 0;    // of the devices that the layers before the suffix cannot use
     double budget = 0;
+    int held = 0;      // layers that the suffix's subcluster can still hold
+    double entry = 0;  // both ways over the cheapest link into it: what more layers cost at least
     /// The largest latency of a suffix from layer `first` on that can.
     [[nodiscard]] double latency_limit(int first) const {
       const auto i = static_cast<std::size_t>(first);
-      return budget - std::max(fastest[i] + steady, priced[i] + rent);
+      return budget - std::max(fastest[i] + steady, priced[i] + rent) - (first > held ? entry : 0);
     }
   };
 
-  /// The filter for suffixes that are in a phase and use so many devices of its subcluster, for periods of at least `period`.
-  [[nodiscard]] filter before(int phase, int used, double period, double budget) const {
+  /// The filter for suffixes that are in a phase and use so many devices of its subcluster, which can hold `held` layers more,
+  /// for periods of at least `period`.
+  [[nodiscard]] filter before(int phase, int used, int held, double period, double budget) const {
     const auto i = static_cast<std::size_t>(phase);
     double rent = rent_[static_cast<std::size_t>(route_[i].subcluster)] * used;
     for (const int k : route_[i].done) rent += rent_[static_cast<std::size_t>(k)] * problem_.devices[static_cast<std::size_t>(k)];
-    return {fastest_before_.data(), priced_before_[i].data(), steady_ * period, rent * period, budget};
+    return {fastest_before_.data(), priced_before_[i].data(), steady_ * period, rent * period, budget, held, entry_[i]};
   }
 
  private:
@@ -76,6 +82,22 @@ class rent_bound {
         weight[k] *= __builtin_exp((device_time[k] / sum - 1.0 / static_cast<double>(count)) / (1 + 0.25 * round));
     }
     rent_ = best;
+  }
+
+  // Both ways over the cheapest boundary and link by which the pipeline can come into the phase's subcluster; infinity if there
+  // is none.
+  [[nodiscard]] double cheapest_entry(const route_phase& phase) const {
+    double least = infinity;
+    for (int from = 0; from < problem_.classes(); ++from) {
+      const int k = problem_.class_subcluster[static_cast<std::size_t>(from)];
+      if (k == phase.subcluster || std::find(phase.done.begin(), phase.done.end(), k) != phase.done.end()) continue;
+      for (int to = 0; to < problem_.classes(); ++to) {
+        if (problem_.class_subcluster[static_cast<std::size_t>(to)] != phase.subcluster) continue;
+        const double* price = problem_.transfer(from, to);
+        for (int j = 0; j + 1 < problem_.layers; ++j) least = std::min(least, 2 * price[j]);
+      }
+    }
+    return least;
   }
 
   // For every i: the least sum over the layers before i of time * (1 + rent), outside the subclusters `done`. Adds up, by
@@ -118,6 +140,7 @@ class rent_bound {
   std::vector<double> rent_;
   std::vector<double> fastest_before_;
   std::vector<std::vector<double>> priced_before_;  // by phase
+  std::vector<double> entry_;                       // by phase
   double objective_ = 0;
 };
 
