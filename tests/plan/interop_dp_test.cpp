@@ -268,7 +268,7 @@ TEST_CASE("progress: the bound rises to the best plan, which falls") {
 TEST_CASE("a stopped search: a refusal, or the best plan so far between its bound and the optimum") {
   random_source random(1081);
   int refused = 0, kept = 0, not_yet_best = 0;
-  for (int n = 0; n < 100 / sanitizer_share; ++n) {
+  for (int n = 0; n < 100; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 6});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
