@@ -15,6 +15,7 @@
 #include <hetsched/plan/interop_dp.hpp>
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/predict.hpp>
+#include <hetsched/plan/with_schedule.hpp>
 #include <hetsched/runtime/thread_executor.hpp>
 
 #include "command.hpp"
@@ -24,7 +25,7 @@ namespace {
 using namespace hetsched;
 
 struct arguments {
-  std::string cluster, model, profile, out, report, trace;
+  std::string cluster, model, profile, out, report, trace, schedule, schedule_csv;
   std::string planner = "interop_dp", microbatch_size = "1";
   std::string warmup = "h1f1b", granularity = "sublayer", recompute = "none";
   int global_batch = 0;
@@ -85,12 +86,13 @@ int fixed_microbatch_size(const arguments& given) {
   return size;
 }
 
-/// The best plan over the microbatch sizes, with its MFU.
-outcome<plan> search(const arguments& given, const cluster& hardware, const model_file& model) {
+/// The best plan over the microbatch sizes, with its MFU, under the schedule that was asked for.
+outcome<scheduled_plan> search(const arguments& given, const cluster& hardware, const model_file& model) {
   command::progress_line progress;
   const int fixed_size = fixed_microbatch_size(given);
   const auto measured = given.profile.empty() ? std::nullopt : std::optional(profile_costs(given, hardware));
-  const auto plan_for = [&](int size, int microbatches) {
+  std::map<int, schedule> orders;  // by microbatch size
+  const auto plan_for = [&](int size, int microbatches) -> outcome<plan> {
     interop_options options{.microbatches = microbatches, .microbatch_size = size};
     options.warmup = warmup_rules.at(given.warmup);
     options.epsilon = given.epsilon;
@@ -106,13 +108,25 @@ outcome<plan> search(const arguments& given, const cluster& hardware, const mode
               (found ? "best " + format_seconds(state.best_s) + ", bound " + format_seconds(state.bound_s) : "no plan yet"));
       return given.time_budget_s <= 0 || progress.elapsed_s() < given.time_budget_s;
     };
-    return measured ? interop_dp(hardware, *measured, options)
-                    : interop_dp(hardware, analytic_costs(given, hardware, model, size), options);
+    const auto plan_with = [&](const auto& costs) -> outcome<plan> {
+      auto found = interop_dp(hardware, costs, options);
+      if (!found || given.schedule.empty()) return found;
+      auto scheduled =
+          with_schedule(hardware, costs, *std::move(found), given.schedule, {.epsilon = given.epsilon}, model.precision);
+      if (!scheduled) return scheduled.why_not();
+      orders[size] = std::move(scheduled->order);
+      return std::move(scheduled->plan);
+    };
+    return measured ? plan_with(*measured) : plan_with(analytic_costs(given, hardware, model, size));
   };
   auto best =
       fixed_size > 0 ? plan_for(fixed_size, given.global_batch / fixed_size) : best_microbatch_size(given.global_batch, plan_for);
-  if (best) best->predicted.mfu = mfu(hardware, *best, training_flops(model.chain), model.precision);
-  return best;
+  if (!best) return best.why_not();
+  best->predicted.mfu = mfu(hardware, *best, training_flops(model.chain), model.precision);
+  const auto& line = best->pipelines.front();
+  auto order =
+      given.schedule.empty() ? one_f_one_b(warmups(line), line.microbatches) : std::move(orders.at(line.microbatch_size));
+  return scheduled_plan{.plan = *std::move(best), .order = std::move(order)};
 }
 
 struct device_use_text {
@@ -171,7 +185,16 @@ int plan_command(const arguments& given) {
   if (!(given.epsilon >= 0 && given.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
   if (!(given.time_budget_s >= 0 && given.time_budget_s <= 1e9)) throw input_error("--time-budget: expected seconds in [0, 1e9]");
   command::outputs files;
-  for (const auto& path : {given.out, given.report, given.trace}) files.expect(path);
+  for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv}) files.expect(path);
+  if (!given.schedule.empty() && given.schedule != "auto") {
+    const auto names = schedule_names();
+    if (std::find(names.begin(), names.end(), given.schedule) == names.end())
+      throw input_error("--schedule: found " + given.schedule + ", expected auto" + [&] {
+        std::string known;
+        for (const auto name : names) known += ", " + std::string(name);
+        return known;
+      }());
+  }
 
   const auto hardware = read_cluster(given.cluster);
   const auto model = read_model(given.model, {.cut = granularities.at(given.granularity), .sequence = given.sequence});
@@ -180,11 +203,11 @@ int plan_command(const arguments& given) {
     std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << '\n';
     return command::infeasible;
   }
-  const auto& best = *found;
+  const auto& best = found->plan;
   const auto& line = best.pipelines.front();
   files.add(given.out, to_json(best, subcluster_names(hardware)));
   if (!given.report.empty() || !given.trace.empty()) {
-    auto played = simulate(to_pipeline(line), one_f_one_b(warmups(line), line.microbatches));
+    auto played = simulate(to_pipeline(line), found->order);
     if (!given.trace.empty()) files.add(given.trace, chrome_trace(played.timeline));
     if (!given.report.empty()) {
       const auto devices = device_use(hardware, best);
@@ -202,6 +225,7 @@ int plan_command(const arguments& given) {
       files.add(given.report, to_html(page));
     }
   }
+  if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(found->order));
   files.write();
   std::cout << summary(hardware, best) << files.summary();
   if (best.predicted.mfu > 1)
@@ -230,6 +254,9 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
       ->check(one_of(warmup_rules))
       ->capture_default_str();
+  app.add_option("--schedule", given.schedule,
+                 "what the planned stages run: auto, or a name that hetsched-simulate takes; else the rule of --warmup");
+  app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
   app.add_option("--epsilon", given.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
       ->capture_default_str();
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");

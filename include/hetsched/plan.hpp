@@ -5,3 +5,4 @@
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/predict.hpp>
+#include <hetsched/plan/with_schedule.hpp>

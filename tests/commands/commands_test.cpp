@@ -1,67 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands as a user calls them: exit status, what they print, and which files they touch.
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <doctest/doctest.h>
 
 #include <hetsched/io.hpp>
 
-namespace fs = std::filesystem;
+#include "workplace.hpp"
+
 using namespace hetsched;
+using test::workplace;
 
 namespace {
-
-struct finished {
-  int status = -1;
-  std::string output, errors;
-};
-
-/// An empty folder in which commands run.
-class workplace {
- public:
-  workplace() : folder_(fs::temp_directory_path() / ("hetsched_commands_" + std::to_string(::getpid()))) {
-    fs::remove_all(folder_);
-    fs::create_directory(folder_);
-  }
-  workplace(const workplace&) = delete;
-  workplace& operator=(const workplace&) = delete;
-  ~workplace() { fs::remove_all(folder_); }
-
-  void put(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
-  [[nodiscard]] std::string get(const std::string& name) const { return read_text((folder_ / name).string()); }
-  [[nodiscard]] std::set<std::string> files() const {
-    std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_)) names.insert(entry.path().filename().string());
-    return names;
-  }
-
-  /// Runs a command line in the folder; its first word is one of the commands.
-  [[nodiscard]] finished run(const std::string& line) const {
-    const auto errors = folder_ / ".errors";
-    const std::string shell = "cd '" + folder_.string() + "' && " HETSCHED_COMMAND_DIR "/" + line + " 2> .errors";
-    finished result;
-    std::FILE* pipe = ::popen(shell.c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    std::array<char, 4096> buffer{};
-    for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) result.output.append(buffer.data(), n);
-    const int status = ::pclose(pipe);
-    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-    result.errors = read_text(errors.string());
-    fs::remove(errors);
-    return result;
-  }
-
- private:
-  fs::path folder_;
-};
 
 const std::string cluster_text = R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
   {"name": "v", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5},
@@ -118,6 +69,33 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   CHECK(w.get("report.html").starts_with("<!DOCTYPE html>"));
 }
 
+TEST_CASE("hetsched-plan hands its stages to any schedule, and hetsched-simulate plays it as written") {
+  const workplace w;
+  fill(w);
+  REQUIRE(w.run(plan_command + "--out plain.json").status == 0);
+  const double plain_s = parse_plan(w.get("plain.json"), "plain.json").plan.predicted.iteration_s;
+  for (const std::string name : {"auto", "gpipe", "zb_h1"}) {
+    CAPTURE(name);
+    const auto planned = w.run(plan_command + "--schedule " + name + " --schedule-csv order.csv --out plan.json --report report.html");
+    CAPTURE(planned.errors);
+    REQUIRE(planned.status == 0);
+    const auto p = parse_plan(w.get("plan.json"), "plan.json").plan;
+    CHECK(p.schedule == name);
+    CHECK(p.predicted.lower_bound_s <= p.predicted.iteration_s);
+    if (name == "auto") CHECK(p.predicted.iteration_s < plain_s);
+    for (const auto& s : p.pipelines.at(0).stages) CHECK(s.memory_bytes <= s.memory_capacity_bytes);
+    for (const std::string& schedule : {name, std::string("@order.csv")}) {
+      const auto played = w.run("hetsched-simulate --plan plan.json --json --schedule " + schedule);
+      CAPTURE(played.errors);
+      REQUIRE(played.status == 0);
+      const auto json = nlohmann::json::parse(played.output);
+      CHECK(json.at("makespan_s").get<double>() <= p.predicted.iteration_s * (1 + 1e-12));
+      CHECK(json.at("makespan_s").get<double>() >= p.predicted.iteration_s * 0.9);  // less the optimizer step
+      CHECK(json.at("warmup").get<std::vector<int>>() == warmups(p.pipelines.at(0)));
+    }
+  }
+}
+
 TEST_CASE("a plan does not depend on the number of threads or the seed") {
   const workplace w;
   fill(w);
@@ -139,44 +117,6 @@ TEST_CASE("hetsched-plan chooses a microbatch size that is at least as fast as e
   }
 }
 
-TEST_CASE("hetsched-simulate --json has exactly the documented keys") {
-  const workplace w;
-  fill(w);
-  for (const char* schedule : {"gpipe", "1f1b", "eager_1f1b", "h1f1b", "exact_1f1b"}) {
-    CAPTURE(schedule);
-    const auto played = w.run("hetsched-simulate --pipeline pipeline.json --json --schedule " + std::string(schedule));
-    REQUIRE(played.status == 0);
-    CHECK(played.errors.empty());
-    const auto json = nlohmann::json::parse(played.output);
-    std::set<std::string> keys;
-    for (const auto& [key, ignored] : json.items()) keys.insert(key);
-    CHECK(keys == std::set<std::string>{"makespan_s", "period_s", "lower_bound_s", "bubble_ratio", "overlap_ratio", "warmup", "peak_in_flight"});
-    CHECK(json.at("makespan_s").get<double>() >= json.at("lower_bound_s").get<double>() * (1 - 1e-12));
-  }
-  // HARP Eq. 12: sum (t + 2c) + (M - 1) t_max
-  const auto h1f1b = nlohmann::json::parse(w.run("hetsched-simulate --pipeline pipeline.json --json --schedule h1f1b").output);
-  CHECK(h1f1b.at("makespan_s").get<double>() == doctest::Approx(12 + 2 * 1.5 + 63 * 3).epsilon(1e-12));
-  CHECK(h1f1b.at("period_s").get<double>() == doctest::Approx(3).epsilon(1e-12));
-  CHECK(h1f1b.at("warmup").get<std::vector<int>>() == std::vector<int>{5, 4, 2, 1});
-  const auto given = nlohmann::json::parse(w.run("hetsched-simulate --pipeline pipeline.json --json --schedule 1f1b --warmup 6,4,2,1").output);
-  CHECK(given.at("peak_in_flight").get<std::vector<int>>() == std::vector<int>{6, 4, 2, 1});
-}
-
-TEST_CASE("GPipe's period is the growth of its makespan") {
-  const workplace w;
-  fill(w);
-  const auto run = [&](const char* microbatches) {
-    auto text = pipeline_text;
-    text.replace(text.find("64"), 2, microbatches);
-    w.put("p.json", text);
-    return nlohmann::json::parse(w.run("hetsched-simulate --pipeline p.json --json --schedule gpipe").output);
-  };
-  const auto shorter = run("200");
-  const auto longer = run("300");
-  CHECK((longer.at("makespan_s").get<double>() - shorter.at("makespan_s").get<double>()) / 100 ==
-        doctest::Approx(shorter.at("period_s").get<double>()));
-}
-
 TEST_CASE("bad input and usage: status 2, one line that names the cause, no file touched") {
   const workplace w;
   fill(w);
@@ -195,6 +135,7 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {"hetsched-plan --cluster none.json --model model.json --global-batch 32 --out plan.json", "none.json: cannot be opened"},
       {"hetsched-plan --cluster cluster.json --model cluster.json --global-batch 32 --out plan.json", "cluster.json: /format"},
       {plan_command + "--out none/plan.json", "none/plan.json"},
+      {plan_command + "--schedule 2f2b --out plan.json", "--schedule: found 2f2b, expected auto, gpipe, 1f1b"},
       {plan_command + "--out .", "is a folder"},
       {plan_command + "--out plan.json --report plan.json", "two outputs"},
       {plan_command + "--out plan.json --microbatch-size 5", "does not divide"},
@@ -209,16 +150,6 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {plan_command, "--out"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 0 --out plan.json", "--global-batch"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json", "--global-batch"},
-      {"hetsched-simulate", "--pipeline or --plan"},
-      {"hetsched-simulate --pipeline pipeline.json", "--schedule"},
-      {"hetsched-simulate --pipeline pipeline.json --plan plan.json --schedule h1f1b", "--pipeline or --plan"},
-      {"hetsched-simulate --pipeline pipeline.json --schedule often", "--schedule"},
-      {"hetsched-simulate --pipeline pipeline.json --schedule virtual_1f1b", "not available yet"},
-      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 1,2", "--warmup"},
-      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 1,2,1,1 --trace t.json", "deadlock"},
-      {"hetsched-simulate --pipeline pipeline.json --schedule 1f1b --warmup 0,0,0,0 --trace t.json", "at least 1"},
-      {"hetsched-simulate --plan plan.json --trace t.json", "plan.json: "},
-      {"hetsched-simulate --pipeline cluster.json --schedule 1f1b --json", "cluster.json: /format"},
   };
   const auto before = w.files();
   for (const auto& r : rows) {

@@ -66,6 +66,14 @@ TEST_CASE("one device: arithmetic or traffic, whichever takes longer") {
   auto options = exact();
   options.layer_overhead_s = 0.5;
   CHECK(small_model(options).layer(1, one).forward_s == near(0.58));
+  CHECK(small_model(options).layer(1, one).weight_backward_s == 0);
+  // The weight gradients' share of the arithmetic, nothing of the overhead and of what is computed again.
+  chain = small_chain();
+  for (auto& l : chain.layers) l.weight_backward_flops = 0.9e12;
+  options.recompute = recomputation::full;
+  const analytic_cost_model split(small_cluster(), chain, options);
+  CHECK(split.layer(1, one).weight_backward_s == near(0.45 * 0.16));
+  CHECK(split.stage({0, 2}, one).weight_backward_s == near(2 * 0.45 * 0.16));
   options = exact();
   options.efficiency = {{"E", {1, 1, 1, 1}}};
   CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / 0.5e14));

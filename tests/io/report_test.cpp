@@ -6,7 +6,10 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/report.hpp>
-#include <hetsched/schedule.hpp>
+#include <hetsched/schedule/critical_path.hpp>
+#include <hetsched/schedule/period.hpp>
+#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/warmup.hpp>
 
 using namespace hetsched;
 
@@ -39,7 +42,7 @@ std::size_t count(const std::string& text, const std::string& piece) {
 
 }  // namespace
 
-TEST_CASE("a short timeline is drawn whole: one box per action") {
+TEST_CASE("a simulated timeline is drawn whole: one box per action") {
   const auto s = make_scene(4, 16);
   const auto picture = draw_timeline(s.played.timeline);
   CHECK(picture.shown == "The whole iteration is shown.");
@@ -49,17 +52,45 @@ TEST_CASE("a short timeline is drawn whole: one box per action") {
   CHECK(count(picture.svg, "<title>gradient of") == 48);
 }
 
-TEST_CASE("a long timeline is windowed, says so, and stays small") {
+TEST_CASE("a page on a large pipeline stays small") {
   for (const auto& [stages, microbatches] : {std::pair{4, 5000}, std::pair{64, 512}, std::pair{300, 300}}) {
     CAPTURE(stages);
     auto s = make_scene(stages, microbatches);
-    const auto picture = draw_timeline(s.played.timeline, {.labels = {}, .period_s = period(s.times, s.warmups)});
+    const auto picture = draw_timeline(s.played.timeline, {.period_s = period(s.times, s.warmups)});
     CHECK(picture.shown.find("three windows") != std::string::npos);
-    CHECK(count(picture.svg, "class=\"break\"") == 4);
     report page{.title = "t", .summary = "s", .figures = simulation_figures(s.played), .sections = {}};
-    page.sections.push_back(pipeline_section(s.times, s.warmups, std::move(s.played.timeline), 0));
+    auto section = pipeline_section(s.times, s.warmups, std::move(s.played.timeline), 0);
+    const auto work = make_workload(s.times, one_f_one_b(s.warmups, microbatches));
+    section.memory = memory_curves(work, section.timeline);
+    CHECK(section.memory.size() == static_cast<std::size_t>(stages));
+    page.sections.push_back(std::move(section));
     CHECK(to_html(page).size() < 2'000'000);
   }
+}
+
+TEST_CASE("a section shows what it has: memory over time, tables, columns that are not empty") {
+  auto s = make_scene(2, 4);
+  auto section = pipeline_section(s.times, {}, s.played.timeline, 0);
+  report page{.title = "t", .summary = "s", .figures = {}, .sections = {section}};
+  const auto bare = to_html(page);
+  CHECK(bare.find("Memory over time") == std::string::npos);
+  CHECK(bare.find("<th>warm-up</th>") == std::string::npos);
+  CHECK(bare.find("weight gradient") == std::string::npos);
+
+  s.times.weight_backward_s = {0.5, 0.25};
+  section = pipeline_section(s.times, s.warmups, s.played.timeline, 0);
+  section.memory = {{.label = "rank 0", .steps = {{0, 3e9}}, .capacity = 4e9}};
+  section.tables = {{.heading = "What if", .note = "a & b", .columns = {"free", ">makespan"}, .rows = {{"rank 1", "2 s"}}}};
+  page.sections = {section};
+  const auto full = to_html(page);
+  CHECK(full.find("Memory over time") != std::string::npos);
+  CHECK(full.find("peak 2.79 GiB of 3.73 GiB") != std::string::npos);
+  CHECK(full.find("<th>warm-up</th>") != std::string::npos);
+  CHECK(full.find("<th>weight gradient</th>") != std::string::npos);
+  CHECK(full.find("<h2>What if</h2>") != std::string::npos);
+  CHECK(full.find("a &amp; b") != std::string::npos);
+  CHECK(full.find("<tr><th class=\"l\">free</th><th>makespan</th></tr>") != std::string::npos);
+  CHECK(full.find("<tr><td class=\"l\">rank 1</td><td>2 s</td></tr>") != std::string::npos);
 }
 
 TEST_CASE("a page needs nothing from outside, and text cannot break out of it") {
@@ -74,7 +105,10 @@ TEST_CASE("a page needs nothing from outside, and text cannot break out of it") 
     stage.memory_capacity_bytes = 2 * gib;
     line.stages.push_back(stage);
   }
-  page.sections.push_back(plan_section(line, {evil}, std::move(s.played.timeline), 1));
+  auto section = plan_section(line, {evil}, std::move(s.played.timeline), 1);
+  section.memory = {{.label = evil, .steps = {{0, 1}}, .capacity = 0}};
+  section.tables = {{.heading = evil, .note = evil, .columns = {evil}, .rows = {{evil}}}};
+  page.sections.push_back(std::move(section));
   const auto html = to_html(page);
   CHECK(html.find("<script") == std::string::npos);
   CHECK(html.find("&lt;script&gt;") != std::string::npos);
@@ -83,10 +117,20 @@ TEST_CASE("a page needs nothing from outside, and text cannot break out of it") 
   CHECK(html.find("class=\"over\"") != std::string::npos);
 }
 
-TEST_CASE("timelines without length or transfers are drawn, too") {
-  const pipeline still{.forward_s = {0}, .backward_s = {0}, .transfer_s = {}, .gradient_transfer_s = {}};
-  CHECK_NOTHROW((void)timeline_svg(simulate(still, one_f_one_b({1}, 3)).timeline));
-  CHECK_NOTHROW((void)timeline_svg({}));
-  const pipeline alone{.forward_s = {1}, .backward_s = {2}, .transfer_s = {}, .gradient_transfer_s = {}};
-  CHECK(timeline_svg(simulate(alone, one_f_one_b({1}, 3)).timeline).find("activation on its way") == std::string::npos);
+TEST_CASE("the tables on the critical path and on what would be won add up") {
+  // Two ranks, one microbatch: 1, 2 (link), 3, 4, 2 (link), 5.
+  const pipeline p{.forward_s = {1, 3}, .backward_s = {5, 4}, .transfer_s = {2}};
+  const auto order = one_f_one_b({1, 1}, 1);
+  const auto work = make_workload(p, order);
+  const auto path = critical_path_table(critical_path(work, order));
+  REQUIRE(path.rows.size() == 4);
+  CHECK(path.rows[0] == std::vector<std::string>{"rank 1", "2", "7.00 s", "41.2 %"});
+  CHECK(path.rows[1] == std::vector<std::string>{"rank 0", "2", "6.00 s", "35.3 %"});
+  CHECK(path.rows[2] == std::vector<std::string>{"rank 0 to 1", "1", "2.00 s", "11.8 %"});
+  CHECK(path.rows[3] == std::vector<std::string>{"rank 1 to 0", "1", "2.00 s", "11.8 %"});
+  const auto gains = what_if_table(what_if(work, order), work);
+  REQUIRE(gains.rows.size() == 4);
+  CHECK(gains.rows[0] == std::vector<std::string>{"computations of rank 1", "10.0 s", "41.2 %"});
+  CHECK(gains.rows[3] == std::vector<std::string>{"wire rank 1 to 0", "15.0 s", "11.8 %"});
+  CHECK(what_if_table(what_if(work, order), work, 2).rows.size() == 2);
 }

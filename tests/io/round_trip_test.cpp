@@ -36,3 +36,23 @@ TEST_CASE("clusters with any numbers come back equal once they have been in a fi
     CHECK(once.subclusters[0].intra_node.bandwidth == doctest::Approx(c.subclusters[0].intra_node.bandwidth).epsilon(1e-15));
   }
 }
+
+TEST_CASE("pipelines come back equal, whichever of their optional parts they have") {
+  random_source random(12);
+  for (int round = 0; round < 500; ++round) {
+    pipeline_file file{.microbatches = random.integer(1, 1000), .times = {}};
+    const auto stages = random.integer(1, 9);
+    const bool gradient = random.integer(0, 1) == 1, weight = random.integer(0, 1) == 1, bytes = random.integer(0, 1) == 1;
+    for (int i = 0; i < stages; ++i) {
+      file.times.forward_s.push_back(random.uniform(0, 1));
+      file.times.backward_s.push_back(random.uniform(0, 2));
+      if (weight) file.times.weight_backward_s.push_back(file.times.backward_s.back() * random.uniform(0, 1));
+      if (bytes) file.times.activation_bytes.push_back(static_cast<double>(static_cast<bytes_t>(random.uniform(0, 1e15))));
+      if (i + 1 < stages) file.times.transfer_s.push_back(random.uniform(0, 1e-3));
+      if (gradient && i + 1 < stages) file.times.gradient_transfer_s.push_back(random.uniform(0, 1e-3));
+    }
+    CAPTURE(to_json(file));
+    CHECK(parse_pipeline(to_json(file), "x.json") == file);
+    CHECK_NOTHROW(validate(file.times));
+  }
+}

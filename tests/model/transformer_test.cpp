@@ -102,6 +102,8 @@ TEST_CASE("FLOPs of grouped queries, gates and experts, by hand") {
   CHECK(mixtral.layers[1].forward_flops == doctest::Approx(attention + 2 * s * h * 8 + 2 * 6 * s * h * f).epsilon(1e-12));
   CHECK(mixtral.layers[1].backward_flops == 2 * mixtral.layers[1].forward_flops);
   CHECK(mixtral.layers[1].selective_flops == 4 * s * s * h);
+  // Every product with a weight has a weight gradient of as many FLOPs; scores and their sums have none.
+  CHECK(mixtral.layers[1].weight_backward_flops == mixtral.layers[1].forward_flops - 4 * s * s * h);
 
   const auto image = make_chain(vit({.layers = 1, .hidden = 768, .heads = 12}));
   CHECK(image.layers[0].forward_flops == 2.0 * 196 * 768 * 768);

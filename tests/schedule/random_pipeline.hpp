@@ -30,18 +30,47 @@ inline std::string text(const std::vector<int>& values) {
 
 /// As C++ that builds it again.
 inline std::string text(const pipeline& p) {
+  const std::string more = p.weight_backward_s.empty() && p.activation_bytes.empty()
+                               ? ""
+                               : ", " + text(p.weight_backward_s) + ", " + text(p.activation_bytes);
   return "pipeline{" + text(p.forward_s) + ", " + text(p.backward_s) + ", " + text(p.transfer_s) + ", " +
-         text(p.gradient_transfer_s) + "}";
+         text(p.gradient_transfer_s) + more + "}";
 }
 
-/// One line per stage: F0 F1 B0 ...
+/// One line per lane: F0 F1 B0 ..., I and W for the halves of a backward, + before a joined action. Where a rank has several
+/// virtual stages, these come first, as in 2F0, and so does the replica behind the first, as in 1:2F0.
 inline std::string text(const schedule& order) {
+  static const char* const names[] = {"F",  "B",  "I",  "W",  "R",  "SF", "RF", "SB", "RB", "DF",
+                                      "NF", "HF", "DB", "NB", "HB", "AG", "RL", "RS", "RG", "OP"};
+  const bool plain = order.replicas == 1 && order.stages == order.ranks;
   std::string out;
-  for (const auto& stage : order.stages) {
-    for (const action a : stage) out += (a.kind == action_kind::forward ? "F" : "B") + std::to_string(a.microbatch) + " ";
+  for (const auto& l : order.lanes) {
+    for (const auto& a : l.actions) {
+      if (a.joined) out += "+";
+      if (a.replica > 0) out += std::to_string(a.replica) + ":";
+      if (!plain) out += std::to_string(a.stage);
+      out += names[static_cast<int>(a.kind)];
+      if (a.microbatch != no_microbatch) out += std::to_string(a.microbatch);
+      out += " ";
+    }
     out += "\n";
   }
   return out;
+}
+
+/// A schedule of one stage per rank, from the lists of its ranks, kinds and microbatches only.
+struct plain_action {
+  action_kind kind;
+  int microbatch;
+};
+inline schedule plain_schedule(int microbatches, const std::vector<std::vector<plain_action>>& ranks) {
+  std::vector<int> rank_of;
+  for (std::size_t r = 0; r < ranks.size(); ++r) rank_of.push_back(static_cast<int>(r));
+  auto order = make_schedule(static_cast<int>(ranks.size()), microbatches, rank_of);
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (const auto& a : ranks[r])
+      order.lanes[r].actions.push_back({.kind = a.kind, .stage = static_cast<int>(r), .microbatch = a.microbatch});
+  return order;
 }
 
 /// Forward and backward time alike on every stage, forward's share of t given; transfers 0.

@@ -123,7 +123,9 @@ class analytic_cost_model {
     stage_cost cost;
     cost.forward_s = roofline(l.forward_flops * share, traffic) + options_.layer_overhead_s + tensor_s + context_s;
     // Backward reads and writes for the gradients of both its operands.
-    cost.backward_s = roofline(l.backward_flops * share, 2 * traffic) + options_.layer_overhead_s + tensor_s + 2 * context_s;
+    cost.backward_s = roofline(l.backward_flops * share, 2 * traffic);
+    if (l.backward_flops > 0) cost.weight_backward_s = cost.backward_s * l.weight_backward_flops / l.backward_flops;
+    cost.backward_s += options_.layer_overhead_s + tensor_s + 2 * context_s;
     if (options_.recompute == recomputation::full && l.recomputable) cost.backward_s += cost.forward_s;
     else if (options_.recompute != recomputation::none)
       cost.backward_s += roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);

@@ -26,12 +26,14 @@ struct stage_cost {
   double backward_s = 0;         ///< recomputation included
   bytes_t weight_bytes = 0;      ///< held whatever the schedule: weights, gradients, optimizer state
   bytes_t activation_bytes = 0;  ///< held per microbatch in flight
+  double weight_backward_s = 0;  ///< of backward_s, the weight gradients' time; 0 if not told apart
 
   [[nodiscard]] constexpr double total_s() const { return forward_s + backward_s; }
 
   constexpr stage_cost& operator+=(const stage_cost& other) {
     forward_s += other.forward_s;
     backward_s += other.backward_s;
+    weight_backward_s += other.weight_backward_s;
     weight_bytes = checked_add(weight_bytes, other.weight_bytes);
     activation_bytes = checked_add(activation_bytes, other.activation_bytes);
     return *this;

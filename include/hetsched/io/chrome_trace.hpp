@@ -1,65 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
+#include <compare>
+#include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include <hetsched/schedule/action.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/schedule/text.hpp>
+#include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched {
 
 namespace detail {
 
-struct trace_lane {
-  int process = 0;
-  int thread = 0;
-  char letter = 'F';
-  const char* category = "";
+inline constexpr const char* trace_categories[action_kinds] = {
+    "forward",      "backward",   "backward_input", "backward_weight", "recompute",        "activation",   "activation",
+    "gradient",     "gradient",   "activation d2h", "activation",      "activation h2d",   "gradient d2h", "gradient",
+    "gradient h2d", "all_gather", "release",        "reduce_scatter",  "reduce_gradients", "optimizer"};
+
+/// A thread of a trace. Events of one thread may not overlap, so those that do (a link that holds several transfers) take
+/// further ones.
+struct trace_track {
+  int rank = 0;
+  hetsched::stream stream = hetsched::stream::compute;
+  int peer = -1;
+  int further = 0;
+  friend auto operator<=>(const trace_track&, const trace_track&) = default;
 };
 
-/// Where an action goes in a trace: its stage, one of the three threads, and what it is called.
-[[nodiscard]] constexpr trace_lane lane_of(const timed_action& a) {
-  switch (a.kind) {
-    case action_kind::forward: return {a.place, 0, 'F', "forward"};
-    case action_kind::backward: return {a.place, 0, 'B', "backward"};
-    case action_kind::send_activation: return {a.place, 1, 'A', "send activation"};
-    case action_kind::send_gradient: return {a.place + 1, 2, 'G', "send gradient"};
+/// Where an action belongs: copies from host to device to the receiving rank, else to the rank that lists it.
+[[nodiscard]] constexpr trace_track track_of(const timed_action& a) {
+  using enum action_kind;
+  switch (a.what.kind) {
+    case d2h_activation:
+    case d2h_gradient:
+      return {a.rank, stream::d2h, a.peer, 0};
+    case network_activation:
+    case network_gradient:
+      return {a.rank, stream::network, a.peer, 0};
+    case h2d_activation:
+    case h2d_gradient:
+      return {a.peer, stream::h2d, a.rank, 0};
+    case all_gather:
+    case release:
+    case reduce_scatter:
+    case reduce_gradients:
+      return {a.rank, stream::collective, -1, 0};
+    default:
+      return is_transfer(a.what.kind) ? trace_track{a.rank, stream::send, a.peer, 0}
+                                      : trace_track{a.rank, stream::compute, -1, 0};
   }
-  return {};
 }
+
+[[nodiscard]] inline std::string track_name(const trace_track& t) {
+  std::string name(stream_names[static_cast<std::size_t>(t.stream)]);
+  if (t.peer >= 0) name += (t.stream == stream::h2d ? " from rank " : " to rank ") + std::to_string(t.peer);
+  if (t.further > 0) name += " (" + std::to_string(t.further + 1) + ")";
+  return name;
+}
+
+/// Microseconds, whole nanoseconds: what ends where the next begins must still do so in the text.
+[[nodiscard]] inline double trace_time(double seconds) { return __builtin_floor(seconds * 1e9 + 0.5) / 1e3; }
 
 }  // namespace detail
 
 /// A timeline as a Chrome trace (JSON object format, complete events in microseconds), for Perfetto or chrome://tracing.
-/// One process per stage; threads: compute, send activation, send gradient. F3 is the forward of microbatch 3 (0-based),
-/// B3 its backward, A3 and G3 its activation and gradient on their way. O(actions).
+/// One process per rank; threads: compute, send to each peer (or d2h, network and, at the receiver, h2d), collective. Events
+/// are named by the text form of actions, 2F0 or 1SEND_F3. O(actions * log(threads)).
 [[nodiscard]] inline std::string chrome_trace(const timeline& t) {
+  // The thread of every action; the ends of the last events of a thread and its further ones tell where the next one fits.
+  std::vector<detail::trace_track> tracks;
+  tracks.reserve(t.actions.size());
+  std::map<detail::trace_track, std::vector<double>> ends;
+  for (int rank = 0; rank < t.ranks; ++rank) ends[{rank, stream::compute, -1, 0}] = {0.0};
+  for (const auto& a : t.actions) {
+    auto track = detail::track_of(a);
+    auto& last = ends[track];
+    const double start = detail::trace_time(a.start_s), end = detail::trace_time(a.end_s);
+    // A fused computation lies inside the one before it, which viewers draw below each other.
+    const auto fits = [&](double before) {
+      return before <= start || (a.what.joined && track.stream == stream::compute && end <= before);
+    };
+    std::size_t k = 0;
+    while (k < last.size() && !fits(last[k])) ++k;
+    if (k == last.size()) last.push_back(end);
+    if (last[k] < end) last[k] = end;
+    track.further = static_cast<int>(k);
+    tracks.push_back(track);
+  }
+
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  char line[256];
-  bool first = true;
-  const auto add = [&](int length) {
-    out += first ? "\n" : ",\n";
-    out.append(line, static_cast<std::size_t>(length));
-    first = false;
+  std::string_view separator = "\n";
+  const auto add = [&](const std::string& event) {
+    out += separator;
+    out += event;
+    separator = ",\n";
   };
-  constexpr const char* threads[] = {"compute", "send activation", "send gradient"};
-  for (int place = 0; place < t.stages; ++place) {
-    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"stage %d"}})", place, place));
-    add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"process_sort_index","pid":%d,"args":{"sort_index":%d}})", place, place));
-    for (int thread = 0; thread < 3; ++thread) {
-      if ((thread == 1 && place + 1 == t.stages) || (thread == 2 && place == 0)) continue;
-      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}})", place, thread,
-                        threads[thread]));
-      add(std::snprintf(line, sizeof line, R"({"ph":"M","name":"thread_sort_index","pid":%d,"tid":%d,"args":{"sort_index":%d}})", place,
-                        thread, thread));
+  std::map<detail::trace_track, int> threads;
+  int thread = 0;
+  for (const auto& [first, last] : ends) {
+    const int rank = first.rank;
+    if (first.stream == stream::compute) {
+      thread = 0;
+      add(detail::print(R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"rank %d"}})", rank, rank));
+      add(detail::print(R"({"ph":"M","name":"process_sort_index","pid":%d,"args":{"sort_index":%d}})", rank, rank));
+    }
+    for (auto track = first; track.further < static_cast<int>(last.size()); ++track.further) {
+      threads[track] = thread;
+      add(detail::print(R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}})", rank, thread,
+                        detail::track_name(track).c_str()));
+      add(detail::print(R"({"ph":"M","name":"thread_sort_index","pid":%d,"tid":%d,"args":{"sort_index":%d}})", rank, thread,
+                        thread));
+      ++thread;
     }
   }
-  for (const auto& a : t.actions) {
-    const auto lane = detail::lane_of(a);
-    add(std::snprintf(line, sizeof line,
-                      R"({"ph":"X","name":"%c%d","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"microbatch":%d}})", lane.letter,
-                      a.microbatch, lane.category, lane.process, lane.thread, a.start_s * 1e6, (a.end_s - a.start_s) * 1e6, a.microbatch));
+  for (std::size_t i = 0; i < t.actions.size(); ++i) {
+    const auto& a = t.actions[i];
+    const double start = detail::trace_time(a.start_s);
+    std::string event = detail::print(
+        R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"stage":%d,"replica":%d)",
+        to_text(a.what).c_str(), detail::trace_categories[static_cast<std::size_t>(a.what.kind)], tracks[i].rank,
+        threads[tracks[i]], start, detail::trace_time(a.end_s) - start, a.what.stage, static_cast<int>(a.what.replica));
+    if (a.what.microbatch != no_microbatch) event += ",\"microbatch\":" + std::to_string(a.what.microbatch);
+    if (a.peer >= 0) event += ",\"peer\":" + std::to_string(a.peer);
+    add(event + "}}");
   }
   out += "\n]}\n";
   return out;

@@ -15,8 +15,6 @@ namespace hetsched {
 struct pipeline_file {
   int microbatches = 1;
   pipeline times;
-  std::vector<double> weight_backward_s;  ///< S, or empty: the part of backward_s that is the weight gradient
-  std::vector<bytes_t> activation_bytes;  ///< S, or empty: held per microbatch in flight
   friend bool operator==(const pipeline_file&, const pipeline_file&) = default;
 };
 
@@ -43,7 +41,8 @@ inline constexpr int max_stages = 100'000;
   const auto forward = top.at("forward_s");
   const auto stages = forward.size();
   if (stages == 0) forward.expected("at least one stage");
-  if (stages > static_cast<std::size_t>(detail::max_stages)) forward.expected("at most " + std::to_string(detail::max_stages) + " stages");
+  if (stages > static_cast<std::size_t>(detail::max_stages))
+    forward.expected("at most " + std::to_string(detail::max_stages) + " stages");
   const auto per_stage = [&](const detail::json_value& array) { return detail::read_seconds(array.sized(stages, "stage")); };
   const auto per_boundary = [&](const detail::json_value& array) {
     return detail::read_seconds(array.sized(stages - 1, "boundary between stages"));
@@ -53,19 +52,20 @@ inline constexpr int max_stages = 100'000;
   result.times.transfer_s = per_boundary(top.at("transfer_s"));
   if (const auto gradient = top.find("gradient_transfer_s")) result.times.gradient_transfer_s = per_boundary(*gradient);
   if (const auto weight = top.find("weight_backward_s")) {
-    result.weight_backward_s = per_stage(*weight);
+    result.times.weight_backward_s = per_stage(*weight);
     for (std::size_t i = 0; i < stages; ++i)
-      if (result.weight_backward_s[i] > result.times.backward_s[i]) (*weight)[i].expected("at most the stage's backward_s");
+      if (result.times.weight_backward_s[i] > result.times.backward_s[i]) (*weight)[i].expected("at most the stage's backward_s");
   }
   if (const auto activation = top.find("activation_bytes"))
-    result.activation_bytes = activation->sized(stages, "stage").list([](const auto& value) { return value.bytes(); });
+    result.times.activation_bytes =
+        activation->sized(stages, "stage").list([](const auto& value) { return static_cast<double>(value.bytes()); });
   return result;
 }
 
 /// Reads a pipeline.json. Throws file_error.
 [[nodiscard]] inline pipeline_file read_pipeline(const std::string& path) { return parse_pipeline(read_text(path), path); }
 
-/// Text of a pipeline.json that parse_pipeline takes back equal.
+/// Text of a pipeline.json that parse_pipeline takes back equal, if activation_bytes are whole numbers (they are rounded).
 [[nodiscard]] inline std::string to_json(const pipeline_file& file) {
   nlohmann::ordered_json out{{"format", "hetsched/pipeline"}, {"version", 1}};
   out["microbatches"] = file.microbatches;
@@ -73,8 +73,8 @@ inline constexpr int max_stages = 100'000;
   out["backward_s"] = file.times.backward_s;
   out["transfer_s"] = file.times.transfer_s;
   if (!file.times.gradient_transfer_s.empty()) out["gradient_transfer_s"] = file.times.gradient_transfer_s;
-  if (!file.weight_backward_s.empty()) out["weight_backward_s"] = file.weight_backward_s;
-  if (!file.activation_bytes.empty()) out["activation_bytes"] = file.activation_bytes;
+  if (!file.times.weight_backward_s.empty()) out["weight_backward_s"] = file.times.weight_backward_s;
+  for (const double bytes : file.times.activation_bytes) out["activation_bytes"].push_back(static_cast<bytes_t>(bytes + 0.5));
   return detail::dump(out);
 }
 

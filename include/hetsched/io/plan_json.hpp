@@ -26,7 +26,7 @@ namespace detail {
 
 [[nodiscard]] inline stage_plan read_stage(const json_value& value, std::vector<std::string>& subclusters) {
   value.object({"layers", "subcluster", "first_device", "nodes", "devices_per_node", "degrees", "warmup", "forward_s", "backward_s",
-                "transfer_s", "memory_bytes", "memory_capacity_bytes"});
+                "transfer_s", "memory_bytes", "memory_capacity_bytes", "weight_backward_s", "activation_bytes"});
   stage_plan stage;
   const auto layers = value.at("layers");
   if (layers.size() != 2) layers.expected("[first, last], both included");
@@ -56,6 +56,11 @@ namespace detail {
   stage.transfer_s = value.at("transfer_s").number(0, max_seconds);
   stage.memory_bytes = value.at("memory_bytes").bytes();
   stage.memory_capacity_bytes = value.at("memory_capacity_bytes").bytes();
+  if (const auto weight = value.find("weight_backward_s")) {
+    stage.weight_backward_s = weight->number(0, max_seconds);
+    if (stage.weight_backward_s > stage.backward_s) weight->expected("at most the stage's backward_s");
+  }
+  if (const auto activation = value.find("activation_bytes")) stage.activation_bytes = activation->bytes();
   return stage;
 }
 
@@ -135,6 +140,8 @@ namespace detail {
       item["transfer_s"] = s.transfer_s;
       item["memory_bytes"] = s.memory_bytes;
       item["memory_capacity_bytes"] = s.memory_capacity_bytes;
+      if (s.weight_backward_s > 0) item["weight_backward_s"] = s.weight_backward_s;
+      if (s.activation_bytes > 0) item["activation_bytes"] = s.activation_bytes;
       stages.push_back(std::move(item));
     }
     nlohmann::ordered_json value{{"microbatches", line.microbatches}, {"microbatch_size", line.microbatch_size}};

@@ -8,9 +8,13 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
+#include <hetsched/io/memory_svg.hpp>
 #include <hetsched/io/timeline_svg.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/what_if.hpp>
+#include <hetsched/schedule/workload.hpp>
 
 namespace hetsched {
 
@@ -29,17 +33,30 @@ struct report_stage {
   int warmup = 0;
   double forward_s = 0;
   double backward_s = 0;
+  double weight_backward_s = 0;  ///< of backward_s
   double transfer_s = 0;
+  int in_flight = 0;  ///< most microbatches between forward and backward
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
 };
 
-/// A pipeline of a report: its stages and what they do over one iteration.
+/// Any table of a report. Columns whose heading starts with '>' are aligned to the right.
+struct report_table {
+  std::string heading;
+  std::string note;
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;  ///< as many cells as columns
+};
+
+/// A pipeline of a report: its stages and what they do over one iteration. What is empty is left out.
 struct report_section {
   std::string heading;
   std::vector<report_stage> stages;
   hetsched::timeline timeline;
   timeline_svg_options picture;
+  std::vector<memory_curve> memory = {};
+  bool memory_in_bytes = true;
+  std::vector<report_table> tables = {};
 };
 
 /// A report page.
@@ -62,7 +79,7 @@ h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}p{margin:4p
 .figure{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .figure b{display:block;font-size:22px;font-weight:600;line-height:1.3}.figure span{color:var(--soft);font-size:13px}
 .wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}table.narrow{width:auto;min-width:420px}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{color:var(--soft);font-weight:600}th.l,td.l{text-align:left}
 .bar{display:inline-block;vertical-align:middle;position:relative;width:150px;height:11px;background:var(--line);border-radius:3px;overflow:hidden}
@@ -75,12 +92,19 @@ svg{display:block;max-width:none}
   const bool layers = any([](const auto& s) { return !s.layers.empty(); });
   const bool devices = any([](const auto& s) { return !s.devices.empty(); });
   const bool degrees = any([](const auto& s) { return !s.degrees.empty(); });
+  const bool warmup = any([](const auto& s) { return s.warmup > 0; });
+  const bool weight = any([](const auto& s) { return s.weight_backward_s > 0; });
+  const bool in_flight = any([](const auto& s) { return s.in_flight > 0; });
   const bool memory = any([](const auto& s) { return s.memory_bytes > 0; });
   std::string out = "<div class=\"wide\"><table>\n<tr><th class=\"l\">stage</th>";
   if (layers) out += "<th class=\"l\">layers</th>";
   if (devices) out += "<th class=\"l\">devices</th>";
   if (degrees) out += "<th class=\"l\">degrees</th>";
-  out += "<th>warm-up</th><th>forward</th><th>backward</th><th>transfer</th>";
+  if (warmup) out += "<th>warm-up</th>";
+  out += "<th>forward</th><th>backward</th>";
+  if (weight) out += "<th>weight gradient</th>";
+  out += "<th>transfer</th>";
+  if (in_flight) out += "<th>in flight</th>";
   if (memory) out += "<th class=\"l\">memory per device</th>";
   out += "</tr>\n";
   const auto cell = [&](std::string_view text, bool left = false) {
@@ -94,15 +118,19 @@ svg{display:block;max-width:none}
     if (layers) cell(s.layers, true);
     if (devices) cell(s.devices, true);
     if (degrees) cell(s.degrees, true);
-    cell(std::to_string(s.warmup));
+    if (warmup) cell(std::to_string(s.warmup));
     cell(format_seconds(s.forward_s));
     cell(format_seconds(s.backward_s));
+    if (weight) cell(format_seconds(s.weight_backward_s));
     cell(i + 1 < stages.size() ? format_seconds(s.transfer_s) : "-");
+    if (in_flight) cell(std::to_string(s.in_flight));
     if (memory) {
-      const double share = s.memory_capacity_bytes > 0 ? static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) : 0;
+      const double share =
+          s.memory_capacity_bytes > 0 ? static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) : 0;
       out += "<td class=\"l\">";
       if (s.memory_capacity_bytes > 0)
-        out += print("<span class=\"bar\"><i%s style=\"width:%.1f%%\"></i></span> ", share > 1 ? " class=\"over\"" : "", std::min(share, 1.0) * 100);
+        out += print("<span class=\"bar\"><i%s style=\"width:%.1f%%\"></i></span> ", share > 1 ? " class=\"over\"" : "",
+                     std::min(share, 1.0) * 100);
       out += format_bytes(s.memory_bytes);
       if (s.memory_capacity_bytes > 0) out += " of " + format_bytes(s.memory_capacity_bytes) + print(" (%.0f %%)", share * 100);
       out += "</td>";
@@ -112,26 +140,59 @@ svg{display:block;max-width:none}
   return out + "</table></div>\n";
 }
 
+[[nodiscard]] inline std::string html_table(const report_table& table) {
+  std::string out = "<div class=\"wide\"><table class=\"narrow\">\n";
+  const auto right = [&](std::size_t c) { return !table.columns[c].empty() && table.columns[c][0] == '>'; };
+  const auto row = [&](const char* tag, const std::vector<std::string>& cells, bool heading) {
+    out += "<tr>";
+    for (std::size_t c = 0; c < table.columns.size(); ++c) {
+      out += std::string("<") + tag + (right(c) ? ">" : " class=\"l\">");
+      out += escape_html(std::string_view(cells.at(c)).substr(heading && right(c) ? 1 : 0)) + "</" + tag + ">";
+    }
+    out += "</tr>\n";
+  };
+  row("th", table.columns, true);
+  for (const auto& cells : table.rows) row("td", cells, false);
+  return out + "</table></div>\n";
+}
+
+/// When the last action of a timeline ends.
+[[nodiscard]] inline double end_of(const timeline& t) {
+  double end = 0;
+  for (const auto& a : t.actions) end = std::max(end, a.end_s);
+  return end;
+}
+
 }  // namespace detail
 
 /// A report as one HTML page that needs nothing else: no network, no fonts, no scripts. All text is escaped.
 /// Below 2 MB for up to 1,000 stages in all, however many microbatches. O(actions).
 [[nodiscard]] inline std::string to_html(const report& r) {
-  std::string out = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
+  std::string out =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
   out += escape_html(r.title) + "</title>\n<style>";
   out += detail::report_style;
-  out += "</style>\n</head>\n<body>\n<h1>" + escape_html(r.title) + "</h1>\n<p>" + escape_html(r.summary) + "</p>\n<div class=\"figures\">\n";
+  out += "</style>\n</head>\n<body>\n<h1>" + escape_html(r.title) + "</h1>\n<p>" + escape_html(r.summary) +
+         "</p>\n<div class=\"figures\">\n";
   for (const auto& f : r.figures)
-    out += "<div class=\"figure\"><span>" + escape_html(f.label) + "</span><b>" + escape_html(f.value) + "</b><span>" + escape_html(f.note) +
-           "</span></div>\n";
+    out += "<div class=\"figure\"><span>" + escape_html(f.label) + "</span><b>" + escape_html(f.value) + "</b><span>" +
+           escape_html(f.note) + "</span></div>\n";
   out += "</div>\n";
   for (const auto& section : r.sections) {
     const auto picture = draw_timeline(section.timeline, section.picture);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section.stages);
     out += "<h2>Timeline of one iteration</h2>\n<p>" + escape_html(picture.shown) +
-           " Wide boxes carry their microbatch, counted from 0; the strips between two stages are the link between them.</p>\n";
+           " Wide boxes carry their microbatch, counted from 0; the strips between two lanes are what their ranks send.</p>\n";
     out += "<div class=\"wide\">" + picture.svg + "</div>\n";
+    if (!section.memory.empty()) {
+      const memory_svg_options chart{
+          .makespan_s = detail::end_of(section.timeline), .width = section.picture.width, .in_bytes = section.memory_in_bytes};
+      out += "<h2>Memory over time</h2>\n<p>What the microbatches in flight hold on every rank, all on one scale.</p>\n";
+      out += "<div class=\"wide\">" + memory_svg(section.memory, chart) + "</div>\n";
+    }
+    for (const auto& table : section.tables)
+      out += "<h2>" + escape_html(table.heading) + "</h2>\n<p>" + escape_html(table.note) + "</p>\n" + detail::html_table(table);
   }
   return out + "</body>\n</html>\n";
 }
@@ -167,6 +228,68 @@ svg{display:block;max-width:none}
           {"overlap ratio", format_percent(s.overlap_ratio), "share of communication that is hidden"}};
 }
 
+/// What the ranks of a timeline hold, against their capacity if the workload has any.
+[[nodiscard]] inline std::vector<memory_curve> memory_curves(const workload& w, const timeline& t) {
+  std::vector<memory_curve> curves;
+  auto steps = memory_over_time(w, t);
+  for (std::size_t r = 0; r < steps.size(); ++r)
+    curves.push_back({.label = "rank " + std::to_string(r),
+                      .steps = std::move(steps[r]),
+                      .capacity = r < w.memory_capacity.size() ? w.memory_capacity[r] : 0});
+  return curves;
+}
+
+/// What the critical path is made of: the computations of each rank, and what it sends to each other one, longest first.
+[[nodiscard]] inline report_table critical_path_table(const std::vector<timed_action>& path) {
+  struct part {
+    std::string what;
+    int actions = 0;
+    double seconds = 0;
+  };
+  std::vector<part> parts;
+  double end_s = 0, covered_s = 0;
+  for (const auto& a : path) {
+    const bool transfer = is_transfer(a.what.kind);
+    const std::string what = "rank " + std::to_string(a.rank) + (transfer ? " to " + std::to_string(a.peer) : "");
+    auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.what == what; });
+    if (found == parts.end()) found = parts.insert(parts.end(), {.what = what});
+    ++found->actions;
+    // A transfer may still be arriving when the wire that the next one waits for is free.
+    const double seconds = a.end_s - std::max(a.start_s, covered_s);
+    covered_s = std::max(covered_s, a.end_s);
+    found->seconds += std::max(seconds, 0.0);
+    end_s = std::max(end_s, a.end_s);
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  report_table table{.heading = "Critical path",
+                     .note = "What the iteration waits for from its start to its end: a chain of " + std::to_string(path.size()) +
+                             " actions, each of which lets the next one start.",
+                     .columns = {"where", ">actions", ">time", ">share"},
+                     .rows = {}};
+  for (const auto& p : parts)
+    table.rows.push_back({p.what, std::to_string(p.actions), format_seconds(p.seconds), format_percent(p.seconds / end_s)});
+  return table;
+}
+
+/// The ranks and wires that would win most if they took no time; at most `most` of them, none that wins nothing.
+[[nodiscard]] inline report_table what_if_table(const what_if_result& result, const workload& w, std::size_t most = 12) {
+  std::vector<std::pair<double, std::string>> gains;
+  for (std::size_t r = 0; r < result.free_rank_s.size(); ++r)
+    gains.emplace_back(result.free_rank_s[r], "computations of rank " + std::to_string(r));
+  for (std::size_t k = 0; k < result.free_wire_s.size(); ++k)
+    gains.emplace_back(result.free_wire_s[k], "wire " + w.wires[k].name);
+  std::stable_sort(gains.begin(), gains.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  report_table table{.heading = "What if",
+                     .note = "How long the iteration would take if one thing took no time, in the same order of work.",
+                     .columns = {"without", ">makespan", ">shorter by"},
+                     .rows = {}};
+  for (const auto& [seconds, what] : gains) {
+    if (table.rows.size() == most || !(seconds < result.makespan_s * (1 - 1e-9))) break;
+    table.rows.push_back({what, format_seconds(seconds), format_percent(1 - seconds / result.makespan_s)});
+  }
+  return table;
+}
+
 /// Headline numbers of a prediction; what it does not know (0) is left out.
 [[nodiscard]] inline std::vector<report_figure> prediction_figures(const prediction& p) {
   std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
@@ -180,7 +303,8 @@ svg{display:block;max-width:none}
 }
 
 /// A report section on one pipeline of a plan. Precondition: `subclusters` holds the names that its stages count.
-[[nodiscard]] inline report_section plan_section(const pipeline_plan& line, const std::vector<std::string>& subclusters, timeline t, double period_s) {
+[[nodiscard]] inline report_section plan_section(const pipeline_plan& line, const std::vector<std::string>& subclusters,
+                                                 timeline t, double period_s) {
   report_section section{.heading = "Stages", .stages = {}, .timeline = std::move(t), .picture = {}};
   section.picture.period_s = period_s;
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
@@ -200,17 +324,19 @@ svg{display:block;max-width:none}
   return section;
 }
 
-/// A report section on a bare pipeline.
-[[nodiscard]] inline report_section pipeline_section(const pipeline& p, const std::vector<int>& warmups, timeline t, double period_s) {
+/// A report section on a bare pipeline; without warm-up counts, if the schedule has none.
+[[nodiscard]] inline report_section pipeline_section(const pipeline& p, const std::vector<int>& warmups, timeline t,
+                                                     double period_s) {
   report_section section{.heading = "Stages", .stages = {}, .timeline = std::move(t), .picture = {}};
   section.picture.period_s = period_s;
   for (std::size_t i = 0; i < p.forward_s.size(); ++i)
     section.stages.push_back({.layers = {},
                               .devices = {},
                               .degrees = {},
-                              .warmup = warmups[i],
+                              .warmup = warmups.empty() ? 0 : warmups[i],
                               .forward_s = p.forward_s[i],
                               .backward_s = p.backward_s[i],
+                              .weight_backward_s = p.weight_backward_s.empty() ? 0 : p.weight_backward_s[i],
                               .transfer_s = i < p.transfer_s.size() ? p.transfer_s[i] : 0});
   return section;
 }

@@ -18,6 +18,7 @@ struct layer {
   std::string name{};
   double forward_flops = 0;
   double backward_flops = 0;              ///< without recomputation
+  double weight_backward_flops = 0;       ///< of these, the weight gradients'; 0 if not told apart
   std::int64_t parameters = 0;
   std::int64_t shared_parameters = 0;     ///< owned by another layer of the chain (tied embedding); a copy is held here
   bytes_t activation_bytes = 0;           ///< kept from forward to backward, no recomputation
@@ -70,6 +71,8 @@ inline void validate(const layer_chain& chain) {
     require(amount(l.forward_flops), "forward_flops");
     require(amount(l.backward_flops), "backward_flops");
     require(amount(l.selective_flops), "selective_flops");
+    require(amount(l.weight_backward_flops) && l.weight_backward_flops <= l.backward_flops,
+            "weight_backward_flops (at most backward_flops)");
     require(amount(l.active_fraction), "active_fraction");
     require(l.parameters >= 0, "parameters");
     require(l.shared_parameters >= 0, "shared_parameters");

@@ -108,6 +108,7 @@ struct transformer_sizes {
   // Every kept tensor is written once and read once.
   static void finish(layer& l) {
     l.backward_flops = 2 * l.forward_flops;
+    l.weight_backward_flops = l.forward_flops - l.selective_flops;  // attention scores have no weights
     l.memory_traffic_bytes = checked_mul(2, l.activation_bytes);
   }
 
@@ -176,7 +177,7 @@ struct transformer_sizes {
       l.parameters = checked_add(checked_mul(m.patch_inputs, h), h);
       l.forward_flops = 2 * static_cast<double>(s - 1) * static_cast<double>(m.patch_inputs) * static_cast<double>(h);
       // pixels need no gradient
-      l.backward_flops = l.forward_flops;
+      l.backward_flops = l.weight_backward_flops = l.forward_flops;
       l.activation_bytes = checked_mul(s, m.patch_inputs, e);
     } else {
       l.parameters = checked_mul(m.vocab, h);
@@ -234,6 +235,7 @@ inline void append(layer& a, const layer& b) {
   a.parameters = parameters;
   a.forward_flops += b.forward_flops;
   a.backward_flops += b.backward_flops;
+  a.weight_backward_flops += b.weight_backward_flops;
   a.selective_flops += b.selective_flops;
   a.activation_bytes = checked_add(a.activation_bytes, b.activation_bytes);
   a.selective_saved_bytes = checked_add(a.selective_saved_bytes, b.selective_saved_bytes);

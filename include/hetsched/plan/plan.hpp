@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct stage_plan {
   double update_s = 0;    ///< once per iteration: gradient reduction and optimizer step
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
+  double weight_backward_s = 0;  ///< of backward_s, where the schedule splits backwards; else 0
+  bytes_t activation_bytes = 0;  ///< held per microbatch in flight, where a schedule other than the planner's asks; else 0
   friend bool operator==(const stage_plan&, const stage_plan&) = default;
 };
 
@@ -75,6 +78,11 @@ struct plan {
     bare.transfer_s.push_back(s.transfer_s);
   }
   if (!bare.transfer_s.empty()) bare.transfer_s.pop_back();
+  const auto any = [&](auto field) { return std::any_of(p.stages.begin(), p.stages.end(), [&](const auto& s) { return s.*field > 0; }); };
+  if (any(&stage_plan::weight_backward_s))
+    for (const auto& s : p.stages) bare.weight_backward_s.push_back(s.weight_backward_s);
+  if (any(&stage_plan::activation_bytes))
+    for (const auto& s : p.stages) bare.activation_bytes.push_back(static_cast<double>(s.activation_bytes));
   return bare;
 }
 

@@ -7,6 +7,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/placements.hpp>
 
 namespace hetsched {
 
@@ -29,26 +30,28 @@ inline void validate_warmups(const std::vector<int>& warmups, int microbatches) 
 /// in turn, then the backwards that are left. Throws as validate_warmups. O(stages * microbatches).
 [[nodiscard]] inline schedule one_f_one_b(const std::vector<int>& warmups, int microbatches) {
   validate_warmups(warmups, microbatches);
-  schedule result{.microbatches = microbatches, .stages = {}};
-  result.stages.reserve(warmups.size());
-  for (const int warmup : warmups) {
-    auto& stage = result.stages.emplace_back();
-    stage.reserve(2 * static_cast<std::size_t>(microbatches));
-    int forward = 0;
-    while (forward < warmup && forward < microbatches) stage.push_back({action_kind::forward, forward++});
-    for (int backward = 0; backward < microbatches; ++backward) {
-      stage.push_back({action_kind::backward, backward});
-      if (forward < microbatches) stage.push_back({action_kind::forward, forward++});
+  const int ranks = static_cast<int>(warmups.size());
+  auto result = make_schedule(ranks, microbatches, line_placement(ranks));
+  for (auto& l : result.lanes) {
+    const int warmup = warmups[static_cast<std::size_t>(l.rank)];
+    l.actions.reserve(2 * static_cast<std::size_t>(microbatches));
+    int forwards = 0;
+    const auto forward = [&] {
+      if (forwards < microbatches) l.actions.push_back({.kind = action_kind::forward, .stage = l.rank, .microbatch = forwards++});
+    };
+    while (forwards < warmup && forwards < microbatches) forward();
+    for (int m = 0; m < microbatches; ++m) {
+      l.actions.push_back({.kind = action_kind::backward, .stage = l.rank, .microbatch = m});
+      forward();
     }
   }
   return result;
 }
 
 /// GPipe: all forwards, then all backwards, both in order of microbatches. Throws input_error unless both counts are at least 1.
-[[nodiscard]] inline schedule gpipe(int stages, int microbatches) {
-  if (stages < 1) throw input_error("a schedule needs at least one stage");
-  if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
-  return one_f_one_b(std::vector<int>(static_cast<std::size_t>(stages), microbatches), microbatches);
+[[nodiscard]] inline schedule gpipe(int ranks, int microbatches) {
+  detail::require_counts(ranks, microbatches);
+  return one_f_one_b(std::vector<int>(static_cast<std::size_t>(ranks), microbatches), microbatches);
 }
 
 }  // namespace hetsched

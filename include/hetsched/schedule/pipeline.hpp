@@ -16,6 +16,8 @@ struct pipeline {
   std::vector<double> backward_s;                ///< S
   std::vector<double> transfer_s;                ///< S - 1: activation, downstream
   std::vector<double> gradient_transfer_s = {};  ///< S - 1, or empty: as transfer_s
+  std::vector<double> weight_backward_s = {};    ///< S, or empty: of backward_s, the part that is the weight gradient
+  std::vector<double> activation_bytes = {};     ///< S, or empty (1 each): held per microbatch in flight
 
   [[nodiscard]] int stages() const { return static_cast<int>(forward_s.size()); }
   /// Compute time of stage i: t_i = f_i + b_i.
@@ -52,6 +54,15 @@ inline void validate(const pipeline& p) {
   check(p.backward_s, "backward_s");
   check(p.transfer_s, "transfer_s");
   check(p.gradient_transfer_s, "gradient_transfer_s");
+  if (!p.weight_backward_s.empty() && p.weight_backward_s.size() != s)
+    throw input_error("weight_backward_s needs one entry per stage, or none");
+  check(p.weight_backward_s, "weight_backward_s");
+  for (std::size_t i = 0; i < p.weight_backward_s.size(); ++i)
+    if (p.weight_backward_s[i] > p.backward_s[i])
+      throw input_error("weight_backward_s[" + std::to_string(i) + "] is more than the stage's backward_s");
+  if (!p.activation_bytes.empty() && p.activation_bytes.size() != s)
+    throw input_error("activation_bytes needs one entry per stage, or none");
+  check(p.activation_bytes, "activation_bytes");
 }
 
 }  // namespace hetsched

@@ -3,191 +3,174 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
+#include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/builders.hpp>
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/channels.hpp>
+#include <hetsched/schedule/event_graph.hpp>
+#include <hetsched/schedule/event_run.hpp>
+#include <hetsched/schedule/fast_path.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/timeline.hpp>
+#include <hetsched/schedule/workload.hpp>
 
 namespace hetsched {
 
-/// When each stage ends its last backward under the 1F1B family (GPipe: warm-up `microbatches` on every stage), in seconds
-/// after the first forward. Equal bit for bit to simulate(p, one_f_one_b(warmups, microbatches)).stage_end_s, without a timeline.
-/// Throws input_error for an invalid pipeline and as validate_warmups. O(S * microbatches) time, O(S + warmups[0]) memory.
-[[nodiscard]] inline std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
-  validate(p);
-  validate_warmups(warmups, microbatches);
-  const auto count = warmups.size();
-  if (count != p.forward_s.size()) throw input_error("a pipeline needs one warm-up count per stage");
+/// How a schedule is played. The semantics concern listed sends and receives only.
+struct simulate_options {
+  hetsched::channels channels = hetsched::channels::buffered;
+  bool timeline = true;  ///< whether the result has one
+};
 
-  // Links belong to the stage that sends over them; the missing ones at both ends take no time.
-  struct stage {
-    double forward_s, backward_s, activation_s, gradient_s;
-    double free_s = 0, activation_free_s = 0, gradient_free_s = 0;
-    std::size_t slot = 0, ring_first = 0, ring_last = 0;
-  };
-  const auto capped = [&](std::size_t i) { return static_cast<std::size_t>(std::min(warmups[i], microbatches)); };
-  std::vector<stage> stages;
-  stages.reserve(count);
-  // When activations that are on their way reach the next stage: one ring per sender, with room for those that the next
-  // stage has not taken after a full round and for one more.
-  std::vector<double> rings;
-  rings.reserve(count + capped(0));
-  std::vector<double> arrivals(capped(0), 0.0);
-
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto k = static_cast<int>(i);
-    const bool last = i + 1 == count;
-    stage s{p.forward_s[i], p.backward_s[i], last ? 0.0 : p.activation_s(k), i == 0 ? 0.0 : p.gradient_s(k - 1)};
-    for (std::size_t m = 0; m < capped(i); ++m) {
-      s.free_s = std::max(s.free_s, arrivals[m]) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation_s;
-      arrivals[m] = s.activation_free_s;
-    }
-    s.slot = s.ring_first = rings.size();
-    rings.push_back(0);
-    if (!last)
-      for (std::size_t m = capped(i + 1); m < capped(i); ++m) rings.push_back(arrivals[m]);
-    s.ring_last = rings.size();
-    stages.push_back(s);
-  }
-
-  // The oldest activation on its way from s; what s sent in this round is in its slot already.
-  const auto take = [&](stage& s) {
-    if (++s.slot == s.ring_last) s.slot = s.ring_first;
-    return rings[s.slot];
-  };
-  std::size_t first_forward = 0;  // first stage with forwards left: counts never grow downstream
-  for (std::size_t round = 0; round < static_cast<std::size_t>(microbatches); ++round) {
-    double gradient = 0;
-    for (std::size_t i = count; i-- > 0;) {
-      stage& s = stages[i];
-      s.free_s = std::max(s.free_s, gradient) + s.backward_s;
-      gradient = s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient_s;
-    }
-    while (first_forward < count && round + capped(first_forward) >= static_cast<std::size_t>(microbatches)) ++first_forward;
-    if (first_forward == count) continue;
-    double activation = first_forward == 0 ? 0.0 : take(stages[first_forward - 1]);
-    for (std::size_t i = first_forward; i < count; ++i) {
-      stage& s = stages[i];
-      s.free_s = std::max(s.free_s, activation) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation_s;
-      rings[s.slot] = s.activation_free_s;
-      activation = take(s);
-    }
-  }
-  std::vector<double> ends;
-  for (const auto& s : stages) ends.push_back(s.free_s);
-  return ends;
-}
-
-/// Seconds from the first forward to the last backward: stage_ends of the first stage, which ends last.
-[[nodiscard]] inline double makespan(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
-  return stage_ends(p, warmups, microbatches).front();
-}
-
-/// A predicted iteration.
+/// A predicted iteration. Time begins with the first action and ends with the last computation or work on parameters.
 struct simulation {
   double makespan_s = 0;
-  double bubble_ratio = 0;          ///< share of stages * makespan in which no stage computes
+  /// Seconds per microbatch in which the busiest rank gets through the middle half of its work.
+  double period_s = 0;
+  double bubble_ratio = 0;          ///< share of ranks * makespan without computation or optimizer
   double overlap_ratio = 1;         ///< share of the transfers' time in which the receiver was not idle for them
-  std::vector<int> peak_in_flight;  ///< per stage: most microbatches between forward and backward
-  std::vector<double> stage_end_s;  ///< per stage: end of its last action
+  std::vector<int> peak_in_flight;  ///< per rank: most (stage, microbatch) pairs between forward and the last of their backward
+  std::vector<double> peak_memory_bytes;         ///< per rank: most activations held at once
+  std::vector<double> rank_start_s, rank_end_s;  ///< per rank: of its computations and work on parameters
+  std::vector<double> rank_busy_s;               ///< per rank: computations and optimizer
+  std::vector<double> wire_busy_s;  ///< per wire: sum over what it carries, above the makespan if it carries several at a time
   hetsched::timeline timeline;
 };
 
-/// Plays a schedule in any order of forwards and backwards. An action starts when its stage is free, everything before it
-/// in the stage's order is done and its input has arrived. Links are full duplex; each direction moves one transfer at a
-/// time, in the order in which they were produced, while stages compute. Arrived inputs wait in memory without limit.
-/// Throws input_error for an invalid pipeline, an incomplete schedule, or one that does not fit the pipeline, and for a
-/// deadlock, with the stages and actions that are stuck. O(actions).
-[[nodiscard]] inline simulation simulate(const pipeline& p, const schedule& order) {
-  validate(p);
-  if (order.stages.size() != p.forward_s.size())
-    throw input_error("a schedule of " + std::to_string(order.stages.size()) + " stages does not fit a pipeline of " +
-                      std::to_string(p.forward_s.size()));
-  if (const auto findings = detail::completeness_findings(order); !findings.empty()) throw input_error(findings.front());
+namespace detail {
 
-  const std::size_t count = order.stages.size();
-  const auto microbatches = static_cast<std::size_t>(order.microbatches);
-  struct message {
-    double sent_s = -1, arrived_s = -1;  // -1: not yet
-  };
-  struct stage {
-    std::size_t forwards = 0, backwards = 0;
-    double free_s = 0, activation_free_s = 0, gradient_free_s = 0;  // of the links over which it sends
-  };
-  std::vector<stage> stages(count);
-  // Inputs of forwards and backwards by stage and microbatch. The first stage has its inputs from the start, the last one
-  // gets those of its backwards from its own forwards.
-  std::vector<message> activations(count * microbatches), gradients(count * microbatches);
-  std::fill_n(activations.begin(), microbatches, message{0, 0});
-
-  simulation result;
-  result.peak_in_flight.assign(count, 0);
-  result.timeline = {static_cast<int>(count), order.microbatches, {}};
-  auto& actions = result.timeline.actions;
-  actions.resize((4 * count - 2) * microbatches);
-  // Every kind has one block of actions per place, which fills in order of time.
-  const auto record = [&](action_kind kind, std::size_t place, std::size_t index, int microbatch, double start, double end) {
-    actions[(4 * place + static_cast<std::size_t>(kind)) * microbatches + index] = {kind, static_cast<int>(place), microbatch,
-                                                                                    start, end};
-  };
-
-  double exposed_s = 0;
-  detail::run_stages(count, [&](std::size_t i) {
-    stage& s = stages[i];
-    if (s.forwards + s.backwards == order.stages[i].size()) return false;
-    const auto [kind, microbatch] = order.stages[i][s.forwards + s.backwards];
-    const bool forward = kind == action_kind::forward;
-    const std::size_t slot = i * microbatches + static_cast<std::size_t>(microbatch);
-    const message input = forward ? activations[slot] : gradients[slot];
-    if (input.arrived_s < 0) return false;
-
-    exposed_s += std::max(0.0, input.arrived_s - std::max(s.free_s, input.sent_s));
-    const double start = std::max(s.free_s, input.arrived_s);
-    const double end = s.free_s = start + (forward ? p.forward_s[i] : p.backward_s[i]);
-    const std::size_t index = forward ? s.forwards++ : s.backwards++;
-    record(kind, i, index, microbatch, start, end);
-    if (s.forwards > s.backwards)
-      result.peak_in_flight[i] = std::max(result.peak_in_flight[i], static_cast<int>(s.forwards - s.backwards));
-
-    const auto send = [&](action_kind transfer, std::size_t boundary, double duration, double& link_free, message& to) {
-      to.sent_s = std::max(link_free, end);
-      to.arrived_s = link_free = to.sent_s + duration;
-      record(transfer, boundary, index, microbatch, to.sent_s, to.arrived_s);
-    };
-    const auto k = static_cast<int>(i);
-    if (forward && i + 1 < count)
-      send(action_kind::send_activation, i, p.activation_s(k), s.activation_free_s, activations[slot + microbatches]);
-    else if (forward)
-      gradients[slot] = {end, end};
-    else if (i > 0)
-      send(action_kind::send_gradient, i - 1, p.gradient_s(k - 1), s.gradient_free_s, gradients[slot - microbatches]);
-    return true;
-  });
-
-  std::string stuck;
-  double compute_s = 0, transfer_s = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t done = stages[i].forwards + stages[i].backwards;
-    if (done < order.stages[i].size())
-      stuck +=
-          (stuck.empty() ? "deadlock: " : ", ") + detail::stage_text(i) + " waits at " + detail::to_text(order.stages[i][done]);
-    result.stage_end_s.push_back(stages[i].free_s);
-    result.makespan_s = std::max(result.makespan_s, stages[i].free_s);
-    compute_s += p.compute_s(static_cast<int>(i));
-    if (i + 1 < count) transfer_s += p.round_trip_s(static_cast<int>(i));
+/// The log as a timeline: sorted by time within each rank's work and transfers.
+[[nodiscard]] inline timeline make_timeline(const schedule& order, std::vector<timed_action> log) {
+  timeline t{.ranks = order.ranks, .microbatches = order.microbatches, .actions = std::move(log)};
+  const auto part = [](const timed_action& a) { return 2 * a.rank + is_transfer(a.what.kind); };
+  const auto earlier = [](const timed_action& a, const timed_action& b) { return a.start_s < b.start_s; };
+  for (auto first = t.actions.begin(), last = first; first != t.actions.end(); first = last) {
+    bool sorted = true;
+    while (++last != t.actions.end() && part(*last) == part(*first)) sorted = sorted && !earlier(*last, last[-1]);
+    if (!sorted) std::stable_sort(first, last, earlier);
   }
-  if (!stuck.empty()) throw input_error(stuck);
-  const auto m = static_cast<double>(order.microbatches);
-  if (result.makespan_s > 0)
-    result.bubble_ratio = std::max(0.0, 1 - m * compute_s / (static_cast<double>(count) * result.makespan_s));
-  if (transfer_s > 0) result.overlap_ratio = std::max(0.0, 1 - exposed_s / (m * transfer_s));
+  return t;
+}
+
+/// Peaks of memory and of pairs in flight, from the order of the compute lanes alone.
+inline void measure_memory(const event_graph& g, const workload& w, simulation& result) {
+  const schedule& order = *g.order;
+  const auto slot = [&](const action& a) {
+    return (static_cast<std::size_t>(a.replica) * static_cast<std::size_t>(order.stages) + static_cast<std::size_t>(a.stage)) *
+               static_cast<std::size_t>(order.microbatches) +
+           static_cast<std::size_t>(a.microbatch);
+  };
+  std::vector<char> recomputed(static_cast<std::size_t>(order.replicas) * static_cast<std::size_t>(order.stages) *
+                               static_cast<std::size_t>(order.microbatches));
+  for (int r = 0; r < order.ranks; ++r)
+    for (const auto& a : g.lane_at(r).actions)
+      if (a.kind == action_kind::recompute) recomputed[slot(a)] = 1;
+  for (int r = 0; r < order.ranks; ++r) {
+    const auto& actions = g.lane_at(r).actions;
+    double held = 0, most = 0;
+    int in_flight = 0, most_in_flight = 0;
+    for (std::size_t first = 0, end = 0; first < actions.size(); first = end) {
+      double given_back = 0;
+      int ended = 0;
+      end = first;
+      do {
+        const action& a = actions[end];
+        if (!is_compute(a.kind)) continue;
+        const auto change = change_of(w.at(a.replica, a.stage), a.kind, recomputed[slot(a)] != 0);
+        held += change.taken;
+        in_flight += change.begun;
+        given_back += change.given_back;
+        ended += change.ended;
+      } while (++end < actions.size() && actions[end].joined);
+      most = std::max(most, held);
+      most_in_flight = std::max(most_in_flight, in_flight);
+      held -= given_back;
+      in_flight -= ended;
+    }
+    result.peak_memory_bytes.push_back(most);
+    result.peak_in_flight.push_back(most_in_flight);
+  }
+}
+
+/// simulation::period_s. Work is counted from a point within an action, so that the time does not jump over idle time there;
+/// so every microbatch of a regular order brings the rank to the same point of its order.
+[[nodiscard]] inline double measured_period(const event_graph& g, const event_run& run) {
+  const schedule& order = *g.order;
+  const auto& busy = run.rank_busy_s;
+  const auto r = static_cast<std::size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  const int microbatches = order.microbatches;
+  if (microbatches == 1) return run.rank_end_s[r] - run.rank_start_s[r];
+  struct piece {
+    double end_s, work_s;
+  };
+  std::vector<piece> pieces;
+  double all_s = 0, shortest_s = run.makespan_s;
+  for (int n = g.lane_first[r], end = n; n < g.lane_first[r + 1]; n = end) {
+    end = g.event_end(n);
+    if (!is_compute(g.at(n).kind)) continue;
+    const double work_s = run.event_work_s(n, end);
+    if (work_s <= 0) continue;
+    pieces.push_back({run.results[static_cast<std::size_t>(n)].at_s[0], work_s});
+    all_s += work_s;
+    shortest_s = std::min(shortest_s, work_s);
+  }
+  const int middle = microbatches / 2, before = (microbatches - middle) / 2;
+  const auto time_of = [&](int count) {
+    double left_s = all_s / microbatches * count + 0.382 * shortest_s;
+    for (const auto& p : pieces) {
+      if (left_s <= p.work_s) return p.end_s - (p.work_s - left_s);
+      left_s -= p.work_s;
+    }
+    return pieces.empty() ? 0.0 : pieces.back().end_s;
+  };
+  return (time_of(before + middle) - time_of(before)) / middle;
+}
+
+/// What is known of a run, but for its timeline.
+[[nodiscard]] inline simulation summary(const event_graph& g, const workload& w, const event_run& run) {
+  simulation result;
+  result.makespan_s = run.makespan_s;
+  result.rank_start_s = run.rank_start_s;
+  result.rank_end_s = run.rank_end_s;
+  result.rank_busy_s = run.rank_busy_s;
+  result.wire_busy_s = run.wire_busy_s;
+  double busy_s = 0;
+  for (const double b : run.rank_busy_s) busy_s += b;
+  if (run.makespan_s > 0) result.bubble_ratio = std::max(0.0, 1 - busy_s / (g.order->ranks * run.makespan_s));
+  if (run.transfer_s > 0) result.overlap_ratio = std::max(0.0, 1 - run.exposed_s / run.transfer_s);
+  result.period_s = measured_period(g, run);
+  measure_memory(g, w, result);
   return result;
+}
+
+}  // namespace detail
+
+/// Plays a schedule. An action starts when everything before it in its lane has ended and what it needs has come; lanes of a
+/// rank run side by side. Fused computations take fused_factor times their sum. The reductions of a stage's gradients on
+/// several ranks are one event. A leg of a transfer starts when all its wires have room; each wire serves in the order of
+/// requests (at one time: of the computations that made the tensors, by rank and place), and a leg that waits for another
+/// wire keeps its turn. Arrived inputs wait in memory without limit and are not counted.
+///   Transfers that are not listed are asked for when their computation ends. Listed sends take no time of their lane when
+/// buffered; a receive holds its lane until the tensor is there. With rendezvous a transfer starts when both have their turn,
+/// which both lose when it ends. Listed d2h, network and h2d hold their lanes while they occupy wires, under either semantics.
+/// Throws input_error for a workload that is invalid or does not fit, a schedule that is not complete (every microbatch through
+/// one replica, every forward with its backward, every listed transfer to its end) or lists actions twice or where they do not
+/// belong, and for a deadlock, with the ranks and actions that are stuck. O(A log L) for A actions of which L can run side by
+/// side.
+[[nodiscard]] inline simulation simulate(const workload& w, const schedule& order, const simulate_options& options = {}) {
+  const auto graph = detail::make_event_graph(order);
+  detail::event_run run(graph, w, options.channels, options.timeline);
+  auto result = detail::summary(graph, w, run);
+  if (options.timeline) result.timeline = detail::make_timeline(order, std::move(run.log));
+  return result;
+}
+
+/// The same on a pipeline's stages and links: see make_workload.
+[[nodiscard]] inline simulation simulate(const pipeline& p, const schedule& order, const simulate_options& options = {}) {
+  return simulate(make_workload(p, order), order, options);
 }
 
 /// The same for the 1F1B family with these warm-up counts.

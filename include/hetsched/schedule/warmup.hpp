@@ -8,6 +8,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {
@@ -118,6 +119,20 @@ struct warmup_step {
       return exact_warmups(p, best_period(p));
   }
   return {};
+}
+
+/// The warm-up counts of a schedule: forwards that each rank lists before its first backward. O(actions).
+[[nodiscard]] inline std::vector<int> warmup_counts(const schedule& order) {
+  std::vector<int> counts;
+  for (int r = 0; r < order.ranks; ++r) {
+    int count = 0;
+    for (const auto& a : order.lanes[static_cast<std::size_t>(r)].actions) {
+      if (a.kind == action_kind::backward || a.kind == action_kind::backward_input) break;
+      count += a.kind == action_kind::forward;
+    }
+    counts.push_back(count);
+  }
+  return counts;
 }
 
 /// The counts lowered to what memory allows: at most cap[i] on stage i, and never more than the stage before it.

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/write_file.hpp>
+#include <hetsched/schedule/text.hpp>
+
+namespace hetsched {
+
+/// As parse_schedule_csv, but throws file_error, which names the file, too.
+[[nodiscard]] inline schedule parse_schedule(std::string_view text, const std::string& file_name) {
+  try {
+    return parse_schedule_csv(text);
+  } catch (const input_error& wrong) {
+    throw file_error(file_name, {}, wrong.what());
+  }
+}
+
+/// Reads a schedule from a CSV of torch.distributed.pipelining or of to_csv. Throws file_error that names file, row and column.
+[[nodiscard]] inline schedule read_schedule(const std::string& path) { return parse_schedule(read_text(path), path); }
+
+/// Writes a schedule as read_schedule takes it back equal. Throws input_error as to_csv, error if the file cannot be written.
+inline void write_schedule(const std::string& path, const schedule& order) { write_file(path, to_csv(order)); }
+
+}  // namespace hetsched

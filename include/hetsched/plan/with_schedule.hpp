@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/predict.hpp>
+#include <hetsched/schedule/auto_schedule.hpp>
+#include <hetsched/schedule/bounds.hpp>
+#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/simulate.hpp>
+
+namespace hetsched {
+
+/// A plan whose one pipeline runs under another schedule than the planner's, with that schedule.
+struct scheduled_plan {
+  hetsched::plan plan;
+  schedule order;
+};
+
+/// The memory that a stage has for activations: what its weights leave of its device. In bytes.
+[[nodiscard]] inline std::vector<double> activation_capacities(const pipeline_plan& p, const std::vector<bytes_t>& weight_bytes) {
+  std::vector<double> capacities;
+  for (std::size_t i = 0; i < p.stages.size(); ++i)
+    capacities.push_back(static_cast<double>(p.stages[i].memory_capacity_bytes - weight_bytes[i]));
+  return capacities;
+}
+
+/// Hands the stages of a plan to a schedule by name: "auto" (auto_schedule with the memory that the weights leave) or any that
+/// build_schedule knows. Weight gradients are split off where the cost model tells their time. Warm-ups, memory and prediction
+/// become those of the schedule: the iteration is simulated, gradient reduction and optimizer step included. Schedules with
+/// several virtual stages per rank are predicted as if each stage could be cut into equal parts. Refused if the schedule does
+/// not fit in memory. Throws input_error for a plan of several pipelines and where build_schedule does.
+template <stage_cost_model Costs>
+[[nodiscard]] outcome<scheduled_plan> with_schedule(const cluster& hardware, const Costs& costs, plan p, std::string_view name,
+                                                    build_options options = {}, precision arithmetic = precision::fp16) {
+  if (p.pipelines.size() != 1)
+    throw input_error("a plan of " + std::to_string(p.pipelines.size()) + " pipelines has no single schedule");
+  auto& pipe = p.pipelines.front();
+  std::vector<bytes_t> weight_bytes;
+  for (auto& s : pipe.stages) {
+    const stage_cost cost = cost_of::stage(costs, s.layers, s.where);
+    s.weight_backward_s = cost.weight_backward_s;
+    s.activation_bytes = cost.activation_bytes;
+    weight_bytes.push_back(cost.weight_bytes);
+  }
+  const auto bare = to_pipeline(pipe);
+  const auto capacities = activation_capacities(pipe, weight_bytes);
+
+  schedule order;
+  double bound_s = 0;
+  if (name == "auto") {
+    auto found = auto_schedule(bare, pipe.microbatches, {.memory_capacity = capacities});
+    if (!found) return found.why_not();
+    order = std::move(found->order);
+    bound_s = found->lower_bound_s;
+  } else {
+    if (options.cross.empty())
+      for (std::size_t i = 0; i + 1 < pipe.stages.size(); ++i)
+        options.cross.push_back(pipe.stages[i].where.mesh.subcluster != pipe.stages[i + 1].where.mesh.subcluster);
+    order = build_schedule(name, bare, pipe.microbatches, options);
+  }
+  const auto work = make_workload(bare, order);
+  const auto played = simulate(work, order, {.timeline = false});
+  for (std::size_t i = 0; i < pipe.stages.size(); ++i)
+    if (played.peak_memory_bytes[i] > capacities[i] * (1 + 1e-9))
+      return refusal{.why = refusal::kind::infeasible,
+                     .reason = "schedule " + std::string(name) + " holds " + std::to_string(played.peak_in_flight[i]) +
+                               " activations on stage " + std::to_string(i) + ", whose memory has room for " +
+                               std::to_string(static_cast<std::int64_t>(capacities[i] * played.peak_in_flight[i] /
+                                                                        played.peak_memory_bytes[i]))};
+
+  p.schedule = std::string(name);
+  const auto counts = warmup_counts(order);
+  p.predicted.iteration_s = 0;
+  for (std::size_t i = 0; i < pipe.stages.size(); ++i) {
+    auto& s = pipe.stages[i];
+    s.warmup = counts[i];
+    s.memory_bytes = checked_add(weight_bytes[i], static_cast<bytes_t>(std::ceil(played.peak_memory_bytes[i])));
+    p.predicted.iteration_s = std::max(p.predicted.iteration_s, played.rank_end_s[i] + s.update_s);
+  }
+  p.predicted.lower_bound_s = std::max(bound_s, makespan_lower_bound(work, order));
+  p.predicted.period_s = played.period_s;
+  p.predicted.load_balance = load_balance(hardware, pipe, arithmetic);
+  p.predicted.samples_per_s =
+      p.predicted.iteration_s > 0 ? pipe.microbatches * static_cast<double>(pipe.microbatch_size) / p.predicted.iteration_s : 0;
+  return scheduled_plan{.plan = std::move(p), .order = std::move(order)};
+}
+
+}  // namespace hetsched

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/activation_memory.hpp>
+#include <hetsched/schedule/builders.hpp>
+#include <hetsched/schedule/list_schedule.hpp>
+#include <hetsched/schedule/order_bound.hpp>
+#include <hetsched/schedule/order_problem.hpp>
+#include <hetsched/schedule/order_search.hpp>
+#include <hetsched/schedule/period.hpp>
+#include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/warmup.hpp>
+#include <hetsched/schedule/zero_bubble.hpp>
+
+namespace hetsched {
+
+struct auto_options {
+  std::vector<double> memory_capacity = {};  ///< per stage, in the unit of pipeline::activation_bytes; empty: no limits
+  double weight_backward_share = 1;  ///< of an activation, what an input gradient leaves in memory for the weight gradient
+  bool split_backward = true;        ///< weight gradients may come later than input gradients (needs weight_backward_s)
+  int rounds = 0;                    ///< of local search, all starts together; 0: 100, more for small pipelines
+};
+
+/// A schedule of one stage per rank, and how good it is.
+struct auto_result {
+  schedule order;
+  double makespan_s = 0;
+  double lower_bound_s = 0;         ///< no order of these actions that fits in memory ends earlier
+  std::vector<double> peak_memory;  ///< per stage
+  /// How much longer than the best order the schedule can be, as a share.
+  [[nodiscard]] double gap() const { return lower_bound_s > 0 ? makespan_s / lower_bound_s - 1 : 0; }
+};
+
+namespace detail {
+
+[[nodiscard]] inline order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options) {
+  validate(p);
+  if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
+  if (p.stages() > 500'000'000 / microbatches) throw input_error("stages x microbatches is more than 500 million");
+  if (!options.memory_capacity.empty() && options.memory_capacity.size() != p.forward_s.size())
+    throw input_error("memory_capacity needs one entry per stage, or none");
+  if (!(options.weight_backward_share >= 0 && options.weight_backward_share <= 1))
+    throw input_error("weight_backward_share is not in [0, 1]");
+  order_problem problem;
+  problem.microbatches = microbatches;
+  problem.split = options.split_backward &&
+                  std::any_of(p.weight_backward_s.begin(), p.weight_backward_s.end(), [](double w) { return w > 0; });
+  for (int i = 0; i < p.stages(); ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    const double activation = p.activation_bytes.empty() ? 1 : p.activation_bytes[k];
+    const double weight_s = problem.split ? p.weight_backward_s[k] : 0;
+    const double left = problem.split ? activation * options.weight_backward_share : 0;
+    problem.stages.push_back(
+        {.cost = {p.forward_s[k], p.backward_s[k] - weight_s, weight_s},
+         .down_s = i + 1 < p.stages() ? p.activation_s(i) : 0,
+         .up_s = i > 0 ? p.gradient_s(i - 1) : 0,
+         .keeps = {activation, left - activation, -left},
+         .capacity = options.memory_capacity.empty() ? std::numeric_limits<double>::max() : options.memory_capacity[k]});
+  }
+  return problem;
+}
+
+/// The words of a schedule of one stage per rank whose kinds each come in the order of microbatches. A whole backward becomes
+/// an input gradient with its weight gradient at once.
+[[nodiscard]] inline step_words words_of(const order_problem& problem, const schedule& order) {
+  step_words result;
+  result.reserve(problem.size() * static_cast<std::size_t>(problem.steps()));
+  for (std::size_t i = 0; i < problem.size(); ++i)
+    for (const auto& a : order.lanes[i].actions) {
+      if (a.kind == action_kind::forward) result.push_back(step_kind::forward);
+      if (a.kind == action_kind::backward || a.kind == action_kind::backward_input) result.push_back(step_kind::input);
+      if (problem.split && (a.kind == action_kind::backward || a.kind == action_kind::backward_weight))
+        result.push_back(step_kind::weight);
+    }
+  return result;
+}
+
+[[nodiscard]] inline std::vector<double> peaks(const order_problem& problem, const step_words& order) {
+  std::vector<double> result;
+  const auto steps = static_cast<std::size_t>(problem.steps());
+  for (std::size_t i = 0; i < problem.size(); ++i) {
+    // Counted, not summed up: the same counts give the same memory, however they came about.
+    double peak = 0;
+    double done[3] = {0, 0, 0};
+    const auto& keeps = problem.stages[i].keeps;
+    for (std::size_t n = i * steps; n < (i + 1) * steps; ++n) {
+      ++done[static_cast<std::size_t>(order[n])];
+      peak = std::max(peak, done[0] * keeps[0] + done[1] * keeps[1] + done[2] * keeps[2]);
+    }
+    result.push_back(peak);
+  }
+  return result;
+}
+
+[[nodiscard]] inline bool fits(const order_problem& problem, const step_words& order) {
+  const auto peak = peaks(problem, order);
+  for (std::size_t i = 0; i < peak.size(); ++i)
+    if (peak[i] > problem.stages[i].capacity * (1 + 1e-12)) return false;
+  return true;
+}
+
+[[nodiscard]] inline schedule schedule_of(const order_problem& problem, const step_words& order) {
+  std::vector<int> rank_of;
+  for (std::size_t i = 0; i < problem.size(); ++i) rank_of.push_back(static_cast<int>(i));
+  auto result = make_schedule(static_cast<int>(problem.size()), problem.microbatches, std::move(rank_of));
+  const auto steps = static_cast<std::size_t>(problem.steps());
+  for (std::size_t i = 0; i < problem.size(); ++i) {
+    int done[3] = {0, 0, 0};
+    for (std::size_t n = i * steps; n < (i + 1) * steps; ++n) {
+      const auto a = order[n];
+      const auto kind = a == step_kind::forward  ? action_kind::forward
+                        : a == step_kind::weight ? action_kind::backward_weight
+                        : problem.split          ? action_kind::backward_input
+                                                 : action_kind::backward;
+      result.lanes[i].actions.push_back(
+          {.kind = kind, .stage = static_cast<int>(i), .microbatch = done[static_cast<std::size_t>(a)]++});
+    }
+  }
+  return result;
+}
+
+/// Sound words, the best first, none twice.
+class start_list {
+ public:
+  void add(double makespan_s, const step_words& order) {
+    const auto at =
+        std::lower_bound(starts_.begin(), starts_.end(), makespan_s, [](const auto& s, double m) { return s.first < m; });
+    if (at != starts_.end() && at->first == makespan_s && at->second == order) return;
+    if (at - starts_.begin() >= most) return;
+    starts_.emplace(at, makespan_s, order);
+    if (starts_.size() > most) starts_.pop_back();
+  }
+  [[nodiscard]] std::vector<std::pair<double, step_words>>& best() { return starts_; }
+
+ private:
+  static constexpr std::ptrdiff_t most = 5;
+  std::vector<std::pair<double, step_words>> starts_;
+};
+
+/// The builders of one stage per rank, as far as they fit in memory.
+inline void add_builders(const order_problem& problem, const pipeline& p, start_list& starts) {
+  order_clock clock(problem);
+  const auto add = [&](const schedule& built) {
+    const auto order = words_of(problem, built);
+    if (fits(problem, order)) starts.add(clock.makespan(order), order);
+  };
+  const int m = problem.microbatches;
+  std::vector<int> caps;
+  for (const auto& s : problem.stages)
+    caps.push_back(s.capacity >= m * s.keeps[0] ? m : static_cast<int>(s.capacity / s.keeps[0] * (1 + 1e-12)));
+  add(gpipe(p.stages(), m));
+  for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
+    add(one_f_one_b(warmup_counts(rule, p), m));
+  add(one_f_one_b(capped_warmups(exact_warmups_within(p, caps), caps), m));
+  if (!problem.split) return;
+  add(zb_h1(p.stages(), m));
+  add(zb_h2(p.stages(), m));
+}
+
+/// List schedules whose rules differ in what they strive for; which ones pay was measured on random pipelines.
+inline void add_list_schedules(const order_problem& problem, const pipeline& p, double bound_s, start_list& starts) {
+  const auto exact = exact_warmups(p, best_period(p)), eager = eager_warmups(p.stages());
+  auto more = exact, half = exact;
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    const auto& s = problem.stages[i];
+    more[i] = (3 * exact[i] + 1) / 2;
+    const int cap =
+        s.capacity >= problem.microbatches * s.keeps[0] ? problem.microbatches : static_cast<int>(s.capacity / s.keeps[0]);
+    half[i] = (cap + p.stages() - static_cast<int>(i) + 1) / 2;
+  }
+  list_scheduler scheduler(problem);
+  step_words order;
+  for (const auto& rule : {list_rule{exact, 0.3, true, true}, list_rule{eager, 0.6, false, true}, list_rule{exact, 0, true, true},
+                           list_rule{exact, 1, true, true}, list_rule{eager, 0.3, false, false}, list_rule{more, 1, false, false},
+                           list_rule{more, 0.3, true, true}, list_rule{half, 0, true, false}}) {
+    const double makespan_s = scheduler.run(rule, order);
+    if (makespan_s < never_s) starts.add(makespan_s, order);
+    if (makespan_s <= bound_s * (1 + 1e-12)) return;
+  }
+}
+
+}  // namespace detail
+
+/// A good order of forwards, input gradients and weight gradients for unequal stages, slow links and limited memory: the best of
+/// list schedules under several rules and of the builders that fit in memory, then local search on its critical path (several
+/// starts for small pipelines). Never worse than those builders; the same on every machine. The rules of 1F1B, H-1F1B and
+/// zero-bubble schedules are special cases. Refused if a stage's memory does not hold a single activation.
+/// Throws input_error for an invalid pipeline or options. O(S M log S) per list schedule, O(S M) per round of local search.
+[[nodiscard]] inline outcome<auto_result> auto_schedule(const pipeline& p, int microbatches, const auto_options& options = {}) {
+  const auto problem = detail::make_order_problem(p, microbatches, options);
+  for (std::size_t i = 0; i < problem.size(); ++i) {
+    const auto& s = problem.stages[i];
+    if (s.keeps[0] > s.capacity * (1 + 1e-12))
+      return refusal{.why = refusal::kind::infeasible,
+                     .reason = "stage " + std::to_string(i) + " does not hold one microbatch: its activation takes " +
+                               detail::amount_text(s.keeps[0]) + ", its memory is " + detail::amount_text(s.capacity)};
+  }
+  const double bound_s = detail::order_bound(problem).seconds();
+  detail::start_list starts;
+  detail::add_list_schedules(problem, p, bound_s, starts);
+  detail::add_builders(problem, p, starts);
+
+  auto& found = starts.best();
+  if (found.front().first > bound_s * (1 + 1e-12)) {
+    // A round is linear in the steps; small pipelines, where a single step counts more, get more of them.
+    const double steps = static_cast<double>(problem.size()) * problem.steps();
+    const int rounds = options.rounds > 0 ? options.rounds : std::max(100, static_cast<int>(20e6 / (steps * steps)));
+    const int tries = rounds >= 500 ? static_cast<int>(found.size()) : 1;
+    detail::order_search search(problem);
+    for (int k = 0; k < tries; ++k) {
+      auto& [makespan_s, order] = found[static_cast<std::size_t>(k)];
+      makespan_s = search.improve(order, bound_s, rounds / tries);
+      if (makespan_s <= bound_s * (1 + 1e-12)) break;
+    }
+  }
+  const auto& [makespan_s, order] =
+      *std::min_element(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return auto_result{.order = detail::schedule_of(problem, order),
+                     .makespan_s = makespan_s,
+                     .lower_bound_s = std::min(bound_s, makespan_s),
+                     .peak_memory = detail::peaks(problem, order)};
+}
+
+}  // namespace hetsched

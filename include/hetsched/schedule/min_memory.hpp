@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/schedule/auto_schedule.hpp>
+
+namespace hetsched {
+
+/// A schedule with a small peak, and how small a peak can be at all.
+struct min_memory_result {
+  auto_result best;
+  double peak_memory = 0;         ///< most that any stage holds
+  double memory_lower_bound = 0;  ///< no order within the makespan gets by with less on every stage
+};
+
+/// The least peak of activation memory over all stages with which auto_schedule ends within `makespan_s`. Any limits in
+/// `options` hold as well. Bisection over the peaks that whole microbatches can make (with weight_backward_share below 1, peaks
+/// between them are not tried). Refused if auto_schedule does not end in time with the memory that options allow.
+/// Throws as auto_schedule. O(log(S M)) times auto_schedule.
+[[nodiscard]] inline outcome<min_memory_result> min_memory(const pipeline& p, int microbatches, double makespan_s,
+                                                           const auto_options& options = {}) {
+  const double in_time_s = makespan_s * (1 + 1e-12);
+  const auto unlimited = auto_schedule(p, microbatches, options);
+  if (!unlimited) return unlimited.why_not();
+  if (unlimited->makespan_s > in_time_s)
+    return refusal{.why = refusal::kind::infeasible,
+                   .reason = "no schedule was found that ends within " + std::to_string(makespan_s) + " s: the best takes " +
+                             std::to_string(unlimited->makespan_s) + " s, none less than " +
+                             std::to_string(unlimited->lower_bound_s) + " s"};
+
+  const auto largest = [](const std::vector<double>& peaks) { return *std::max_element(peaks.begin(), peaks.end()); };
+  std::vector<double> candidates;
+  for (std::size_t i = 0; i < p.forward_s.size(); ++i)
+    for (int k = 1; k <= microbatches; ++k) candidates.push_back(k * (p.activation_bytes.empty() ? 1 : p.activation_bytes[i]));
+  std::sort(candidates.begin(), candidates.end());
+  candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
+
+  const auto limited = [&](double cap) {
+    auto_options tighter = options;
+    if (tighter.memory_capacity.empty()) tighter.memory_capacity.assign(p.forward_s.size(), cap);
+    for (auto& c : tighter.memory_capacity) c = std::min(c, cap);
+    return tighter;
+  };
+  // First the proof: the least memory for which the bound allows the makespan. No schedule is looked for below it.
+  auto low = std::partition_point(candidates.begin(), candidates.end(), [&](double cap) {
+    return detail::order_bound(detail::make_order_problem(p, microbatches, limited(cap))).seconds() > in_time_s;
+  });
+  min_memory_result result{.best = *unlimited,
+                           .peak_memory = largest(unlimited->peak_memory),
+                           .memory_lower_bound = low == candidates.end() ? 0 : *low};
+  auto high = std::lower_bound(low, candidates.end(), result.peak_memory);
+  while (low < high) {
+    const auto middle = low + (high - low) / 2;
+    auto tried = auto_schedule(p, microbatches, limited(*middle));
+    if (tried && tried->makespan_s <= in_time_s) {
+      result.best = *std::move(tried);
+      result.peak_memory = largest(result.best.peak_memory);
+      high = std::lower_bound(low, middle, result.peak_memory);
+    } else {
+      low = middle + 1;
+    }
+  }
+  return result;
+}
+
+}  // namespace hetsched

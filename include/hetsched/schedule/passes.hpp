@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/channels.hpp>
+#include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/text.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// Whether a computation's result crosses to another rank, and its send if so.
+[[nodiscard]] inline bool sends(const schedule& order, const action& a, action& send) {
+  using enum action_kind;
+  const bool gradient = a.kind == backward || a.kind == backward_input;
+  if (!gradient && a.kind != forward) return false;
+  const int to = a.stage + (gradient ? -1 : 1);
+  if (to < 0 || to == order.stages || order.rank(a.replica, to) == order.rank(a.replica, a.stage)) return false;
+  send = a;
+  send.kind = gradient ? send_gradient : send_activation;
+  send.joined = false;
+  return true;
+}
+
+}  // namespace detail
+
+/// Communication: lists a send behind every computation whose result goes to another rank, and its receive on that rank,
+/// behind what that rank has done when the result is there, with forwards of one unit of time, and backwards of two (halves of
+/// one each). Both ends of every transfer thus follow one order of events, so the result is free of deadlock under rendezvous.
+/// Throws input_error for a schedule that lists transfers or lanes other than compute, or that cannot run. O(actions * ranks)
+/// at worst; O(actions) where ranks are rarely idle.
+[[nodiscard]] inline schedule add_transfers(const schedule& order) {
+  for (const auto& l : order.lanes) {
+    if (l.stream != stream::compute) throw input_error("transfers are added before the streams are split");
+    for (const auto& a : l.actions)
+      if (is_transfer(a.kind)) throw input_error("the schedule lists transfers: " + to_text(a));
+  }
+  const action_index index(order);
+  const auto needs = dependencies(order, index);
+  constexpr long long never = std::numeric_limits<long long>::max();
+
+  schedule result = order;
+  const std::size_t lanes = order.lanes.size();
+  for (auto& l : result.lanes) l.actions.clear();
+  std::vector<std::size_t> front(lanes, 0), end(lanes, 0);  // per lane: the event that comes next or is under way
+  std::vector<long long> until(lanes, never);               // when that event ends; never: it has not begun
+  std::vector<char> done(static_cast<std::size_t>(index.size()), 0);
+
+  const auto can_begin = [&](std::size_t l) {
+    const auto first = static_cast<std::size_t>(index.lane_first[l]);
+    for (auto i = static_cast<std::size_t>(needs.first[first + front[l]]);
+         i < static_cast<std::size_t>(needs.first[first + end[l]]); ++i)
+      if (!done[static_cast<std::size_t>(needs.needs[i])]) return false;
+    return true;
+  };
+  for (long long now = 0; now != never;) {
+    for (std::size_t l = 0; l < lanes; ++l) {  // what ends now, and its transfers
+      if (until[l] != now) continue;
+      const auto& actions = order.lanes[l].actions;
+      for (std::size_t k = front[l]; k < end[l]; ++k) {
+        done[static_cast<std::size_t>(index.lane_first[l]) + k] = 1;
+        action send;
+        if (!detail::sends(order, actions[k], send)) continue;
+        result.lanes[l].actions.push_back(send);
+        result.lanes[static_cast<std::size_t>(detail::peer_rank(order, send))].actions.push_back(detail::other_end(send));
+      }
+      front[l] = end[l];
+      until[l] = never;
+    }
+    long long next = never;
+    for (std::size_t l = 0; l < lanes; ++l) {  // what begins now
+      const auto& actions = order.lanes[l].actions;
+      if (until[l] == never && front[l] < actions.size()) {
+        for (end[l] = front[l] + 1; end[l] < actions.size() && actions[end[l]].joined;) ++end[l];
+        if (can_begin(l)) {
+          until[l] = now;
+          for (std::size_t k = front[l]; k < end[l]; ++k) {
+            until[l] += actions[k].kind == action_kind::backward ? 2 : 1;
+            result.lanes[l].actions.push_back(actions[k]);
+          }
+        }
+      }
+      next = std::min(next, until[l]);
+    }
+    now = next;
+  }
+  for (std::size_t l = 0; l < lanes; ++l)
+    if (front[l] < order.lanes[l].actions.size())
+      throw input_error("the schedule cannot run: rank " + std::to_string(order.lanes[l].rank) + " does not get beyond " +
+                        to_text(order.lanes[l].actions[front[l]]));
+  return result;
+}
+
+/// Communication by way of host memory: where crosses(from rank, to rank), a send becomes a copy to the host and a network
+/// transfer, and its receive a copy to the device. Throws input_error where such a transfer is in a group, or not in a compute
+/// lane: stage transfers before grouping them and splitting streams. O(actions).
+template <class Crosses>
+[[nodiscard]] schedule stage_transfers(const schedule& order, Crosses crosses) {
+  using enum action_kind;
+  schedule result = order;
+  for (std::size_t l = 0; l < order.lanes.size(); ++l) {
+    auto& out = result.lanes[l].actions;
+    const auto& actions = order.lanes[l].actions;
+    out.clear();
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      action a = actions[k];
+      const int rank = order.lanes[l].rank;
+      const bool send = detail::is_send(a.kind), receive = detail::is_receive(a.kind);
+      const int peer = send || receive ? detail::peer_rank(order, a) : rank;
+      if (!(send && crosses(rank, peer)) && !(receive && crosses(peer, rank))) {
+        out.push_back(a);
+        continue;
+      }
+      if (a.joined || (k + 1 < actions.size() && actions[k + 1].joined) || order.lanes[l].stream != stream::compute)
+        throw input_error("rank " + std::to_string(rank) + " " + to_text(a) +
+                          ": transfers are staged before they are grouped or put into streams");
+      const bool gradient = moves_gradient(a.kind);
+      if (receive) {
+        a.kind = gradient ? h2d_gradient : h2d_activation;
+      } else {
+        a.kind = gradient ? d2h_gradient : d2h_activation;
+        out.push_back(a);
+        a.kind = gradient ? network_gradient : network_activation;
+      }
+      out.push_back(a);
+    }
+  }
+  return result;
+}
+
+/// The most transfers that one group holds.
+inline constexpr int most_grouped_transfers = 256;
+
+/// Grouping: sends and receives that follow each other in a compute lane, with nothing between, become one group. They start
+/// together where they started one by one, so it adds no deadlock. O(actions).
+[[nodiscard]] inline schedule group_transfers(schedule order) {
+  for (auto& l : order.lanes) {
+    if (l.stream != stream::compute) continue;
+    int size = 0;  // of the group that the action before is in
+    for (auto& a : l.actions) {
+      const bool transfer = detail::is_send(a.kind) || detail::is_receive(a.kind);
+      if (transfer && size > 0 && size < most_grouped_transfers) a.joined = true;
+      size = !transfer ? 0 : a.joined ? size + 1 : 1;
+    }
+  }
+  return order;
+}
+
+/// Streams: transfers and collectives leave the compute lanes for lanes of their own, in the same order: one per rank for
+/// copies to and from the host and for collectives, one per rank and peer for sends, receives and network transfers. A group
+/// falls apart into what goes to the same lane. A stage that gathers its parameters more than once keeps doing so in the
+/// compute lane, where the order says which gathering serves which computation. O(actions * log lanes).
+[[nodiscard]] inline schedule split_streams(const schedule& order) {
+  using enum action_kind;
+  const auto stages = static_cast<std::size_t>(order.stages);
+  std::vector<int> gathers(static_cast<std::size_t>(order.replicas) * stages, 0);
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions)
+      if (a.kind == all_gather) ++gathers[static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage)];
+  const auto stream_of = [&](const action& a) {
+    switch (a.kind) {
+      case send_activation:
+      case send_gradient:
+        return stream::send;
+      case receive_activation:
+      case receive_gradient:
+        return stream::receive;
+      case d2h_activation:
+      case d2h_gradient:
+        return stream::d2h;
+      case network_activation:
+      case network_gradient:
+        return stream::network;
+      case h2d_activation:
+      case h2d_gradient:
+        return stream::h2d;
+      case all_gather:
+        return gathers[static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage)] == 1 ? stream::collective
+                                                                                                              : stream::compute;
+      case reduce_scatter:
+      case reduce_gradients:
+        return stream::collective;
+      default:
+        return stream::compute;
+    }
+  };
+
+  schedule result = order;
+  const auto ranks = static_cast<std::size_t>(order.ranks);
+  for (std::size_t r = 0; r < ranks; ++r) result.lanes[r].actions.clear();
+  struct place {
+    std::size_t lane;
+    std::size_t event;  ///< the last that has put something there
+  };
+  // Per rank, its lanes that are there so far; few, so searched one by one.
+  std::vector<std::vector<place>> places(ranks);
+  for (std::size_t i = 0; i < result.lanes.size(); ++i) places[static_cast<std::size_t>(result.lanes[i].rank)].push_back({i, 0});
+  std::size_t event = 0;
+  for (std::size_t r = 0; r < ranks; ++r)
+    for (const auto& a : order.lanes[r].actions) {
+      if (!a.joined) ++event;
+      const auto s = stream_of(a);
+      const bool pairwise = s == stream::send || s == stream::receive || s == stream::network;
+      const int peer = pairwise ? detail::peer_rank(order, a) : -1;
+      auto& own = places[r];
+      auto at = std::find_if(own.begin(), own.end(), [&](const place& p) {
+        return result.lanes[p.lane].stream == s && result.lanes[p.lane].peer == peer;
+      });
+      if (at == own.end()) {
+        at = own.insert(own.end(), {result.lanes.size(), 0});
+        result.lanes.push_back({.rank = static_cast<int>(r), .stream = s, .peer = peer, .actions = {}});
+      }
+      auto& out = result.lanes[at->lane].actions;
+      out.push_back(a);
+      out.back().joined = std::exchange(at->event, event) == event;
+    }
+  std::stable_sort(
+      result.lanes.begin() + static_cast<std::ptrdiff_t>(ranks), result.lanes.end(),
+      [](const lane& a, const lane& b) { return std::tie(a.rank, a.stream, a.peer) < std::tie(b.rank, b.stream, b.peer); });
+  return result;
+}
+
+}  // namespace hetsched

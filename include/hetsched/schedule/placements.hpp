@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+
+namespace hetsched {
+
+/// The rank of every virtual stage (schedule::rank_of) in the usual shapes: stage s on rank s.
+[[nodiscard]] inline std::vector<int> line_placement(int ranks) {
+  std::vector<int> rank_of;
+  for (int s = 0; s < ranks; ++s) rank_of.push_back(s);
+  return rank_of;
+}
+
+/// Several stages per rank, round and round: stage s on rank s % ranks.
+[[nodiscard]] inline std::vector<int> loop_placement(int ranks, int chunks) {
+  std::vector<int> rank_of;
+  for (int s = 0; s < ranks * chunks; ++s) rank_of.push_back(s % ranks);
+  return rank_of;
+}
+
+/// Down and up again: stages r and 2 * ranks - 1 - r on rank r.
+[[nodiscard]] inline std::vector<int> v_placement(int ranks) {
+  std::vector<int> rank_of;
+  for (int s = 0; s < 2 * ranks; ++s) rank_of.push_back(s < ranks ? s : 2 * ranks - 1 - s);
+  return rank_of;
+}
+
+/// Two replicas in opposite directions: stage s of replica 0 on rank s, of replica 1 on rank ranks - 1 - s.
+[[nodiscard]] inline std::vector<int> bidirectional_placement(int ranks) { return v_placement(ranks); }
+
+namespace detail {
+
+/// Throws input_error unless both counts are at least 1.
+inline void require_counts(int ranks, int microbatches) {
+  if (ranks < 1) throw input_error("a schedule needs at least one rank, not " + std::to_string(ranks));
+  if (microbatches < 1) throw input_error("a schedule needs at least one microbatch, not " + std::to_string(microbatches));
+}
+
+}  // namespace detail
+}  // namespace hetsched

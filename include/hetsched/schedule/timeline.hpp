@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+/// An action with its time. A transfer is listed once, by its sender (send, or d2h, network and h2d), with the rank it goes to.
+struct timed_action {
+  action what;
+  int rank = 0;
+  int peer = -1;  ///< the receiving rank of a transfer
+  double start_s = 0;
+  double end_s = 0;
+  friend constexpr bool operator==(const timed_action&, const timed_action&) = default;
+};
+
+/// Everything that happens in one iteration, predicted or measured; ordered by rank, computations before transfers, then by time.
+struct timeline {
+  int ranks = 0;
+  int microbatches = 0;
+  std::vector<timed_action> actions;
+};
+
+}  // namespace hetsched

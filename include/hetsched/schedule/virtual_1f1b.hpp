@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/builders.hpp>
+
+namespace hetsched {
+
+/// Virtual-1F1B (HetAuto 5.1): a boundary between clusters counts as a stage of its own, so every stage at or before it starts
+/// one forward more than under 1F1B. cross[i]: stages i and i + 1 lie in different clusters.
+[[nodiscard]] inline std::vector<int> virtual_1f1b_warmups(const std::vector<bool>& cross) {
+  std::vector<int> counts(cross.size() + 1, 1);
+  for (std::size_t i = cross.size(); i-- > 0;) counts[i] = counts[i + 1] + (cross[i] ? 2 : 1);
+  return counts;
+}
+
+/// The schedule of these counts, computations only. That transfers between clusters go by way of both hosts, in three phases
+/// that overlap with computation, is for the workload to say (route::staged) or for stage_transfers to list.
+/// Throws input_error unless there is at least one microbatch. O(stages * microbatches).
+[[nodiscard]] inline schedule virtual_1f1b(const std::vector<bool>& cross, int microbatches) {
+  return one_f_one_b(virtual_1f1b_warmups(cross), microbatches);
+}
+
+}  // namespace hetsched

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/schedule/min_memory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+
+#include "auto_instances.hpp"
+
+using namespace hetsched;
+using hetsched::test::optimum;
+
+TEST_CASE("least memory for a makespan, against the least cap for which the optimum is in time") {
+  random_source random(21);
+  int proved = 0, least_found = 0;
+  for (int n = 0; n < 150; ++n) {
+    auto instance = test::random_auto_instance(random);
+    const auto with_cap = [&](double cap) {
+      instance.caps.assign(instance.f.size(), cap);
+      const auto best = optimum(instance);
+      REQUIRE(best.proved);
+      return best.optimum;
+    };
+    const double makespan_s = with_cap(instance.microbatches) * random.uniform(1.0, 1.6) * (1 + 1e-9);
+    double least = 1;
+    while (with_cap(least) > makespan_s) ++least;
+    INFO(test::text(instance), " makespan ", makespan_s);
+    const auto found = min_memory(test::to_pipeline(instance), instance.microbatches, makespan_s);
+    if (!found) continue;  // auto missed an optimum that the makespan hardly exceeds
+    CHECK(found->best.makespan_s <= makespan_s);
+    CHECK(found->peak_memory == *std::max_element(found->best.peak_memory.begin(), found->best.peak_memory.end()));
+    CHECK(found->memory_lower_bound <= least);
+    CHECK(found->peak_memory >= least);
+    proved += found->memory_lower_bound == found->peak_memory;
+    least_found += found->peak_memory == least;
+  }
+  CHECK(least_found >= 140);
+  CHECK(proved >= 75);
+}
+
+TEST_CASE("least memory: one microbatch at a time is enough for a long makespan, and too short a makespan is refused") {
+  const pipeline p{.forward_s = {1, 1, 1}, .backward_s = {2, 2, 2}, .transfer_s = {0.5, 0.5}};
+  const auto patient = min_memory(p, 4, 4 * (9 + 2));
+  REQUIRE(patient);
+  CHECK(patient->peak_memory == 1);
+  CHECK(patient->memory_lower_bound == 1);
+  const auto refused = min_memory(p, 4, 5);
+  REQUIRE(!refused);
+  CHECK(refused.why_not().reason.find("no schedule was found that ends within") == 0);
+}
