@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the schedule room. Items are computations for makespan and check, computations and transfers for simulate.
+// Speed of the schedule room. Items are computations for makespan and check; for simulate also transfers, and listed receives.
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
@@ -44,8 +44,9 @@ BENCHMARK(makespan_gpipe)->Args({8, 128})->Args({64, 512})->ArgNames({"stages", 
 /// Simulations of 64 ranks and 1,024 microbatches, or as many computations in another shape.
 void simulate_case(benchmark::State& state, const hetsched::workload& w, const hetsched::schedule& order,
                    const hetsched::simulate_options& options = {}) {
-  const auto items =
-      static_cast<std::int64_t>(hetsched::simulate(w, order, {.channels = options.channels}).timeline.actions.size());
+  auto items = static_cast<std::int64_t>(hetsched::simulate(w, order, {.channels = options.channels}).timeline.actions.size());
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions) items += hetsched::detail::is_receive(a.kind);
   for (auto _ : state) benchmark::DoNotOptimize(hetsched::simulate(w, order, options));
   state.SetItemsProcessed(state.iterations() * items);
 }

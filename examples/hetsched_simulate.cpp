@@ -144,7 +144,6 @@ void check_options_of(const arguments& given, const std::string& name, bool has_
 }
 
 /// Memory of every stage in the unit of its activations: of --memory-caps, or what a plan with activation_bytes tells.
-/// Of a plan, at least that much: the stage's memory less what it holds beyond its warm-up.
 std::vector<double> memory_capacities(const arguments& given, const subject& what) {
   const auto stages = what.times.forward_s.size();
   const auto& activation = what.times.activation_bytes;
@@ -156,10 +155,7 @@ std::vector<double> memory_capacities(const arguments& given, const subject& wha
       capacities.push_back(count * (activation.empty() ? 1 : activation[i]));
     }
   } else if (what.plan && !activation.empty()) {
-    for (const auto& s : what.plan->plan.pipelines.front().stages) {
-      const double held = static_cast<double>(s.activation_bytes) * std::min(s.warmup, what.microbatches);
-      capacities.push_back(static_cast<double>(s.memory_capacity_bytes) - static_cast<double>(s.memory_bytes) + held);
-    }
+    capacities = activation_capacities(what.plan->plan.pipelines.front());
   }
   return capacities;
 }

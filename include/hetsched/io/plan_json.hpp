@@ -26,7 +26,7 @@ namespace detail {
 
 [[nodiscard]] inline stage_plan read_stage(const json_value& value, std::vector<std::string>& subclusters) {
   value.object({"layers", "subcluster", "first_device", "nodes", "devices_per_node", "degrees", "warmup", "forward_s", "backward_s",
-                "transfer_s", "memory_bytes", "memory_capacity_bytes", "weight_backward_s", "activation_bytes"});
+                "transfer_s", "memory_bytes", "memory_capacity_bytes", "weight_backward_s", "weight_bytes", "activation_bytes"});
   stage_plan stage;
   const auto layers = value.at("layers");
   if (layers.size() != 2) layers.expected("[first, last], both included");
@@ -60,6 +60,7 @@ namespace detail {
     stage.weight_backward_s = weight->number(0, max_seconds);
     if (stage.weight_backward_s > stage.backward_s) weight->expected("at most the stage's backward_s");
   }
+  if (const auto weights = value.find("weight_bytes")) stage.weight_bytes = weights->bytes();
   if (const auto activation = value.find("activation_bytes")) stage.activation_bytes = activation->bytes();
   return stage;
 }
@@ -141,6 +142,7 @@ namespace detail {
       item["memory_bytes"] = s.memory_bytes;
       item["memory_capacity_bytes"] = s.memory_capacity_bytes;
       if (s.weight_backward_s > 0) item["weight_backward_s"] = s.weight_backward_s;
+      if (s.weight_bytes > 0) item["weight_bytes"] = s.weight_bytes;
       if (s.activation_bytes > 0) item["activation_bytes"] = s.activation_bytes;
       stages.push_back(std::move(item));
     }

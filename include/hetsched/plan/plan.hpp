@@ -24,8 +24,10 @@ struct stage_plan {
   double update_s = 0;    ///< once per iteration: gradient reduction and optimizer step
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
-  double weight_backward_s = 0;  ///< of backward_s, where the schedule splits backwards; else 0
-  bytes_t activation_bytes = 0;  ///< held per microbatch in flight, where a schedule other than the planner's asks; else 0
+  // What the planner's own schedules do not ask for; 0 unless the stages were handed to a schedule by name (with_schedule).
+  double weight_backward_s = 0;  ///< of backward_s, the weight gradients
+  bytes_t weight_bytes = 0;      ///< held whatever the schedule
+  bytes_t activation_bytes = 0;  ///< held per microbatch in flight
   friend bool operator==(const stage_plan&, const stage_plan&) = default;
 };
 
@@ -91,6 +93,13 @@ struct plan {
   std::vector<int> counts;
   for (const auto& s : p.stages) counts.push_back(s.warmup);
   return counts;
+}
+
+/// The memory that each stage has for activations: what its weights leave of its device. In bytes.
+[[nodiscard]] inline std::vector<double> activation_capacities(const pipeline_plan& p) {
+  std::vector<double> capacities;
+  for (const auto& s : p.stages) capacities.push_back(static_cast<double>(s.memory_capacity_bytes - s.weight_bytes));
+  return capacities;
 }
 
 }  // namespace hetsched

@@ -26,14 +26,6 @@ struct scheduled_plan {
   schedule order;
 };
 
-/// The memory that a stage has for activations: what its weights leave of its device. In bytes.
-[[nodiscard]] inline std::vector<double> activation_capacities(const pipeline_plan& p, const std::vector<bytes_t>& weight_bytes) {
-  std::vector<double> capacities;
-  for (std::size_t i = 0; i < p.stages.size(); ++i)
-    capacities.push_back(static_cast<double>(p.stages[i].memory_capacity_bytes - weight_bytes[i]));
-  return capacities;
-}
-
 /// Hands the stages of a plan to a schedule by name: "auto" (auto_schedule with the memory that the weights leave) or any that
 /// build_schedule knows. Weight gradients are split off where the cost model tells their time. Warm-ups, memory and prediction
 /// become those of the schedule: the iteration is simulated, gradient reduction and optimizer step included. Schedules with
@@ -45,15 +37,14 @@ template <stage_cost_model Costs>
   if (p.pipelines.size() != 1)
     throw input_error("a plan of " + std::to_string(p.pipelines.size()) + " pipelines has no single schedule");
   auto& pipe = p.pipelines.front();
-  std::vector<bytes_t> weight_bytes;
   for (auto& s : pipe.stages) {
     const stage_cost cost = cost_of::stage(costs, s.layers, s.where);
     s.weight_backward_s = cost.weight_backward_s;
     s.activation_bytes = cost.activation_bytes;
-    weight_bytes.push_back(cost.weight_bytes);
+    s.weight_bytes = cost.weight_bytes;
   }
   const auto bare = to_pipeline(pipe);
-  const auto capacities = activation_capacities(pipe, weight_bytes);
+  const auto capacities = activation_capacities(pipe);
 
   schedule order;
   double bound_s = 0;
@@ -84,7 +75,7 @@ template <stage_cost_model Costs>
   for (std::size_t i = 0; i < pipe.stages.size(); ++i) {
     auto& s = pipe.stages[i];
     s.warmup = counts[i];
-    s.memory_bytes = checked_add(weight_bytes[i], static_cast<bytes_t>(std::ceil(played.peak_memory_bytes[i])));
+    s.memory_bytes = checked_add(s.weight_bytes, static_cast<bytes_t>(std::ceil(played.peak_memory_bytes[i])));
     p.predicted.iteration_s = std::max(p.predicted.iteration_s, played.rank_end_s[i] + s.update_s);
   }
   p.predicted.lower_bound_s = std::max(bound_s, makespan_lower_bound(work, order));
