@@ -196,7 +196,7 @@ TEST_CASE("what a plan was not made for may not fit, and that is said") {
   CHECK(more.errors.find("stage 0 holds 64 microbatches, starts in the plan with 4") != std::string::npos);
   // 12 bytes, 6 of them for weights: room for 6 activations.
   auto text = plan_text;
-  for (auto at = text.find("\"memory_bytes\""); at != std::string::npos; at = text.find("\"memory_bytes\"", at + 40))
+  for (auto at = text.find("\"memory_bytes\""); at != std::string::npos; at = text.find("\"memory_bytes\"", at + 80))
     text.insert(at, "\"weight_bytes\": 6, \"activation_bytes\": 1, ");
   w.put("bytes.json", text);
   CHECK(w.run("hetsched-simulate --plan bytes.json --schedule 1f1b --warmup 6,4,1").errors.empty());
