@@ -21,7 +21,7 @@ struct arguments {
   std::vector<int> warmup, cross, memory_caps;
   double epsilon = default_epsilon;
   int chunks = 0;
-  bool json = false, rendezvous = false, explain = false;
+  bool json = false, rendezvous = false, explain = false, cut_stages = false;
 };
 
 /// What is simulated, from either kind of file.
@@ -140,6 +140,7 @@ void check_options_of(const arguments& given, const std::string& name, bool has_
   };
   if (!given.warmup.empty() && !has_warmups) refuse("--warmup", "warm-up counts");
   if (given.chunks != 0 && !has_chunks) refuse("--chunks", "chunks");
+  if (given.cut_stages && name != "auto") refuse("--cut-stages", "choice of where to cut");
   if (!given.cross.empty() && name != "virtual_1f1b") refuse("--cross", "boundaries between clusters");
 }
 
@@ -155,7 +156,9 @@ std::vector<double> memory_capacities(const arguments& given, const subject& wha
       capacities.push_back(count * (activation.empty() ? 1 : activation[i]));
     }
   } else if (what.plan && !activation.empty()) {
-    capacities = activation_capacities(what.plan->plan.pipelines.front());
+    const auto& planned = what.plan->plan.pipelines.front().stages;
+    if (std::all_of(planned.begin(), planned.end(), [](const auto& s) { return s.weight_bytes > 0; }))
+      capacities = activation_capacities(what.plan->plan.pipelines.front());
   }
   return capacities;
 }
@@ -173,7 +176,7 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   if (name == "auto") {
     check_options_of(given, name, false, false);
     if (cells > 200'000) std::cerr << "hetsched-simulate: auto orders " << cells << " microbatches of stages\n";
-    auto best = auto_schedule(what.times, what.microbatches, {.memory_capacity = capacities});
+    auto best = auto_schedule(what.times, what.microbatches, {.memory_capacity = capacities, .cut_stages = given.cut_stages});
     if (!best) return best.why_not();
     return choice{.order = std::move(best->order), .period_s = {}, .bound_s = best->lower_bound_s};
   }
@@ -414,6 +417,8 @@ int main(int argc, char** argv) {
   app.add_option("--memory-caps", given.memory_caps, "auto, 1F1B family: most microbatches that stages may hold: N,N,... or N")
       ->delimiter(',');
   app.add_flag("--rendezvous", given.rendezvous, "a send waits for its receive");
+  app.add_flag("--cut-stages", given.cut_stages,
+               "auto: may cut every stage into equal parts (interleaved, V-shaped, bidirectional)");
   app.add_flag("--explain", given.explain, "critical path, and how long it would take if one rank or link took no time");
   app.add_flag("--json", given.json, "print one JSON object");
   app.add_option("--trace", given.trace, "write a Chrome trace (for ui.perfetto.dev)");

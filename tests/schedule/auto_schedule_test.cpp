@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,36 @@ TEST_CASE("auto is never worse than a builder that fits in memory") {
   }
 }
 
+TEST_CASE("auto with stages that may be cut is never worse than any builder that fits in memory") {
+  random_source random(9);
+  int cut = 0;
+  for (int n = 0; n < 60; ++n) {
+    const int stages = random.integer(1, 6), microbatches = random.integer(1, 16);
+    const auto p = random_split_pipeline(random, stages, random.integer(0, 1) == 0 ? 1.0 : 2.0, random.uniform(0.0, 1.0));
+    auto_options options{.cut_stages = true};
+    if (n % 2 == 0) options.memory_capacity = memory_of_1f1b(stages, 2);
+    INFO(test::text(p), " ", microbatches);
+    const auto found = auto_schedule(p, microbatches, options);
+    REQUIRE(found);
+    require_sound(p, *found, options);
+    cut += found->order.stages != stages || found->order.replicas != 1;
+    for (const auto name : schedule_names()) {
+      schedule order;
+      try {
+        order = build_schedule(name, p, microbatches);
+      } catch (const input_error&) {
+        continue;
+      }
+      const auto played = simulate(p, order);
+      bool fits = true;
+      for (std::size_t i = 0; i < options.memory_capacity.size(); ++i)
+        fits = fits && played.peak_memory_bytes[i] <= options.memory_capacity[i];
+      if (fits) CHECK_MESSAGE(found->makespan_s <= played.makespan_s * (1 + 1e-12), name);
+    }
+  }
+  CHECK(cut >= 10);
+}
+
 TEST_CASE("auto: the same answer every time, and plain answers for plain pipelines") {
   random_source random(3);
   const auto p = random_split_pipeline(random, 6, 2.4, 3);
@@ -183,6 +214,25 @@ TEST_CASE("auto: the same answer every time, and plain answers for plain pipelin
   CHECK(found->gap() == 0);
 }
 
+TEST_CASE("auto: capacities that are whole activations but for rounding") {
+  random_source random(13);
+  for (int n = 0; n < 300; ++n) {
+    const int stages = random.integer(2, 4), microbatches = random.integer(1, 300);
+    auto p = random_split_pipeline(random, stages, 2, 1);
+    auto_options options{.weight_backward_share = random.integer(0, 1) == 0 ? 1 : random.uniform(), .rounds = 1};
+    const double activation = random.uniform(0.1, 1.0), off = 1 + random.integer(-1, 1) * 9e-10;
+    for (int i = 0; i < stages; ++i) {
+      p.activation_bytes.push_back(activation);
+      options.memory_capacity.push_back(activation * (stages - i) * off);
+    }
+    INFO(test::text(p), " ", microbatches, " ", test::text(options.memory_capacity), " ", options.weight_backward_share);
+    const auto found = auto_schedule(p, microbatches, options);
+    REQUIRE(found);
+    // 1F1B fits, so it may not be beaten.
+    CHECK(found->makespan_s <= makespan(p, one_f_one_b_warmups(stages), microbatches) * (1 + 1e-12));
+  }
+}
+
 TEST_CASE("auto: what it refuses and what it throws at") {
   const pipeline p{.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0}, .activation_bytes = {10, 10}};
   const auto refused = auto_schedule(p, 4, {.memory_capacity = {10, 9}});
@@ -193,4 +243,8 @@ TEST_CASE("auto: what it refuses and what it throws at") {
   CHECK_THROWS_AS((void)auto_schedule(p, 4, {.memory_capacity = {10}}), input_error);
   CHECK_THROWS_AS((void)auto_schedule(p, 4, {.weight_backward_share = 1.5}), input_error);
   CHECK_THROWS_AS((void)auto_schedule({}, 4), input_error);
+  CHECK_THROWS_AS((void)auto_schedule(p, 4, {.memory_capacity = {10, std::numeric_limits<double>::quiet_NaN()}}), input_error);
+  CHECK(!auto_schedule(p, 4, {.memory_capacity = {10, -1}}));
+  const pipeline endless{.forward_s = {9e299, 9e299}, .backward_s = {9e299, 9e299}, .transfer_s = {0}};
+  CHECK_THROWS_AS((void)auto_schedule(endless, 4), input_error);
 }

@@ -29,7 +29,8 @@ struct scheduled_plan {
 /// Hands the stages of a plan to a schedule by name: "auto" (auto_schedule with the memory that the weights leave) or any that
 /// build_schedule knows. Weight gradients are split off where the cost model tells their time. Warm-ups, memory and prediction
 /// become those of the schedule: the iteration is simulated, gradient reduction and optimizer step included. Schedules with
-/// several virtual stages per rank are predicted as if each stage could be cut into equal parts. Refused if the schedule does
+/// several virtual stages per rank are predicted as if each stage could be cut into equal parts; ranks of bidirectional ones
+/// hold two stages' weights, and the reduction between the copies is not in the prediction. Refused if the schedule does
 /// not fit in memory. Throws input_error for a plan of several pipelines and where build_schedule does.
 template <stage_cost_model Costs>
 [[nodiscard]] outcome<scheduled_plan> with_schedule(const cluster& hardware, const Costs& costs, plan p, std::string_view name,
@@ -61,13 +62,24 @@ template <stage_cost_model Costs>
   }
   const auto work = make_workload(bare, order);
   const auto played = simulate(work, order, {.timeline = false});
-  for (std::size_t i = 0; i < pipe.stages.size(); ++i)
-    if (played.peak_memory_bytes[i] > capacities[i] * (1 + 1e-9))
+  // Ranks of a bidirectional schedule hold a stage per direction.
+  std::vector<bytes_t> weight_bytes(pipe.stages.size());
+  for (int c = 0; c < order.replicas; ++c)
+    for (std::size_t i = 0; i < pipe.stages.size(); ++i) {
+      const auto rank = order.replicas == 1 ? i : static_cast<std::size_t>(order.rank(c, static_cast<int>(i)));
+      weight_bytes[rank] = checked_add(weight_bytes[rank], pipe.stages[i].weight_bytes);
+    }
+  for (std::size_t i = 0; i < pipe.stages.size(); ++i) {
+    auto& s = pipe.stages[i];
+    // Shares of an activation add up to a little more or less than the whole.
+    const double activations = std::ceil(played.peak_memory_bytes[i] - 0.01);
+    s.memory_bytes = checked_add(weight_bytes[i], static_cast<bytes_t>(activations));
+    if (activations > static_cast<double>(s.memory_capacity_bytes - weight_bytes[i]) * (1 + detail::memory_rounding))
       return refusal{.why = refusal::kind::infeasible,
-                     .reason = "schedule " + std::string(name) + " holds " + std::to_string(played.peak_in_flight[i]) +
-                               " activations on stage " + std::to_string(i) + ", whose memory has room for " +
-                               std::to_string(static_cast<std::int64_t>(capacities[i] * played.peak_in_flight[i] /
-                                                                        played.peak_memory_bytes[i]))};
+                     .reason = "schedule " + std::string(name) + " takes " + std::to_string(s.memory_bytes) + " bytes on stage " +
+                               std::to_string(i) + ", " + std::to_string(weight_bytes[i]) +
+                               " of them for weights; its devices have " + std::to_string(s.memory_capacity_bytes)};
+  }
 
   p.schedule = std::string(name);
   const auto counts = warmup_counts(order);
@@ -75,7 +87,6 @@ template <stage_cost_model Costs>
   for (std::size_t i = 0; i < pipe.stages.size(); ++i) {
     auto& s = pipe.stages[i];
     s.warmup = counts[i];
-    s.memory_bytes = checked_add(s.weight_bytes, static_cast<bytes_t>(std::ceil(played.peak_memory_bytes[i])));
     p.predicted.iteration_s = std::max(p.predicted.iteration_s, played.rank_end_s[i] + s.update_s);
   }
   p.predicted.lower_bound_s = std::max(bound_s, makespan_lower_bound(work, order));

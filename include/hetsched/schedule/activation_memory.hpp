@@ -15,7 +15,7 @@ namespace detail {
 
 /// An amount of memory: whole numbers as such, others with six decimals.
 [[nodiscard]] inline std::string amount_text(double x) {
-  if (x == static_cast<double>(static_cast<long long>(x))) return std::to_string(static_cast<long long>(x));
+  if (x > -1e15 && x < 1e15 && x == static_cast<double>(static_cast<long long>(x))) return std::to_string(static_cast<long long>(x));
   return std::to_string(x);
 }
 

@@ -12,14 +12,18 @@
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
+#include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders.hpp>
 #include <hetsched/schedule/list_schedule.hpp>
+#include <hetsched/schedule/named.hpp>
 #include <hetsched/schedule/order_bound.hpp>
 #include <hetsched/schedule/order_problem.hpp>
 #include <hetsched/schedule/order_search.hpp>
 #include <hetsched/schedule/period.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/simulate.hpp>
 #include <hetsched/schedule/warmup.hpp>
+#include <hetsched/schedule/workload.hpp>
 #include <hetsched/schedule/zero_bubble.hpp>
 
 namespace hetsched {
@@ -28,14 +32,17 @@ struct auto_options {
   std::vector<double> memory_capacity = {};  ///< per stage, in the unit of pipeline::activation_bytes; empty: no limits
   double weight_backward_share = 1;  ///< of an activation, what an input gradient leaves in memory for the weight gradient
   bool split_backward = true;        ///< weight gradients may come later than input gradients (needs weight_backward_s)
-  int rounds = 0;                    ///< of local search, all starts together; 0: 100, more for small pipelines
+  /// Tries the interleaved, V-shaped and bidirectional schedules too, as if every stage could be cut into equal parts
+  /// (make_workload).
+  bool cut_stages = false;
+  int rounds = 0;  ///< of local search, all starts together; 0: 100, more for small pipelines
 };
 
-/// A schedule of one stage per rank, and how good it is.
+/// A schedule with one rank per stage, and how good it is.
 struct auto_result {
   schedule order;
   double makespan_s = 0;
-  double lower_bound_s = 0;         ///< no order of these actions that fits in memory ends earlier
+  double lower_bound_s = 0;         ///< no order of these actions on these ranks that fits in memory ends earlier
   std::vector<double> peak_memory;  ///< per stage
   /// How much longer than the best order the schedule can be, as a share.
   [[nodiscard]] double gap() const { return lower_bound_s > 0 ? makespan_s / lower_bound_s - 1 : 0; }
@@ -43,12 +50,17 @@ struct auto_result {
 
 namespace detail {
 
+/// Sums of shares of an activation round differently from the whole: by less than this share.
+inline constexpr double memory_rounding = 1e-9;
+
 [[nodiscard]] inline order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options) {
   validate(p);
   if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
   if (p.stages() > 500'000'000 / microbatches) throw input_error("stages x microbatches is more than 500 million");
   if (!options.memory_capacity.empty() && options.memory_capacity.size() != p.forward_s.size())
     throw input_error("memory_capacity needs one entry per stage, or none");
+  for (const double c : options.memory_capacity)
+    if (c != c) throw input_error("memory_capacity is not a number");
   if (!(options.weight_backward_share >= 0 && options.weight_backward_share <= 1))
     throw input_error("weight_backward_share is not in [0, 1]");
   order_problem problem;
@@ -60,13 +72,16 @@ namespace detail {
     const double activation = p.activation_bytes.empty() ? 1 : p.activation_bytes[k];
     const double weight_s = problem.split ? p.weight_backward_s[k] : 0;
     const double left = problem.split ? activation * options.weight_backward_share : 0;
-    problem.stages.push_back(
-        {.cost = {p.forward_s[k], p.backward_s[k] - weight_s, weight_s},
-         .down_s = i + 1 < p.stages() ? p.activation_s(i) : 0,
-         .up_s = i > 0 ? p.gradient_s(i - 1) : 0,
-         .keeps = {activation, left - activation, -left},
-         .capacity = options.memory_capacity.empty() ? std::numeric_limits<double>::max() : options.memory_capacity[k]});
+    problem.stages.push_back({.cost = {p.forward_s[k], p.backward_s[k] - weight_s, weight_s},
+                              .down_s = i + 1 < p.stages() ? p.activation_s(i) : 0,
+                              .up_s = i > 0 ? p.gradient_s(i - 1) : 0,
+                              .keeps = {activation, left - activation, -left},
+                              .capacity = options.memory_capacity.empty() ? std::numeric_limits<double>::max()
+                                                                          : options.memory_capacity[k] * (1 + memory_rounding)});
   }
+  double all_s = 0;
+  for (const auto& s : problem.stages) all_s += microbatches * (s.cost[0] + s.cost[1] + s.cost[2] + s.down_s + s.up_s);
+  if (!(all_s < never_s)) throw input_error("all actions together take 1e300 s or more");
   return problem;
 }
 
@@ -105,7 +120,7 @@ namespace detail {
 [[nodiscard]] inline bool fits(const order_problem& problem, const step_words& order) {
   const auto peak = peaks(problem, order);
   for (std::size_t i = 0; i < peak.size(); ++i)
-    if (peak[i] > problem.stages[i].capacity * (1 + 1e-12)) return false;
+    if (peak[i] > problem.stages[i].capacity) return false;
   return true;
 }
 
@@ -135,7 +150,8 @@ class start_list {
   void add(double makespan_s, const step_words& order) {
     const auto at =
         std::lower_bound(starts_.begin(), starts_.end(), makespan_s, [](const auto& s, double m) { return s.first < m; });
-    if (at != starts_.end() && at->first == makespan_s && at->second == order) return;
+    for (auto same = at; same != starts_.end() && same->first == makespan_s; ++same)
+      if (same->second == order) return;
     if (at - starts_.begin() >= most) return;
     starts_.emplace(at, makespan_s, order);
     if (starts_.size() > most) starts_.pop_back();
@@ -156,8 +172,7 @@ inline void add_builders(const order_problem& problem, const pipeline& p, start_
   };
   const int m = problem.microbatches;
   std::vector<int> caps;
-  for (const auto& s : problem.stages)
-    caps.push_back(s.capacity >= m * s.keeps[0] ? m : static_cast<int>(s.capacity / s.keeps[0] * (1 + 1e-12)));
+  for (std::size_t i = 0; i < problem.size(); ++i) caps.push_back(problem.fitting(i));
   add(gpipe(p.stages(), m));
   for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
     add(one_f_one_b(warmup_counts(rule, p), m));
@@ -172,11 +187,8 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   const auto exact = exact_warmups(p, best_period(p)), eager = eager_warmups(p.stages());
   auto more = exact, half = exact;
   for (std::size_t i = 0; i < more.size(); ++i) {
-    const auto& s = problem.stages[i];
     more[i] = (3 * exact[i] + 1) / 2;
-    const int cap =
-        s.capacity >= problem.microbatches * s.keeps[0] ? problem.microbatches : static_cast<int>(s.capacity / s.keeps[0]);
-    half[i] = (cap + p.stages() - static_cast<int>(i) + 1) / 2;
+    half[i] = (problem.fitting(i) + p.stages() - static_cast<int>(i) + 1) / 2;
   }
   list_scheduler scheduler(problem);
   step_words order;
@@ -186,6 +198,29 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
     const double makespan_s = scheduler.run(rule, order);
     if (makespan_s < never_s) starts.add(makespan_s, order);
     if (makespan_s <= bound_s * (1 + 1e-12)) return;
+  }
+}
+
+/// The builders with several virtual stages per rank, as far as they admit these counts and fit in memory: the first that is
+/// faster than what was found takes its place.
+inline void try_cut_stages(const pipeline& p, int microbatches, const auto_options& options, auto_result& best) {
+  for (const auto& candidate : named_schedules) {
+    if (!candidate.cuts_stages) continue;
+    schedule order;
+    try {
+      order = candidate.build(p, microbatches, {});
+    } catch (const input_error&) {
+      continue;  // an odd number of ranks for two directions, say
+    }
+    auto costs = make_workload(p, order);
+    for (auto& w : costs.work) w.weight_backward_bytes = w.activation_bytes * options.weight_backward_share;
+    auto played = simulate(costs, order, {.timeline = false});
+    bool fits = true;
+    for (std::size_t i = 0; i < options.memory_capacity.size(); ++i)
+      fits = fits && played.peak_memory_bytes[i] <= options.memory_capacity[i] * (1 + memory_rounding);
+    if (!fits || played.makespan_s >= best.makespan_s) continue;
+    const double bound_s = std::min(makespan_lower_bound(costs, order), played.makespan_s);
+    best = {std::move(order), played.makespan_s, bound_s, std::move(played.peak_memory_bytes)};
   }
 }
 
@@ -200,10 +235,11 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   const auto problem = detail::make_order_problem(p, microbatches, options);
   for (std::size_t i = 0; i < problem.size(); ++i) {
     const auto& s = problem.stages[i];
-    if (s.keeps[0] > s.capacity * (1 + 1e-12))
+    if (s.keeps[0] > s.capacity)
       return refusal{.why = refusal::kind::infeasible,
                      .reason = "stage " + std::to_string(i) + " does not hold one microbatch: its activation takes " +
-                               detail::amount_text(s.keeps[0]) + ", its memory is " + detail::amount_text(s.capacity)};
+                               detail::amount_text(s.keeps[0]) + ", its memory is " +
+                               detail::amount_text(options.memory_capacity[i])};
   }
   const double bound_s = detail::order_bound(problem).seconds();
   detail::start_list starts;
@@ -214,7 +250,7 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   if (found.front().first > bound_s * (1 + 1e-12)) {
     // A round is linear in the steps; small pipelines, where a single step counts more, get more of them.
     const double steps = static_cast<double>(problem.size()) * problem.steps();
-    const int rounds = options.rounds > 0 ? options.rounds : std::max(100, static_cast<int>(20e6 / (steps * steps)));
+    const int rounds = options.rounds > 0 ? options.rounds : static_cast<int>(std::clamp(20e6 / (steps * steps), 100.0, 4000.0));
     const int tries = rounds >= 500 ? static_cast<int>(found.size()) : 1;
     detail::order_search search(problem);
     for (int k = 0; k < tries; ++k) {
@@ -225,10 +261,12 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   }
   const auto& [makespan_s, order] =
       *std::min_element(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return auto_result{.order = detail::schedule_of(problem, order),
-                     .makespan_s = makespan_s,
-                     .lower_bound_s = std::min(bound_s, makespan_s),
-                     .peak_memory = detail::peaks(problem, order)};
+  auto_result best{.order = detail::schedule_of(problem, order),
+                   .makespan_s = makespan_s,
+                   .lower_bound_s = std::min(bound_s, makespan_s),  // rounding
+                   .peak_memory = detail::peaks(problem, order)};
+  if (options.cut_stages) detail::try_cut_stages(p, microbatches, options, best);
+  return best;
 }
 
 }  // namespace hetsched

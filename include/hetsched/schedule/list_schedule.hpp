@@ -47,7 +47,9 @@ class list_scheduler {
       const std::size_t gradients = last ? r.done[0] : std::min(r.done[0], ranks_[i + 1].done[1]);
       const double next_forward = r.done[0] < forwards ? forward_in_[row + r.done[0]] : never_s;
       const double next_gradient = r.done[1] < gradients ? (last ? 0.0 : input_in_[row + r.done[1]]) : never_s;
-      const bool room = r.held + s.keeps[0] <= s.capacity;
+      const double held = static_cast<double>(r.done[0] + 1) * s.keeps[0] + static_cast<double>(r.done[1]) * s.keeps[1] +
+                          static_cast<double>(r.done[2]) * s.keeps[2];
+      const bool room = held <= s.capacity;
       const auto in_flight = static_cast<int>(r.done[0] - r.done[1]);
       const bool wanted = in_flight < rule.in_flight[i];
       const bool forward = next_forward <= now && room && (wanted || rule.beyond);
@@ -70,7 +72,6 @@ class list_scheduler {
       }
       order[i * steps + r.at++] = take;
       const auto k = r.done[static_cast<std::size_t>(take)]++;
-      r.held += s.keeps[static_cast<std::size_t>(take)];
       r.free_s = now + s.cost[static_cast<std::size_t>(take)];
       if (r.at == steps) {
         ++finished;
@@ -93,7 +94,7 @@ class list_scheduler {
   struct rank {
     std::size_t at = 0;
     std::size_t done[3] = {0, 0, 0};
-    double free_s = 0, down_s = 0, up_s = 0, held = 0;
+    double free_s = 0, down_s = 0, up_s = 0;
   };
   using event = std::pair<double, std::size_t>;
   static bool later(const event& a, const event& b) { return a > b; }

@@ -20,11 +20,12 @@ struct min_memory_result {
 };
 
 /// The least peak of activation memory over all stages with which auto_schedule ends within `makespan_s`. Any limits in
-/// `options` hold as well. Bisection over the peaks that whole microbatches can make (with weight_backward_share below 1, peaks
-/// between them are not tried). Refused if auto_schedule does not end in time with the memory that options allow.
-/// Throws as auto_schedule. O(log(S M)) times auto_schedule.
+/// `options` hold as well. Bisection over the peaks that whole microbatches can make (with a weight_backward_share between 0 and
+/// 1, peaks between them are not tried). Refused if auto_schedule does not end in time with the memory that options allow. Throws
+/// as auto_schedule. O(log(S M)) times auto_schedule.
 [[nodiscard]] inline outcome<min_memory_result> min_memory(const pipeline& p, int microbatches, double makespan_s,
                                                            const auto_options& options = {}) {
+  if (!(makespan_s >= 0)) throw input_error("the makespan to keep is not a time >= 0");
   const double in_time_s = makespan_s * (1 + 1e-12);
   const auto unlimited = auto_schedule(p, microbatches, options);
   if (!unlimited) return unlimited.why_not();
@@ -51,9 +52,10 @@ struct min_memory_result {
   auto low = std::partition_point(candidates.begin(), candidates.end(), [&](double cap) {
     return detail::order_bound(detail::make_order_problem(p, microbatches, limited(cap))).seconds() > in_time_s;
   });
-  min_memory_result result{.best = *unlimited,
-                           .peak_memory = largest(unlimited->peak_memory),
-                           .memory_lower_bound = low == candidates.end() ? 0 : *low};
+  min_memory_result result{.best = *unlimited, .peak_memory = largest(unlimited->peak_memory), .memory_lower_bound = 0};
+  // Parts of activations make peaks between the candidates: then only the one below is ruled out.
+  const bool whole = options.weight_backward_share == 0 || options.weight_backward_share == 1;
+  if (low != candidates.end() && (whole || low != candidates.begin())) result.memory_lower_bound = whole ? *low : *(low - 1);
   auto high = std::lower_bound(low, candidates.end(), result.peak_memory);
   while (low < high) {
     const auto middle = low + (high - low) / 2;

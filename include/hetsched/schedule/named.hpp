@@ -35,6 +35,7 @@ namespace detail {
 struct named_schedule {
   std::string_view name;
   bool has_warmups;
+  bool cuts_stages;  // several virtual stages per rank
   schedule (*build)(const pipeline&, int, const build_options&);
 };
 
@@ -79,22 +80,22 @@ template <schedule (*Build)(int, int, int)>
 }
 
 inline constexpr named_schedule named_schedules[] = {
-    {"gpipe", false, from_counts<gpipe>},
-    {schedule_name(warmup_rule::one_f_one_b), true, from_rule<warmup_rule::one_f_one_b>},
-    {schedule_name(warmup_rule::eager), true, from_rule<warmup_rule::eager>},
-    {schedule_name(warmup_rule::h1f1b), true, from_rule<warmup_rule::h1f1b>},
-    {schedule_name(warmup_rule::exact), true, from_rule<warmup_rule::exact>},
-    {"virtual_1f1b", true, from_cross},
-    {"interleaved_1f1b", false, from_chunks<interleaved_1f1b>},
-    {"looped_bfs", false, from_chunks<looped_bfs>},
-    {"zb_h1", false, from_counts<zb_h1>},
-    {"zb_h2", false, from_counts<zb_h2>},
-    {"zb_v", false, from_counts<zb_v>},
-    {"v_half", false, from_counts<v_half>},
-    {"v_min", false, from_counts<v_min>},
-    {"dualpipe", false, from_counts<dualpipe>},
-    {"dualpipe_v", false, from_counts<dualpipe_v>},
-    {"chimera", false, from_counts<chimera>},
+    {"gpipe", false, false, from_counts<gpipe>},
+    {schedule_name(warmup_rule::one_f_one_b), true, false, from_rule<warmup_rule::one_f_one_b>},
+    {schedule_name(warmup_rule::eager), true, false, from_rule<warmup_rule::eager>},
+    {schedule_name(warmup_rule::h1f1b), true, false, from_rule<warmup_rule::h1f1b>},
+    {schedule_name(warmup_rule::exact), true, false, from_rule<warmup_rule::exact>},
+    {"virtual_1f1b", true, false, from_cross},
+    {"interleaved_1f1b", false, true, from_chunks<interleaved_1f1b>},
+    {"looped_bfs", false, true, from_chunks<looped_bfs>},
+    {"zb_h1", false, false, from_counts<zb_h1>},
+    {"zb_h2", false, false, from_counts<zb_h2>},
+    {"zb_v", false, true, from_counts<zb_v>},
+    {"v_half", false, true, from_counts<v_half>},
+    {"v_min", false, true, from_counts<v_min>},
+    {"dualpipe", false, true, from_counts<dualpipe>},
+    {"dualpipe_v", false, true, from_counts<dualpipe_v>},
+    {"chimera", false, true, from_counts<chimera>},
 };
 
 }  // namespace detail

@@ -38,7 +38,7 @@ class order_bound {
   [[nodiscard]] limits limits_of(const order_problem::stage& s) const {
     const auto room = [&](double each) {
       // Microbatches that hold `each` beside a new one.
-      const double left = s.capacity * (1 + 1e-12) - s.keeps[0];
+      const double left = s.capacity - s.keeps[0];
       if (left < 0) return 0;
       return each > 0 && left / each < m_ ? static_cast<int>(left / each) + 1 : m_;
     };

@@ -27,6 +27,11 @@ struct order_problem {
   std::vector<stage> stages;
 
   [[nodiscard]] std::size_t size() const { return stages.size(); }
+  /// Microbatches that fit in a rank's memory, at most all.
+  [[nodiscard]] int fitting(std::size_t i) const {
+    const auto& s = stages[i];
+    return s.capacity >= microbatches * s.keeps[0] ? microbatches : static_cast<int>(s.capacity / s.keeps[0]);
+  }
   [[nodiscard]] int steps() const { return (split ? 3 : 2) * microbatches; }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
@@ -22,6 +23,7 @@ class order_search {
         steps_(static_cast<std::size_t>(p.steps())),
         m_(static_cast<std::size_t>(p.microbatches)),
         index_(p.size() * steps_),
+        before_(p.size() * steps_),
         start_(p.size() * steps_),
         input_(p.size() * steps_),
         tail_(p.size() * steps_ + 1),
@@ -107,6 +109,7 @@ class order_search {
           if (!last) in = gradient_in_[i * m_ + k];
         }
         index_[n] = static_cast<int>(k);
+        before_[n] = {static_cast<int>(r.done[0]), static_cast<int>(r.done[1])};
         where_[slot(i, a, k)] = static_cast<int>(n);
         input_[n] = in;
         start_[n] = std::max(r.free_s, in);
@@ -160,9 +163,9 @@ class order_search {
   double estimate(const step_words& order, std::size_t i, std::size_t from, std::size_t to) {
     const std::size_t low = std::min(from, to), high = std::max(from, to);
     const auto& s = p_->stages[i];
-    // Counts before `low`, from the indices of steps at or after it.
-    std::size_t done[3];
-    count_before(order, i, low, done);
+    const auto [forwards, inputs] = before_[low];
+    std::size_t done[3] = {static_cast<std::size_t>(forwards), static_cast<std::size_t>(inputs), 0};
+    done[2] = low % steps_ - done[0] - done[1];
     double held = 0;
     for (int a = 0; a < 3; ++a) held += static_cast<double>(done[a]) * s.keeps[a];
     moved_.clear();
@@ -178,7 +181,7 @@ class order_search {
       const auto a = static_cast<std::size_t>(moved_[x]);
       const std::size_t k = done[a]++;
       held += s.keeps[a];
-      if (done[1] > done[0] || done[2] > done[1] || held > s.capacity * (1 + 1e-12)) return never_s;
+      if (done[1] > done[0] || done[2] > done[1] || held > s.capacity) return never_s;
       const auto old = static_cast<std::size_t>(where_[slot(i, moved_[x], k)]);
       heads_[x] = std::max(free_s, input_[old]);
       free_s = heads_[x] + s.cost[a];
@@ -191,16 +194,6 @@ class order_search {
       longest = std::max(longest, heads_[x] + next);
     }
     return longest;
-  }
-
-  void count_before(const step_words& order, std::size_t i, std::size_t n, std::size_t (&done)[3]) const {
-    const std::size_t begin = i * steps_;
-    bool known[3] = {false, false, !p_->split};
-    done[0] = done[1] = done[2] = 0;
-    for (std::size_t x = n; x-- > begin && !(known[0] && known[1] && known[2]);) {
-      const auto a = static_cast<std::size_t>(order[x]);
-      if (!known[a]) known[a] = true, done[a] = static_cast<std::size_t>(index_[x]) + 1;
-    }
   }
 
   bool move(step_words& order, int round, double best) {
@@ -276,7 +269,8 @@ class order_search {
 
   const order_problem* p_;
   std::size_t steps_, m_;
-  std::vector<int> index_;  // per step: which of its kind on its rank
+  std::vector<int> index_;                   // per step: which of its kind on its rank
+  std::vector<std::pair<int, int>> before_;  // forwards and input gradients before a step
   std::vector<double> start_, input_;
   std::vector<double> tail_;       // from a step's start to the end of everything behind it
   std::vector<double> sent_tail_;  // the part of it that goes over the link
