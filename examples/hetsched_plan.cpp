@@ -152,7 +152,9 @@ device_use_text device_use(const cluster& hardware, const plan& p) {
           idle.empty() ? "" : "idle: " + idle};
 }
 
-std::string summary(const cluster& hardware, const plan& p) {
+std::string summary(const cluster& hardware, const plan& p, warmup_rule searched) {
+  const std::string rule(schedule_name(searched));
+  const std::string searched_under = p.schedule == rule ? "" : " under " + rule;
   std::string text;
   const auto& line = p.pipelines.front();
   std::vector<std::vector<std::string>> rows;
@@ -172,7 +174,7 @@ std::string summary(const cluster& hardware, const plan& p) {
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
   figures.push_back({"search", p.evidence.complete ? "complete" : "stopped early",
-                     "objective " + format_seconds(p.evidence.objective_s) + ", no plan below " +
+                     "objective " + format_seconds(p.evidence.objective_s) + searched_under + ", no plan below " +
                          format_seconds(p.evidence.objective_bound_s)});
   text += format_table(
       {"schedule", p.schedule, std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size)},
@@ -189,7 +191,7 @@ int plan_command(const arguments& given) {
   if (!given.schedule.empty() && given.schedule != "auto") {
     const auto names = schedule_names();
     if (std::find(names.begin(), names.end(), given.schedule) == names.end())
-      throw input_error("--schedule: found " + given.schedule + ", expected auto" + [&] {
+      throw input_error("--schedule: found " + given.schedule + ", expected one of auto" + [&] {
         std::string known;
         for (const auto name : names) known += ", " + std::string(name);
         return known;
@@ -227,7 +229,7 @@ int plan_command(const arguments& given) {
   }
   if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(found->order));
   files.write();
-  std::cout << summary(hardware, best) << files.summary();
+  std::cout << summary(hardware, best, warmup_rules.at(given.warmup)) << files.summary();
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of " << line.microbatch_size
               << " samples, and to this model?\n";

@@ -117,7 +117,7 @@ schedule read_own_schedule(const arguments& given, const subject& what) {
   if (!wrong.empty()) throw file_error(path, {}, wrong);
   if (!given.rendezvous)
     for (const auto& finding : check(order, {.semantics = {channels::rendezvous}, .most_findings = 1}))
-      std::cerr << "hetsched-simulate: " << path << ": " << finding << "; it is played with buffered sends\n";
+      std::cerr << "hetsched-simulate: warning: " << path << ": " << finding << "; it is played with buffered sends\n";
   return order;
 }
 
@@ -176,7 +176,14 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   if (name == "auto") {
     check_options_of(given, name, false, false);
     if (cells > 200'000) std::cerr << "hetsched-simulate: auto orders " << cells << " microbatches of stages\n";
-    auto best = auto_schedule(what.times, what.microbatches, {.memory_capacity = capacities, .cut_stages = given.cut_stages});
+    if (what.plan && capacities.empty())
+      std::cerr
+          << "hetsched-simulate: warning: this plan does not tell weight gradients and memory, so auto splits no backward and "
+          << "knows no limits; hetsched-plan --schedule auto does\n";
+    const auto_options options{.memory_capacity = capacities, .cut_stages = given.cut_stages};
+    // What a plan leaves is much at times; what is asked for is meant to be used.
+    auto best = given.memory_caps.empty() ? auto_with_little_memory(what.times, what.microbatches, options)
+                                          : auto_schedule(what.times, what.microbatches, options);
     if (!best) return best.why_not();
     return choice{.order = std::move(best->order), .period_s = {}, .bound_s = best->lower_bound_s};
   }
@@ -192,8 +199,11 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   auto counts = family_warmups(given, what, name);
   check_options_of(given, name, !counts.empty(), has_chunks);
   if (!counts.empty()) {
-    if (!given.memory_caps.empty())
-      counts = capped_warmups(std::move(counts), per_stage(given.memory_caps, stages, "--memory-caps", true));
+    if (!given.memory_caps.empty()) {
+      const auto caps = per_stage(given.memory_caps, stages, "--memory-caps", true);
+      const bool chosen_by_rule = name == schedule_name(warmup_rule::exact) && given.warmup.empty();
+      counts = chosen_by_rule ? exact_warmups_within(what.times, caps) : capped_warmups(std::move(counts), caps);
+    }
     return choice{.order = one_f_one_b(counts, what.microbatches), .period_s = period(what.times, counts)};
   }
   build_options options;

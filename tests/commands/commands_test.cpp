@@ -135,7 +135,7 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {"hetsched-plan --cluster none.json --model model.json --global-batch 32 --out plan.json", "none.json: cannot be opened"},
       {"hetsched-plan --cluster cluster.json --model cluster.json --global-batch 32 --out plan.json", "cluster.json: /format"},
       {plan_command + "--out none/plan.json", "none/plan.json"},
-      {plan_command + "--schedule 2f2b --out plan.json", "--schedule: found 2f2b, expected auto, gpipe, 1f1b"},
+      {plan_command + "--schedule 2f2b --out plan.json", "--schedule: found 2f2b, expected one of auto, gpipe, 1f1b"},
       {plan_command + "--out .", "is a folder"},
       {plan_command + "--out plan.json --report plan.json", "two outputs"},
       {plan_command + "--out plan.json --microbatch-size 5", "does not divide"},

@@ -64,6 +64,26 @@ TEST_CASE("least memory: its bound also holds where an input gradient frees a pa
   }
 }
 
+TEST_CASE("auto with little memory: as fast to 0.1 %, never more memory, much less where it brings nothing") {
+  random_source random(23);
+  double share = 0;
+  constexpr int instances = 100;
+  for (int n = 0; n < instances; ++n) {
+    const auto instance = test::random_auto_instance(random);
+    const auto p = test::to_pipeline(instance);
+    const auto_options roomy{.memory_capacity = std::vector<double>(instance.f.size(), 32)};
+    const auto plain = auto_schedule(p, 24, roomy), lean = auto_with_little_memory(p, 24, roomy);
+    INFO(test::text(instance));
+    REQUIRE(lean);
+    CHECK(lean->makespan_s <= plain->makespan_s * 1.0011);
+    CHECK(lean->lower_bound_s == plain->lower_bound_s);
+    const auto most = [](const auto_result& r) { return *std::max_element(r.peak_memory.begin(), r.peak_memory.end()); };
+    CHECK(most(*lean) <= most(*plain));
+    share += most(*lean) / most(*plain) / instances;
+  }
+  CHECK(share < 0.7);
+}
+
 TEST_CASE("least memory: one microbatch at a time is enough for a long makespan, and too short a makespan is refused") {
   const pipeline p{.forward_s = {1, 1, 1}, .backward_s = {2, 2, 2}, .transfer_s = {0.5, 0.5}};
   const auto patient = min_memory(p, 4, 4 * (9 + 2));

@@ -84,7 +84,7 @@ th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);whit
 th{color:var(--soft);font-weight:600}th.l,td.l{text-align:left}
 .bar{display:inline-block;vertical-align:middle;position:relative;width:150px;height:11px;background:var(--line);border-radius:3px;overflow:hidden}
 .bar i{position:absolute;left:0;top:0;bottom:0;background:var(--used)}.bar i.over{background:var(--over)}
-svg{display:block;max-width:none}
+svg{display:block;width:100%;min-width:820px;height:auto}
 )";
 
 [[nodiscard]] inline std::string stage_table(const std::vector<report_stage>& stages) {

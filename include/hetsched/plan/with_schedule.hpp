@@ -13,8 +13,8 @@
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/predict.hpp>
-#include <hetsched/schedule/auto_schedule.hpp>
 #include <hetsched/schedule/bounds.hpp>
+#include <hetsched/schedule/min_memory.hpp>
 #include <hetsched/schedule/named.hpp>
 #include <hetsched/schedule/simulate.hpp>
 
@@ -26,7 +26,7 @@ struct scheduled_plan {
   schedule order;
 };
 
-/// Hands the stages of a plan to a schedule by name: "auto" (auto_schedule with the memory that the weights leave) or any that
+/// Hands the stages of a plan to a schedule by name: "auto" (auto_with_little_memory, of what the weights leave) or any that
 /// build_schedule knows. Weight gradients are split off where the cost model tells their time. Warm-ups, memory and prediction
 /// become those of the schedule: the iteration is simulated, gradient reduction and optimizer step included. Schedules with
 /// several virtual stages per rank are predicted as if each stage could be cut into equal parts; ranks of bidirectional ones
@@ -50,7 +50,7 @@ template <stage_cost_model Costs>
   schedule order;
   double bound_s = 0;
   if (name == "auto") {
-    auto found = auto_schedule(bare, pipe.microbatches, {.memory_capacity = capacities});
+    auto found = auto_with_little_memory(bare, pipe.microbatches, {.memory_capacity = capacities});
     if (!found) return found.why_not();
     order = std::move(found->order);
     bound_s = found->lower_bound_s;

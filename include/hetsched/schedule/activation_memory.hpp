@@ -13,10 +13,13 @@ namespace hetsched {
 
 namespace detail {
 
-/// An amount of memory: whole numbers as such, others with six decimals.
+/// An amount of memory, whose unit is the user's: up to six decimals.
 [[nodiscard]] inline std::string amount_text(double x) {
-  if (x > -1e15 && x < 1e15 && x == static_cast<double>(static_cast<long long>(x))) return std::to_string(static_cast<long long>(x));
-  return std::to_string(x);
+  if (x > -1e15 && x < 1e15 && x == static_cast<double>(static_cast<long long>(x)))
+    return std::to_string(static_cast<long long>(x));
+  auto text = std::to_string(x);
+  text.erase(text.find_last_not_of('0') + 1);
+  return text;
 }
 
 /// What an action takes at its start and gives back at its end: bytes, and (stage, microbatch) pairs in flight.

@@ -304,7 +304,7 @@ template <class Change>
       const auto peak = bytes_peak(order.lanes[i], index, *costs);
       // Sums of shares of a whole round differently from the whole.
       if (peak.at >= 0 && peak.amount > costs->memory_capacity[i] * (1 + 1e-9))
-        findings.add(rank_text(r) + " holds " + amount_text(peak.amount) + " bytes" + where(peak) +
+        findings.add(rank_text(r) + " holds activations of " + amount_text(peak.amount) + where(peak) +
                      amount_text(costs->memory_capacity[i]));
     }
   }

@@ -13,6 +13,7 @@
 #include <hetsched/schedule/bidirectional.hpp>
 #include <hetsched/schedule/builders.hpp>
 #include <hetsched/schedule/interleaved.hpp>
+#include <hetsched/schedule/period.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 #include <hetsched/schedule/v_schedules.hpp>
 #include <hetsched/schedule/virtual_1f1b.hpp>
@@ -25,9 +26,10 @@ namespace hetsched {
 struct build_options {
   std::vector<int> warmups = {};  ///< 1F1B family: in place of the counts of its rule
   double epsilon = default_epsilon;
-  int chunks = 2;                ///< per rank, of the interleaved and looped schedules
-  std::vector<bool> cross = {};  ///< virtual_1f1b: boundaries between clusters, stages - 1; empty: none
-  std::vector<int> caps = {};    ///< 1F1B family: most microbatches in flight per stage; empty: no limit
+  int chunks = 2;  ///< per rank, of the interleaved and looped schedules
+  std::vector<bool> cross =
+      {};                      ///< virtual_1f1b: boundaries between clusters, stages - 1; empty: those beyond H-1F1B's tolerance
+  std::vector<int> caps = {};  ///< 1F1B family: most microbatches in flight per stage; empty: no limit
 };
 
 namespace detail {
@@ -39,6 +41,11 @@ struct named_schedule {
   schedule (*build)(const pipeline&, int, const build_options&);
 };
 
+[[nodiscard]] inline const std::vector<int>& positive(const std::vector<int>& caps) {
+  if (*std::min_element(caps.begin(), caps.end()) < 1) throw input_error("a stage that may hold no microbatch cannot run any");
+  return caps;
+}
+
 [[nodiscard]] inline schedule from_warmups(std::vector<int> counts, int microbatches, const build_options& options) {
   const auto stages = counts.size();
   if (!options.warmups.empty()) {
@@ -49,16 +56,16 @@ struct named_schedule {
   if (!options.caps.empty()) {
     if (options.caps.size() != stages)
       throw input_error(std::to_string(options.caps.size()) + " caps for " + std::to_string(stages) + " stages");
-    if (*std::min_element(options.caps.begin(), options.caps.end()) < 1)
-      throw input_error("a stage that may hold no microbatch cannot run any");
-    counts = capped_warmups(std::move(counts), options.caps);
+    counts = capped_warmups(std::move(counts), positive(options.caps));
   }
   return one_f_one_b(counts, microbatches);
 }
 
 template <warmup_rule Rule>
 [[nodiscard]] schedule from_rule(const pipeline& p, int microbatches, const build_options& options) {
-  return from_warmups(warmup_counts(Rule, p, options.epsilon), microbatches, options);
+  const bool fastest_within = Rule == warmup_rule::exact && options.warmups.empty() && options.caps.size() == p.forward_s.size();
+  return from_warmups(fastest_within ? exact_warmups_within(p, positive(options.caps)) : warmup_counts(Rule, p, options.epsilon),
+                      microbatches, options);
 }
 
 template <schedule (*Build)(int, int)>
@@ -75,7 +82,10 @@ template <schedule (*Build)(int, int, int)>
   const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
   if (!options.cross.empty() && options.cross.size() != boundaries)
     throw input_error("cross needs one entry per boundary (stages - 1), or none");
-  const auto counts = virtual_1f1b_warmups(options.cross.empty() ? std::vector<bool>(boundaries, false) : options.cross);
+  auto cross = options.cross;
+  for (int i = 0; options.cross.empty() && i + 1 < p.stages(); ++i)
+    cross.push_back(h1f1b_step(p.slower_way_s(i), best_period(p), options.epsilon) > 1);
+  const auto counts = virtual_1f1b_warmups(cross);
   return from_warmups(counts, microbatches, options);
 }
 
@@ -122,6 +132,7 @@ inline constexpr named_schedule named_schedules[] = {
     }
     known += (known.empty() ? "" : ", ") + std::string(s.name);
   }
+  if (name == "auto") throw input_error("auto is no builder: auto_schedule finds it");
   throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
 }
 
