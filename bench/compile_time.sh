@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints what every public header costs its includer: processor seconds of -fsyntax-only (median of 5)
 # and lines after preprocessing.
-# Budgets: 0.25 s for a header of a planning room, 0.8 s for the umbrella; io/ and core/views.hpp are outside of them.
+# Budgets: 0.25 s for a header of a planning room, 0.8 s for the umbrella; io/, runtime/ and core/views.hpp are outside of them.
 # Ends with status 1 when a header is over its budget. Seconds depend on the machine, lines do not.
 set -uo pipefail
 compiler=${CXX:-g++}
@@ -11,7 +11,7 @@ export LC_ALL=C TIMEFORMAT='%U %S'
 
 budget_of() {
   case $1 in
-    hetsched/io.hpp | hetsched/io/* | hetsched/core/views.hpp) echo - ;;
+    hetsched/io.hpp | hetsched/io/* | hetsched/runtime.hpp | hetsched/runtime/* | hetsched/core/views.hpp) echo - ;;
     hetsched/hetsched.hpp) echo 0.8 ;;
     *) echo 0.25 ;;
   esac

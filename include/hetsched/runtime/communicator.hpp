@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <string>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+/// What travels: between neighbouring stages, or between the replicas of a stage.
+enum class payload : std::uint8_t { activation, gradient, reduction };
+
+/// A directed channel, first in, first out: every boundary that a stage sends over is one of its own.
+struct edge {
+  int from = 0;  ///< rank
+  int to = 0;    ///< rank
+  payload what = payload::activation;
+  int replica = 0;  ///< of the stage that sends
+  int stage = 0;    ///< that sends
+  friend constexpr bool operator==(const edge&, const edge&) = default;
+};
+
+/// Goes with every tensor; the receiver's must be equal.
+struct stamp {
+  std::int64_t step = 0;
+  int microbatch = 0;  ///< of a reduction: the number of the parameter
+  payload what = payload::activation;
+  int replica = 0;
+  int stage = 0;
+  friend constexpr bool operator==(const stamp&, const stamp&) = default;
+};
+
+[[nodiscard]] constexpr const char* payload_name(payload p) {
+  return p == payload::activation ? "activation" : p == payload::gradient ? "gradient" : "reduction";
+}
+
+[[nodiscard]] inline std::string to_text(const edge& e) {
+  return std::string(payload_name(e.what)) + " of stage " + std::to_string(e.stage) + " from rank " + std::to_string(e.from) +
+         " to rank " + std::to_string(e.to) + (e.replica == 0 ? "" : " (replica " + std::to_string(e.replica) + ")");
+}
+[[nodiscard]] inline std::string to_text(const stamp& s) {
+  return "step " + std::to_string(s.step) + ", " + (s.what == payload::reduction ? "parameter " : "microbatch ") +
+         std::to_string(s.microbatch) + ", " + payload_name(s.what) + " of stage " + std::to_string(s.stage) +
+         (s.replica == 0 ? "" : " (replica " + std::to_string(s.replica) + ")");
+}
+
+/// A step that could not be finished: a peer that is stuck, has failed or runs another plan.
+class communication_error : public error {
+ public:
+  communication_error(const std::string& text, const edge& e, int m, const action& a)
+      : error(text), where(e), microbatch(m), waiting(a) {}
+  edge where;      ///< to or from which the tensor did not come
+  int microbatch;  ///< no_microbatch for reductions
+  action waiting;  ///< that could not be done
+};
+
+using deadline_time = std::chrono::steady_clock::time_point;
+
+/// Seconds on the clock of deadlines.
+[[nodiscard]] inline double steady_now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+enum class wait_result : std::uint8_t { progress, deadline, aborted };
+
+/// One rank's end of all its channels.
+///   operation                            type: a send or receive under way; end_s: when it ended, on the steady clock
+///   open(edge) -> int                    the number of a channel; before the first step, at both ends
+///   post_send(channel, stamp, Tensor&, operation&), post_receive(...)
+///                                        return at once. Tensor and operation stay where they are until it has ended or
+///                                        abort() has returned. A sent tensor holds anything afterwards; a received one has
+///                                        the shape of the one that was posted
+///   poll(operation&) -> bool             whether it has ended
+///   wait(deadline, sends) -> wait_result until a receive of this rank (sends: or a send) may have ended since the last such
+///   wait;
+///                                        those that ended when this rank posted them need not count
+///   abort(reason)                        ends all operations of all ranks, of which none touches a tensor afterwards; the
+///                                        first reason stays; nothing can be posted any more. Called by every rank that gives up
+///   failure() -> std::string             the reason; empty if none
+/// One thread at a time uses it. A channel delivers in the order of its sends. Stamps or shapes that differ at both ends abort.
+/// Not checked: all of the latter.
+template <class C, class Tensor>
+concept communicator = requires(C& c, const edge& e, int channel, const stamp& s, Tensor& t, typename C::operation& op,
+                                deadline_time until, const std::string& reason) {
+  requires std::default_initializable<typename C::operation>;
+  { op.end_s } -> std::convertible_to<double>;
+  { c.rank() } -> std::same_as<int>;
+  { c.open(e) } -> std::same_as<int>;
+  c.post_send(channel, s, t, op);
+  c.post_receive(channel, s, t, op);
+  { c.poll(op) } -> std::same_as<bool>;
+  { c.wait(until, true) } -> std::same_as<wait_result>;
+  c.abort(reason);
+  { c.failure() } -> std::convertible_to<std::string>;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/channels.hpp>
+#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/passes.hpp>
+
+namespace hetsched {
+
+/// A virtual stage on a rank.
+struct stage_copy {
+  int replica = 0;
+  int stage = 0;
+  friend constexpr bool operator==(const stage_copy&, const stage_copy&) = default;
+};
+
+/// The virtual stages of a rank, by replica, then by stage. O(replicas * stages).
+[[nodiscard]] inline std::vector<stage_copy> stages_of_rank(const schedule& order, int rank) {
+  std::vector<stage_copy> found;
+  for (int c = 0; c < order.replicas; ++c)
+    for (int s = 0; s < order.stages; ++s)
+      if (order.rank(c, s) == rank) found.push_back({c, s});
+  return found;
+}
+
+/// The microbatches of a stage in the order in which their gradients are added up: that of its backwards; of its
+/// backward_weights where the backward is split and the layers can do that. 0, 1, 2 ... in the schedules of the library, in each
+/// replica over the microbatches that pass it. O(actions of the rank).
+[[nodiscard]] inline std::vector<int> gradient_order(const schedule& order, int replica, int stage, bool split_layers = true) {
+  std::vector<int> microbatches;
+  const auto deferred = split_layers ? action_kind::backward_weight : action_kind::backward_input;
+  for (const auto& a : order.lanes[static_cast<std::size_t>(order.rank(replica, stage))].actions)
+    if (a.replica == replica && a.stage == stage && (a.kind == action_kind::backward || a.kind == deferred))
+      microbatches.push_back(a.microbatch);
+  return microbatches;
+}
+
+namespace detail {
+
+/// A schedule as it is run: with all transfers, and with the reductions over replicas. Throws input_error if it is not sound.
+[[nodiscard]] inline schedule runnable(const schedule& order, channels semantics) {
+  check_options how;
+  how.semantics = {channels::buffered};
+  const auto require = [&](const schedule& s) {
+    if (const auto findings = check(s, how); !findings.empty()) throw input_error("the schedule cannot run: " + findings.front());
+  };
+  require(order);
+  if (order.replicas > 2) throw input_error("schedules of more than two replicas cannot be run");
+  bool transfers = false, reductions = false;
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions) {
+      transfers = transfers || is_transfer(a.kind);
+      reductions = reductions || a.kind == action_kind::reduce_gradients;
+    }
+  schedule result = order;
+  if (!transfers) {
+    // Transfers are added to computations; the lanes of collectives stay as they are.
+    const auto middle = std::stable_partition(result.lanes.begin(), result.lanes.end(),
+                                              [](const lane& l) { return l.stream == stream::compute; });
+    const std::vector<lane> others(middle, result.lanes.end());
+    result.lanes.erase(middle, result.lanes.end());
+    result = split_streams(add_transfers(result));
+    result.lanes.insert(result.lanes.end(), others.begin(), others.end());
+  }
+  if (order.replicas == 2 && !reductions)
+    for (int s = 0; s < order.stages; ++s)
+      for (int c = 0; c < 2; ++c) {
+        const int rank = order.rank(c, s);
+        auto at = std::find_if(result.lanes.begin(), result.lanes.end(),
+                               [&](const lane& l) { return l.rank == rank && l.stream == stream::collective; });
+        if (at == result.lanes.end())
+          at = result.lanes.insert(at, {.rank = rank, .stream = stream::collective, .peer = -1, .actions = {}});
+        at->actions.push_back({.kind = action_kind::reduce_gradients,
+                               .replica = static_cast<std::int16_t>(c),
+                               .stage = s,
+                               .microbatch = no_microbatch});
+      }
+  if (semantics == channels::rendezvous) {
+    how.semantics = {channels::rendezvous};
+    require(result);
+  }
+  return result;
+}
+
+/// A boundary that tensors of this rank cross; to == from where it lies within the rank.
+struct rank_edge {
+  edge where;
+  int buffers = 0;                ///< of the receiving end: enough for the order in which tensors are taken, and two at least
+  std::vector<int> microbatches;  ///< in the order of their sends
+  std::vector<int> place;         ///< of each microbatch in that order, or -1
+};
+
+struct rank_op {
+  action what;
+  int copy = -1;              ///< of the rank's stages
+  int slot = -1;              ///< where its microbatch's context is
+  int in = -1;                ///< edge that a computation or a receive takes its tensor from
+  int out = -1;               ///< edge that a computation leaves its tensor for, or a send sends over
+  std::size_t needs = 0;      ///< first of its needs; they end with those of the next
+  std::size_t event_end = 0;  ///< behind the last op of its event
+};
+
+/// What one rank does, with everything resolved that can be before the first step.
+struct rank_program {
+  std::vector<stage_copy> copies;
+  std::vector<int> slots;  ///< per copy: most microbatches in flight
+  std::vector<rank_edge> edges;
+  std::vector<rank_op> ops;                                ///< lane by lane, and one more
+  std::vector<std::size_t> needs;                          ///< numbers of ops
+  std::vector<std::pair<std::size_t, std::size_t>> lanes;  ///< ops [first, last); the compute lane first
+};
+
+class rank_compiler {
+ public:
+  /// Precondition: order comes from runnable().
+  rank_compiler(const schedule& order, int rank, channels semantics) : order_(order), rank_(rank), semantics_(semantics) {}
+
+  [[nodiscard]] rank_program compile() {
+    program_.copies = stages_of_rank(order_, rank_);
+    make_edges();
+    make_ops();
+    give_slots();
+    count_buffers();
+    return std::move(program_);
+  }
+
+ private:
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] std::size_t edge_key(bool gradient, int replica, int stage) const {
+    return at(((gradient ? order_.replicas : 0) + replica) * order_.stages + stage);
+  }
+
+  void make_edges() {
+    edge_of_.assign(2 * order_.rank_of.size(), -1);
+    for (int c = 0; c < order_.replicas; ++c)
+      for (int s = 0; s < order_.stages; ++s)
+        for (const bool gradient : {false, true}) {
+          const int to = s + (gradient ? -1 : 1);
+          if (to < 0 || to == order_.stages) continue;
+          const edge e{order_.rank(c, s), order_.rank(c, to), gradient ? payload::gradient : payload::activation, c, s};
+          if (e.from != rank_ && e.to != rank_) continue;
+          edge_of_[edge_key(gradient, c, s)] = static_cast<int>(program_.edges.size());
+          program_.edges.push_back({.where = e, .microbatches = {}, .place = std::vector<int>(at(order_.microbatches), -1)});
+        }
+    for (const auto& l : order_.lanes)
+      for (const auto& a : l.actions) {
+        using enum action_kind;
+        const bool send = is_send(a.kind) || a.kind == network_activation || a.kind == network_gradient;
+        const bool gradient = send ? moves_gradient(a.kind) : a.kind == backward || a.kind == backward_input;
+        if (!send && !gradient && a.kind != forward) continue;
+        const int to = a.stage + (gradient ? -1 : 1);
+        if (to < 0 || to == order_.stages) continue;
+        if (!send && order_.rank(a.replica, to) != l.rank) continue;  // listed by its send
+        const int e = edge_of_[edge_key(gradient, a.replica, a.stage)];
+        if (e < 0) continue;
+        auto& crossed = program_.edges[at(e)];
+        crossed.place[at(a.microbatch)] = static_cast<int>(crossed.microbatches.size());
+        crossed.microbatches.push_back(a.microbatch);
+      }
+  }
+
+  void make_ops() {
+    const action_index index(order_);
+    std::vector<int> number(at(index.size()), -1);  // of this rank's actions
+    int ops = 0;
+    for (std::size_t l = 0; l < order_.lanes.size(); ++l)
+      for (std::size_t k = 0; k < order_.lanes[l].actions.size() && order_.lanes[l].rank == rank_; ++k)
+        number[at(index.lane_first[l]) + k] = ops++;
+    for (const auto& l : order_.lanes) {
+      if (l.rank != rank_) continue;
+      const std::size_t first = program_.ops.size();
+      for (const auto& a : l.actions) {
+        rank_op op{.what = a};
+        op.copy = static_cast<int>(std::find(program_.copies.begin(), program_.copies.end(), stage_copy{a.replica, a.stage}) -
+                                   program_.copies.begin());
+        set_edges(op);
+        op.needs = program_.needs.size();
+        const auto need = [&](int n) {
+          if (n >= 0 && number[at(n)] >= 0) program_.needs.push_back(at(number[at(n)]));
+        };
+        for_each_need(order_, index, a, need);
+        if (a.kind == action_kind::reduce_gradients && order_.replicas == 2 && order_.rank(1 - a.replica, a.stage) == rank_) {
+          action other = a;  // both copies here: the first reduction does it for both
+          other.replica = static_cast<std::int16_t>(1 - a.replica);
+          for_each_need(order_, index, other, need);
+        }
+        program_.ops.push_back(op);
+      }
+      const std::size_t last = program_.ops.size();
+      for (std::size_t k = last, end = last; k-- > first;) {
+        program_.ops[k].event_end = end;
+        if (!program_.ops[k].what.joined) end = k;
+      }
+      program_.lanes.emplace_back(first, last);
+    }
+    program_.ops.emplace_back().needs = program_.needs.size();
+  }
+
+  void set_edges(rank_op& op) const {
+    using enum action_kind;
+    const auto& a = op.what;
+    const int c = a.replica, s = a.stage;
+    const bool has_next = s + 1 < order_.stages;
+    if (a.kind == forward || a.kind == recompute) {
+      if (a.kind == forward && s > 0) op.in = edge_of_[edge_key(false, c, s - 1)];
+      if (a.kind == forward && has_next) op.out = edge_of_[edge_key(false, c, s)];
+    } else if (a.kind == backward || a.kind == backward_input) {
+      if (has_next) op.in = edge_of_[edge_key(true, c, s + 1)];
+      if (s > 0) op.out = edge_of_[edge_key(true, c, s)];
+    } else if (is_transfer(a.kind)) {
+      const bool gradient = moves_gradient(a.kind);
+      if (is_outgoing(a.kind))
+        op.out = edge_of_[edge_key(gradient, c, s)];
+      else
+        op.in = edge_of_[edge_key(gradient, c, peer_stage(a))];
+    }
+  }
+
+  /// A microbatch has the lowest free slot of its stage from its forward until its last backward.
+  void give_slots() {
+    using enum action_kind;
+    program_.slots.assign(program_.copies.size(), 0);
+    std::vector<std::vector<int>> free(program_.copies.size());
+    const auto batches = at(order_.microbatches);
+    std::vector<int> slot(program_.copies.size() * batches, -1);
+    std::vector<char> split(slot.size(), 0);
+    const auto cell = [&](const rank_op& op) { return at(op.copy) * batches + at(op.what.microbatch); };
+    for (auto& op : program_.ops)
+      if (op.copy >= 0 && op.what.kind == backward_weight) split[cell(op)] = 1;
+    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
+      auto& op = program_.ops[k];
+      if (!is_compute(op.what.kind)) continue;
+      auto& unused = free[at(op.copy)];
+      int& own = slot[cell(op)];
+      if (op.what.kind == forward) {
+        if (unused.empty()) {
+          own = program_.slots[at(op.copy)]++;
+        } else {
+          own = unused.back();
+          unused.pop_back();
+        }
+      }
+      op.slot = own;
+      if (op.what.kind == backward_weight || (op.what.kind == backward && !split[cell(op)])) unused.push_back(own);
+    }
+  }
+
+  /// Until a computation has its tensor, the lane that lists its receive must have come there, and all tensors sent before
+  /// must have been received: the most that are then there and not used up yet, over all computations, is how many buffers an
+  /// edge needs. Under rendezvous a receive must not wait for a buffer, as a computation may wait for it.
+  void count_buffers() {
+    std::vector<int> needed(program_.edges.size(), 0), used(program_.edges.size(), 0);
+    std::vector<std::size_t> lane_of(program_.ops.size(), 0), reached;
+    for (std::size_t l = 0; l < program_.lanes.size(); ++l) {
+      reached.push_back(program_.lanes[l].first);
+      for (std::size_t k = program_.lanes[l].first; k < program_.lanes[l].second; ++k) lane_of[k] = l;
+    }
+    const auto reach = [&](std::size_t op) {  // its lane has got so far
+      for (auto& k = reached[lane_of[op]]; k <= op; ++k) {
+        const auto& o = program_.ops[k];
+        if (o.in < 0 || !is_transfer(o.what.kind)) continue;
+        const auto e = at(o.in);
+        needed[e] = std::max(needed[e], program_.edges[e].place[at(o.what.microbatch)] + 1);
+        program_.edges[e].buffers = std::max(program_.edges[e].buffers, needed[e] - used[e]);
+      }
+    };
+    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
+      const auto& op = program_.ops[k];
+      for (std::size_t i = op.needs; i < program_.ops[k + 1].needs; ++i)
+        if (is_transfer(program_.ops[program_.needs[i]].what.kind)) reach(program_.needs[i]);
+      reach(k);
+      if (is_compute(op.what.kind) && op.in >= 0) ++used[at(op.in)];
+    }
+    for (auto& e : program_.edges) {
+      const int all = static_cast<int>(e.microbatches.size());
+      if (e.where.to != rank_ || e.where.from == rank_)
+        e.buffers = 0;
+      else
+        e.buffers = semantics_ == channels::rendezvous ? all : std::min(std::max(e.buffers, 2), all);
+    }
+  }
+
+  const schedule& order_;
+  int rank_;
+  channels semantics_;
+  rank_program program_;
+  std::vector<int> edge_of_;  ///< by edge_key
+};
+
+}  // namespace detail
+}  // namespace hetsched

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/runtime/executor.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/schedule/auto_schedule.hpp>
+#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/text.hpp>
+
+#include "../schedule/sound_schedule.hpp"
+#include "dense.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+pipeline some_pipeline(random_source& random, int stages) {
+  pipeline p{.forward_s = {}, .backward_s = {}, .transfer_s = {}};
+  for (int s = 0; s < stages; ++s) {
+    p.forward_s.push_back(random.uniform(1, 2));
+    p.backward_s.push_back(random.uniform(2, 4));
+    p.weight_backward_s.push_back(1);
+    if (s > 0) p.transfer_s.push_back(random.uniform(0, 3));
+  }
+  return p;
+}
+
+std::vector<int> layer_counts(random_source& random, int stages, bool even) {
+  std::vector<int> counts;
+  for (int s = 0; s < stages; ++s) counts.push_back(even ? 2 : random.integer(1, 3));
+  return counts;
+}
+
+/// Two steps: the second finds everything used before.
+template <class Real>
+void check_against_reference(const schedule& order, std::uint64_t seed, const std::vector<int>& layers,
+                             const executor_options& options = {}) {
+  const task<Real> t(seed, layers, order.microbatches);
+  const auto expected = reference(t, order);
+  const auto got = run_on_threads(t, order, options, 2);
+  CHECK(got.losses == expected.losses);
+  CHECK(got.gradients == expected.gradients);
+}
+
+schedule by_name(std::string_view name, const pipeline& p, int microbatches) {
+  if (name == "auto") return (*auto_schedule(p, microbatches, {.rounds = 5})).order;
+  return build_schedule(name, p, microbatches);
+}
+
+}  // namespace
+
+TEST_CASE("[threads] every schedule gives the bits of one device") {
+  random_source random(1);
+  auto names = schedule_names();
+  names.push_back("auto");
+  int run = 0;
+  for (const auto name : names)
+    for (int ranks = 1; ranks <= 6; ++ranks)
+      for (const int microbatches : {1, 2, 3, 5, 8, 16}) {
+        if (++run % schedule_share != 0) continue;
+        const auto p = some_pipeline(random, ranks);
+        schedule order;
+        try {
+          order = by_name(name, p, microbatches);
+        } catch (const input_error&) {
+          continue;  // numbers that the schedule is not made for
+        }
+        CAPTURE(name);
+        CAPTURE(ranks);
+        CAPTURE(microbatches);
+        // Microbatches are added up in their order, so that nothing but the replicas tells the result from one loop over them.
+        for (int c = 0; c < order.replicas; ++c)
+          for (int s = 0; s < order.stages; ++s)
+            for (const bool split : {false, true}) {
+              const auto added = gradient_order(order, c, s, split);
+              CHECK(std::is_sorted(added.begin(), added.end()));
+            }
+        const bool even = random.integer(0, 1) == 0;
+        const auto layers = layer_counts(random, order.stages, even);
+        if (run % 2 == 0)
+          check_against_reference<float>(order, static_cast<std::uint64_t>(run), layers);
+        else
+          check_against_reference<double>(order, static_cast<std::uint64_t>(run), layers);
+      }
+}
+
+TEST_CASE("[threads] random schedules, with channels that hold any number and with channels that hold nothing") {
+  random_source random(2);
+  int rendezvous = 0;
+  for (int instance = 0; rendezvous < 200 / schedule_share; ++instance) {
+    const auto options = random_sound_options(random);
+    const auto order = sound_schedule(random, options);
+    CAPTURE(instance);
+    INFO(to_csv(order));
+    REQUIRE(check(order).empty());
+    const auto layers = layer_counts(random, order.stages, false);
+    const auto seed = static_cast<std::uint64_t>(instance);
+    if (instance % 2 == 0) check_against_reference<double>(order, seed, layers);
+    check_against_reference<double>(order, seed, layers, {.deadline_s = 10, .semantics = channels::rendezvous});
+    ++rendezvous;
+  }
+}
+
+TEST_CASE("[threads] transfers as the passes list them") {
+  random_source random(3);
+  const auto p = some_pipeline(random, 4);
+  for (const auto name : schedule_names()) {
+    CAPTURE(name);
+    const auto bare = build_schedule(name, p, 5);
+    const auto layers = layer_counts(random, bare.stages, true);
+    const auto listed = add_transfers(bare);
+    const auto staged = stage_transfers(listed, [](int from, int to) { return from / 2 != to / 2; });
+    int version = 0;
+    for (const auto& order : {listed, split_streams(listed), group_transfers(listed), split_streams(staged), staged}) {
+      CAPTURE(++version);
+      check_against_reference<float>(order, 7, layers);
+    }
+    check_against_reference<float>(group_transfers(listed), 7, layers, {.semantics = channels::rendezvous});
+  }
+}
+
+TEST_CASE("[threads] receives that are listed in another order than their sends") {
+  auto order = make_schedule(2, 2, {0, 1});
+  using enum action_kind;
+  const auto list = [&](int rank, action_kind kind, int m) {
+    order.lanes[static_cast<std::size_t>(rank)].actions.push_back({.kind = kind, .stage = rank, .microbatch = m});
+  };
+  for (const int m : {0, 1}) {
+    list(0, forward, m);
+    list(0, send_activation, m);
+  }
+  for (const int m : {0, 1}) {
+    list(0, receive_gradient, m);
+    list(0, backward, m);
+  }
+  for (const int m : {1, 0}) list(1, receive_activation, m);
+  for (const int m : {0, 1}) {
+    list(1, forward, m);
+    list(1, backward, m);
+    list(1, send_gradient, m);
+  }
+  check_against_reference<double>(order, 3, {1, 2});
+  CHECK_THROWS_AS(check_against_reference<double>(order, 3, {1, 2}, {.semantics = channels::rendezvous}), input_error);
+}
+
+TEST_CASE("[threads] the measured timeline lists every computation and every transfer once") {
+  random_source random(5);
+  const auto p = some_pipeline(random, 3);
+  for (const auto name : {"1f1b", "zb_v", "interleaved_1f1b"}) {
+    CAPTURE(name);
+    const auto order = build_schedule(name, p, 6);
+    const task<double> t(1, layer_counts(random, order.stages, true), 6);
+    timeline measured;
+    (void)run_on_threads(t, order, {}, 2, &measured);
+    CHECK(measured.ranks == 3);
+    CHECK(measured.microbatches == 6);
+    std::vector<std::vector<action>> computed(3);
+    std::size_t sends = 0;
+    double last = 0;
+    for (const auto& a : measured.actions) {
+      CHECK(a.start_s >= 0);
+      CHECK(a.end_s >= a.start_s);
+      if (is_transfer(a.what.kind)) {
+        ++sends;
+        CHECK(detail::is_send(a.what.kind));
+        CHECK(a.peer == detail::peer_rank(order, a.what));
+        CHECK(a.rank == order.rank(0, a.what.stage));
+      } else {
+        auto& own = computed[static_cast<std::size_t>(a.rank)];
+        if (!own.empty()) CHECK(a.start_s >= last);
+        last = a.end_s;
+        own.push_back(a.what);
+      }
+    }
+    std::size_t expected = 0;
+    for (int r = 0; r < 3; ++r) CHECK(computed[static_cast<std::size_t>(r)] == order.lanes[static_cast<std::size_t>(r)].actions);
+    for (const auto& l : add_transfers(order).lanes)
+      expected += static_cast<std::size_t>(
+          std::count_if(l.actions.begin(), l.actions.end(), [](const action& a) { return detail::is_send(a.kind); }));
+    CHECK(sends == expected);
+  }
+}
+
+TEST_CASE("input that does not fit the schedule") {
+  using tensor = matrix<double>;
+  using executor_type = pipeline_executor<tensor, dense_stage<double>, thread_communicator<tensor>>;
+  const auto order = gpipe(2, 2);
+  const task<double> t(1, {1, 1}, 2);
+  auto ends = thread_communicator<tensor>::connect(2);
+  std::vector<dense_stage<double>> stages;
+  CHECK_THROWS_AS(executor_type(order, stages, t.boundaries(), ends[0]), input_error);
+  stages.push_back(t.stage(0));
+  CHECK_THROWS_AS(executor_type(order, stages, {}, ends[0]), input_error);
+  auto broken = order;
+  broken.lanes[1].actions.pop_back();
+  CHECK_THROWS_AS(executor_type(broken, stages, t.boundaries(), ends[0]), input_error);
+  executor_type executor(order, stages, t.boundaries(), ends[0]);
+  const std::span<const tensor> none;
+  CHECK_THROWS_AS(executor.step(none, none, task<double>::loss), input_error);
+}
