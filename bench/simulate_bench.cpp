@@ -126,15 +126,6 @@ void what_if(benchmark::State& state) {
 }
 BENCHMARK(what_if)->Unit(benchmark::kMillisecond);
 
-void check_order(benchmark::State& state) {
-  const auto p = uneven(static_cast<int>(state.range(0)));
-  const auto order =
-      hetsched::one_f_one_b(hetsched::warmup_counts(hetsched::warmup_rule::h1f1b, p), static_cast<int>(state.range(1)));
-  for (auto _ : state) benchmark::DoNotOptimize(hetsched::check(order));
-  count_actions(state);
-}
-BENCHMARK(check_order)->Args({64, 1024})->ArgNames({"stages", "microbatches"})->Unit(benchmark::kMillisecond);
-
 void period(benchmark::State& state) {
   const auto p = uneven(static_cast<int>(state.range(0)));
   const auto warmups = hetsched::warmup_counts(hetsched::warmup_rule::h1f1b, p);

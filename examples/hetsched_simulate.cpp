@@ -69,22 +69,14 @@ std::vector<int> per_stage(const std::vector<int>& numbers, std::size_t stages, 
 
 /// Boundaries between clusters: those of --cross; or else of the plan; or else those whose transfer H-1F1B takes notice of.
 std::vector<bool> crossings(const arguments& given, const subject& what) {
-  const auto boundaries = what.times.forward_s.size() - 1;
-  std::vector<bool> cross(boundaries, false);
+  if (given.cross.empty())
+    return what.plan ? subcluster_boundaries(what.plan->plan.pipelines.front()) : slow_boundaries(what.times, given.epsilon);
+  std::vector<bool> cross(what.times.forward_s.size() - 1, false);
   for (const int at : given.cross) {
-    if (at < 0 || static_cast<std::size_t>(at) >= boundaries)
-      throw input_error("--cross: found " + std::to_string(at) + ", expected numbers below " + std::to_string(boundaries) +
+    if (at < 0 || static_cast<std::size_t>(at) >= cross.size())
+      throw input_error("--cross: found " + std::to_string(at) + ", expected numbers below " + std::to_string(cross.size()) +
                         ": boundary i lies between stages i and i + 1");
     cross[static_cast<std::size_t>(at)] = true;
-  }
-  if (!given.cross.empty()) return cross;
-  for (std::size_t i = 0; i < boundaries; ++i) {
-    if (what.plan) {
-      const auto& stages = what.plan->plan.pipelines.front().stages;
-      cross[i] = stages[i].where.mesh.subcluster != stages[i + 1].where.mesh.subcluster;
-    } else {
-      cross[i] = h1f1b_step(what.times.slower_way_s(static_cast<int>(i)), best_period(what.times), given.epsilon) > 1;
-    }
   }
   return cross;
 }

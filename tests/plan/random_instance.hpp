@@ -14,20 +14,9 @@
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/plan/interop_dp.hpp>
 
-namespace hetsched::test {
+#include "../sanitizer_share.hpp"
 
-/// Random tests run one in so many of their instances where a sanitizer watches every step.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int sanitizer_share = 5;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr int sanitizer_share = 5;
-#else
-inline constexpr int sanitizer_share = 1;
-#endif
-#else
-inline constexpr int sanitizer_share = 1;
-#endif
+namespace hetsched::test {
 
 /// Everything a cost model is asked for, as tables: one row per placement, one price per pair of classes and boundary.
 struct cost_tables {

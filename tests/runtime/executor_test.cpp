@@ -66,7 +66,7 @@ TEST_CASE("[threads] every schedule gives the bits of one device") {
   for (const auto name : names)
     for (int ranks = 1; ranks <= 6; ++ranks)
       for (const int microbatches : {1, 2, 3, 5, 8, 16}) {
-        if (++run % schedule_share != 0) continue;
+        if (++run % sanitizer_share != 0) continue;
         const auto p = some_pipeline(random, ranks);
         schedule order;
         try {
@@ -96,7 +96,7 @@ TEST_CASE("[threads] every schedule gives the bits of one device") {
 TEST_CASE("[threads] random schedules, with channels that hold any number and with channels that hold nothing") {
   random_source random(2);
   int rendezvous = 0;
-  for (int instance = 0; rendezvous < 200 / schedule_share; ++instance) {
+  for (int instance = 0; rendezvous < 200 / sanitizer_share; ++instance) {
     const auto options = random_sound_options(random);
     const auto order = sound_schedule(random, options);
     CAPTURE(instance);

@@ -191,7 +191,7 @@ TEST_CASE("more memory than a rank has") {
 
 TEST_CASE("peak memory is what a step by step account finds") {
   random_source random(331);
-  for (int n = 0; n < 1000 / test::schedule_share; ++n) {
+  for (int n = 0; n < 1000 / test::sanitizer_share; ++n) {
     const auto order = test::sound_schedule(random, test::random_sound_options(random));
     auto costs = bytes_of(order, {});
     for (auto& w : costs.work) {
@@ -242,7 +242,7 @@ TEST_CASE("peak memory is what a step by step account finds") {
 
 TEST_CASE("something taken out is missed") {
   random_source random(332);
-  for (int n = 0; n < 2000 / test::schedule_share; ++n) {
+  for (int n = 0; n < 2000 / test::sanitizer_share; ++n) {
     auto order = test::sound_schedule(random, test::random_sound_options(random));
     std::vector<std::size_t> filled;
     for (std::size_t l = 0; l < order.lanes.size(); ++l)

@@ -421,7 +421,7 @@ schedule random_lowered(random_source& random) {
 TEST_CASE("none is reported in sound schedules, and every planted deadlock is found") {
   random_source random(301);
   int sound = 0, planted = 0, buffered = 0;
-  const int wanted = 5000 / test::schedule_share;
+  const int wanted = 5000 / test::sanitizer_share;
   while (sound < wanted || planted < wanted) {
     auto order = random_lowered(random);
     const auto text = to_csv(order);

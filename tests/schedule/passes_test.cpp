@@ -88,7 +88,7 @@ TEST_CASE("three legs where a boundary asks for them") {
 TEST_CASE("whatever runs, runs after every pass, under rendezvous") {
   random_source random(321);
   int groups = 0;
-  for (int n = 0; n < 3000 / test::schedule_share; ++n) {
+  for (int n = 0; n < 3000 / test::sanitizer_share; ++n) {
     auto options = test::random_sound_options(random);
     options.transfers = false;
     options.out_of_order = random.integer(0, 1) == 1;  // the receives follow the sends, so their order is no matter
@@ -119,7 +119,7 @@ TEST_CASE("whatever runs, runs after every pass, under rendezvous") {
       }
     }
   }
-  CHECK(groups > 1000 / test::schedule_share);
+  CHECK(groups > 1000 / test::sanitizer_share);
 }
 
 TEST_CASE("groups end at their limit") {

@@ -13,20 +13,9 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule/action.hpp>
 
-namespace hetsched::test {
+#include "../sanitizer_share.hpp"
 
-/// Random tests run one in so many of their instances where a sanitizer watches every step.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int schedule_share = 5;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr int schedule_share = 5;
-#else
-inline constexpr int schedule_share = 1;
-#endif
-#else
-inline constexpr int schedule_share = 1;
-#endif
+namespace hetsched::test {
 
 struct sound_options {
   bool transfers = false;     ///< list them

@@ -106,7 +106,7 @@ TEST_CASE("what plain files do not have: replicas, groups, streams, sizes") {
 
 TEST_CASE("round trips of random schedules, lowered in every way") {
   random_source random(311);
-  for (int n = 0; n < 3000 / test::schedule_share; ++n) {
+  for (int n = 0; n < 3000 / test::sanitizer_share; ++n) {
     auto order = test::sound_schedule(random, test::random_sound_options(random));
     const auto back = [&] {
       const auto text = to_csv(order);

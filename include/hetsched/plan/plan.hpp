@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -100,6 +101,14 @@ struct plan {
   std::vector<double> capacities;
   for (const auto& s : p.stages) capacities.push_back(static_cast<double>(s.memory_capacity_bytes - s.weight_bytes));
   return capacities;
+}
+
+/// Whether each boundary between stages lies between subclusters.
+[[nodiscard]] inline std::vector<bool> subcluster_boundaries(const pipeline_plan& p) {
+  std::vector<bool> cross;
+  for (std::size_t i = 0; i + 1 < p.stages.size(); ++i)
+    cross.push_back(p.stages[i].where.mesh.subcluster != p.stages[i + 1].where.mesh.subcluster);
+  return cross;
 }
 
 }  // namespace hetsched

@@ -55,9 +55,7 @@ template <stage_cost_model Costs>
     order = std::move(found->order);
     bound_s = found->lower_bound_s;
   } else {
-    if (options.cross.empty())
-      for (std::size_t i = 0; i + 1 < pipe.stages.size(); ++i)
-        options.cross.push_back(pipe.stages[i].where.mesh.subcluster != pipe.stages[i + 1].where.mesh.subcluster);
+    if (options.cross.empty()) options.cross = subcluster_boundaries(pipe);
     order = build_schedule(name, bare, pipe.microbatches, options);
   }
   const auto work = make_workload(bare, order);

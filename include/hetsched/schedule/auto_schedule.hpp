@@ -21,6 +21,7 @@
 #include <hetsched/schedule/order_search.hpp>
 #include <hetsched/schedule/period.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/placements.hpp>
 #include <hetsched/schedule/simulate.hpp>
 #include <hetsched/schedule/warmup.hpp>
 #include <hetsched/schedule/workload.hpp>
@@ -125,9 +126,8 @@ inline constexpr double memory_rounding = 1e-9;
 }
 
 [[nodiscard]] inline schedule schedule_of(const order_problem& problem, const step_words& order) {
-  std::vector<int> rank_of;
-  for (std::size_t i = 0; i < problem.size(); ++i) rank_of.push_back(static_cast<int>(i));
-  auto result = make_schedule(static_cast<int>(problem.size()), problem.microbatches, std::move(rank_of));
+  const int ranks = static_cast<int>(problem.size());
+  auto result = make_schedule(ranks, problem.microbatches, line_placement(ranks));
   const auto steps = static_cast<std::size_t>(problem.steps());
   for (std::size_t i = 0; i < problem.size(); ++i) {
     int done[3] = {0, 0, 0};
@@ -164,11 +164,10 @@ class start_list {
 };
 
 /// The builders of one stage per rank, as far as they fit in memory.
-inline void add_builders(const order_problem& problem, const pipeline& p, start_list& starts) {
-  order_clock clock(problem);
+inline void add_builders(const order_problem& problem, const pipeline& p, order_search& search, start_list& starts) {
   const auto add = [&](const schedule& built) {
     const auto order = words_of(problem, built);
-    if (fits(problem, order)) starts.add(clock.makespan(order), order);
+    if (fits(problem, order)) starts.add(search.makespan(order), order);
   };
   const int m = problem.microbatches;
   std::vector<int> caps;
@@ -201,6 +200,13 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   }
 }
 
+[[nodiscard]] inline bool splits_backwards(const schedule& order) {
+  return std::any_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(),
+                       [](const action& a) { return a.kind == action_kind::backward_weight; });
+  });
+}
+
 /// The builders with several virtual stages per rank, as far as they admit these counts and fit in memory: the first that is
 /// faster than what was found takes its place.
 inline void try_cut_stages(const pipeline& p, int microbatches, const auto_options& options, auto_result& best) {
@@ -212,6 +218,7 @@ inline void try_cut_stages(const pipeline& p, int microbatches, const auto_optio
     } catch (const input_error&) {
       continue;  // an odd number of ranks for two directions, say
     }
+    if (!options.split_backward && splits_backwards(order)) continue;
     auto costs = make_workload(p, order);
     for (auto& w : costs.work) w.weight_backward_bytes = w.activation_bytes * options.weight_backward_share;
     auto played = simulate(costs, order, {.timeline = false});
@@ -244,7 +251,8 @@ inline void try_cut_stages(const pipeline& p, int microbatches, const auto_optio
   const double bound_s = detail::order_bound(problem).seconds();
   detail::start_list starts;
   detail::add_list_schedules(problem, p, bound_s, starts);
-  detail::add_builders(problem, p, starts);
+  detail::order_search search(problem);
+  detail::add_builders(problem, p, search, starts);
 
   auto& found = starts.best();
   if (found.front().first > bound_s * (1 + 1e-12)) {
@@ -252,7 +260,6 @@ inline void try_cut_stages(const pipeline& p, int microbatches, const auto_optio
     const double steps = static_cast<double>(problem.size()) * problem.steps();
     const int rounds = options.rounds > 0 ? options.rounds : static_cast<int>(std::clamp(20e6 / (steps * steps), 100.0, 4000.0));
     const int tries = rounds >= 500 ? static_cast<int>(found.size()) : 1;
-    detail::order_search search(problem);
     for (int k = 0; k < tries; ++k) {
       auto& [makespan_s, order] = found[static_cast<std::size_t>(k)];
       makespan_s = search.improve(order, bound_s, rounds / tries);

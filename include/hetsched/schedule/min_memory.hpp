@@ -16,7 +16,7 @@ namespace hetsched {
 struct min_memory_result {
   auto_result best;
   double peak_memory = 0;         ///< most that any stage holds
-  double memory_lower_bound = 0;  ///< no order within the makespan gets by with less on every stage
+  double memory_lower_bound = 0;  ///< no order within the makespan gets by with less on every stage; 0 if stages may be cut
 };
 
 /// The least peak of activation memory over all stages with which auto_schedule ends within `makespan_s`. Any limits in
@@ -49,13 +49,16 @@ struct min_memory_result {
     return tighter;
   };
   // First the proof: the least memory for which the bound allows the makespan. No schedule is looked for below it.
-  auto low = std::partition_point(candidates.begin(), candidates.end(), [&](double cap) {
-    return detail::order_bound(detail::make_order_problem(p, microbatches, limited(cap))).seconds() > in_time_s;
-  });
+  // The bound knows one stage per rank only.
+  auto low =
+      options.cut_stages ? candidates.begin() : std::partition_point(candidates.begin(), candidates.end(), [&](double cap) {
+        return detail::order_bound(detail::make_order_problem(p, microbatches, limited(cap))).seconds() > in_time_s;
+      });
   min_memory_result result{.best = *unlimited, .peak_memory = largest(unlimited->peak_memory), .memory_lower_bound = 0};
   // Parts of activations make peaks between the candidates: then only the one below is ruled out.
   const bool whole = options.weight_backward_share == 0 || options.weight_backward_share == 1;
-  if (low != candidates.end() && (whole || low != candidates.begin())) result.memory_lower_bound = whole ? *low : *(low - 1);
+  if (!options.cut_stages && low != candidates.end() && (whole || low != candidates.begin()))
+    result.memory_lower_bound = whole ? *low : *(low - 1);
   auto high = std::lower_bound(low, candidates.end(), result.peak_memory);
   while (low < high) {
     const auto middle = low + (high - low) / 2;
@@ -73,12 +76,14 @@ struct min_memory_result {
 
 /// auto_schedule within the memory that options allow, and then within less and less of it, the same share everywhere, down to
 /// 1/32, as long as the makespan does not grow by more than 0.1 %: memory that brings nothing is better left free. The lower
-/// bound is that of all the memory. Without limits as auto_schedule. Refused, throws as auto_schedule; six times its work.
+/// bound is that of all the memory, unless another way to cut stages is found. Without limits as auto_schedule. Refused, throws
+/// as auto_schedule; six times its work.
 [[nodiscard]] inline outcome<auto_result> auto_with_little_memory(const pipeline& p, int microbatches,
                                                                   const auto_options& options) {
   auto best = auto_schedule(p, microbatches, options);
   if (!best || options.memory_capacity.empty()) return best;
   const double in_time_s = best->makespan_s * 1.001, bound_s = best->lower_bound_s;
+  const auto rank_of = best->order.rank_of;
   double enough = 1;
   for (double step = 0.5; step >= 1.0 / 32; step /= 2) {
     auto less = options;
@@ -88,7 +93,7 @@ struct min_memory_result {
     best = std::move(tried);
     enough -= step;
   }
-  best->lower_bound_s = bound_s;
+  if (best->order.rank_of == rank_of) best->lower_bound_s = std::min(bound_s, best->makespan_s);
   return best;
 }
 

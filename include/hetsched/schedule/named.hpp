@@ -82,10 +82,7 @@ template <schedule (*Build)(int, int, int)>
   const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
   if (!options.cross.empty() && options.cross.size() != boundaries)
     throw input_error("cross needs one entry per boundary (stages - 1), or none");
-  auto cross = options.cross;
-  for (int i = 0; options.cross.empty() && i + 1 < p.stages(); ++i)
-    cross.push_back(h1f1b_step(p.slower_way_s(i), best_period(p), options.epsilon) > 1);
-  const auto counts = virtual_1f1b_warmups(cross);
+  const auto counts = virtual_1f1b_warmups(options.cross.empty() ? slow_boundaries(p, options.epsilon) : options.cross);
   return from_warmups(counts, microbatches, options);
 }
 

@@ -36,6 +36,9 @@ class order_search {
     topological_.reserve(p.size() * steps_);
   }
 
+  /// When an order ends; never_s if its ranks wait for each other. O(steps of all ranks).
+  [[nodiscard]] double makespan(const step_words& order) { return evaluate(order); }
+
   /// Improves `order` (sound, with this makespan) for at most `rounds` rounds or until `bound_s` is reached; the best words found
   /// replace it. Returns their makespan. O(rounds * steps of all ranks).
   double improve(step_words& order, double bound_s, int rounds) {

@@ -6,6 +6,8 @@
 
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/builders.hpp>
+#include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/warmup.hpp>
 
 namespace hetsched {
 
@@ -15,6 +17,13 @@ namespace hetsched {
   std::vector<int> counts(cross.size() + 1, 1);
   for (std::size_t i = cross.size(); i-- > 0;) counts[i] = counts[i + 1] + (cross[i] ? 2 : 1);
   return counts;
+}
+
+/// The boundaries whose transfers H-1F1B would not pass over: those taken for boundaries between clusters where none are named.
+[[nodiscard]] inline std::vector<bool> slow_boundaries(const pipeline& p, double epsilon = default_epsilon) {
+  std::vector<bool> slow;
+  for (int i = 0; i + 1 < p.stages(); ++i) slow.push_back(h1f1b_step(p.slower_way_s(i), best_period(p), epsilon) > 1);
+  return slow;
 }
 
 /// The schedule of these counts, computations only. That transfers between clusters go by way of both hosts, in three phases
