@@ -6,4 +6,5 @@
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/state_slice.hpp>
 #include <hetsched/core/units.hpp>

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-FLOORS = {"core": 0, "cluster": 1, "model": 1, "cost": 2, "schedule": 2, "reshard": 2, "plan": 3, "spmd": 3, "runtime": 4, "io": 4}
+FLOORS = {"core": 0, "cluster": 1, "model": 1, "cost": 2, "schedule": 2, "reshard": 2, "plan": 3, "spmd": 3, "runtime": 4, "io": 4, "gloo": 5}
 PLANNING = {room for room, floor in FLOORS.items() if floor < 4}
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
 LONGEST = 600

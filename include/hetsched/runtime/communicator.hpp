@@ -4,15 +4,17 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {
 
-/// What travels: between neighbouring stages, or between the replicas of a stage.
-enum class payload : std::uint8_t { activation, gradient, reduction };
+/// What travels: between neighbouring stages, between the replicas of a stage, or between the holders of one layer.
+enum class payload : std::uint8_t { activation, gradient, reduction, layer_gradient };
 
 /// A directed channel, first in, first out: every boundary that a stage sends over is one of its own.
 struct edge {
@@ -20,14 +22,14 @@ struct edge {
   int to = 0;    ///< rank
   payload what = payload::activation;
   int replica = 0;  ///< of the stage that sends
-  int stage = 0;    ///< that sends
+  int stage = 0;    ///< that sends; of a layer_gradient: the layer
   friend constexpr bool operator==(const edge&, const edge&) = default;
 };
 
 /// Goes with every tensor; the receiver's must be equal.
 struct stamp {
   std::int64_t step = 0;
-  int microbatch = 0;  ///< of a reduction: the number of the parameter
+  int microbatch = 0;  ///< of a reduction or a layer_gradient: the number of the parameter
   payload what = payload::activation;
   int replica = 0;
   int stage = 0;
@@ -35,16 +37,26 @@ struct stamp {
 };
 
 [[nodiscard]] constexpr const char* payload_name(payload p) {
-  return p == payload::activation ? "activation" : p == payload::gradient ? "gradient" : "reduction";
+  return p == payload::activation  ? "activation"
+         : p == payload::gradient  ? "gradient"
+         : p == payload::reduction ? "reduction"
+                                   : "sum of gradients";
 }
 
+namespace detail {
+[[nodiscard]] constexpr bool between_stages(payload p) { return p == payload::activation || p == payload::gradient; }
+[[nodiscard]] inline std::string of_place(payload p, int number) {
+  return (p == payload::layer_gradient ? " of layer " : " of stage ") + std::to_string(number);
+}
+}  // namespace detail
+
 [[nodiscard]] inline std::string to_text(const edge& e) {
-  return std::string(payload_name(e.what)) + " of stage " + std::to_string(e.stage) + " from rank " + std::to_string(e.from) +
+  return std::string(payload_name(e.what)) + detail::of_place(e.what, e.stage) + " from rank " + std::to_string(e.from) +
          " to rank " + std::to_string(e.to) + (e.replica == 0 ? "" : " (replica " + std::to_string(e.replica) + ")");
 }
 [[nodiscard]] inline std::string to_text(const stamp& s) {
-  return "step " + std::to_string(s.step) + ", " + (s.what == payload::reduction ? "parameter " : "microbatch ") +
-         std::to_string(s.microbatch) + ", " + payload_name(s.what) + " of stage " + std::to_string(s.stage) +
+  return "step " + std::to_string(s.step) + ", " + (detail::between_stages(s.what) ? "microbatch " : "parameter ") +
+         std::to_string(s.microbatch) + ", " + payload_name(s.what) + detail::of_place(s.what, s.stage) +
          (s.replica == 0 ? "" : " (replica " + std::to_string(s.replica) + ")");
 }
 
@@ -68,6 +80,7 @@ using deadline_time = std::chrono::steady_clock::time_point;
 enum class wait_result : std::uint8_t { progress, deadline, aborted };
 
 /// One rank's end of all its channels.
+///   rank(), ranks()                      its number, and how many there are
 ///   operation                            type: a send or receive under way; end_s: when it ended, on the steady clock
 ///   open(edge) -> int                    the number of a channel; before the first step, at both ends
 ///   post_send(channel, stamp, Tensor&, operation&), post_receive(...)
@@ -81,14 +94,19 @@ enum class wait_result : std::uint8_t { progress, deadline, aborted };
 ///   abort(reason)                        ends all operations of all ranks, of which none touches a tensor afterwards; the
 ///                                        first reason stays; nothing can be posted any more. Called by every rank that gives up
 ///   failure() -> std::string             the reason; empty if none
-/// One thread at a time uses it. A channel delivers in the order of its sends. Stamps or shapes that differ at both ends abort.
-/// Not checked: all of the latter.
+///   gather(mine, all, deadline) -> wait_result
+///                                        every rank's few numbers to every rank: all[r] are rank r's. All ranks call it, each
+///                                        with as many as it likes, the same number of times; other operations go on meanwhile
+/// One thread at a time uses it, but post_send and poll may be called while another thread is in wait or gather. A channel
+/// delivers in the order of its sends. Stamps or shapes that differ at both ends abort. Not checked: all of the latter.
 template <class C, class Tensor>
 concept communicator = requires(C& c, const edge& e, int channel, const stamp& s, Tensor& t, typename C::operation& op,
-                                deadline_time until, const std::string& reason) {
+                                deadline_time until, const std::string& reason, std::span<const double> mine,
+                                std::vector<std::vector<double>>& all) {
   requires std::default_initializable<typename C::operation>;
   { op.end_s } -> std::convertible_to<double>;
   { c.rank() } -> std::same_as<int>;
+  { c.ranks() } -> std::same_as<int>;
   { c.open(e) } -> std::same_as<int>;
   c.post_send(channel, s, t, op);
   c.post_receive(channel, s, t, op);
@@ -96,6 +114,7 @@ concept communicator = requires(C& c, const edge& e, int channel, const stamp& s
   { c.wait(until, true) } -> std::same_as<wait_result>;
   c.abort(reason);
   { c.failure() } -> std::convertible_to<std::string>;
+  { c.gather(mine, all, until) } -> std::same_as<wait_result>;
 };
 
 }  // namespace hetsched

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ class thread_communicator {
   };
 
   [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int ranks() const { return static_cast<int>(hub_->bells.size()); }
 
   [[nodiscard]] int open(const edge& e) {
     const std::lock_guard lock(hub_->guard);
@@ -77,6 +79,27 @@ class thread_communicator {
   [[nodiscard]] std::string failure() const {
     const std::lock_guard lock(hub_->guard);
     return hub_->reason;
+  }
+
+  /// The last to come hands out what all have brought; nobody brings more before all have taken it.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    auto& m = hub_->meeting;
+    std::unique_lock lock(m.guard);
+    const auto wait_for = [&](auto&& happened) {
+      m.changed.wait_until(lock, until, [&] { return happened() || hub_->aborted; });
+      return hub_->aborted ? wait_result::aborted : happened() ? wait_result::progress : wait_result::deadline;
+    };
+    if (const auto r = wait_for([&] { return m.leaving == 0; }); r != wait_result::progress) return r;
+    m.brought[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+    if (++m.arrived == ranks()) {
+      m.arrived = 0;
+      m.leaving = ranks();
+      m.changed.notify_all();
+    }
+    if (const auto r = wait_for([&] { return m.leaving > 0; }); r != wait_result::progress) return r;
+    all = m.brought;
+    if (--m.leaving == 0) m.changed.notify_all();
+    return wait_result::progress;
   }
 
  private:
@@ -116,8 +139,16 @@ class thread_communicator {
       if (wake) rung.notify_one();
     }
   };
+  /// Where the ranks gather.
+  struct meeting_place {
+    std::mutex guard;
+    std::condition_variable changed;
+    std::vector<std::vector<double>> brought;  ///< by rank
+    int arrived = 0, leaving = 0;
+  };
   struct hub {
     explicit hub(int ranks) {
+      meeting.brought.resize(static_cast<std::size_t>(ranks));
       for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
     }
     std::mutex guard;  // of the list of channels and of the reason
@@ -125,6 +156,7 @@ class thread_communicator {
     std::vector<std::unique_ptr<bell>> bells;
     std::string reason;
     std::atomic<bool> aborted{false};
+    meeting_place meeting;
 
     void abort(const std::string& why) {
       const std::lock_guard lock(guard);
@@ -135,6 +167,8 @@ class thread_communicator {
         c->sends = c->receives = {};
       }
       for (auto& b : bells) b->ring(false);
+      const std::lock_guard hold(meeting.guard);
+      meeting.changed.notify_all();
     }
   };
 

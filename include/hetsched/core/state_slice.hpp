@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hetsched {
+
+/// A piece of a training's state: a run of elements of one tensor of a layer, known by what it is and not by who holds it.
+struct state_slice {
+  int layer = 0;
+  std::string name;                ///< of the tensor in its layer: "parameter.0", "adamw.first_moment.0", ...
+  std::string element;             ///< "f32", "f64", ...
+  std::vector<std::size_t> shape;  ///< of the whole tensor
+  std::size_t first = 0;           ///< element of the whole tensor, the last extent running fastest, that the slice begins with
+  std::span<std::byte> bytes;      ///< whole elements
+};
+
+}  // namespace hetsched
