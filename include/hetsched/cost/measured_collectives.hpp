@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cost/collective.hpp>
+#include <hetsched/cost/transfer_curve.hpp>
+
+namespace hetsched {
+
+/// Measurements of one collective on nodes x per_node ranks of one kind of machine.
+struct collective_measurements {
+  hetsched::collective collective{};
+  int nodes = 1;
+  int per_node = 2;
+  std::vector<transfer_sample> samples{};
+};
+
+/// Predicts collectives on a machine from measurements on some group sizes. What was measured comes from its fitted curve.
+/// Another group of the same kind, within a node or across nodes, takes what nearby measured groups take for each byte that
+/// crosses a link (wire_share): between two group sizes that straddle it their geometric mean, weighted by the logarithm of
+/// the ranks, beyond them the nearest. Across nodes groups with as many ranks per node come first, and no formula foresees
+/// where a library changes its algorithm, so such predictions can be far off (bench/validation/collectives.cpp).
+/// All-gather and reduce-scatter, where not measured, take each other's time or half of an all-reduce, which is one after the
+/// other.
+class measured_collectives {
+ public:
+  /// Fits a curve to each. Throws input_error for measurements of fewer than two ranks or that fit_transfer_curve refuses,
+  /// and where a group comes twice.
+  explicit measured_collectives(std::span<const collective_measurements> measured, const transfer_fit_options& options = {}) {
+    for (const auto& m : measured) {
+      if (m.nodes < 1 || m.per_node < 1 || m.nodes * m.per_node < 2)
+        throw input_error("a measured collective needs at least two ranks");
+      for (const auto& g : groups_)
+        if (g.kind == m.collective && g.nodes == m.nodes && g.per_node == m.per_node)
+          throw input_error("the measurements of a collective on one group must come together");
+      groups_.push_back({m.collective, m.nodes, m.per_node, fit_transfer_curve(m.samples, options)});
+    }
+  }
+
+  /// Seconds of a collective on `bytes` (as in collective.hpp) > 0, 0 for one rank; none where nothing like it was measured.
+  /// O(groups).
+  [[nodiscard]] std::optional<double> seconds(collective kind, int nodes, int per_node, double bytes) const {
+    if (nodes < 1 || per_node < 1) throw input_error("a collective needs ranks and nodes");
+    if (nodes * per_node == 1) return 0;
+    if (const auto s = nearby(kind, nodes, per_node, bytes)) return s;
+    if (kind != collective::all_gather && kind != collective::reduce_scatter) return std::nullopt;
+    const auto twin = kind == collective::all_gather ? collective::reduce_scatter : collective::all_gather;
+    if (const auto s = nearby(twin, nodes, per_node, bytes)) return s;
+    if (const auto s = nearby(collective::all_reduce, nodes, per_node, bytes)) return *s / 2;
+    return std::nullopt;
+  }
+
+ private:
+  struct group {
+    collective kind;
+    int nodes, per_node;
+    transfer_curve curve;
+  };
+
+  [[nodiscard]] std::optional<double> nearby(collective kind, int nodes, int per_node, double bytes) const {
+    // The nearest groups with at most and at least as many ranks, and how far they are: by ranks per node first.
+    const group* side[2] = {};
+    std::pair<double, double> distance[2];
+    const double size = std::log(nodes * per_node);
+    for (const auto& g : groups_) {
+      if (g.kind != kind || (g.nodes == 1) != (nodes == 1)) continue;
+      const double gap = std::log(g.nodes * g.per_node) - size;
+      const std::pair far{nodes == 1 ? 0 : std::abs(std::log(static_cast<double>(g.per_node) / per_node)), std::abs(gap)};
+      for (const int s : {0, 1})
+        if ((s == 0 ? gap <= 0 : gap >= 0) && (!side[s] || far < distance[s])) {
+          side[s] = &g;
+          distance[s] = far;
+        }
+    }
+    const auto price = [&](const group& g) {
+      return g.curve.transfer_s(bytes) * wire_share(kind, nodes * per_node) / wire_share(kind, g.nodes * g.per_node);
+    };
+    if (!side[0] && !side[1]) return std::nullopt;
+    if (!side[0] || !side[1]) return price(side[0] ? *side[0] : *side[1]);
+    if (distance[0].first != distance[1].first) return price(distance[0] < distance[1] ? *side[0] : *side[1]);
+    const double between = distance[0].second + distance[1].second;
+    if (between == 0) return price(*side[0]);
+    const double weight = distance[1].second / between;
+    return std::exp(weight * std::log(price(*side[0])) + (1 - weight) * std::log(price(*side[1])));
+  }
+
+  std::vector<group> groups_;
+};
+
+}  // namespace hetsched
