@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
+
+namespace hetsched {
+
+/// How the elements of an operator are stored and multiplied.
+enum class number_format { fp32, tf32, fp16, bf16, fp8 };
+
+/// Bytes of one element in memory.
+[[nodiscard]] constexpr int element_bytes(number_format f) {
+  return f == number_format::fp32 || f == number_format::tf32 ? 4 : f == number_format::fp8 ? 1 : 2;
+}
+
+/// The format of operands in which matrix products of precision p compute.
+[[nodiscard]] constexpr number_format format_of(precision p) {
+  return p == precision::fp32   ? number_format::fp32
+         : p == precision::tf32 ? number_format::tf32
+         : p == precision::fp16 ? number_format::fp16
+                                : number_format::bf16;
+}
+
+enum class operator_kind { gemm, flash_attention, softmax, norm, rowwise, elementwise, gather };
+
+/// One kernel by its shape: `batch` products (m x k)(k x n) for gemm; for flash_attention `batch` heads of m queries, n keys and
+/// width k; softmax, norm and rowwise work on m rows of n elements, a block each; elementwise and gather on m elements.
+/// Make one with the functions below.
+struct operator_shape {
+  operator_kind kind = operator_kind::elementwise;
+  number_format format = number_format::fp32;
+  std::int64_t batch = 1, m = 1, n = 1, k = 1;
+  double traffic_bytes = 0;  ///< read and written at least: every operand once
+  double causal_share = 1;   ///< of the products that are computed: 0.5 under a causal mask that the kernel makes use of
+  bool scalar = false;       ///< a kernel with a block for each row that takes its elements one by one
+  bool batched = false;      ///< a batched matrix product, for which libraries have fewer kernels
+
+  friend bool operator==(const operator_shape&, const operator_shape&) = default;
+};
+
+namespace detail {
+
+inline void require_sizes(bool hold) {
+  if (!hold) throw input_error("the sizes of an operator must be at least 1");
+}
+
+[[nodiscard]] constexpr double product_bytes(double batch, double m, double n, double k, number_format f) {
+  return batch * (m * k + k * n + m * n) * element_bytes(f);
+}
+
+}  // namespace detail
+
+/// (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {
+  detail::require_sizes(m >= 1 && n >= 1 && k >= 1);
+  return {.kind = operator_kind::gemm,
+          .format = f,
+          .m = m,
+          .n = n,
+          .k = k,
+          .traffic_bytes = detail::product_bytes(1, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), f)};
+}
+
+/// `batch` products of one shape, each with its own operands. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape batched_gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
+                                                 number_format f) {
+  detail::require_sizes(batch >= 1);
+  auto op = gemm(m, n, k, f);
+  op.batch = batch;
+  op.batched = true;
+  op.traffic_bytes *= static_cast<double>(batch);
+  return op;
+}
+
+/// Attention in one kernel that never stores its scores: `heads` query heads (all sequences together), of which each group shares
+/// one of `kv_heads`. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape flash_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+                                                    std::int64_t keys, std::int64_t head_width, bool causal, number_format f) {
+  detail::require_sizes(heads >= 1 && kv_heads >= 1 && queries >= 1 && keys >= 1 && head_width >= 1);
+  const double read = 2.0 * static_cast<double>(heads) * static_cast<double>(queries) +
+                      2.0 * static_cast<double>(kv_heads) * static_cast<double>(keys);
+  return {.kind = operator_kind::flash_attention,
+          .format = f,
+          .batch = heads,
+          .m = queries,
+          .n = keys,
+          .k = head_width,
+          .traffic_bytes = read * static_cast<double>(head_width) * element_bytes(f),
+          .causal_share = causal && queries > 1 ? 0.5 : 1};
+}
+
+/// Softmax over rows, by a scalar kernel. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape softmax(std::int64_t rows, std::int64_t columns, number_format f) {
+  detail::require_sizes(rows >= 1 && columns >= 1);
+  const double bytes = 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * element_bytes(f);
+  return {.kind = operator_kind::softmax, .format = f, .m = rows, .n = columns, .traffic_bytes = bytes, .scalar = true};
+}
+
+/// Layer or RMS norm over rows; scalar: by a kernel without vector loads, as inference engines have. Throws input_error for sizes
+/// below 1.
+[[nodiscard]] inline operator_shape norm(std::int64_t rows, std::int64_t columns, number_format f, bool scalar = false) {
+  auto op = softmax(rows, columns, f);
+  op.kind = operator_kind::norm;
+  op.scalar = scalar;
+  return op;
+}
+
+/// Reads `read` tensors of `elements` each and writes `written`. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape elementwise(std::int64_t elements, int read, int written, number_format f) {
+  detail::require_sizes(elements >= 1 && read >= 0 && written >= 0);
+  return {.kind = operator_kind::elementwise,
+          .format = f,
+          .m = elements,
+          .traffic_bytes = static_cast<double>(read + written) * static_cast<double>(elements) * element_bytes(f)};
+}
+
+/// Gated activation or rotary embedding by a scalar kernel: reads `read` tensors of rows x columns and writes one. Throws
+/// input_error for sizes below 1.
+[[nodiscard]] inline operator_shape rowwise(std::int64_t rows, std::int64_t columns, int read, number_format f) {
+  auto op = softmax(rows, columns, f);
+  detail::require_sizes(read >= 1);
+  op.kind = operator_kind::rowwise;
+  op.scalar = true;
+  op.traffic_bytes *= (read + 1) / 2.0;
+  return op;
+}
+
+/// Looks up `tokens` rows of `width` elements. Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape embedding(std::int64_t tokens, std::int64_t width, number_format f) {
+  detail::require_sizes(tokens >= 1 && width >= 1);
+  auto op = elementwise(checked_mul(tokens, width), 1, 1, f);
+  op.kind = operator_kind::gather;
+  return op;
+}
+
+/// Attention as four kernels that store the scores of all heads: scores, scale and mask, softmax, weighted sum.
+/// Throws input_error for sizes below 1.
+[[nodiscard]] inline std::array<operator_shape, 4> plain_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys,
+                                                                   std::int64_t head_width, number_format f) {
+  const auto scores = batched_gemm(heads, queries, keys, head_width, f);
+  const auto rows = checked_mul(heads, queries);
+  return {scores, elementwise(checked_mul(rows, keys), 1, 1, f), softmax(rows, keys, f),
+          batched_gemm(heads, queries, head_width, keys, f)};
+}
+
+/// A convolution's sizes; the output is height x width divided by the stride, "same" padding.
+struct convolution_sizes {
+  std::int64_t images = 1, height = 1, width = 1, in_channels = 1, out_channels = 1, kernel_height = 1, kernel_width = 1,
+               stride = 1;
+};
+
+/// Convolution as an implicit matrix product: output pixels x output channels, reduced over the window and the input channels.
+/// Throws input_error for sizes below 1.
+[[nodiscard]] inline operator_shape convolution(const convolution_sizes& c, number_format f) {
+  detail::require_sizes(c.images >= 1 && c.height >= 1 && c.width >= 1 && c.in_channels >= 1 && c.out_channels >= 1 &&
+                        c.kernel_height >= 1 && c.kernel_width >= 1 && c.stride >= 1);
+  const auto pixels = checked_mul(c.images, ceil_div(c.height, c.stride), ceil_div(c.width, c.stride));
+  auto op = gemm(pixels, c.out_channels, checked_mul(c.in_channels, c.kernel_height, c.kernel_width), f);
+  const double input = static_cast<double>(checked_mul(c.images, c.height, c.width, c.in_channels));
+  const double output = static_cast<double>(op.m) * static_cast<double>(op.n),
+               weights = static_cast<double>(op.k) * static_cast<double>(op.n);
+  op.traffic_bytes = (input + output + weights) * element_bytes(f);
+  return op;
+}
+
+}  // namespace hetsched

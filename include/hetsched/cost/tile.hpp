@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/board.hpp>
+#include <hetsched/cost/operator.hpp>
+#include <hetsched/cost/tile_constants.hpp>
+
+namespace hetsched {
+
+/// A device as the tile model sees it.
+struct tile_device {
+  std::array<double, 5> peak_flops{};  ///< by number_format; 0 where it cannot compute in it
+  std::array<bool, 5> on_matrix_units{};
+  double memory_bandwidth = 0;
+  double l2_bytes = 0;
+  double multiprocessors = 0;
+  double clock_hz = 0;
+  double board_watts = 0;  ///< 0: no cap
+  double efficiency = 1;   ///< of its generation, see board
+  bool has_matrix_units = false;
+  bool has_tf32 = false;
+};
+
+/// Where the time of one operator goes.
+struct operator_time {
+  double seconds = 0;  ///< launch + the longer of arithmetic and traffic + what of the shorter is exposed
+  double compute_s = 0;
+  double memory_s = 0;
+  int tile_m = 0, tile_n = 0, splits = 1;  ///< of a matrix product: the chosen tile, and the ways its reduction is split
+  double waves = 0;                        ///< tiles over multiprocessors
+};
+
+/// The datasheet of `d` and its board. Throws input_error for a device without multiprocessors, memory bandwidth or any peak.
+[[nodiscard]] inline tile_device make_tile_device(const device& d, const board& b) {
+  if (d.multiprocessors < 1 || !(d.memory_bandwidth > 0) || !(*std::max_element(d.peak_flops.begin(), d.peak_flops.end()) > 0))
+    throw input_error("device " + d.name + " needs multiprocessors, memory_bandwidth and a peak");
+  const double fp32 = d.flops(precision::fp32), tf32 = d.flops(precision::tf32), fp16 = d.flops(precision::fp16),
+               bf16 = d.flops(precision::bf16);
+  tile_device t;
+  t.has_tf32 = d.peak_flops[static_cast<std::size_t>(precision::tf32)] > 0;
+  // Without matrix units fp16 runs at most twice as fast as fp32.
+  t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
+  t.peak_flops = {fp32, tf32, fp16, bf16, b.fp8 ? 2 * fp16 : fp16};
+  t.on_matrix_units = {false, t.has_tf32, t.has_matrix_units, t.has_matrix_units, t.has_matrix_units};
+  t.memory_bandwidth = d.memory_bandwidth;
+  t.l2_bytes = static_cast<double>(d.l2_bytes);
+  t.multiprocessors = d.multiprocessors;
+  t.clock_hz = d.clock_hz;
+  t.board_watts = b.watts;
+  t.efficiency = b.fp32_per_watt;
+  return t;
+}
+
+/// As above, with the board of the catalogue device of that name.
+[[nodiscard]] inline tile_device make_tile_device(const device& d) { return make_tile_device(d, board_of(d.name)); }
+
+namespace detail {
+
+struct tile {
+  int m, n;
+};
+
+// Which tiles a library has for a product. Batched kernels since tf32 come in one size; devices without matrix units have tiles
+// that lie one way only.
+[[nodiscard]] inline std::span<const tile> tile_menu(const tile_device& d, bool matrix_units, bool batched) {
+  static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
+                                    {64, 64},   {64, 256},  {32, 128},  {128, 32}};
+  static constexpr tile lanes[] = {{128, 128}, {128, 64}, {64, 128}, {64, 64}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
+  static constexpr tile one_way[] = {{64, 128}, {32, 128}};
+  static constexpr tile large[] = {{128, 128}};
+  if (matrix_units) return matrix;
+  if (batched && d.has_tf32) return large;
+  if (!d.has_matrix_units) return std::span(one_way).first(batched ? 1 : 2);
+  return lanes;
+}
+
+// FLOP/s that all multiprocessors together sustain, before losses by tile.
+[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c) {
+  const auto i = static_cast<std::size_t>(f);
+  const double peak = d.peak_flops[i];
+  if (!(peak > 0)) throw input_error("the device has no peak for this number format");
+  if (d.on_matrix_units[i]) return c.matrix_share * peak;
+  const double cap = d.board_watts > 0 && d.peak_flops[0] > 0
+                         ? c.flops_per_watt * d.efficiency * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
+                         : std::numeric_limits<double>::infinity();
+  return peak * std::min(c.lane_share, cap);
+}
+
+// Bytes that a product moves to and from memory. While its operands fit in L2 each is read once; else every wave reads the rows
+// and columns of the area that it covers, taken as square.
+[[nodiscard]] inline double product_traffic(const tile_device& d, const operator_shape& op, double area, double output) {
+  const double e = element_bytes(op.format), m = static_cast<double>(op.m), n = static_cast<double>(op.n),
+               k = static_cast<double>(op.k);
+  const double operands = (m * k + k * n) * e;
+  if (operands <= d.l2_bytes) return op.traffic_bytes;
+  const double reads = output / std::sqrt(area) * 2 * k * e;
+  return op.traffic_bytes + std::max(0.0, reads - operands * static_cast<double>(op.batch));
+}
+
+[[nodiscard]] inline double combine(double compute_s, double memory_s, const tile_constants& c) {
+  return std::max(compute_s, memory_s) + c.exposed * std::min(compute_s, memory_s);
+}
+
+// Waves that the time of `waves` is worth: tiles of a last, partial wave have their multiprocessor to themselves and hurry.
+[[nodiscard]] inline double busy_waves(double waves, const tile_constants& c) {
+  return waves < 1 ? 1 : waves + c.wave_loss * (std::ceil(waves) - waves);
+}
+
+[[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = c.memory_share * d.memory_bandwidth;
+  const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
+               output = batch * static_cast<double>(op.m) * static_cast<double>(op.n);
+  const double slower = k > 8192 ? 1 + c.long_reduction * std::log2(k / 8192) : 1;
+  operator_time best{.seconds = std::numeric_limits<double>::infinity()};
+  for (const auto& t : tile_menu(d, matrix_units, op.batched)) {
+    const double size = static_cast<double>(t.m) * t.n;
+    const double tiles = batch * static_cast<double>(ceil_div(op.m, t.m)) * static_cast<double>(ceil_div(op.n, t.n));
+    const double step_s = 2 * size * (1 + feed * (1.0 / t.m + 1.0 / t.n)) / rate * slower;
+    const double bytes = product_traffic(d, op, size * std::min(d.multiprocessors, tiles), output);
+    for (int splits = 1; splits <= 16; splits *= 2) {
+      if (splits > 1 && (op.batched || tiles * splits > d.multiprocessors)) break;
+      const double waves = tiles * splits / d.multiprocessors;
+      operator_time time{.compute_s = busy_waves(waves, c) * step_s * (k / splits),
+                         .memory_s = (bytes + (splits > 1 ? c.split_traffic * splits * 4 * output : 0)) / bandwidth,
+                         .tile_m = t.m,
+                         .tile_n = t.n,
+                         .splits = splits,
+                         .waves = waves};
+      time.seconds = combine(time.compute_s, time.memory_s, c);
+      if (time.seconds < best.seconds) best = time;
+    }
+  }
+  return best;
+}
+
+// Blocks of 128 queries; the exponentials take the special function units, 16 per cycle and multiprocessor, while products wait.
+[[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / (1 + feed / 64);
+  const int rows = op.m < 128 ? 64 : 128;
+  const double scores = rows * static_cast<double>(op.n) * op.causal_share;
+  operator_time time{.tile_m = rows, .tile_n = 128};
+  time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
+  time.compute_s =
+      busy_waves(time.waves, c) * scores * (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
+  time.memory_s = op.traffic_bytes / (c.memory_share * d.memory_bandwidth);
+  time.seconds = combine(time.compute_s, time.memory_s, c);
+  return time;
+}
+
+// A norm reads its rows twice, a softmax of long rows three times; rows in flight beyond what L2 holds come from memory again,
+// more of them for norms, which give a row fewer threads. Scalar kernels take their cycles whatever the bandwidth.
+[[nodiscard]] inline operator_time vector_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  double bytes = op.traffic_bytes;
+  const double rows = static_cast<double>(op.m), columns = static_cast<double>(op.n);
+  operator_time time{.waves = rows / d.multiprocessors};
+  if (op.kind == operator_kind::norm || op.kind == operator_kind::softmax) {
+    const double rereads = op.kind == operator_kind::norm ? 1 : op.n > 1024 ? 2 : 0;
+    const double in_flight = (op.kind == operator_kind::norm ? 8 : 2) * d.multiprocessors * columns * element_bytes(op.format);
+    const double x = d.l2_bytes > 0 ? in_flight / (c.row_reread * d.l2_bytes) : 1;
+    bytes += rereads * bytes / 2 * x * x / (1 + x * x);
+  }
+  if (d.clock_hz > 0 && op.kind == operator_kind::gather)
+    time.compute_s = time.waves * c.gather_cycles / d.clock_hz;
+  else if (d.clock_hz > 0 && op.scalar)
+    time.compute_s = std::max(1.0, time.waves) * columns * c.row_cycles / d.clock_hz;
+  time.memory_s = bytes / (c.memory_share * d.memory_bandwidth);
+  time.seconds = combine(time.compute_s, time.memory_s, c);
+  return time;
+}
+
+}  // namespace detail
+
+/// Seconds that one operator takes on an idle device, from its shape and the datasheet: of the tiles that libraries have, and of
+/// the ways to split the reduction, the fastest; tiles run in waves over the multiprocessors (HAP5 sec. IV, NeuSight), the longer
+/// of arithmetic and memory traffic decides. Throws input_error where the device has no peak for the format. O(1).
+[[nodiscard]] inline operator_time predict_operator(const tile_device& d, const operator_shape& op,
+                                                    const tile_constants& c = {}) {
+  operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
+                       : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
+                                                                   : detail::vector_time(d, op, c);
+  time.seconds += c.launch_s;
+  return time;
+}
+
+}  // namespace hetsched
