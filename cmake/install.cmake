@@ -11,6 +11,10 @@ if(HETSCHED_IO)
   install(TARGETS hetsched_io EXPORT hetsched-io-targets FILE_SET HEADERS)
   install(EXPORT hetsched-io-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
 endif()
+if(HETSCHED_GLOO)
+  install(TARGETS hetsched_gloo EXPORT hetsched-gloo-targets FILE_SET HEADERS)
+  install(EXPORT hetsched-gloo-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
+endif()
 
 configure_package_config_file(cmake/hetsched-config.cmake.in "${PROJECT_BINARY_DIR}/hetsched-config.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-bash examples/setup.sh g++ make cmake librange-v3-dev nlohmann-json3-dev libcli11-dev
+bash examples/setup.sh g++ make cmake librange-v3-dev nlohmann-json3-dev libcli11-dev libeigen3-dev
 
 build=build/quickstart
 out=quickstart-out

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <hetsched/io/checkpoint.hpp>
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/cluster_json.hpp>
 #include <hetsched/io/format.hpp>
@@ -10,6 +11,7 @@
 #include <hetsched/io/pipeline_json.hpp>
 #include <hetsched/io/plan_json.hpp>
 #include <hetsched/io/profile_json.hpp>
+#include <hetsched/io/read_trace.hpp>
 #include <hetsched/io/report.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/io/timeline_svg.hpp>

@@ -9,6 +9,7 @@
 #include <hetsched/schedule/builders.hpp>
 #include <hetsched/schedule/channels.hpp>
 #include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/compare_timelines.hpp>
 #include <hetsched/schedule/critical_path.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/fast_path.hpp>

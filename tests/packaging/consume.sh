@@ -45,6 +45,17 @@ component_io() {
   build_and_run
   "$work/build/io_app"
 }
+component_gloo() {
+  install
+  find "$work/prefix" -name hetsched-gloo-targets.cmake | grep -q . || { echo "skipped: built without Gloo"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
+  build_and_run
+  "$work/build/gloo_app"
+}
+no_gloo() {
+  install
+  refused "component gloo" -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
+}
 no_nlohmann() {
   install
   local without=-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON

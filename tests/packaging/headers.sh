@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the public headers with another compiler: usage headers.sh clang|nvcc INCLUDE_FOLDER
+# Compiles the public headers with another compiler: usage headers.sh clang|nvcc INCLUDE_FOLDER ROOM_LEFT_OUT...
 set -uo pipefail
 tool=$1 include=$2
+shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 skipped=77
 
 cd "$include" || exit 1
 mapfile -t headers < <(find . -name '*.hpp' | sed 's|^\./||' | sort)
+for room in "$@"; do
+  mapfile -t headers < <(printf '%s\n' "${headers[@]}" | grep -v "^hetsched/$room[/.]")
+done
 ((${#headers[@]} > 0)) || { echo "no headers below $include"; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -10,7 +10,11 @@
 #include <new>
 #include <vector>
 
+#include <hetsched/runtime/optimizer.hpp>
+#include <hetsched/runtime/trainer.hpp>
+#include <hetsched/runtime/training_layout.hpp>
 #include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/passes.hpp>
 
 #include "dense.hpp"
 #include "small_layer.hpp"
@@ -34,11 +38,46 @@ std::atomic<long> allocations{0};
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
-TEST_CASE("[threads] nothing is allocated after the first step") {
-  using namespace hetsched;
-  using namespace hetsched::test;
+namespace {
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+/// Allocations of 20 steps behind the first one.
+template <class Stager>
+long allocations_of_steps(const schedule& order) {
   using tensor = small_tensor;
   using stage_type = layer_tuple<tensor, small_layer, small_layer>;
+  const std::vector<tensor_shape> boundaries(static_cast<std::size_t>(order.stages) - 1, tensor_shape{1});
+  const std::vector<tensor> inputs(static_cast<std::size_t>(order.microbatches));
+  const std::vector<double> targets(inputs.size());
+  long before = 0, after = 0;
+  std::barrier all(order.ranks);
+  run_on_threads(thread_communicator<tensor>::connect(order.ranks), [&](thread_communicator<tensor>& end) {
+    const int r = end.rank();
+    std::vector<stage_type> stages(stages_of_rank(order, r).size(), stage_type(small_layer{}, small_layer{}));
+    pipeline_executor<tensor, stage_type, thread_communicator<tensor>, Stager> executor(order, stages, boundaries, end);
+    const auto step = [&] {
+      executor.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
+        return loss_value<tensor>{y.value, y};
+      });
+    };
+    step();
+    all.arrive_and_wait();
+    if (r == 0) before = allocations;
+    all.arrive_and_wait();
+    for (int i = 0; i < 20; ++i) step();
+    all.arrive_and_wait();
+    if (r == 0) after = allocations;
+    all.arrive_and_wait();
+  });
+  CHECK(before > 0);
+  return after - before;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] nothing is allocated after the first step") {
   constexpr int ranks = 4, microbatches = 8;
   const pipeline p{.forward_s = std::vector<double>(ranks, 1),
                    .backward_s = std::vector<double>(ranks, 2),
@@ -46,31 +85,53 @@ TEST_CASE("[threads] nothing is allocated after the first step") {
   for (const auto name : schedule_names()) {
     CAPTURE(name);
     const auto order = build_schedule(name, p, microbatches);
-    auto ends = thread_communicator<tensor>::connect(ranks);
-    const std::vector<tensor_shape> boundaries(static_cast<std::size_t>(order.stages) - 1, tensor_shape{1});
-    const std::vector<tensor> inputs(microbatches);
-    const std::vector<double> targets(microbatches);
-    long before = 0, after = 0;
-    std::barrier all(ranks);
-    rethrow_first(on_ranks(ranks, [&](int r) {
-      std::vector<stage_type> stages(stages_of_rank(order, r).size(), stage_type(small_layer{}, small_layer{}));
-      pipeline_executor<tensor, stage_type, thread_communicator<tensor>> executor(order, stages, boundaries,
-                                                                                  ends[static_cast<std::size_t>(r)]);
-      const auto step = [&] {
-        executor.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
-          return loss_value<tensor>{y.value, y};
-        });
-      };
-      step();
-      all.arrive_and_wait();
-      if (r == 0) before = allocations;
-      all.arrive_and_wait();
-      for (int i = 0; i < 20; ++i) step();
-      all.arrive_and_wait();
-      if (r == 0) after = allocations;
-      all.arrive_and_wait();
-    }));
-    CHECK(before > 0);
-    CHECK(after == before);
+    CHECK(allocations_of_steps<no_stager>(order) == 0);
+    const auto staged = split_streams(stage_transfers(add_transfers(order), [](int, int) { return true; }));
+    CHECK(allocations_of_steps<thread_stager<small_tensor>>(staged) == 0);
   }
+}
+
+TEST_CASE("[threads] a trainer allocates nothing after the first step") {
+  using namespace hetsched;
+  using namespace hetsched::test;
+  using tensor = small_tensor;
+  using trainer_type = pipeline_trainer<tensor, small_layer, thread_communicator<tensor>, adamw>;
+  constexpr int layers = 8, microbatches = 4;
+  std::vector<training_layout> parts;
+  for (const int ranks : {1, 2, 2}) {
+    const pipeline p{.forward_s = std::vector<double>(static_cast<std::size_t>(ranks), 1),
+                     .backward_s = std::vector<double>(static_cast<std::size_t>(ranks), 2),
+                     .transfer_s = std::vector<double>(static_cast<std::size_t>(ranks) - 1, 0.5)};
+    parts.push_back(even_layout(layers, build_schedule(parts.size() == 2 ? "chimera" : "zb_v", p, microbatches)));
+  }
+  auto layout = parts[0];
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    layout.pipelines.push_back(parts[i].pipelines[0]);
+    layout.pipelines.back().first_rank = layout.ranks() - parts[i].ranks();
+  }
+  auto ends = thread_communicator<tensor>::connect(layout.ranks());
+  const std::vector<tensor> inputs(microbatches);
+  const std::vector<double> targets(microbatches);
+  long before = 0, after = 0;
+  std::barrier all(layout.ranks());
+  rethrow_first(on_ranks(layout.ranks(), [&](int r) {
+    trainer_type trainer(
+        layout, [](int) { return small_layer{}; }, [](int) { return tensor_shape{1}; }, ends[static_cast<std::size_t>(r)],
+        adamw{}, {.clip_norm = 0.1, .ties = {{{0, 0}, {7, 0}}}});
+    const auto step = [&] {
+      (void)trainer.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
+        return loss_value<tensor>{y.value, y};
+      });
+    };
+    step();
+    all.arrive_and_wait();
+    if (r == 0) before = allocations;
+    all.arrive_and_wait();
+    for (int i = 0; i < 20; ++i) step();
+    all.arrive_and_wait();
+    if (r == 0) after = allocations;
+    all.arrive_and_wait();
+  }));
+  CHECK(before > 0);
+  CHECK(after == before);
 }

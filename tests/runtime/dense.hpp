@@ -17,6 +17,7 @@
 #include <hetsched/runtime/executor.hpp>
 #include <hetsched/runtime/layer_stack.hpp>
 #include <hetsched/runtime/thread_communicator.hpp>
+#include <hetsched/runtime/thread_ranks.hpp>
 
 namespace hetsched::test {
 
@@ -272,35 +273,54 @@ inline void rethrow_first(const std::vector<std::exception_ptr>& failures) {
     if (f) std::rethrow_exception(f);
 }
 
-/// `steps` steps on threads; the last one's results, and its measured timeline.
-template <class Real>
-outcome_of_step<Real> run_on_threads(const task<Real>& t, const schedule& order, const executor_options& options, int steps,
-                                     timeline* measured = nullptr) {
+/// What a run leaves behind besides its results.
+struct run_record {
+  timeline measured;            ///< of the last step, of all ranks
+  std::vector<timeline> parts;  ///< by rank
+  std::vector<arena_bytes> arenas;
+};
+
+/// `steps` steps over these ends, each on a thread; the last one's results.
+template <class Stager = no_stager, class Real, class Communicator>
+outcome_of_step<Real> run_over(std::vector<Communicator> ends, const task<Real>& t, const schedule& order,
+                               const executor_options& options, int steps, run_record* record = nullptr) {
   using stage_type = dense_stage<Real>;
   using tensor = matrix<Real>;
-  auto ends = thread_communicator<tensor>::connect(order.ranks);
   outcome_of_step<Real> result;
   result.losses.assign(t.inputs.size(), 0);
   result.gradients.resize(order.rank_of.size());
   std::vector<std::vector<double>> losses(static_cast<std::size_t>(order.ranks));
-  std::vector<timeline> parts(losses.size());
-  rethrow_first(on_ranks(order.ranks, [&](int r) {
-    const auto k = static_cast<std::size_t>(r);
+  run_record seen{{}, std::vector<timeline>(losses.size()), std::vector<arena_bytes>(losses.size())};
+  hetsched::run_on_threads(std::move(ends), [&](Communicator& end) {
+    const int rank = end.rank() - options.first_rank;
+    const auto k = static_cast<std::size_t>(rank);
     std::vector<stage_type> stages;
-    const auto copies = stages_of_rank(order, r);
+    const auto copies = stages_of_rank(order, rank);
     for (const auto& c : copies) stages.push_back(t.stage(c.stage));
-    pipeline_executor<tensor, stage_type, thread_communicator<tensor>> executor(order, stages, t.boundaries(), ends[k], options);
+    pipeline_executor<tensor, stage_type, Communicator, Stager> executor(order, stages, t.boundaries(), end, options);
+    seen.arenas[k] = executor.arena();
     for (int i = 0; i < steps; ++i)
       executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets), task<Real>::loss);
     losses[k].assign(executor.losses().begin(), executor.losses().end());
-    parts[k] = executor.measured();
+    seen.parts[k] = executor.measured();
     for (std::size_t i = 0; i < copies.size(); ++i)
       result.gradients[static_cast<std::size_t>(copies[i].replica * order.stages + copies[i].stage)] =
           copies_of<Real>(stages[i].gradients());
-  }));
+  });
   for (const auto& part : losses)
     for (std::size_t m = 0; m < part.size(); ++m) result.losses[m] += part[m];
-  if (measured) *measured = merged(parts);
+  seen.measured = merged(seen.parts);
+  if (record) *record = std::move(seen);
+  return result;
+}
+
+/// The same in this process.
+template <class Real>
+outcome_of_step<Real> run_on_threads(const task<Real>& t, const schedule& order, const executor_options& options, int steps,
+                                     timeline* measured = nullptr) {
+  run_record record;
+  auto result = run_over(thread_communicator<matrix<Real>>::connect(order.ranks), t, order, options, steps, &record);
+  if (measured) *measured = std::move(record.measured);
   return result;
 }
 

@@ -28,12 +28,13 @@ struct small_layer {
     return x;
   }
   small_tensor backward(const small_tensor& dy, context&) {
+    if (on_backward) on_backward();
     sum[0].value += dy.value;
     return dy;
   }
   std::array<small_tensor, 1>& parameters() { return parameter; }
   std::array<small_tensor, 1>& gradients() { return sum; }
-  std::function<void()> on_forward;
+  std::function<void()> on_forward, on_backward;
   std::array<small_tensor, 1> parameter, sum;
 };
 

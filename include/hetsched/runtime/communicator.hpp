@@ -96,7 +96,9 @@ enum class wait_result : std::uint8_t { progress, deadline, aborted };
 ///   failure() -> std::string             the reason; empty if none
 ///   gather(mine, all, deadline) -> wait_result
 ///                                        every rank's few numbers to every rank: all[r] are rank r's. All ranks call it, each
-///                                        with as many as it likes, the same number of times; other operations go on meanwhile
+///                                        with as many as it likes, the same number of times; other operations go on meanwhile.
+///                                        A round that one rank has finished all finish, whatever happens next, unless a
+///                                        process or connection is lost in that moment
 /// One thread at a time uses it, but post_send and poll may be called while another thread is in wait or gather. A channel
 /// delivers in the order of its sends. Stamps or shapes that differ at both ends abort. Not checked: all of the latter.
 template <class C, class Tensor>

@@ -48,7 +48,7 @@ concept has_gradients = requires(L& layer) {
 ///   backward(const Tensor&, context&)   -> Tensor: from the output's gradient the input's; adds to the parameters' gradients
 ///   parameters(), gradients()           ranges of Tensor&, one gradient of the same shape per parameter
 /// Optional: make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step,
-/// one per microbatch in flight, and used again.
+/// one per microbatch in flight, and used again. A microbatch that is recomputed has none between its two forwards.
 /// The forward's input stays where it is, unchanged, until the microbatch's backward has ended, so a context may point to it.
 /// Not checked: that backward adds to the gradients and does not overwrite them; that a forward run twice gives the same; that
 /// the tensors of parameters() and gradients() keep their places; that contexts share nothing. One thread at a time calls a

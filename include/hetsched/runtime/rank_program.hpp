@@ -96,6 +96,8 @@ namespace detail {
 struct rank_edge {
   edge where;
   int buffers = 0;                ///< of the receiving end: enough for the order in which tensors are taken, and two at least
+  int leaving = 0;                ///< of the sending end: most tensors that are not received yet
+  std::size_t staged = 0;         ///< how many are copied from or to the host
   std::vector<int> microbatches;  ///< in the order of their sends
   std::vector<int> place;         ///< of each microbatch in that order, or -1
 };
@@ -103,7 +105,9 @@ struct rank_edge {
 struct rank_op {
   action what;
   int copy = -1;              ///< of the rank's stages
-  int slot = -1;              ///< where its microbatch's context is
+  int slot = -1;              ///< which of the stage's contexts it uses
+  int input = -1;             ///< which of the rank's kept inputs is its stage's; -1: the caller's
+  int gradient = -1;          ///< which of the rank's kept gradients is that of its stage's output
   int in = -1;                ///< edge that a computation or a receive takes its tensor from
   int out = -1;               ///< edge that a computation leaves its tensor for, or a send sends over
   std::size_t needs = 0;      ///< first of its needs; they end with those of the next
@@ -113,7 +117,8 @@ struct rank_op {
 /// What one rank does, with everything resolved that can be before the first step.
 struct rank_program {
   std::vector<stage_copy> copies;
-  std::vector<int> slots;  ///< per copy: most microbatches in flight
+  std::vector<int> slots;              ///< per copy: contexts
+  std::vector<int> inputs, gradients;  ///< tensors to keep: a boundary whose shape they have; -1: made by the loss
   std::vector<rank_edge> edges;
   std::vector<rank_op> ops;                                ///< lane by lane, and one more
   std::vector<std::size_t> needs;                          ///< numbers of ops
@@ -122,15 +127,17 @@ struct rank_program {
 
 class rank_compiler {
  public:
-  /// Precondition: order comes from runnable().
-  rank_compiler(const schedule& order, int rank, channels semantics) : order_(order), rank_(rank), semantics_(semantics) {}
+  /// same_shape: for each boundary, the first one of its shape. Precondition: order comes from runnable().
+  rank_compiler(const schedule& order, int rank, channels semantics, std::vector<int> same_shape)
+      : order_(order), rank_(rank), semantics_(semantics), same_shape_(std::move(same_shape)) {}
 
   [[nodiscard]] rank_program compile() {
     program_.copies = stages_of_rank(order_, rank_);
     make_edges();
     make_ops();
-    give_slots();
+    keep_tensors();
     count_buffers();
+    count_leaving();
     return std::move(program_);
   }
 
@@ -206,7 +213,7 @@ class rank_compiler {
     program_.ops.emplace_back().needs = program_.needs.size();
   }
 
-  void set_edges(rank_op& op) const {
+  void set_edges(rank_op& op) {
     using enum action_kind;
     const auto& a = op.what;
     const int c = a.replica, s = a.stage;
@@ -223,40 +230,78 @@ class rank_compiler {
         op.out = edge_of_[edge_key(gradient, c, s)];
       else
         op.in = edge_of_[edge_key(gradient, c, peer_stage(a))];
+      const int e = op.in >= 0 ? op.in : op.out;
+      const bool copies = a.kind >= d2h_activation && a.kind != network_activation && a.kind != network_gradient;
+      if (e >= 0 && copies) ++program_.edges[at(e)].staged;
     }
   }
 
-  /// A microbatch has the lowest free slot of its stage from its forward until its last backward.
-  void give_slots() {
-    using enum action_kind;
-    program_.slots.assign(program_.copies.size(), 0);
-    std::vector<std::vector<int>> free(program_.copies.size());
-    const auto batches = at(order_.microbatches);
-    std::vector<int> slot(program_.copies.size() * batches, -1);
-    std::vector<char> split(slot.size(), 0);
-    const auto cell = [&](const rank_op& op) { return at(op.copy) * batches + at(op.what.microbatch); };
-    for (auto& op : program_.ops)
-      if (op.copy >= 0 && op.what.kind == backward_weight) split[cell(op)] = 1;
-    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
-      auto& op = program_.ops[k];
-      if (!is_compute(op.what.kind)) continue;
-      auto& unused = free[at(op.copy)];
-      int& own = slot[cell(op)];
-      if (op.what.kind == forward) {
-        if (unused.empty()) {
-          own = program_.slots[at(op.copy)]++;
-        } else {
-          own = unused.back();
-          unused.pop_back();
+  /// Places of one kind, handed out in the order of the compute lane; given back at the end of an event, as what is fused has
+  /// all its memory at once.
+  struct places {
+    std::vector<int> all;  ///< what each is for
+    std::vector<int> free;
+    int take(int purpose) {
+      for (std::size_t i = free.size(); i-- > 0;)
+        if (all[at(free[i])] == purpose) {
+          const int found = free[i];
+          free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
+          return found;
         }
-      }
-      op.slot = own;
-      if (op.what.kind == backward_weight || (op.what.kind == backward && !split[cell(op)])) unused.push_back(own);
+      all.push_back(purpose);
+      return static_cast<int>(all.size()) - 1;
     }
+  };
+
+  /// Where every computation finds its microbatch's context, input and output gradient. An input is kept from the forward to
+  /// the last backward, a context likewise, or from the recompute on, a gradient from the backward (of the loss: the forward) on.
+  void keep_tensors() {
+    using enum action_kind;
+    struct held {
+      int context = -1, input = -1, gradient = -1;
+      bool split = false, recomputed = false;
+    };
+    const auto batches = at(order_.microbatches);
+    std::vector<held> cells(program_.copies.size() * batches);
+    const auto cell = [&](const rank_op& op) -> held& { return cells[at(op.copy) * batches + at(op.what.microbatch)]; };
+    const auto [first, last] = program_.lanes[0];
+    for (std::size_t k = first; k < last; ++k) {
+      const auto& op = program_.ops[k];
+      if (op.what.kind == backward_weight) cell(op).split = true;
+      if (op.what.kind == recompute) cell(op).recomputed = true;
+    }
+    std::vector<places> contexts(program_.copies.size());
+    places inputs, gradients;
+    std::vector<std::pair<places*, int>> given_back;
+    for (std::size_t k = first; k < last; ++k) {
+      auto& op = program_.ops[k];
+      if (!op.what.joined) {
+        for (const auto& [where, place] : given_back) where->free.push_back(place);
+        given_back.clear();
+      }
+      if (!is_compute(op.what.kind)) continue;
+      auto& own = cell(op);
+      auto& context = contexts[at(op.copy)];
+      const int s = op.what.stage;
+      if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
+      if (op.what.kind == forward && s > 0) own.input = inputs.take(same_shape_[at(s - 1)]);
+      if (s + 1 == order_.stages ? op.what.kind == forward : op.what.kind == backward || op.what.kind == backward_input)
+        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : same_shape_[at(s)]);
+      op.slot = own.context;
+      op.input = own.input;
+      op.gradient = own.gradient;
+      const bool ends = op.what.kind == backward_weight || (op.what.kind == backward && !own.split);
+      if (ends || (op.what.kind == forward && own.recomputed)) given_back.emplace_back(&context, own.context);
+      if (ends && own.input >= 0) given_back.emplace_back(&inputs, own.input);
+      if (ends) given_back.emplace_back(&gradients, own.gradient);
+    }
+    for (const auto& c : contexts) program_.slots.push_back(static_cast<int>(c.all.size()));
+    program_.inputs = std::move(inputs.all);
+    program_.gradients = std::move(gradients.all);
   }
 
   /// Until a computation has its tensor, the lane that lists its receive must have come there, and all tensors sent before
-  /// must have been received: the most that are then there and not used up yet, over all computations, is how many buffers an
+  /// must have been received: the most that are then there and not used up yet, over all events, is how many buffers an
   /// edge needs. Under rendezvous a receive must not wait for a buffer, as a computation may wait for it.
   void count_buffers() {
     std::vector<int> needed(program_.edges.size(), 0), used(program_.edges.size(), 0);
@@ -274,12 +319,13 @@ class rank_compiler {
         program_.edges[e].buffers = std::max(program_.edges[e].buffers, needed[e] - used[e]);
       }
     };
-    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
-      const auto& op = program_.ops[k];
-      for (std::size_t i = op.needs; i < program_.ops[k + 1].needs; ++i)
+    for (std::size_t first = program_.lanes[0].first, last = first; first < program_.lanes[0].second; first = last) {
+      last = program_.ops[first].event_end;
+      for (std::size_t i = program_.ops[first].needs; i < program_.ops[last].needs; ++i)
         if (is_transfer(program_.ops[program_.needs[i]].what.kind)) reach(program_.needs[i]);
-      reach(k);
-      if (is_compute(op.what.kind) && op.in >= 0) ++used[at(op.in)];
+      reach(last - 1);
+      for (std::size_t k = first; k < last; ++k)  // an event begins when all that it needs is there
+        if (is_compute(program_.ops[k].what.kind) && program_.ops[k].in >= 0) ++used[at(program_.ops[k].in)];
     }
     for (auto& e : program_.edges) {
       const int all = static_cast<int>(e.microbatches.size());
@@ -290,10 +336,43 @@ class rank_compiler {
     }
   }
 
+  /// Most microbatches of a stage between a forward and its input gradient, whose activation may not have left or whose
+  /// gradient from the next stage may not have come.
+  [[nodiscard]] int most_in_flight(int replica, int stage) const {
+    using enum action_kind;
+    int now = 0, most = 0, ended = 0;
+    for (const auto& a : order_.lanes[at(order_.rank(replica, stage))].actions) {
+      if (!a.joined) now -= std::exchange(ended, 0);
+      if (a.replica != replica || a.stage != stage) continue;
+      if (a.kind == forward) most = std::max(most, ++now);
+      if (a.kind == backward || a.kind == backward_input) ++ended;
+    }
+    return most;
+  }
+
+  /// A tensor that is not received holds up the backward of its microbatch, so there are no more of them than are in flight at
+  /// the end of the boundary that comes first; within a rank, no more than its order makes before it takes them.
+  void count_leaving() {
+    std::vector<int> now(program_.edges.size(), 0);
+    for (auto& e : program_.edges)
+      if (e.where.from == rank_ && e.where.to != rank_)
+        e.leaving = most_in_flight(e.where.replica, e.where.stage - (e.where.what == payload::gradient ? 1 : 0));
+    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
+      const auto& op = program_.ops[k];
+      if (!is_compute(op.what.kind)) continue;
+      if (op.in >= 0) --now[at(op.in)];
+      if (op.out < 0) continue;
+      auto& e = program_.edges[at(op.out)];
+      ++now[at(op.out)];
+      if (e.where.to == rank_) e.leaving = std::max(e.leaving, now[at(op.out)]);
+    }
+  }
+
   const schedule& order_;
   int rank_;
   channels semantics_;
   rank_program program_;
+  std::vector<int> same_shape_;
   std::vector<int> edge_of_;  ///< by edge_key
 };
 

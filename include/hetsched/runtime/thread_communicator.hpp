@@ -87,15 +87,17 @@ class thread_communicator {
     std::unique_lock lock(m.guard);
     const auto wait_for = [&](auto&& happened) {
       m.changed.wait_until(lock, until, [&] { return happened() || hub_->aborted; });
-      return hub_->aborted ? wait_result::aborted : happened() ? wait_result::progress : wait_result::deadline;
+      return happened() ? wait_result::progress : hub_->aborted ? wait_result::aborted : wait_result::deadline;
     };
     if (const auto r = wait_for([&] { return m.leaving == 0; }); r != wait_result::progress) return r;
+    if (hub_->aborted) return wait_result::aborted;
     m.brought[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
     if (++m.arrived == ranks()) {
       m.arrived = 0;
       m.leaving = ranks();
       m.changed.notify_all();
     }
+    // A round that is complete is so for all, whatever happens next.
     if (const auto r = wait_for([&] { return m.leaving > 0; }); r != wait_result::progress) return r;
     all = m.brought;
     if (--m.leaving == 0) m.changed.notify_all();

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+
+#include <gpt/config.hpp>
+#include <gpt/linear.hpp>
+#include <gpt/product.hpp>
+#include <gpt/rotary.hpp>
+
+namespace gpt {
+
+/// Causal self-attention; neighbouring query heads share a head of keys and values (Ainslie et al. 2023). A row sees itself
+/// and the rows before it in its sample.
+template <class Real>
+class attention {
+ public:
+  struct context {
+    typename linear<Real>::context qkv, out;
+    tensor<Real> weights;  ///< softmax of the scores, per sample and head: sequence x sequence
+    tensor<Real> mixed;    ///< values mixed by them: rows x (heads * head_size)
+    tensor<Real> qkv_gradient;
+  };
+
+  attention(const config& m, hetsched::random_source& random)
+      : sequence_(m.sequence),
+        heads_(m.heads),
+        kv_heads_(m.key_heads()),
+        size_(m.hidden / m.heads),
+        qkv_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>((heads_ + 2 * kv_heads_) * size_), m.bias, 1, random),
+        out_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>(m.hidden), m.bias, m.residual_gain(), random),
+        scores_(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(sequence_)) {
+    if (m.positions == position_kind::rotary)
+      rotary_.emplace(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(size_));
+  }
+
+  /// x: (samples * sequence) x hidden.
+  const tensor<Real>& forward(const tensor<Real>& x, context& c) {
+    (void)qkv_.forward(x, c.qkv);
+    if (rotary_) rotary_->turn(c.qkv.output, static_cast<std::size_t>(heads_ + kv_heads_), 1);
+    c.weights.resize(x.rows() * static_cast<std::size_t>(heads_), static_cast<std::size_t>(sequence_));
+    c.mixed.resize(x.rows(), static_cast<std::size_t>(heads_ * size_));
+    const auto qkv = map(c.qkv.output);
+    auto mixed = map(c.mixed);
+    for_each_head(x.rows(), [&](Eigen::Index row, Eigen::Index head) {
+      auto p = weights(c, row, head);
+      multiply_transposed<Real>(p, query(qkv, row, head), key(qkv, row, head));
+      for (Eigen::Index i = 0; i < sequence_; ++i) {
+        auto seen = p.row(i).head(i + 1).array();
+        seen = ((seen - seen.maxCoeff()) * scale()).exp();
+        seen /= seen.sum();
+        p.row(i).tail(sequence_ - i - 1).setZero();
+      }
+      multiply<Real>(query(mixed, row, head), p, value(qkv, row, head));
+    });
+    return out_.forward(c.mixed, c.out);
+  }
+
+  const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
+    const auto mixed_gradient = map(out_.backward_input(gradient, c.out));
+    c.qkv_gradient.resize(c.qkv.output.rows(), c.qkv.output.columns());
+    const auto qkv = map(c.qkv.output);
+    auto dqkv = map(c.qkv_gradient);
+    dqkv.rightCols(2 * kv_heads_ * size_).setZero();
+    auto ds = map(scores_);
+    for_each_head(gradient.rows(), [&](Eigen::Index row, Eigen::Index head) {
+      const auto p = weights(c, row, head);
+      const auto dmixed = query(mixed_gradient, row, head);
+      add_product<Real>(value(dqkv, row, head), p, dmixed);
+      multiply_transposed<Real>(ds, dmixed, value(qkv, row, head));
+      for (Eigen::Index i = 0; i < sequence_; ++i) {
+        const auto seen = p.row(i).array();
+        auto d = ds.row(i).array();
+        d = seen * (d - (seen * d).sum()) * scale();
+      }
+      multiply<Real>(query(dqkv, row, head), ds, key(qkv, row, head));
+      add_product<Real>(key(dqkv, row, head), ds, query(qkv, row, head));
+    });
+    if (rotary_) rotary_->turn(c.qkv_gradient, static_cast<std::size_t>(heads_ + kv_heads_), -1);
+    return qkv_.backward_input(c.qkv_gradient, c.qkv);
+  }
+  void backward_weight(const tensor<Real>& gradient, context& c) {
+    out_.backward_weight(gradient, c.out);
+    qkv_.backward_weight(c.qkv_gradient, c.qkv);
+  }
+  const tensor<Real>& backward(const tensor<Real>& gradient, context& c) {
+    const auto& found = backward_input(gradient, c);
+    backward_weight(gradient, c);
+    return found;
+  }
+
+  [[nodiscard]] tensor_list<Real> parameters() { return join<Real>(qkv_.parameters(), out_.parameters()); }
+  [[nodiscard]] tensor_list<Real> gradients() { return join<Real>(qkv_.gradients(), out_.gradients()); }
+
+ private:
+  [[nodiscard]] Real scale() const { return 1 / std::sqrt(static_cast<Real>(size_)); }
+
+  /// Calls it with a sample's first row and a head, for all.
+  template <class Body>
+  void for_each_head(std::size_t rows, Body body) const {
+    for (Eigen::Index row = 0; row < static_cast<Eigen::Index>(rows); row += sequence_)
+      for (Eigen::Index head = 0; head < heads_; ++head) body(row, head);
+  }
+  // A sample's part of one head: columns of the rows' queries, then keys, then values.
+  template <class Matrix>
+  [[nodiscard]] auto query(Matrix& m, Eigen::Index row, Eigen::Index head) const {
+    return m.block(row, head * size_, sequence_, size_);
+  }
+  template <class Matrix>
+  [[nodiscard]] auto key(Matrix& m, Eigen::Index row, Eigen::Index head) const {
+    return m.block(row, (heads_ + head * kv_heads_ / heads_) * size_, sequence_, size_);
+  }
+  template <class Matrix>
+  [[nodiscard]] auto value(Matrix& m, Eigen::Index row, Eigen::Index head) const {
+    return m.block(row, (heads_ + kv_heads_ + head * kv_heads_ / heads_) * size_, sequence_, size_);
+  }
+  [[nodiscard]] Eigen::Map<matrix<Real>> weights(context& c, Eigen::Index row, Eigen::Index head) const {
+    return {c.weights.data() + (row * heads_ + head * sequence_) * sequence_, sequence_, sequence_};
+  }
+
+  Eigen::Index sequence_, heads_, kv_heads_, size_;
+  linear<Real> qkv_, out_;
+  std::optional<rotary<Real>> rotary_;
+  tensor<Real> scores_;  ///< gradient of one head's; of no use between calls
+};
+
+}  // namespace gpt

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/random.hpp>
+
+#include <gpt/tokenizer.hpp>
+
+namespace gpt {
+
+/// (samples * sequence) x 1 both: bytes of a text, and the byte after each.
+template <class Real>
+struct microbatch {
+  tensor<Real> inputs, targets;
+};
+
+/// Which samples of a training: those with the numbers first_sample, first_sample + 1 ... of a step.
+struct sample_range {
+  std::uint64_t seed = 1;
+  std::int64_t step = 0;
+  int first_sample = 0;
+  int samples = 1;
+};
+
+/// Where a sample begins depends on seed, step and its number only, so a step has the same samples however they are spread over
+/// microbatches and pipelines. Throws input_error for a text with fewer than sequence + 1 bytes.
+/// Preconditions: sequence and samples are positive, step and first_sample are not negative.
+template <class Real>
+[[nodiscard]] microbatch<Real> draw(std::string_view text, int sequence, const sample_range& which) {
+  HETSCHED_EXPECTS(sequence > 0 && which.samples > 0 && which.step >= 0 && which.first_sample >= 0);
+  const auto length = static_cast<std::size_t>(sequence);
+  if (text.size() <= length)
+    throw hetsched::input_error("a text of " + std::to_string(text.size()) + " bytes is too short for samples of " +
+                                std::to_string(sequence) + " bytes and the one after");
+  std::string inputs, targets;
+  for (int i = 0; i < which.samples; ++i) {
+    const auto number = static_cast<std::uint64_t>(which.first_sample) + static_cast<std::uint64_t>(i);
+    hetsched::random_source by_step(hetsched::random_source(which.seed)() ^ static_cast<std::uint64_t>(which.step));
+    hetsched::random_source by_number(by_step() ^ number);
+    const auto first = static_cast<std::size_t>(by_number.uniform() * static_cast<double>(text.size() - length));
+    inputs += text.substr(first, length);
+    targets += text.substr(first + 1, length);
+  }
+  return {.inputs = encode<Real>(inputs), .targets = encode<Real>(targets)};
+}
+
+}  // namespace gpt

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gpt/attention.hpp>
+#include <gpt/mlp.hpp>
+#include <gpt/norm.hpp>
+
+namespace gpt {
+
+/// One transformer block, normalised before its halves: m = x + attention(norm(x)), y = m + mlp(norm(m)).
+template <class Real>
+class block {
+ public:
+  struct context {
+    typename norm<Real>::context norm_1, norm_2;
+    typename attention<Real>::context attention;
+    typename mlp<Real>::context mlp;
+    tensor<Real> middle, output;
+    tensor<Real> middle_gradient, input_gradient;
+  };
+
+  /// Precondition: the config is valid.
+  block(const config& m, hetsched::random_source random)
+      : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
+        norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
+        attention_(m, random),
+        mlp_(m, random) {}
+
+  /// x: (samples * sequence) x hidden.
+  const tensor<Real>& forward(const tensor<Real>& x, context& c) {
+    add(c.middle, x, attention_.forward(norm_1_.forward(x, c.norm_1), c.attention));
+    add(c.output, c.middle, mlp_.forward(norm_2_.forward(c.middle, c.norm_2), c.mlp));
+    return c.output;
+  }
+  const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
+    add(c.middle_gradient, gradient, norm_2_.backward_input(mlp_.backward_input(gradient, c.mlp), c.norm_2));
+    add(c.input_gradient, c.middle_gradient,
+        norm_1_.backward_input(attention_.backward_input(c.middle_gradient, c.attention), c.norm_1));
+    return c.input_gradient;
+  }
+  void backward_weight(const tensor<Real>& gradient, context& c) {
+    mlp_.backward_weight(gradient, c.mlp);
+    norm_2_.backward_weight(c.mlp.up.input_gradient, c.norm_2);
+    attention_.backward_weight(c.middle_gradient, c.attention);
+    norm_1_.backward_weight(c.attention.qkv.input_gradient, c.norm_1);
+  }
+  const tensor<Real>& backward(const tensor<Real>& gradient, context& c) {
+    const auto& found = backward_input(gradient, c);
+    backward_weight(gradient, c);
+    return found;
+  }
+
+  [[nodiscard]] tensor_list<Real> parameters() {
+    return join<Real>(join<Real>(norm_1_.parameters(), attention_.parameters()),
+                      join<Real>(norm_2_.parameters(), mlp_.parameters()));
+  }
+  [[nodiscard]] tensor_list<Real> gradients() {
+    return join<Real>(join<Real>(norm_1_.gradients(), attention_.gradients()), join<Real>(norm_2_.gradients(), mlp_.gradients()));
+  }
+
+ private:
+  static void add(tensor<Real>& sum, const tensor<Real>& a, const tensor<Real>& b) {
+    sum.resize(a.rows(), a.columns());
+    map(sum) = map(a) + map(b);
+  }
+
+  norm<Real> norm_1_, norm_2_;
+  attention<Real> attention_;
+  mlp<Real> mlp_;
+};
+
+}  // namespace gpt

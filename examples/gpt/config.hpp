@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include <hetsched/core/error.hpp>
+
+#include <gpt/norm.hpp>
+
+namespace gpt {
+
+enum class activation_kind { gelu, swiglu };
+
+enum class position_kind {
+  learned,  ///< a row per position, added to the token's
+  rotary,   ///< queries and keys turned by their position
+};
+
+/// A GPT by its sizes and kinds.
+struct config {
+  int layers = 4;  ///< blocks
+  int hidden = 64;
+  int heads = 4;
+  int kv_heads = 0;    ///< 0: as many as heads
+  int ffn_hidden = 0;  ///< 0: 4 * hidden
+  int sequence = 64;   ///< tokens of a sample
+  int vocab = 256;
+  norm_kind norm = norm_kind::layer;
+  activation_kind activation = activation_kind::gelu;
+  position_kind positions = position_kind::learned;
+  bool bias = true;  ///< of the linear layers in blocks
+  bool tied = true;  ///< the head's table is the embedding's
+  std::uint64_t seed = 1;
+
+  [[nodiscard]] int key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  [[nodiscard]] int ffn_width() const { return ffn_hidden > 0 ? ffn_hidden : 4 * hidden; }
+  /// Of what is added to the residual stream at first, so that it grows no wider with more blocks (GPT-2).
+  [[nodiscard]] double residual_gain() const { return 1 / std::sqrt(2.0 * layers); }
+  friend bool operator==(const config&, const config&) = default;
+};
+
+/// Throws input_error, naming the field, unless the sizes make sense.
+inline void validate(const config& m) {
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw hetsched::input_error(std::string("gpt: ") + what);
+  };
+  const auto within = [](int value, int low, int high) { return value >= low && value <= high; };
+  require(within(m.layers, 1, 10'000), "layers must be between 1 and 10000");
+  require(within(m.hidden, 1, 1 << 20), "hidden must be between 1 and 1048576");
+  require(within(m.heads, 1, m.hidden), "heads must be between 1 and hidden");
+  require(m.hidden % m.heads == 0, "hidden must be divisible by heads");
+  require(within(m.kv_heads, 0, m.heads), "kv_heads must be between 0 and heads");
+  require(m.heads % m.key_heads() == 0, "heads must be divisible by kv_heads");
+  require(within(m.ffn_hidden, 0, 1 << 22), "ffn_hidden must be between 0 and 4194304");
+  require(within(m.sequence, 1, 1 << 20), "sequence must be between 1 and 1048576");
+  require(within(m.vocab, 1, 1 << 24), "vocab must be between 1 and 16777216, which floats count exactly");
+  require(m.positions == position_kind::learned || m.hidden / m.heads % 2 == 0, "rotary positions need an even hidden / heads");
+}
+
+}  // namespace gpt

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gpt/config.hpp>
+#include <gpt/embedding.hpp>
+#include <gpt/norm.hpp>
+#include <gpt/product.hpp>
+
+namespace gpt {
+
+/// The last norm, and a score per token of the vocabulary: the product with each row of a table.
+template <class Real>
+class head {
+ public:
+  struct context {
+    typename norm<Real>::context norm;
+    tensor<Real> output, norm_gradient;
+  };
+
+  /// The table's numbers come from `random`: the embedding's, if the two are tied. Precondition: the config is valid.
+  head(const config& m, hetsched::random_source random)
+      : table_(token_table<Real>(m, random)), norm_(m.norm, static_cast<std::size_t>(m.hidden)) {}
+
+  /// x: (samples * sequence) x hidden; returns logits, as many rows x vocab.
+  const tensor<Real>& forward(const tensor<Real>& x, context& c) {
+    c.output.resize(x.rows(), table_.value.rows());
+    multiply_transposed<Real>(map(c.output), map(norm_.forward(x, c.norm)), map(table_.value));
+    return c.output;
+  }
+  const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
+    c.norm_gradient.resize(gradient.rows(), table_.value.columns());
+    multiply<Real>(map(c.norm_gradient), map(gradient), map(table_.value));
+    return norm_.backward_input(c.norm_gradient, c.norm);
+  }
+  void backward_weight(const tensor<Real>& gradient, context& c) {
+    add_product<Real>(map(table_.gradient), map(gradient), map(c.norm.output));
+    norm_.backward_weight(c.norm_gradient, c.norm);
+  }
+  const tensor<Real>& backward(const tensor<Real>& gradient, context& c) {
+    const auto& found = backward_input(gradient, c);
+    backward_weight(gradient, c);
+    return found;
+  }
+
+  /// The table first.
+  [[nodiscard]] tensor_list<Real> parameters() { return join<Real>({table_.value}, norm_.parameters()); }
+  [[nodiscard]] tensor_list<Real> gradients() { return join<Real>({table_.gradient}, norm_.gradients()); }
+
+ private:
+  parameter<Real> table_;
+  norm<Real> norm_;
+};
+
+}  // namespace gpt

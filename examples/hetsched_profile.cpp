@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-profile: times a small GPT's layers and the links between ranks, for hetsched-plan.
+#include <algorithm>
+#include <cstddef>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <hetsched/io/cluster_json.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/profile_json.hpp>
+
+#include <train/measure.hpp>
+
+#include "command.hpp"
+
+namespace {
+
+using namespace hetsched;
+
+struct arguments {
+  train::model_arguments model;
+  train::place_arguments place;
+  train::measure_arguments how;
+  std::string text, profile, cluster, model_out;
+};
+
+std::string times_cell(const measured_time& t) { return format_seconds(t.median_s) + " (" + format_seconds(t.spread_s) + ")"; }
+
+std::string tables(const train::measuring& m, const profile& costs) {
+  std::string text;
+  for (std::size_t g = 0; g < m.found.groups.size(); ++g) {
+    const auto& group = m.found.groups[g];
+    const auto& layers = m.found.layers[static_cast<std::size_t>(group.first)];
+    std::vector<std::vector<std::string>> rows;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (l > 0 && train::layer_kind(m.config, static_cast<int>(l)) == train::layer_kind(m.config, static_cast<int>(l) - 1)) {
+        rows.back()[0] = costs.layers[1].name + " to " + costs.layers[l].name;  // equal, and measured once
+        continue;
+      }
+      rows.push_back({costs.layers[l].name, times_cell(layers[l].forward), times_cell(layers[l].backward),
+                      format_bytes(layers[l].parameter_bytes), format_bytes(layers[l].output_bytes)});
+    }
+    text += format_table({group.name(), ">forward (spread)", ">backward (spread)", ">parameters", ">output"}, rows) + '\n';
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& l : m.found.links) {
+    const auto fitted = fit_link(l.samples);
+    const auto& from = m.found.groups[static_cast<std::size_t>(l.from)];
+    const auto& to = m.found.groups[static_cast<std::size_t>(l.to)];
+    rows.push_back({l.from == l.to ? "within " + from.name() : from.name() + " - " + to.name(), format_seconds(fitted.latency_s),
+                    fitted.bandwidth >= 1e12 ? "unlimited" : format_number(fitted.bandwidth * 8e-9) + " Gbit/s",
+                    format_bytes(l.samples.back().bytes) + " in " + times_cell(l.samples.back().took)});
+  }
+  if (!rows.empty()) text += format_table({"link", ">latency", ">bandwidth", ">largest message (spread)"}, rows) + '\n';
+  return text;
+}
+
+int profile_command(const arguments& given) {
+  command::outputs files;
+  for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
+  command::progress_line progress;
+  train::measuring m{.config = train::read_config(given.model),
+                     .wide = given.model.precision == "fp64",
+                     .corpus = train::read_corpus(given.text),
+                     .given = given.place,
+                     .place = train::find_place(given.place),
+                     .how = given.how,
+                     .before = [&](const std::string& what) { progress.show(0, "measures " + what); },
+                     .found = {}};
+  if (given.place.transport == "threads") train::measure_on_threads(m);
+#ifdef HETSCHED_WITH_GLOO
+  if (given.place.transport == "gloo") train::measure_on_gloo(m);
+#endif
+  if (m.place.rank != 0) return command::done;
+  const auto costs = train::to_profile(m.found, m.config, given.how.microbatch_size, given.model.element_bytes());
+  const auto hardware = train::to_cluster(m.found);
+  (void)profile_cost_model(hardware, costs);  // what planners would refuse
+  files.add(given.profile, to_json(costs));
+  files.add(given.cluster, to_json(hardware));
+  files.add(given.model_out, train::to_model_json(m.config));
+  files.write();
+  std::cout << tables(m, costs) << files.summary();
+  return command::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times a small GPT's layers and the links between ranks, for hetsched-plan.", "hetsched-profile");
+  arguments given;
+  train::add_model_options(app, given.model);
+  app.add_option("--text", given.text, "what the layers are timed with (the text that comes with the example)");
+  app.add_option("--microbatch-size", given.how.microbatch_size, "samples of a microbatch")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--warmup", given.how.warmup, "runs of each layer that do not count")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--repeats", given.how.repeats, "runs of each layer that do")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_flag("--each-rank", given.how.each_rank, "every rank is a subcluster of its own; else those of a host are one");
+  train::add_place_options(app, given.place);
+  app.add_option("--out-profile", given.profile, "profile.json to write");
+  app.add_option("--out-cluster", given.cluster, "cluster.json to write");
+  app.add_option("--out-model", given.model_out, "model.json to write");
+  return command::run(app, argc, argv, [&] { return profile_command(given); });
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-train: trains a small GPT as a plan says, on threads or on processes that Gloo connects.
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/io.hpp>
+#include <hetsched/schedule.hpp>
+
+#include <train/measured.hpp>
+#include <train/training.hpp>
+
+#include "command.hpp"
+
+namespace {
+
+using namespace hetsched;
+
+extern "C" void ask_to_stop(int signal) { train::stop_signal = signal; }
+
+/// The first SIGINT or SIGTERM ends the training after the step under way, the second one at once.
+void listen_to_signals() {
+  struct sigaction how = {};
+  how.sa_handler = ask_to_stop;
+  how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &how, nullptr);
+}
+
+std::string losses_csv(const train::job::result& r) {
+  std::string text = "step,loss\n";
+  for (std::size_t i = 0; i < r.losses.size(); ++i)
+    text += std::to_string(r.first_step + static_cast<std::int64_t>(i)) + ',' + nlohmann::json(r.losses[i]).dump() + '\n';
+  return text;
+}
+
+double tokens_per_s(const train::job& j) {
+  const double tokens = static_cast<double>(train::samples_per_step(j.told.plan.plan)) * j.config.sequence;
+  return j.told.seconds > 0 ? tokens * static_cast<double>(j.told.losses.size()) / j.told.seconds : 0;
+}
+
+std::string report_page(const train::job& j) {
+  const auto& r = j.told;
+  const auto& p = r.plan.plan;
+  report page;
+  page.title = "Measured training step";
+  page.summary = "Step " + std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
+                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " +
+                 (j.given.schedule.empty() ? p.schedule : j.given.schedule) + ".";
+  double measured_s = 0;
+  for (const auto& t : r.measured)
+    for (const auto& a : t.actions) measured_s = std::max(measured_s, a.end_s);
+  page.figures = {{"iteration", format_seconds(measured_s), "measured, without exchange and update"},
+                  {"predicted", format_seconds(p.predicted.iteration_s), "by the plan"},
+                  {"loss", format_number(r.losses.back()), "mean over the step's microbatches"},
+                  {"throughput", format_number(tokens_per_s(j)), "tokens per second, over all steps"}};
+  for (std::size_t i = 0; i < p.pipelines.size(); ++i)
+    page.sections.push_back(plan_section(p.pipelines[i], r.plan.subclusters, r.measured[i], p.predicted.period_s));
+  return to_html(page);
+}
+
+std::string json_text(const train::job& j) {
+  const auto& r = j.told;
+  nlohmann::ordered_json out{
+      {"first_step", r.first_step},
+      {"steps", r.losses.size()},
+      {"first_loss", r.losses.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(r.losses.front())},
+      {"last_loss", r.losses.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(r.losses.back())},
+      {"seconds", r.seconds},
+      {"tokens_per_s", tokens_per_s(j)},
+      {"ranks", r.layout.ranks()},
+      {"schedule", j.given.schedule.empty() ? r.plan.plan.schedule : j.given.schedule}};
+  auto& pipelines = out["pipelines"] = nlohmann::ordered_json::array();
+  for (const auto& line : r.layout.pipelines) {
+    auto stages = nlohmann::ordered_json::array();
+    for (const auto& s : line.stages) stages.push_back({s.first, s.last - 1});
+    pipelines.push_back({{"microbatches", line.order.microbatches}, {"microbatch_size", line.microbatch_size}});
+    pipelines.back()["stages"] = std::move(stages);
+  }
+  return hetsched::detail::dump(out);
+}
+
+std::string summary(const train::job& j) {
+  const auto& r = j.told;
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t p = 0; p < r.layout.pipelines.size(); ++p) {
+    const auto& line = r.layout.pipelines[p];
+    for (int s = 0; s < line.order.stages; ++s) {
+      const auto range = line.stages[static_cast<std::size_t>(s)];
+      rows.push_back({std::to_string(line.first_rank + line.order.rank(0, s)), std::to_string(s),
+                      train::layer_name(j.config, range.first) +
+                          (range.size() > 1 ? " to " + train::layer_name(j.config, range.last - 1) : "")});
+    }
+  }
+  std::string text = format_table({">rank", ">stage", "layers"}, rows);
+  if (r.losses.empty()) return text + "nothing to do: step " + std::to_string(r.first_step) + " has been done\n";
+  return text + std::to_string(r.losses.size()) + " steps from " + std::to_string(r.first_step) + " in " +
+         format_seconds(r.seconds) + " (" + format_number(tokens_per_s(j)) + " tokens/s): loss " +
+         format_number(r.losses.front()) + " to " + format_number(r.losses.back()) + '\n';
+}
+
+/// The plan of a file, as far as it fits the model and the options; the ranks are looked at where they are known.
+plan_file read_plan_for(const train::arguments& given, const gpt::config& config) {
+  auto file = read_plan(given.plan);
+  for (std::size_t p = 0; p < file.plan.pipelines.size(); ++p) {
+    const auto& line = file.plan.pipelines[p];
+    const auto here = "/pipelines/" + std::to_string(p);
+    if (const int layers = line.stages.back().layers.last; layers != gpt::layer_count(config))
+      throw file_error(given.plan, here + "/stages",
+                       "found " + std::to_string(layers) + " layers, expected " + std::to_string(gpt::layer_count(config)) +
+                           ": embedding, " + std::to_string(config.layers) + " blocks, head");
+    if (given.microbatch_size && line.microbatch_size != *given.microbatch_size)
+      throw file_error(given.plan, here + "/microbatch_size",
+                       "found " + std::to_string(line.microbatch_size) + ", but --microbatch-size is " +
+                           std::to_string(*given.microbatch_size));
+  }
+  if (given.microbatches && file.plan.microbatches != *given.microbatches)
+    throw file_error(
+        given.plan, "/microbatches",
+        "found " + std::to_string(file.plan.microbatches) + ", but --microbatches is " + std::to_string(*given.microbatches));
+  return file;
+}
+
+int train_command(const train::arguments& given) {
+  command::outputs files;
+  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan}) files.expect(path);
+  if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
+  if (!given.schedule.empty() && given.schedule != "auto") {
+    const auto names = schedule_names();
+    if (std::find(names.begin(), names.end(), given.schedule) == names.end())
+      throw input_error("--schedule: there is no schedule \"" + given.schedule + "\"");
+  }
+  const std::pair<const char*, double> rates[] = {{"--lr", given.learning_rate},
+                                                  {"--momentum", given.momentum},
+                                                  {"--weight-decay", given.weight_decay},
+                                                  {"--clip", given.clip}};
+  for (const auto& [name, value] : rates)
+    if (!std::isfinite(value)) throw input_error(std::string(name) + ": expected a finite number");
+  train::job j{.given = given,
+               .config = train::read_config(given.model),
+               .corpus = train::read_corpus(given.text),
+               .place = {},
+               .plan = {},
+               .told = {}};
+  if (j.corpus.size() <= static_cast<std::size_t>(j.config.sequence))
+    throw input_error("--text: " + std::to_string(j.corpus.size()) + " bytes are too few for samples of " +
+                      std::to_string(j.config.sequence));
+  j.place = train::find_place(given.place);
+  if (!given.plan.empty()) {
+    j.plan = read_plan_for(given, j.config);
+    const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
+    const auto ranks = train::planned_ranks(j.plan->plan, j.plan->subclusters);
+    if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
+    const bool fits = wanted == j.place.ranks || (given.place.transport == "gloo" && !ranks.empty() && wanted < j.place.ranks);
+    if (!fits && given.checkpoint.resume) {
+      if (j.place.rank == 0)
+        train::say(given.plan + " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks) +
+                   ": plans anew");
+      j.given.microbatches = j.plan->plan.microbatches;
+      j.given.microbatch_size = j.plan->plan.pipelines.front().microbatch_size;
+      j.plan.reset();
+    } else if (!fits && given.place.transport == "threads") {
+      throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
+                        std::to_string(wanted));
+    } else if (fits && !ranks.empty() && given.place.transport == "gloo") {
+      // The launcher's rank r works on the stage that was planned for rank r.
+      const auto stage = std::find(ranks.begin(), ranks.end(), j.place.rank);
+      if (stage == ranks.end()) {
+        train::say("rank " + std::to_string(j.place.rank) + ": the plan has no work for it");
+        return command::done;
+      }
+      j.place.rank = static_cast<int>(stage - ranks.begin());
+      j.place.ranks = wanted;
+    }
+  }
+  if (!given.checkpoint.folder.empty() && !given.checkpoint.resume && j.place.rank == 0) {
+    std::error_code ignored;
+    if (std::filesystem::exists(given.checkpoint.folder, ignored))
+      for (const auto& f : hetsched::detail::list_steps(given.checkpoint.folder))
+        if (f.suffix.empty())
+          throw input_error(given.checkpoint.folder + " holds " + f.name +
+                            ": --resume goes on from it, another folder begins anew");
+  }
+  listen_to_signals();
+  const int rank = j.place.rank;
+  try {
+    if (given.place.transport == "threads") train::train_on_threads(j);
+#ifdef HETSCHED_WITH_GLOO
+    if (given.place.transport == "gloo") train::train_on_gloo(j);
+#endif
+  } catch (const train::no_plan& why) {
+    train::say(why.what());
+    return command::infeasible;
+  }
+  const auto& told = j.told;
+  if (rank == 0) {
+    files.add(given.losses, losses_csv(told));
+    files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters));
+    if (!told.losses.empty()) {
+      if (!given.trace.empty()) files.add(given.trace, chrome_trace(train::side_by_side(told.measured)));
+      if (!given.report.empty()) files.add(given.report, report_page(j));
+    }
+    files.write();
+    std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
+    if (told.stopped_by != 0) {
+      train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
+                 std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
+      return command::fault;
+    }
+  }
+  return command::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a small GPT as a plan says, on threads or on processes that Gloo connects.", "hetsched-train");
+  train::arguments given;
+  app.add_option("--plan", given.plan, "plan.json to run; else the layers are timed, and cut for --ranks equal ranks");
+  app.add_option("--schedule", given.schedule, "in place of the plan's: auto, or a name that hetsched-simulate takes");
+  app.add_option("--chunks", given.chunks, "stages per rank of interleaved and looped schedules")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  train::add_model_options(app, given.model);
+  app.add_option("--text", given.text, "what to train on (the text that comes with the example)");
+  app.add_option("--microbatches", given.microbatches, "per step (8, or as planned)")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--microbatch-size", given.microbatch_size, "samples (1, or as planned)")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--steps", given.steps, "of the whole training")->check(CLI::Range(0, 1'000'000'000))->capture_default_str();
+  app.add_option("--optimizer", given.optimizer, "sgd or adamw")->check(CLI::IsMember({"sgd", "adamw"}))->capture_default_str();
+  app.add_option("--lr", given.learning_rate, "learning rate")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  app.add_option("--momentum", given.momentum, "of sgd")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app.add_option("--weight-decay", given.weight_decay, "per unit of learning rate")
+      ->check(CLI::Range(0.0, 1e3))
+      ->capture_default_str();
+  app.add_option("--clip", given.clip, "longest gradient, over all parameters; 0: none")
+      ->check(CLI::Range(0.0, 1e30))
+      ->capture_default_str();
+  app.add_option("--checkpoint", given.checkpoint.folder, "folder for checkpoints, which all ranks see");
+  app.add_option("--every", given.checkpoint.every, "steps between checkpoints; 0: one at the end")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--keep", given.checkpoint.keep, "checkpoints that are kept")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_flag("--resume", given.checkpoint.resume, "goes on from the newest whole checkpoint, on any number of ranks");
+  train::add_place_options(app, given.place);
+  app.add_option("--trace", given.trace, "Chrome trace of the last step to write (for ui.perfetto.dev)");
+  app.add_option("--report", given.report, "HTML report of the last step to write");
+  app.add_option("--losses", given.losses, "CSV of steps and losses to write");
+  app.add_option("--out-plan", given.out_plan, "the plan that was run to write");
+  app.add_flag("--json", given.json, "prints the result as JSON");
+  return command::run(app, argc, argv, [&] { return train_command(given); });
+}

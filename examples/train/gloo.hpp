@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include <hetsched/gloo.hpp>
+
+#include <train/place.hpp>
+
+namespace train {
+
+/// Calls body(Communicator&) for this process's rank, and sees to it that what fails here fails everywhere.
+template <class Tensor, class Body>
+void on_gloo(const place_arguments& given, const hetsched::process_place& place, Body&& body) {
+  hetsched::gloo_communicator<Tensor> comm(place, {.rendezvous = given.store,
+                                                   .store = {},
+                                                   .run = given.run,
+                                                   .interface = given.interface,
+                                                   .address = given.address,
+                                                   .connect_deadline_s = given.connect_deadline_s});
+  try {
+    body(comm);
+  } catch (const known_to_all&) {
+    throw;
+  } catch (const std::exception& e) {
+    comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
+    throw;
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPT's layers and loss behind declarations, so that each is compiled once for all commands.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include <hetsched/runtime/any_layer.hpp>
+#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/profile_layers.hpp>
+
+#include <gpt/config.hpp>
+#include <gpt/tensor.hpp>
+
+namespace train {
+
+/// As gpt::make_layer and gpt::cross_entropy, for float and double.
+template <class Real>
+[[nodiscard]] hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer);
+template <class Real>
+[[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy(const gpt::tensor<Real>& logits,
+                                                                    const gpt::tensor<Real>& targets);
+
+/// Times all layers of a model on a microbatch of a text.
+template <class Real>
+[[nodiscard]] std::vector<hetsched::layer_profile> profile_model(const gpt::config& m, std::string_view text, int samples,
+                                                                 const hetsched::profile_options& options);
+
+}  // namespace train

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times a model's layers and the links between ranks, as profile.json and cluster.json tell them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cost/profile.hpp>
+#include <hetsched/runtime/profile_layers.hpp>
+#include <hetsched/runtime/profile_links.hpp>
+
+#include <gpt/model.hpp>
+#include <train/layers.hpp>
+#include <train/model.hpp>
+#include <train/place.hpp>
+
+namespace train {
+
+struct measure_arguments {
+  int microbatch_size = 1, warmup = 3, repeats = 15;
+  bool each_rank = false;
+};
+
+/// Equal ranks, one after the other, that share a host.
+struct rank_group {
+  int first = 0, last = 0;
+  [[nodiscard]] int size() const { return last - first + 1; }
+  [[nodiscard]] std::string name() const { return "ranks-" + std::to_string(first) + "-" + std::to_string(last); }
+};
+
+/// What was measured, the same on every rank.
+struct measurements {
+  std::vector<rank_group> groups;
+  std::vector<std::vector<hetsched::layer_profile>> layers;  ///< by rank
+  std::vector<double> flops;                                 ///< by rank: of a matrix product
+  std::vector<double> memory_bytes;                          ///< by rank: its share of its host's
+  struct measured_link {
+    int from = 0, to = 0;  ///< groups
+    std::vector<hetsched::link_sample> samples;
+  };
+  std::vector<measured_link> links;
+};
+
+/// FLOP/s of products of square matrices, the best of a few.
+template <class Real>
+[[nodiscard]] double matrix_flops() {
+  constexpr Eigen::Index n = 192;
+  const gpt::matrix<Real> a = gpt::matrix<Real>::Ones(n, n), b = gpt::matrix<Real>::Ones(n, n);
+  gpt::matrix<Real> c(n, n);
+  double best_s = 1e9;
+  for (int run = 0; run < 8; ++run) {
+    const double start_s = hetsched::steady_now_s();
+    c.noalias() = a * b;
+    best_s = std::min(best_s, hetsched::steady_now_s() - start_s);
+  }
+  return 2.0 * n * n * n * (c(0, 0) > 0 ? 1 : 0) / best_s;
+}
+
+/// What hetsched-profile measures on the ranks of this process.
+struct measuring {
+  gpt::config config;
+  bool wide = false;  ///< fp64
+  std::string corpus;
+  place_arguments given;
+  hetsched::process_place place;
+  measure_arguments how;
+  std::function<void(std::string)> before;  ///< told on rank 0 what comes next
+  measurements found;                       ///< rank 0's
+};
+void measure_on_threads(measuring& m);
+void measure_on_gloo(measuring& m);
+
+/// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
+/// apart.
+template <class Real, class Communicator>
+void measure_rank(measuring& m, Communicator& comm, double host) {
+  using tensor = gpt::tensor<Real>;
+  const auto say = [&](const std::string& what) {
+    if (comm.rank() == 0) m.before(what);
+  };
+  measurements found;
+  const auto hosts = gather(comm, {host}, m.given.deadline_s, "at the start");
+  const int ranks = comm.ranks();
+  for (int r = 0; r < ranks; ++r) {
+    const bool next = r == 0 || m.how.each_rank || hosts[static_cast<std::size_t>(r)] != hosts[static_cast<std::size_t>(r) - 1];
+    if (next) found.groups.push_back({r, r});
+    found.groups.back().last = r;
+  }
+
+  const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
+  std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                                                     static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
+  const auto own = profile_model<Real>(
+      m.config, m.corpus, m.how.microbatch_size,
+      {.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = [&](int layer) { say(layer_name(m.config, layer)); }});
+  for (const auto& l : own)
+    mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
+                             static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+  for (const auto& n : gather(comm, mine, std::max(600.0, m.given.deadline_s), "timing layers")) {
+    found.flops.push_back(n[0]);
+    found.memory_bytes.push_back(n[1]);
+    auto& layers = found.layers.emplace_back();
+    for (std::size_t i = 2; i + 6 <= n.size(); i += 6)
+      layers.push_back({.forward = {n[i], n[i + 1]},
+                        .backward = {n[i + 2], n[i + 3]},
+                        .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
+                        .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
+  }
+
+  const auto boundary = static_cast<std::size_t>(m.how.microbatch_size) * static_cast<std::size_t>(m.config.sequence) *
+                        static_cast<std::size_t>(m.config.hidden);
+  hetsched::link_options sizes{.elements = {64, 4096, boundary, 4 * boundary}, .deadline_s = m.given.deadline_s};
+  std::sort(sizes.elements.begin(), sizes.elements.end());
+  sizes.elements.erase(std::unique(sizes.elements.begin(), sizes.elements.end()), sizes.elements.end());
+  int call = 0;
+  const auto time_link = [&](std::size_t a, std::size_t b, int from, int to) {
+    say("link from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+    found.links.push_back(
+        {static_cast<int>(a), static_cast<int>(b), hetsched::profile_link<tensor>(comm, from, to, call++, sizes)});
+  };
+  for (std::size_t a = 0; a < found.groups.size(); ++a) {
+    const auto& g = found.groups[a];
+    if (g.size() > 1) time_link(a, a, g.first, g.first + 1);
+    for (std::size_t b = a + 1; b < found.groups.size(); ++b) time_link(a, b, g.first, found.groups[b].first);
+  }
+  if (comm.rank() == 0) m.found = std::move(found);
+}
+
+/// The ranks as a cluster: a subcluster of one node per group, a device per rank.
+[[nodiscard]] inline hetsched::cluster to_cluster(const measurements& m) {
+  using namespace hetsched;
+  cluster result;
+  for (const auto& g : m.groups) {
+    const auto r = static_cast<std::size_t>(g.first);
+    device host{.name = "host-" + g.name(),
+                .memory_bytes = static_cast<bytes_t>(m.memory_bytes[r]),
+                .memory_bandwidth = 1e10};  // not measured: profiles do not need it
+    host.peak_flops[static_cast<std::size_t>(precision::fp32)] = m.flops[r];
+    result.subclusters.push_back({.name = g.name(),
+                                  .device = host,
+                                  .nodes = 1,
+                                  .devices_per_node = g.size(),
+                                  .intra_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)},
+                                  .inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)}});
+  }
+  for (const auto& l : m.links) {
+    const auto fitted = fit_link(l.samples);
+    if (l.from == l.to)
+      result.subclusters[static_cast<std::size_t>(l.from)].intra_node = fitted;
+    else
+      result.links.push_back({.a = l.from, .b = l.to, .link = fitted});
+  }
+  return result;
+}
+
+/// One entry per group: the mean of its ranks' medians. Memory: parameters, gradients and AdamW's two moments; activations by the
+/// library's formulas.
+[[nodiscard]] inline hetsched::profile to_profile(const measurements& m, const gpt::config& config, int microbatch_size,
+                                                  int element_bytes) {
+  using namespace hetsched;
+  profile result;
+  const auto chain = make_chain(gpt::to_transformer(config, element_bytes), granularity::block);
+  const auto layers = static_cast<std::size_t>(gpt::layer_count(config));
+  for (std::size_t l = 0; l < layers; ++l)
+    result.layers.push_back({layer_name(config, static_cast<int>(l)), m.layers[0][l].output_bytes});
+  for (const auto& g : m.groups) {
+    profile_entry entry{.subcluster = g.name()};
+    for (std::size_t l = 0; l < layers; ++l) {
+      double forward_s = 0, backward_s = 0;
+      for (int r = g.first; r <= g.last; ++r) {
+        forward_s += m.layers[static_cast<std::size_t>(r)][l].forward.median_s / g.size();
+        backward_s += m.layers[static_cast<std::size_t>(r)][l].backward.median_s / g.size();
+      }
+      entry.forward_s.push_back(forward_s);
+      entry.backward_s.push_back(backward_s);
+      entry.weight_bytes.push_back(4 * m.layers[0][l].parameter_bytes);
+      entry.activation_bytes.push_back(l < chain.layers.size() ? microbatch_size * chain.layers[l].activation_bytes : 0);
+    }
+    result.entries.push_back(std::move(entry));
+  }
+  return result;
+}
+
+}  // namespace train

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training's last step took, as one timeline of all ranks.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <hetsched/runtime/clock_offset.hpp>
+#include <hetsched/runtime/measured.hpp>
+#include <hetsched/runtime/training_layout.hpp>
+#include <hetsched/schedule/timeline.hpp>
+
+#include <train/place.hpp>
+
+namespace train {
+
+inline constexpr std::size_t numbers_per_action = 9;
+
+/// A timeline as numbers that can be gathered, and back.
+[[nodiscard]] inline std::vector<double> to_numbers(const hetsched::timeline& t) {
+  std::vector<double> numbers;
+  for (const auto& a : t.actions)
+    numbers.insert(numbers.end(),
+                   {static_cast<double>(a.what.kind), a.what.joined ? 1.0 : 0.0, static_cast<double>(a.what.replica),
+                    static_cast<double>(a.what.stage), static_cast<double>(a.what.microbatch), static_cast<double>(a.rank),
+                    static_cast<double>(a.peer), a.start_s, a.end_s});
+  return numbers;
+}
+[[nodiscard]] inline hetsched::timeline from_numbers(std::span<const double> numbers, int ranks, int microbatches) {
+  hetsched::timeline t{.ranks = ranks, .microbatches = microbatches, .actions = {}};
+  for (std::size_t i = 0; i + numbers_per_action <= numbers.size(); i += numbers_per_action) {
+    const auto n = numbers.subspan(i);
+    t.actions.push_back({.what = {.kind = static_cast<hetsched::action_kind>(n[0]),
+                                  .joined = n[1] != 0,
+                                  .replica = static_cast<std::int16_t>(n[2]),
+                                  .stage = static_cast<int>(n[3]),
+                                  .microbatch = static_cast<int>(n[4])},
+                         .rank = static_cast<int>(n[5]),
+                         .peer = static_cast<int>(n[6]),
+                         .start_s = n[7],
+                         .end_s = n[8]});
+  }
+  return t;
+}
+
+/// Every pipeline's timeline of the last step, from 0 at the first action of any; on clocks that differ, as rank 0 saw it.
+/// All ranks call it.
+template <class Communicator>
+[[nodiscard]] std::vector<hetsched::timeline> gather_timelines(Communicator& comm, const hetsched::training_layout& layout,
+                                                               const hetsched::timeline& mine, bool one_clock,
+                                                               double deadline_s) {
+  std::vector<hetsched::clock_offset> offsets(static_cast<std::size_t>(comm.ranks()));
+  if (!one_clock) {
+    offsets = hetsched::clock_offsets(comm, seconds_from_now(deadline_s));
+    offsets.resize(static_cast<std::size_t>(comm.ranks()));
+  }
+  const auto all = gather(comm, to_numbers(mine), deadline_s, "timelines");
+  std::vector<std::vector<hetsched::timeline>> parts(layout.pipelines.size());
+  double first_s = std::numeric_limits<double>::infinity();
+  for (int r = 0; r < comm.ranks(); ++r) {
+    const auto p = static_cast<std::size_t>(layout.pipeline_of(r));
+    const auto& order = layout.pipelines[p].order;
+    auto part = from_numbers(all[static_cast<std::size_t>(r)], order.ranks, order.microbatches);
+    // Clocks of one host are one: an offset within its error is none.
+    const auto& offset = offsets[static_cast<std::size_t>(r)];
+    if (std::abs(offset.seconds) > offset.error_s) hetsched::shift(part, offset.seconds);
+    for (const auto& a : part.actions)
+      if (!hetsched::detail::is_receive(a.what.kind)) first_s = std::min(first_s, a.start_s);
+    parts[p].push_back(std::move(part));
+  }
+  std::vector<hetsched::timeline> found;
+  for (const auto& part : parts) {
+    double own_s = std::numeric_limits<double>::infinity();
+    for (const auto& one : part)
+      for (const auto& a : one.actions)
+        if (!hetsched::detail::is_receive(a.what.kind)) own_s = std::min(own_s, a.start_s);
+    found.push_back(hetsched::merged(part));
+    if (own_s > first_s) hetsched::shift(found.back(), own_s - first_s);
+  }
+  return found;
+}
+
+/// The pipelines' timelines as one, rank after rank.
+[[nodiscard]] inline hetsched::timeline side_by_side(const std::vector<hetsched::timeline>& pipelines) {
+  hetsched::timeline all;
+  for (const auto& t : pipelines) {
+    for (auto a : t.actions) {
+      a.rank += all.ranks;
+      if (a.peer >= 0) a.peer += all.ranks;
+      all.actions.push_back(a);
+    }
+    all.ranks += t.ranks;
+    all.microbatches = std::max(all.microbatches, t.microbatches);
+  }
+  return all;
+}
+
+}  // namespace train

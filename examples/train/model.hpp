@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPT that hetsched-train and hetsched-profile work on, from a file and options.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/model_json.hpp>
+
+#include <gpt/model.hpp>
+
+namespace train {
+
+struct model_arguments {
+  std::string file;
+  std::optional<int> layers, hidden, heads, kv_heads, ffn, sequence;
+  std::string norm = "layer", activation = "gelu", positions = "learned", precision = "fp32";
+  bool tied = true, bias = true;
+  std::uint64_t seed = 1;
+
+  [[nodiscard]] int element_bytes() const { return precision == "fp64" ? 8 : 4; }
+};
+
+inline void add_model_options(CLI::App& app, model_arguments& given) {
+  app.add_option("--model", given.file, "model.json with a \"transformer\"; the sizes below override it");
+  app.add_option("--layers", given.layers, "blocks (4); embedding and head are layers of their own");
+  app.add_option("--hidden", given.hidden, "width (64)");
+  app.add_option("--heads", given.heads, "attention heads (4)");
+  app.add_option("--kv-heads", given.kv_heads, "heads of keys and values (as many as heads)");
+  app.add_option("--ffn", given.ffn, "width inside the MLP (4 * hidden)");
+  app.add_option("--sequence", given.sequence, "bytes of a sample (64)");
+  const auto choice = [&](const char* name, std::string& value, const char* what, const std::vector<std::string>& known) {
+    app.add_option(name, value, what)->check(CLI::IsMember(known))->capture_default_str();
+  };
+  choice("--norm", given.norm, "layer or rms", {"layer", "rms"});
+  choice("--activation", given.activation, "of the MLP", {"gelu", "swiglu"});
+  choice("--positions", given.positions, "learned or rotary", {"learned", "rotary"});
+  choice("--precision", given.precision, "of all numbers", {"fp32", "fp64"});
+  app.add_flag("--tied,!--untied", given.tied, "the head uses the embedding's table (default), or one of its own");
+  app.add_flag("--bias,!--no-bias", given.bias, "linear layers in blocks have biases (default), or none");
+  app.add_option("--seed", given.seed, "of first weights and batches")->capture_default_str();
+}
+
+/// Throws input_error for sizes that make no sense, and for files that ask for more than this example has.
+[[nodiscard]] inline gpt::config read_config(const model_arguments& given) {
+  gpt::config m;
+  if (!given.file.empty()) {
+    const auto text = hetsched::read_text(given.file);
+    (void)hetsched::parse_model(text, given.file);  // whatever is wrong with it is told as by the other commands
+    const hetsched::detail::json_document document(text, given.file);
+    if (!document.value().has("transformer"))
+      throw hetsched::file_error(given.file, "/transformer", "missing: the example trains a model.json with a transformer");
+    const auto sizes = document.value().at("transformer");
+    const auto size = [&](const char* key, int otherwise) {
+      return sizes.has(key) ? sizes.at(key).count(0, 1 << 30) : otherwise;
+    };
+    if (size("experts", 0) > 0) sizes.at("experts").expected("none: the example has no experts");
+    if (size("vocab", 256) < 256) sizes.at("vocab").expected("at least 256, a token per byte");
+    m.layers = size("layers", m.layers);
+    m.hidden = size("hidden", m.hidden);
+    m.heads = size("heads", m.heads);
+    m.kv_heads = size("kv_heads", 0);
+    m.ffn_hidden = size("ffn_hidden", 0);
+    m.sequence = size("sequence", m.sequence);
+    m.vocab = size("vocab", 256);
+  }
+  m.layers = given.layers.value_or(m.layers);
+  m.hidden = given.hidden.value_or(m.hidden);
+  m.heads = given.heads.value_or(m.heads);
+  m.kv_heads = given.kv_heads.value_or(m.kv_heads);
+  m.ffn_hidden = given.ffn.value_or(m.ffn_hidden);
+  m.sequence = given.sequence.value_or(m.sequence);
+  m.norm = given.norm == "rms" ? gpt::norm_kind::rms : gpt::norm_kind::layer;
+  m.activation = given.activation == "swiglu" ? gpt::activation_kind::swiglu : gpt::activation_kind::gelu;
+  m.positions = given.positions == "rotary" ? gpt::position_kind::rotary : gpt::position_kind::learned;
+  m.bias = given.bias;
+  m.tied = given.tied;
+  m.seed = given.seed;
+  gpt::validate(m);
+  return m;
+}
+
+/// One line that tells models apart.
+[[nodiscard]] inline std::string describe(const gpt::config& m) {
+  return std::to_string(m.layers) + " blocks, hidden " + std::to_string(m.hidden) + ", heads " + std::to_string(m.heads) + "/" +
+         std::to_string(m.key_heads()) + ", ffn " + std::to_string(m.ffn_width()) + ", sequence " + std::to_string(m.sequence) +
+         ", vocab " + std::to_string(m.vocab) + (m.norm == gpt::norm_kind::rms ? ", rms norm" : ", layer norm") +
+         (m.activation == gpt::activation_kind::swiglu ? ", swiglu" : ", gelu") +
+         (m.positions == gpt::position_kind::rotary ? ", rotary" : ", learned positions") + (m.bias ? "" : ", no bias") +
+         (m.tied ? ", tied" : ", untied");
+}
+
+/// A model.json of these sizes, for hetsched-plan.
+[[nodiscard]] inline std::string to_model_json(const gpt::config& m) {
+  nlohmann::ordered_json sizes{
+      {"layers", m.layers},          {"hidden", m.hidden}, {"heads", m.heads},       {"kv_heads", m.key_heads()},
+      {"ffn_hidden", m.ffn_width()}, {"vocab", m.vocab},   {"sequence", m.sequence}, {"dtype", "fp32"}};
+  return hetsched::detail::dump({{"format", "hetsched/model"}, {"version", 1}, {"transformer", std::move(sizes)}});
+}
+
+[[nodiscard]] inline std::string layer_name(const gpt::config& m, int layer) {
+  if (layer == 0) return "embedding";
+  return layer <= m.layers ? "block " + std::to_string(layer - 1) : "head";
+}
+
+/// Equal for layers that cost the same.
+[[nodiscard]] inline int layer_kind(const gpt::config& m, int layer) { return layer == 0 ? 0 : layer <= m.layers ? 1 : 2; }
+
+/// The text to train on: a file's, or the shipped one's.
+[[nodiscard]] inline std::string read_corpus(const std::string& file) {
+  return hetsched::read_text(file.empty() ? std::string(HETSCHED_EXAMPLES) + "/gpt/alice.txt" : file);
+}
+
+}  // namespace train

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the ranks of a training are: threads of this process, or processes that Gloo connects.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/gloo/process_place.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/runtime/communicator.hpp>
+
+namespace train {
+
+struct place_arguments {
+  std::string transport = "threads", store, run, interface, address;
+  std::optional<int> ranks;
+  double deadline_s = 30, connect_deadline_s = 30;
+};
+
+inline void add_place_options(CLI::App& app, place_arguments& given) {
+  app.add_option("--transport", given.transport, "threads of this process, or gloo: one process per rank")
+      ->check(CLI::IsMember({"threads", "gloo"}))
+      ->capture_default_str();
+  app.add_option("--ranks", given.ranks, "threads: how many; gloo: as the launcher says")->check(CLI::Range(1, 1024));
+  app.add_option("--store", given.store, "gloo: where ranks meet, file:FOLDER or redis://HOST:PORT");
+  app.add_option("--run-name", given.run, "gloo: tells runs apart that meet in one store");
+  app.add_option("--interface", given.interface, "gloo: network interface to use");
+  app.add_option("--address", given.address, "gloo: own address to use");
+  app.add_option("--connect-deadline", given.connect_deadline_s, "gloo: seconds until all ranks have come")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
+  app.add_option("--deadline", given.deadline_s, "seconds that a rank waits for others before the run ends with an error")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
+}
+
+/// Bad input that every rank finds by itself: none has to tell the others.
+class known_to_all : public hetsched::input_error {
+ public:
+  using input_error::input_error;
+};
+
+[[nodiscard]] inline hetsched::deadline_time seconds_from_now(double seconds) {
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+#ifdef HETSCHED_WITH_GLOO
+inline constexpr bool with_gloo = true;
+#else
+inline constexpr bool with_gloo = false;
+#endif
+
+/// This process among those of the run: of threads, rank 0 and how many were asked for (one, if nothing was). Throws input_error
+/// if that cannot be known.
+[[nodiscard]] inline hetsched::process_place find_place(const place_arguments& given) {
+  if (given.transport == "threads") {
+    hetsched::process_place threads;
+    threads.ranks = given.ranks.value_or(1);
+    return threads;
+  }
+  if (!with_gloo) throw hetsched::input_error("--transport: this program was built without Gloo (HETSCHED_GLOO)");
+  auto place = hetsched::place_from_environment();
+  if (given.ranks && *given.ranks != place.ranks)
+    throw hetsched::input_error(
+        place.launcher.empty()
+            ? "--ranks: no launcher has started this process; use mpirun, torchrun or srun, or set RANK and WORLD_SIZE"
+            : "--ranks: found " + std::to_string(*given.ranks) + ", but " + place.launcher + " started " +
+                  std::to_string(place.ranks));
+  if (place.ranks > 1 && given.store.empty())
+    throw hetsched::input_error("--store is required for processes to meet: file:FOLDER or redis://HOST:PORT");
+  return place;
+}
+
+/// The ranks that stages of a plan were planned for, where its subclusters are named as hetsched-profile names them: "ranks-2-5"
+/// are ranks 2 to 5. Empty for other names: then stage i belongs to rank i.
+[[nodiscard]] inline std::vector<int> planned_ranks(const hetsched::plan& p, const std::vector<std::string>& subclusters) {
+  std::vector<int> ranks;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages) {
+      const auto& name = subclusters.at(static_cast<std::size_t>(s.where.mesh.subcluster));
+      int first = 0, last = 0;
+      int end = 0;
+      if (std::sscanf(name.c_str(), "ranks-%9d-%9d%n", &first, &last, &end) != 2 || end != static_cast<int>(name.size()))
+        return {};
+      if (first < 0 || first + s.first_device > last)
+        throw hetsched::input_error("the plan uses device " + std::to_string(s.first_device) + " of " + name +
+                                    ", which has fewer");
+      ranks.push_back(first + s.first_device);
+    }
+  return ranks;
+}
+
+/// Every rank's numbers to every rank. Throws error if a rank does not come.
+template <class Communicator>
+[[nodiscard]] std::vector<std::vector<double>> gather(Communicator& comm, const std::vector<double>& mine, double deadline_s,
+                                                      const std::string& what) {
+  std::vector<std::vector<double>> all;
+  const auto result = comm.gather(mine, all, seconds_from_now(deadline_s));
+  if (result == hetsched::wait_result::progress) return all;
+  const auto here = "rank " + std::to_string(comm.rank()) + ", " + what + ": ";
+  const hetsched::edge nowhere{.from = -1, .to = comm.rank()};
+  throw hetsched::communication_error(result == hetsched::wait_result::aborted
+                                          ? here + "ended, as " + std::string(comm.failure())
+                                          : here + "not all ranks have come within " + std::to_string(deadline_s) + " s",
+                                      nowhere, hetsched::no_microbatch, hetsched::action{.microbatch = hetsched::no_microbatch});
+}
+
+}  // namespace train

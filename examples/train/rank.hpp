@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a training.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <hetsched/core/checksum.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/runtime/optimizer.hpp>
+#include <hetsched/runtime/trainer.hpp>
+
+#include <gpt/batch.hpp>
+#include <gpt/model.hpp>
+#include <train/layers.hpp>
+#include <train/measured.hpp>
+#include <train/plan.hpp>
+#include <train/training.hpp>
+
+#include "../command.hpp"
+
+namespace train {
+
+/// One of the library's optimizers.
+struct chosen_optimizer {
+  std::variant<hetsched::sgd, hetsched::adamw> own;
+  [[nodiscard]] std::string_view name() const {
+    return std::visit([](const auto& o) -> std::string_view { return o.name(); }, own);
+  }
+  [[nodiscard]] std::span<const std::string_view> state_names() const {
+    return std::visit([](const auto& o) -> std::span<const std::string_view> { return o.state_names(); }, own);
+  }
+  [[nodiscard]] std::vector<double> settings() const {
+    return std::visit(
+        [](const auto& o) {
+          const auto s = o.settings();
+          return std::vector<double>(s.begin(), s.end());
+        },
+        own);
+  }
+  template <class Tensor>
+  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const hetsched::parameter_id& which,
+              std::int64_t updates) {
+    std::visit([&](auto& o) { o.update(parameter, gradient, state, which, updates); }, own);
+  }
+};
+
+[[nodiscard]] inline chosen_optimizer make_optimizer(const arguments& given) {
+  if (given.optimizer == "sgd")
+    return {hetsched::sgd{.learning_rate = given.learning_rate, .momentum = given.momentum, .weight_decay = given.weight_decay}};
+  return {hetsched::adamw{.learning_rate = given.learning_rate, .weight_decay = given.weight_decay}};
+}
+
+[[nodiscard]] inline training_notes notes_of(const job& j, const hetsched::plan& p) {
+  const auto number = [](double value) { return nlohmann::json(value).dump(); };
+  auto optimizer = j.given.optimizer;
+  if (optimizer == "sgd" && j.given.momentum != 0) optimizer += " with momentum";
+  return {{"model", describe(j.config)},
+          {"precision", j.given.model.precision},
+          {"optimizer", optimizer},
+          {"learning rate", number(j.given.learning_rate)},
+          {"momentum", number(j.given.momentum)},
+          {"weight decay", number(j.given.weight_decay)},
+          {"clip", number(j.given.clip)},
+          {"seed", std::to_string(j.given.model.seed)},
+          {"batch", batch_text(p)},
+          {"text", std::to_string(j.corpus.size()) + " bytes, " +
+                       hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
+}
+
+/// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.
+template <class Real, class Communicator>
+hetsched::plan_file make_plan(const job& j, Communicator& comm) {
+  const equal_ranks there{.ranks = comm.ranks(),
+                          .microbatches = j.given.microbatches.value_or(8),
+                          .microbatch_size = j.given.microbatch_size.value_or(1)};
+  std::vector<double> mine;
+  if (comm.rank() == 0) {
+    const auto found = profile_model<Real>(j.config, j.corpus, there.microbatch_size, {.warmup = 1, .repeats = 3});
+    for (const auto& l : found) mine.push_back(l.forward.median_s);
+    for (const auto& l : found) mine.push_back(l.backward.median_s);
+  }
+  const auto times = gather(comm, mine, std::max(600.0, j.given.place.deadline_s), "timing layers").front();
+  const auto layers = times.begin() + gpt::layer_count(j.config);
+  auto found = plan_for(j.config, there, {times.begin(), layers}, {layers, times.end()}, j.given.model.element_bytes());
+  if (!found)
+    throw no_plan("no plan for " + std::to_string(comm.ranks()) + " ranks and " + std::to_string(gpt::layer_count(j.config)) +
+                  " layers: " + found.why_not().reason);
+  return *std::move(found);
+}
+
+/// One rank of the training.
+template <class Real, class Communicator>
+void train_rank(job& j, Communicator& comm) {
+  using namespace hetsched;
+  using tensor = gpt::tensor<Real>;
+  const auto& given = j.given;
+  const bool speaks = comm.rank() == 0;
+  const double deadline_s = given.place.deadline_s;
+  const auto plan = j.plan ? *j.plan : make_plan<Real>(j, comm);
+  const auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
+  const auto notes = notes_of(j, plan.plan);
+  std::string all_notes;
+  for (const auto& [key, value] : notes) all_notes += key + '=' + value + '\n';
+
+  using trainer_type = pipeline_trainer<tensor, any_layer<tensor>, Communicator, chosen_optimizer>;
+  std::optional<trainer_type> made;
+  try {
+    made.emplace(
+        layout, [&](int layer) { return train::make_layer<Real>(j.config, layer); },
+        [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
+        trainer_options{.deadline_s = deadline_s,
+                        .clip_norm = given.clip,
+                        .ties = gpt::ties(j.config),
+                        .on_nonfinite = nonfinite::fail,
+                        .seed = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes))))});
+  } catch (const input_error& e) {
+    throw known_to_all(e.what());
+  }
+  auto& trainer = *made;
+
+  job::result result;
+  if (given.checkpoint.resume) result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
+  result.first_step = trainer.committed_step();
+
+  int first_sample = 0;
+  const auto own = static_cast<std::size_t>(layout.pipeline_of(comm.rank()));
+  for (std::size_t p = 0; p < own; ++p)
+    first_sample += layout.pipelines[p].order.microbatches * layout.pipelines[p].microbatch_size;
+  const int microbatches = layout.pipelines[own].order.microbatches, size = layout.pipelines[own].microbatch_size;
+  const auto loss = [](const tensor& logits, const tensor& targets) { return train::cross_entropy(logits, targets); };
+
+  command::progress_line progress;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<tensor> inputs, targets;
+  while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
+    const auto step = trainer.committed_step();
+    inputs.clear();
+    targets.clear();
+    for (int m = 0; m < microbatches; ++m) {
+      auto batch =
+          gpt::draw<Real>(j.corpus, j.config.sequence,
+                          {.seed = given.model.seed, .step = step, .first_sample = first_sample + m * size, .samples = size});
+      inputs.push_back(std::move(batch.inputs));
+      targets.push_back(std::move(batch.targets));
+    }
+    const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    result.losses.push_back(done.loss);
+    // All ranks stop after the same step.
+    for (const auto& told : gather(comm, {static_cast<double>(stop_signal)}, deadline_s, "between steps"))
+      if (told[0] != 0) result.stopped_by = static_cast<int>(told[0]);
+    const auto now = trainer.committed_step();
+    const bool last = now == given.steps || result.stopped_by != 0;
+    if (!given.checkpoint.folder.empty() && (last || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
+      save(trainer, comm, given.checkpoint, notes, deadline_s);
+    if (speaks)
+      progress.show(static_cast<double>(now) / given.steps,
+                    "step " + std::to_string(now) + " of " + std::to_string(given.steps) + ", loss " + format_number(done.loss));
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!given.trace.empty() || !given.report.empty())
+    result.measured = gather_timelines(comm, layout, trainer.measured(), given.place.transport == "threads", deadline_s);
+  if (!speaks) return;
+  result.plan = plan;
+  result.layout = layout;
+  j.told = std::move(result);
+}
+
+}  // namespace train

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hetsched-train is asked for, and what comes out.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/plan_json.hpp>
+#include <hetsched/runtime/training_layout.hpp>
+#include <hetsched/schedule/timeline.hpp>
+
+#include <train/checkpoint.hpp>
+#include <train/model.hpp>
+#include <train/place.hpp>
+
+namespace train {
+
+struct arguments {
+  model_arguments model;
+  place_arguments place;
+  checkpoint_arguments checkpoint;
+  std::string plan, schedule, text, optimizer = "adamw";
+  std::string trace, report, losses, out_plan;
+  std::optional<int> microbatches, microbatch_size;
+  int steps = 100, chunks = 2;
+  double learning_rate = 3e-3, momentum = 0, weight_decay = 0, clip = 1;
+  bool json = false;
+};
+
+/// What all ranks do, and what rank 0 has to tell in the end.
+struct job {
+  arguments given;
+  gpt::config config;
+  std::string corpus;
+  hetsched::process_place place;
+  std::optional<hetsched::plan_file> plan;  ///< none: to be made
+
+  struct result {
+    hetsched::plan_file plan;
+    hetsched::training_layout layout;
+    std::optional<std::int64_t> resumed;
+    std::int64_t first_step = 0;
+    std::vector<double> losses;
+    double seconds = 0;
+    int stopped_by = 0;  ///< signal
+    std::vector<hetsched::timeline> measured;
+  };
+  result told;
+};
+
+/// The ranks at hand cannot all be used.
+class no_plan : public hetsched::error {
+ public:
+  using error::error;
+};
+
+/// Set by a signal handler: all ranks stop after the step under way.
+inline volatile std::sig_atomic_t stop_signal = 0;
+
+/// Trains on all ranks of this process; rank 0 fills `told`.
+void train_on_threads(job& j);
+void train_on_gloo(job& j);
+
+[[nodiscard]] inline int samples_per_step(const hetsched::plan& p) {
+  int samples = 0;
+  for (const auto& line : p.pipelines) samples += line.microbatches * line.microbatch_size;
+  return samples;
+}
+
+[[nodiscard]] inline std::string batch_text(const hetsched::plan& p) {
+  std::string text;
+  for (const auto& line : p.pipelines)
+    text += (text.empty() ? "" : " + ") + std::to_string(line.microbatches) + " x " + std::to_string(line.microbatch_size);
+  return text;
+}
+
+/// Lines on standard error, whole ones.
+inline void say(const std::string& text) { std::cerr << "hetsched-train: " + text + '\n' << std::flush; }
+
+}  // namespace train

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace hetsched {
+
+namespace detail {
+
+/// tables[k][b]: what byte b does to the remainder when k more bytes follow it.
+inline constexpr auto crc64_tables = [] {
+  constexpr std::uint64_t polynomial = 0xc96c5795d7870f42u;  // ECMA-182, the lowest bit first
+  std::array<std::array<std::uint64_t, 256>, 8> tables{};
+  for (std::uint64_t b = 0; b < 256; ++b) {
+    std::uint64_t r = b;
+    for (int bit = 0; bit < 8; ++bit) r = (r >> 1) ^ (r & 1 ? polynomial : 0);
+    tables[0][b] = r;
+  }
+  for (std::size_t k = 1; k < 8; ++k)
+    for (std::size_t b = 0; b < 256; ++b)
+      tables[k][b] = (tables[k - 1][b] >> 8) ^ tables[0][static_cast<std::size_t>(tables[k - 1][b] & 0xff)];
+  return tables;
+}();
+
+}  // namespace detail
+
+/// CRC-64/XZ of bytes, or of those before, whose checksum is given, with these behind. Any change of up to 64 bits in a row is
+/// found, others but for one in 2^64. Eight bytes at a time, about 1 GB/s.
+[[nodiscard]] constexpr std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t before = 0) {
+  const auto& t = detail::crc64_tables;
+  std::uint64_t r = ~before;
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    for (std::size_t k = 0; k < 8; ++k) word |= static_cast<std::uint64_t>(bytes[i + k]) << (8 * k);
+    r ^= word;
+    std::uint64_t next = 0;
+    for (std::size_t k = 0; k < 8; ++k) next ^= t[7 - k][static_cast<std::size_t>((r >> (8 * k)) & 0xff)];
+    r = next;
+  }
+  for (; i < bytes.size(); ++i) r = (r >> 8) ^ t[0][static_cast<std::size_t>((r ^ static_cast<std::uint64_t>(bytes[i])) & 0xff)];
+  return ~r;
+}
+
+}  // namespace hetsched

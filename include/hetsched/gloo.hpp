@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/gloo/channel_end.hpp>
+#include <hetsched/gloo/channel_engine.hpp>
+#include <hetsched/gloo/frame.hpp>
+#include <hetsched/gloo/gloo_communicator.hpp>
+#include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/peer_state.hpp>
+#include <hetsched/gloo/process_place.hpp>
+#include <hetsched/gloo/rendezvous.hpp>

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <hetsched/runtime/communicator.hpp>
+
+namespace hetsched::detail {
+
+/// What ranks say to each other besides tensors.
+enum class frame_kind : std::uint32_t {
+  receive_posted,  ///< posted_receive
+  numbers,         ///< gathered_numbers, then doubles
+  abort,           ///< text
+  leaving,         ///< std::uint64_t: tensors sent to the receiver of this
+  released,        ///< the answer to leaving: all of them have come
+  acknowledge      ///< nothing but the header
+};
+
+struct frame_header {
+  frame_kind kind = frame_kind::acknowledge;
+  std::uint32_t bytes = 0;         ///< that follow
+  std::uint64_t acknowledged = 0;  ///< frames that its sender has got from its receiver
+};
+
+/// Frames are no longer than this; hosts are taken to have one byte order.
+inline constexpr std::size_t longest_frame = 1024;
+
+/// What a receive expects; the sender compares before it sends, so that no tensor travels that does not fit.
+struct posted_receive {
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0, elements = 0, shape = 0;
+  std::int32_t microbatch = 0, stamp_replica = 0, stamp_stage = 0;
+  std::int32_t edge_replica = 0, edge_stage = 0;
+  std::uint8_t stamp_what = 0, edge_what = 0;
+
+  [[nodiscard]] stamp expected() const {
+    return {step, microbatch, static_cast<payload>(stamp_what), stamp_replica, stamp_stage};
+  }
+};
+
+struct gathered_numbers {
+  std::uint64_t round = 0, all = 0;  ///< all: of the round, of this rank
+};
+inline constexpr std::size_t numbers_per_frame =
+    (longest_frame - sizeof(frame_header) - sizeof(gathered_numbers)) / sizeof(double);
+
+template <class T>
+void append(std::vector<char>& to, const T* values, std::size_t count) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (count == 0) return;
+  const std::size_t before = to.size();
+  to.resize(before + count * sizeof(T));
+  std::memcpy(to.data() + before, values, count * sizeof(T));
+}
+
+/// A frame of up to two parts; header.acknowledged is set when it leaves.
+template <class First, class Second = char>
+[[nodiscard]] std::vector<char> make_frame(frame_kind kind, const First* first, std::size_t firsts,
+                                           const Second* second = nullptr, std::size_t seconds = 0) {
+  const frame_header header{.kind = kind, .bytes = static_cast<std::uint32_t>(firsts * sizeof(First) + seconds * sizeof(Second))};
+  std::vector<char> frame;
+  append(frame, &header, 1);
+  append(frame, first, firsts);
+  append(frame, second, seconds);
+  return frame;
+}
+
+template <class T>
+[[nodiscard]] T read_part(const char* from) {
+  T part;
+  std::memcpy(&part, from, sizeof part);
+  return part;
+}
+
+/// FNV-1a over the extents.
+template <class Shape>
+[[nodiscard]] std::uint64_t shape_hash(const Shape& shape) {
+  std::uint64_t hash = 1469598103934665603u;
+  for (const auto extent : shape) {
+    auto left = static_cast<std::uint64_t>(extent);
+    for (int i = 0; i < 8; ++i, left >>= 8) hash = (hash ^ (left & 255u)) * 1099511628211u;
+  }
+  return hash;
+}
+
+}  // namespace hetsched::detail

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/gloo/channel_end.hpp>
+#include <hetsched/gloo/channel_engine.hpp>
+#include <hetsched/gloo/frame.hpp>
+#include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/process_place.hpp>
+#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/runtime/tensor.hpp>
+
+namespace hetsched {
+
+/// Connects ranks that are processes, on one host or several, over TCP with Gloo. Tensors are in host memory and travel without
+/// a copy on this side of the sockets. A rank whose process ends or whose connection is closed fails all others at once; one that
+/// is stuck or cut off, at their deadlines. Costs a thread per channel and per other rank, and two more.
+/// A handle: copies are the same rank's. The last one ends the connections when it is destroyed, and waits before, 5 s at most,
+/// until all others have what was sent to them. Once aborted it stays so.
+template <pipeline_tensor Tensor>
+class gloo_communicator {
+  using traits = tensor_traits<Tensor>;
+  static_assert(traits::space != memory_space::device, "Gloo sends from host memory");
+
+ public:
+  /// Meets all other ranks. Throws input_error or error that says which rank has not come, or what cannot be used.
+  gloo_communicator(const process_place& place, const gloo_options& options)
+      : engine_(std::make_shared<detail::channel_engine>(detail::connect_mesh(place, options))) {
+    std::vector<std::vector<double>> all;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                              std::chrono::duration<double>(options.connect_deadline_s));
+    if (engine_->gather({}, all, until) != wait_result::progress)
+      throw error("rank " + std::to_string(place.rank) + ": not all ranks have been connected: " + engine_->failure());
+    detail::forget_addresses(engine_->mesh());
+  }
+
+  class operation {
+   public:
+    double end_s = 0;
+
+   private:
+    friend class gloo_communicator;
+    detail::gloo_transfer transfer_;
+  };
+
+  [[nodiscard]] int rank() const { return engine_->rank(); }
+  [[nodiscard]] int ranks() const { return engine_->ranks(); }
+
+  [[nodiscard]] int open(const edge& e) {
+    open_.push_back(&engine_->open(e));
+    return static_cast<int>(open_.size()) - 1;
+  }
+
+  void post_send(int number, const stamp& s, Tensor& t, operation& op) {
+    HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
+    post(number, s, t, op);
+  }
+  void post_receive(int number, const stamp& s, Tensor& t, operation& op) {
+    HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
+    post(number, s, t, op);
+  }
+
+  [[nodiscard]] bool poll(operation& op) const {
+    if (!op.transfer_.ended.load(std::memory_order_acquire)) return false;
+    op.end_s = op.transfer_.end_s;
+    return true;
+  }
+
+  [[nodiscard]] wait_result wait(deadline_time until, bool sends) { return engine_->wait(until, sends); }
+  void abort(const std::string& reason) { engine_->abort(reason); }
+  [[nodiscard]] std::string failure() const { return engine_->failure(); }
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    return engine_->gather(mine, all, until);
+  }
+
+ private:
+  void post(int number, const stamp& s, Tensor& t, operation& op) {
+    auto& transfer = op.transfer_;
+    transfer.data = reinterpret_cast<char*>(traits::data(t));
+    transfer.elements = detail::elements(t);
+    transfer.bytes = transfer.elements * sizeof(typename traits::element);
+    transfer.shape = detail::shape_hash(traits::shape(t));
+    transfer.stamp = s;
+    engine_->post(*open_[static_cast<std::size_t>(number)], transfer);
+  }
+
+  std::shared_ptr<detail::channel_engine> engine_;
+  std::vector<detail::channel_end*> open_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/cost/profile.hpp>
+#include <hetsched/io/cluster_json.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/model_json.hpp>
+#include <hetsched/io/plan_json.hpp>
+#include <hetsched/io/profile_json.hpp>
+
+#include "processes.hpp"
+#include "workplace.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+const std::string sizes = "--layers 3 --hidden 32 --heads 4 --sequence 32 --microbatch-size 2 ";
+const std::string outputs = "--out-profile profile.json --out-cluster cluster.json --out-model model.json ";
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("profile, plan, run, compare: each takes what the one before has written") {
+  const workplace w;
+  const auto measured = w.run("hetsched-profile " + sizes + "--repeats 3 --ranks 3 " + outputs);
+  CAPTURE(measured.errors);
+  REQUIRE(measured.status == 0);
+  CHECK(contains(measured.output, "block 0 to block 2"));
+  CHECK(contains(measured.output, "within ranks-0-2"));
+
+  const auto costs = parse_profile(w.get("profile.json"), "profile.json");
+  REQUIRE(costs.layers.size() == 5);
+  CHECK(costs.layers[0].name == "embedding");
+  CHECK(costs.layers[0].boundary_bytes == 2 * 32 * 32 * 4);
+  CHECK(costs.layers[4].boundary_bytes == 2 * 32 * 256 * 4);
+  REQUIRE(costs.entries.size() == 1);
+  const auto& entry = costs.entries[0];
+  for (std::size_t l = 0; l < 5; ++l) {
+    CHECK(entry.forward_s[l] > 0);
+    CHECK(entry.backward_s[l] > 0);
+    CHECK(entry.weight_bytes[l] > 0);
+  }
+  CHECK(entry.forward_s[1] == entry.forward_s[3]);  // equal blocks are measured once
+  const auto hardware = parse_cluster(w.get("cluster.json"), "cluster.json");
+  REQUIRE(hardware.subclusters.size() == 1);
+  CHECK(hardware.subclusters[0].device_count() == 3);
+  CHECK(profile_cost_model(hardware, costs).layer_count() == 5);
+
+  const auto planned = w.run(
+      "hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --microbatch-size 2 "
+      "--use-all-devices --out plan.json --trace predicted.json");
+  CAPTURE(planned.errors);
+  REQUIRE(planned.status == 0);
+  const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 3 --trace measured.json --json");
+  CAPTURE(trained.errors);
+  REQUIRE(trained.status == 0);
+  CHECK(nlohmann::json::parse(trained.output).at("ranks").get<int>() == 3);
+  const auto compared = w.run("hetsched-compare-timeline --predicted predicted.json --measured measured.json");
+  CAPTURE(compared.errors);
+  CHECK(compared.status == 0);
+}
+
+TEST_CASE("every kind of the example's layers can be profiled") {
+  const workplace w;
+  const auto r = w.run(
+      "hetsched-profile --layers 1 --hidden 16 --heads 2 --kv-heads 1 --sequence 8 --norm rms --activation swiglu "
+      "--positions rotary --untied --no-bias --precision fp64 --repeats 1 --warmup 0 --out-profile profile.json");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(parse_profile(w.get("profile.json"), "profile.json").layers[1].boundary_bytes == 8 * 16 * 8);
+}
+
+TEST_CASE("ranks that Gloo connects are subclusters, with the links between them") {
+  const workplace w;
+  if (contains(w.run("hetsched-profile --transport gloo").errors, "built without Gloo")) {
+    MESSAGE("skipped: hetsched-profile is built without Gloo");
+    return;
+  }
+  auto all = start_ranks(w, 3, "links", [&](int) { return "hetsched-profile " + sizes + "--repeats 2 --each-rank " + outputs; });
+  for (auto& p : all) {
+    const auto ended = p.wait();
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+  }
+  const auto hardware = parse_cluster(w.get("cluster.json"), "cluster.json");
+  CHECK(hardware.subclusters.size() == 3);
+  CHECK(hardware.subclusters[2].name == "ranks-2-2");
+  REQUIRE(hardware.links.size() == 3);
+  for (const auto& l : hardware.links) CHECK(l.link.bandwidth > 0);
+  REQUIRE(
+      w.run("hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --microbatch-size 2 "
+            "--use-all-devices --out plan.json")
+          .status == 0);
+  // The stages go to the ranks that they were planned for, whatever their order.
+  auto trained = start_ranks(w, 3, "trains", [&](int) { return "hetsched-train --model model.json --plan plan.json --steps 2"; });
+  for (auto& p : trained) {
+    const auto ended = p.wait();
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+  }
+}
+
+TEST_CASE("bad input of hetsched-profile: status 2, one line that names the cause, no file touched") {
+  const workplace w;
+  for (const auto& [line, part] :
+       {std::pair{"--hidden 30 --heads 4 --out-profile p.json", "divisible by heads"},
+        std::pair{"--repeats 0 --out-profile p.json", "--repeats"},
+        std::pair{"--text none.txt --out-profile p.json", "none.txt: cannot be opened"},
+        std::pair{"--out-profile p.json --out-cluster p.json", "two outputs"},
+        std::pair{"--out-profile none/p.json", "there is no folder none"}, std::pair{"--sequence 1000000", "too short"}}) {
+    CAPTURE(line);
+    const auto r = w.run(std::string("hetsched-profile ") + line);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.output.empty());
+    CHECK(contains(r.errors, part));
+    CHECK(r.errors.find('\n') == r.errors.size() - 1);
+  }
+  CHECK(w.files().empty());
+}

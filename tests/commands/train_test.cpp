@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/plan_json.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "processes.hpp"
+#include "workplace.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+const int steps = test::sanitizer_share == 1 ? 50 : 6;
+
+/// Four layers, so up to four stages.
+const std::string small = "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 ";
+const std::string fifty = small + "--steps " + std::to_string(steps) + " ";
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// The rows of a losses file from a step on.
+std::string rows_from(const std::string& csv, int step) {
+  const auto at = csv.find('\n' + std::to_string(step) + ',');
+  return at == std::string::npos ? "no step " + std::to_string(step) : csv.substr(at + 1);
+}
+
+double last_loss(const std::string& csv) {
+  const auto comma = csv.rfind(',');
+  return comma == std::string::npos ? 1e9 : std::stod(csv.substr(comma + 1));
+}
+
+bool without_gloo(const workplace& w) {
+  const bool missing = contains(w.run(small + "--transport gloo --steps 0").errors, "built without Gloo");
+  if (missing) MESSAGE("skipped: hetsched-train is built without Gloo");
+  return missing;
+}
+
+void run_all(const workplace& w, int ranks, const std::string& run, const std::string& line) {
+  auto all = start_ranks(w, ranks, run, [&](int) { return line; });
+  for (auto& p : all) {
+    const auto r = p.wait();
+    CAPTURE(r.errors);
+    CHECK(r.status == 0);
+  }
+}
+
+std::string plan_of(const std::vector<std::pair<int, int>>& stages, const std::string& subcluster = "local") {
+  plan p{.planner = "by hand", .microbatches = 4, .pipelines = {{4, 1, {}}}, .schedule = "1f1b", .predicted = {}, .evidence = {}};
+  int device = 0;
+  for (const auto& [first, last] : stages) {
+    stage_plan s{.layers = {first, last + 1}, .where = {}, .first_device = device++, .warmup = 1};
+    s.forward_s = s.backward_s = 1e-3;
+    p.pipelines[0].stages.push_back(s);
+  }
+  return to_json(p, {subcluster});
+}
+
+}  // namespace
+
+TEST_CASE("training lowers the loss, by the same bits on any number of stages and under any schedule") {
+  const workplace w;
+  for (const char* const precision : {"fp32", "fp64"}) {
+    std::string reference;
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      CAPTURE(precision);
+      CAPTURE(ranks);
+      const auto r =
+          w.run(fifty + "--lr 0.01 --losses losses.csv --json --precision " + precision + " --ranks " + std::to_string(ranks));
+      CAPTURE(r.errors);
+      REQUIRE(r.status == 0);
+      const auto json = nlohmann::json::parse(r.output);
+      CHECK(json.at("ranks").get<int>() == ranks);
+      CHECK(json.at("pipelines").at(0).at("stages").size() == static_cast<std::size_t>(ranks));
+      const auto losses = w.get("losses.csv");
+      if (reference.empty()) reference = losses;
+      CHECK(losses == reference);
+    }
+    if (steps == 50) CHECK(last_loss(reference) < 3.1);
+    CHECK(last_loss(reference) < 5.6);  // log(256) = 5.55: a guess
+    for (const char* const name : {"gpipe", "zb_h1", "interleaved_1f1b", "auto"}) {
+      CAPTURE(name);
+      REQUIRE(w.run(fifty + "--lr 0.01 --losses losses.csv --ranks 2 --precision " + precision + " --schedule " + name).status ==
+              0);
+      CHECK(w.get("losses.csv") == reference);
+    }
+  }
+}
+
+TEST_CASE("training writes a plan that it runs again, a trace, a report") {
+  const workplace w;
+  const auto first =
+      w.run(small + "--steps 2 --ranks 3 --out-plan plan.json --losses one.csv --trace trace.json --report report.html");
+  CAPTURE(first.errors);
+  REQUIRE(first.status == 0);
+  CHECK(contains(first.output, "2 steps from 0"));
+  const auto file = parse_plan(w.get("plan.json"), "plan.json");
+  CHECK(file.plan.pipelines.at(0).stages.size() == 3);
+  CHECK(nlohmann::json::parse(w.get("trace.json")).at("traceEvents").size() > 3 * 4 * 2);
+  CHECK(contains(w.get("report.html"), "Measured training step"));
+  // Without --ranks: as many as the plan has.
+  const auto again = w.run(small + "--steps 2 --plan plan.json --losses two.csv --json");
+  CAPTURE(again.errors);
+  REQUIRE(again.status == 0);
+  CHECK(nlohmann::json::parse(again.output).at("ranks").get<int>() == 3);
+  CHECK(w.get("one.csv") == w.get("two.csv"));
+}
+
+TEST_CASE("a training that goes on from a checkpoint, on other ranks, has the losses of one that was never stopped") {
+  const workplace w;
+  for (const std::string how : {"--optimizer adamw", "--optimizer sgd --momentum 0.9 --lr 0.05"}) {
+    CAPTURE(how);
+    const std::string run = small + how + " ";
+    REQUIRE(w.run(run + "--steps 9 --ranks 1 --losses whole.csv").status == 0);
+    REQUIRE(w.run(run + "--steps 4 --ranks 2 --checkpoint state --every 2 --keep 2").status == 0);
+    CHECK(fs::exists(w.path("state/step-000002")));
+    const auto more = w.run(run + "--steps 7 --ranks 4 --checkpoint state --every 3 --keep 2 --resume --losses more.csv");
+    CAPTURE(more.errors);
+    REQUIRE(more.status == 0);
+    CHECK(w.get("more.csv").starts_with("step,loss\n4,"));
+    CHECK(rows_from(w.get("whole.csv"), 4).starts_with(rows_from(w.get("more.csv"), 4)));
+    CHECK(!fs::exists(w.path("state/step-000002")));
+    CHECK(fs::exists(w.path("state/step-000006/manifest.json")));
+    // The newest is damaged: the one before it is taken, and why is told.
+    {
+      std::fstream part(w.path("state/step-000007/part-1.bin"), std::ios::in | std::ios::out | std::ios::binary);
+      part.seekp(100);
+      part.put('\x7f');
+    }
+    const auto rest = w.run(run + "--steps 9 --ranks 3 --checkpoint state --resume --losses rest.csv");
+    CAPTURE(rest.errors);
+    REQUIRE(rest.status == 0);
+    CHECK(contains(rest.errors, "skips a damaged checkpoint"));
+    CHECK(contains(rest.errors, "part-1.bin"));
+    CHECK(rows_from(w.get("rest.csv"), 6) == rows_from(w.get("whole.csv"), 6));
+    fs::remove_all(w.path("state"));
+  }
+}
+
+TEST_CASE("a plan for other ranks than there are is made anew when a training goes on") {
+  const workplace w;
+  w.put("plan.json", plan_of({{0, 0}, {1, 1}, {2, 3}}));
+  REQUIRE(w.run(small + "--steps 5 --ranks 1 --losses whole.csv").status == 0);
+  REQUIRE(w.run(small + "--steps 2 --plan plan.json --checkpoint state").status == 0);
+  const auto fresh = w.run(small + "--steps 5 --plan plan.json --ranks 2");
+  CHECK(fresh.status == 2);
+  CHECK(contains(fresh.errors, "plan.json is for 3"));
+  const auto more = w.run(small + "--steps 5 --plan plan.json --ranks 2 --checkpoint state --resume --losses more.csv");
+  CAPTURE(more.errors);
+  REQUIRE(more.status == 0);
+  CHECK(contains(more.errors, "plans anew"));
+  CHECK(rows_from(w.get("more.csv"), 2) == rows_from(w.get("whole.csv"), 2));
+}
+
+TEST_CASE("a checkpoint of another model is refused, one of other settings goes on with a remark") {
+  const workplace w;
+  REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
+  const auto refused = [&](const std::string& line, const std::string& part) {
+    const auto r = w.run(line + " --checkpoint state --resume --steps 2");
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors, part));
+  };
+  refused("hetsched-train --layers 3 --hidden 32 --heads 4 --sequence 32 --microbatches 4", "its model is \"2 blocks");
+  refused(small + "--precision fp64", "its precision is \"fp32\", not \"fp64\"");
+  refused(small + "--optimizer sgd", "its optimizer is \"adamw\", not \"sgd\"");
+  const auto r = w.run(small + "--checkpoint state --resume --steps 2 --lr 0.001");
+  CHECK(r.status == 0);
+  CHECK(contains(r.errors, "resumes with learning rate 0.001, which was 0.003"));
+}
+
+TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause, no file touched") {
+  const workplace w;
+  w.put("plan.json", plan_of({{0, 1}, {2, 3}}));
+  w.put("short.json", plan_of({{0, 1}, {2, 2}}));
+  w.put("layers.json",
+        R"({"format": "hetsched/model", "version": 1, "layers": [{"name": "a", "forward_flops": 1, "weight_bytes": 1,
+    "activation_bytes": 1, "boundary_bytes": 1}]})");
+  w.put("experts.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 32, "heads": 4,
+    "vocab": 256, "sequence": 32, "experts": 4}})");
+  w.put("tiny.txt", "too short");
+  REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
+  struct row {
+    std::string line;
+    const char* part;
+  };
+  const row rows[] = {
+      {small + "--plan none.json", "none.json: cannot be opened"},
+      {small + "--plan short.json", "short.json: /pipelines/0/stages: found 3 layers, expected 4"},
+      {small + "--plan plan.json --ranks 3", "plan.json is for 2"},
+      {"hetsched-train --layers 2 --plan plan.json --microbatches 5", "plan.json: /microbatches: found 4"},
+      {small + "--plan plan.json --microbatch-size 2", "plan.json: /pipelines/0/microbatch_size: found 1"},
+      {small + "--plan plan.json --schedule sideways", "there is no schedule \"sideways\""},
+      {small + "--model layers.json", "layers.json: /transformer: missing"},
+      {small + "--model experts.json", "experts.json: /transformer/experts"},
+      {"hetsched-train --hidden 30 --heads 4", "hidden must be divisible by heads"},
+      {small + "--text none.txt", "none.txt: cannot be opened"},
+      {small + "--text tiny.txt", "9 bytes are too few"},
+      {small + "--checkpoint state", "state holds step-000001: --resume"},
+      {small + "--resume", "--resume needs --checkpoint"},
+      {small + "--losses none/losses.csv", "none/losses.csv: there is no folder none"},
+      {small + "--losses a.csv --trace a.csv", "a.csv: named for two outputs"},
+      {small + "--optimizer adam", "--optimizer"},
+      {small + "--precision fp16", "--precision"},
+      {small + "--lr nan", "--lr"},
+      {small + "--steps -1", "--steps"},
+      {small + "--ranks 0", "--ranks"},
+      {small + "--transport mpi", "--transport"},
+  };
+  const auto before = w.files();
+  for (const auto& r : rows) {
+    CAPTURE(r.line);
+    const auto result = w.run(r.line);
+    CAPTURE(result.errors);
+    CHECK(result.status == 2);
+    CHECK(result.output.empty());
+    CHECK(contains(result.errors, r.part));
+    CHECK(result.errors.find('\n') == result.errors.size() - 1);
+  }
+  CHECK(w.files() == before);
+  const auto crowd = w.run(small + "--ranks 5");
+  CHECK(crowd.status == 1);
+  CHECK(contains(crowd.errors, "no plan for 5 ranks and 4 layers"));
+}
+
+TEST_CASE("a signal ends the training after a step, with a checkpoint that another run goes on from") {
+  const workplace w;
+  process run(w, small + "--steps 1000000 --ranks 2 --checkpoint state --every 1 --losses losses.csv", "run");
+  REQUIRE(appears(w.path("state/step-000002")));
+  run.signal(SIGINT);
+  const auto ended = run.wait();
+  CAPTURE(ended.errors);
+  CHECK(ended.status == 3);
+  CHECK(contains(ended.errors, "stopped by signal 2 after step"));
+  for (const auto& e : fs::directory_iterator(w.path("state"))) CHECK(!contains(e.path().filename().string(), ".writing"));
+  const auto csv = w.get("losses.csv");
+  const int step = std::stoi(csv.substr(csv.rfind('\n', csv.size() - 2) + 1)) + 1;
+  const auto more = w.run(small + "--ranks 1 --checkpoint state --resume --losses more.csv --steps " + std::to_string(step + 1));
+  CHECK(more.status == 0);
+  CHECK(w.get("more.csv").starts_with("step,loss\n" + std::to_string(step) + ","));
+}
+
+TEST_CASE("processes that Gloo connects train by the same bits as one") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  REQUIRE(w.run(fifty + "--ranks 1 --losses one.csv").status == 0);
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    run_all(w, ranks, "n" + std::to_string(ranks), fifty + "--losses many.csv --trace trace.json");
+    CHECK(w.get("many.csv") == w.get("one.csv"));
+    fs::remove(w.path("many.csv"));
+  }
+  CHECK(nlohmann::json::parse(w.get("trace.json")).at("traceEvents").size() > 4 * 4 * 2);
+}
+
+TEST_CASE("kill -9 of a rank: the others end with the reason within the deadline, and fewer ranks go on from the checkpoint") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  const auto run = small + "--steps 1000000 --checkpoint state --every 2 --keep 3 --deadline 20";
+  auto all = start_ranks(w, 4, "killed", [&](int) { return run; });
+  REQUIRE(appears(w.path("state/step-000004")));
+  all[1].signal(SIGKILL);
+  CHECK(all[1].wait().status == 128 + SIGKILL);
+  for (const int r : {0, 2, 3}) {
+    CAPTURE(r);
+    const auto ended = all[static_cast<std::size_t>(r)].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 3);
+    CHECK(ended.output.empty());
+    CHECK(contains(ended.errors, "hetsched-train: rank " + std::to_string(r)));
+    CHECK(contains(ended.errors, "rank 1"));
+  }
+  // Three ranks go on; so does, from the same checkpoint, one that nothing happens to.
+  fs::copy(w.path("state"), w.path("undisturbed"), fs::copy_options::recursive);
+  int newest = 0;
+  for (const auto& e : fs::directory_iterator(w.path("state")))
+    if (const auto name = e.path().filename().string(); name.starts_with("step-") && name.find('.') == std::string::npos)
+      newest = std::max(newest, std::stoi(name.substr(5)));
+  REQUIRE(newest >= 4);
+  const auto end = " --steps " + std::to_string(newest + 5);
+  run_all(w, 3, "resumed", small + "--checkpoint state --resume --every 2 --losses resumed.csv" + end);
+  REQUIRE(w.run(small + "--checkpoint undisturbed --resume --losses undisturbed.csv" + end).status == 0);
+  CHECK(w.get("resumed.csv").starts_with("step,loss\n" + std::to_string(newest) + ","));
+  CHECK(w.get("resumed.csv") == w.get("undisturbed.csv"));
+  const auto rows = w.get("resumed.csv");
+  CHECK(std::count(rows.begin(), rows.end(), '\n') == 6);
+}
+
+TEST_CASE("a rank that comes with another plan: every rank is told") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  w.put("plan.json", plan_of({{0, 0}, {1, 1}, {2, 3}}));
+  w.put("other.json", plan_of({{0, 0}, {1, 2}, {3, 3}}));
+  auto all = start_ranks(w, 3, "plans", [&](int r) {
+    return small + "--steps 5 --plan " + (r == 2 ? "other.json" : "plan.json") + " --checkpoint state";
+  });
+  for (auto& p : all) {
+    const auto r = p.wait(60);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors, "rank 2 does not train what the others do"));
+    CHECK(contains(r.errors, "stages"));
+  }
+  // The same for other settings.
+  auto seeds =
+      start_ranks(w, 3, "seeds", [&](int r) { return small + "--steps 5 --plan plan.json --seed " + (r == 0 ? "1" : "2"); });
+  for (auto& p : seeds) {
+    const auto r = p.wait(60);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors, "rank 0 does not train what the others do"));
+    CHECK(contains(r.errors, "seed"));
+  }
+  CHECK(!fs::exists(w.path("state")));
+  // A plan for more ranks than there are.
+  auto few = start_ranks(w, 2, "few", [&](int) { return small + "--steps 5 --plan plan.json"; });
+  for (auto& p : few) {
+    const auto r = p.wait(60);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors, "3 ranks"));
+  }
+}
+
+TEST_CASE("stages run on the ranks that they were planned for") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  // Device 2 of ranks 0 to 3 first, then device 0; ranks 1 and 3 have nothing to do.
+  auto file = parse_plan(plan_of({{0, 1}, {2, 3}}, "ranks-0-3"), "plan.json");
+  file.plan.pipelines[0].stages[0].first_device = 2;
+  file.plan.pipelines[0].stages[1].first_device = 0;
+  w.put("plan.json", to_json(file.plan, file.subclusters));
+  auto all = start_ranks(w, 4, "placed", [&](int) { return small + "--steps 2 --plan plan.json --json"; });
+  for (int r = 0; r < 4; ++r) {
+    CAPTURE(r);
+    const auto ended = all[static_cast<std::size_t>(r)].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    CHECK(contains(ended.errors, "no work for it") == (r % 2 == 1));
+    CHECK(ended.output.empty() == (r != 2));  // the first stage's rank speaks
+  }
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever the bytes, the reader of traces either throws input_error or returns a timeline that figures() takes, and that comes
+// back from its writer equal but for what is told by nested times.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include <hetsched/io/chrome_trace.hpp>
+#include <hetsched/io/read_trace.hpp>
+#include <hetsched/schedule/compare_timelines.hpp>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  hetsched::timeline read;
+  try {
+    read = hetsched::parse_trace(text, "input");
+  } catch (const hetsched::input_error&) {
+    return 0;
+  }
+  // Nanoseconds are exact up to here; and a trace of very many ranks takes long to write.
+  const bool exact = std::all_of(read.actions.begin(), read.actions.end(),
+                                 [](const auto& a) { return std::abs(a.start_s) < 4e6 && std::abs(a.end_s) < 4e6; });
+  if (!exact || read.ranks > 1000) return 0;
+  (void)hetsched::figures(read);
+  auto again = hetsched::parse_trace(hetsched::chrome_trace(read), "output");
+  if (again.ranks != read.ranks || again.microbatches != read.microbatches || again.actions.size() != read.actions.size())
+    std::abort();
+  for (std::size_t i = 0; i < read.actions.size(); ++i) {
+    again.actions[i].what.joined = read.actions[i].what.joined;
+    if (again.actions[i] != read.actions[i]) std::abort();
+  }
+  return 0;
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/gloo/gloo_communicator.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/pipeline.hpp>
+
+#include "../runtime/dense.hpp"
+#include "../sanitizer_share.hpp"
+#include "processes.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using tensor = matrix<double>;
+using channel = gloo_communicator<tensor>;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+schedule order_of(const std::string& name, int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  return build_schedule(name,
+                        {.forward_s = std::vector<double>(n, 1),
+                         .backward_s = std::vector<double>(n, 2),
+                         .transfer_s = std::vector<double>(n - 1, 0.1)},
+                        8);
+}
+
+/// Steps without end; says when the first has been done. What ended them, and " | " and what does not belong in such an error.
+std::string endless(const schedule& order, const process_place& place, const gloo_options& options, double deadline_s,
+                    const std::function<void(const std::string&)>& say) {
+  const int stages = order.stages;
+  const task<double> t(1, std::vector<int>(static_cast<std::size_t>(stages), 1), order.microbatches);
+  std::vector<dense_stage<double>> own;
+  for (const auto& c : stages_of_rank(order, place.rank)) own.push_back(t.stage(c.stage));
+  pipeline_executor<tensor, dense_stage<double>, channel> executor(order, own, t.boundaries(), channel(place, options),
+                                                                   {.deadline_s = deadline_s});
+  try {
+    for (int step = 0;; ++step) {
+      executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets), task<double>::loss);
+      if (step == 0) say("first step done");
+    }
+  } catch (const communication_error& e) {
+    std::string text = e.what(), odd;
+    if (e.where.from != place.rank && e.where.to != place.rank) odd += " edge of other ranks";
+    if (e.where.from == e.where.to) odd += " no edge";
+    if (e.microbatch < 0 || e.microbatch >= order.microbatches) odd += " no microbatch";
+    if (e.waiting.stage < 0 || e.waiting.stage >= stages) odd += " no action";
+    if (!contains(text, to_text(e.where))) odd += " edge is not in the text";
+    if (!contains(text, "microbatch " + std::to_string(e.microbatch))) odd += " microbatch is not in the text";
+    return text + " |" + odd;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gloo processes: kill -9 of a rank ends the step everywhere, at once and by name") {
+  random_source random(7);
+  for (int instance = 0; instance < 30 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const int ranks = random.integer(2, 4), victim = random.integer(0, ranks - 1);
+    const std::string name = random.integer(0, 1) == 0 ? "1f1b" : "zb_h1";
+    const double after_s = random.uniform(0, 0.1);
+    CAPTURE(ranks);
+    CAPTURE(victim);
+    CAPTURE(name);
+    const auto order = order_of(name, ranks);
+    const scratch_folder folder;
+    process_group processes(ranks, [&](int rank, const auto& say) {
+      gloo_options options;
+      options.rendezvous = "file:" + folder.path;
+      return endless(order, {.rank = rank, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}, options, 30, say);
+    });
+    for (int r = 0; r < ranks; ++r) REQUIRE(processes.hear(r) == "first step done");
+    std::this_thread::sleep_for(std::chrono::duration<double>(after_s));
+    const double killed_s = steady_now_s();
+    processes.kill(victim);
+    for (int r = 0; r < ranks; ++r) {
+      if (r == victim) continue;
+      CAPTURE(r);
+      const auto last = processes.hear(r);
+      CAPTURE(last);
+      CHECK(last.ends_with(" |"));
+      CHECK(contains(last, "; ended, as rank " + std::to_string(victim) + " was lost: "));
+    }
+    // Far from the deadline: that has not been waited for.
+    CHECK(steady_now_s() - killed_s < 15);
+  }
+}
+
+TEST_CASE("gloo processes: kill -9 while tensors of 32 MiB are on their way") {
+  random_source random(8);
+  for (int instance = 0; instance < 6 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const double after_s = random.uniform(0, 0.2);
+    const scratch_folder folder;
+    process_group processes(3, [&](int rank, const auto& say) {
+      gloo_options options;
+      options.rendezvous = "file:" + folder.path;
+      channel end({.rank = rank, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options);
+      const int next = (rank + 1) % 3, before = (rank + 2) % 3;
+      const int out = end.open({rank, next, payload::activation, 0, rank});
+      const int in = end.open({before, rank, payload::activation, 0, before});
+      std::vector<tensor> tensors(4, tensor(1024, 4096));
+      std::vector<channel::operation> operations(4);
+      say("begins");
+      for (int m = 0;; m += 2) {
+        for (std::size_t k : {0u, 1u}) {
+          const stamp s{.microbatch = m + static_cast<int>(k)};
+          end.post_receive(in, s, tensors[2 + k], operations[2 + k]);
+          end.post_send(out, s, tensors[k], operations[k]);
+        }
+        for (auto& op : operations)
+          while (!end.poll(op)) {
+            const auto result = end.wait(std::chrono::steady_clock::now() + std::chrono::seconds(30), true);
+            if (result == wait_result::deadline) return std::string("deadline");
+            if (result == wait_result::aborted) {
+              end.abort("");
+              return end.failure();
+            }
+          }
+      }
+    });
+    for (int r = 0; r < 3; ++r) REQUIRE(processes.hear(r) == "begins");
+    std::this_thread::sleep_for(std::chrono::duration<double>(after_s));
+    processes.kill(1);
+    for (int r : {0, 2}) {
+      const auto last = processes.hear(r, 25);
+      CAPTURE(last);
+      CHECK(contains(last, "rank 1 was lost"));
+    }
+  }
+}
+
+TEST_CASE("gloo processes: a rank that is stopped ends the step at the deadline") {
+  const auto order = order_of("1f1b", 3);
+  const scratch_folder folder;
+  process_group processes(3, [&](int rank, const auto& say) {
+    gloo_options options;
+    options.rendezvous = "file:" + folder.path;
+    return endless(order, {.rank = rank, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options, 1, say);
+  });
+  for (int r = 0; r < 3; ++r) REQUIRE(processes.hear(r) == "first step done");
+  processes.stop(1);
+  for (int r : {0, 2}) {
+    const auto last = processes.hear(r, 30);
+    CAPTURE(last);
+    CHECK(last.ends_with(" |"));
+    CHECK(contains(last, ", for 1.0"));
+  }
+}
+
+TEST_CASE("gloo processes: a rank with another schedule, and one with another shape") {
+  for (const bool other_shape : {false, true}) {
+    CAPTURE(other_shape);
+    const scratch_folder folder;
+    process_group processes(3, [&](int rank, const auto&) {
+      gloo_options options;
+      options.rendezvous = "file:" + folder.path;
+      auto order = order_of("gpipe", 3);
+      if (rank == 1 && !other_shape)
+        for (auto& l : order.lanes)
+          for (auto& a : l.actions) a.microbatch = 7 - a.microbatch;
+      const task<double> t(1, {1, 1, 1}, 8);
+      auto shapes = t.boundaries();
+      if (rank == 1 && other_shape) shapes[0][0] += 1000;
+      std::vector<dense_stage<double>> own;
+      own.push_back(t.stage(rank));
+      pipeline_executor<tensor, dense_stage<double>, channel> executor(
+          order, own, shapes, channel({.rank = rank, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options),
+          {.deadline_s = 30});
+      executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets), task<double>::loss);
+      return std::string("no error");
+    });
+    for (int r = 0; r < 3; ++r) {
+      CAPTURE(r);
+      const auto last = processes.hear(r, 25);
+      CAPTURE(last);
+      CHECK(contains(last, "activation of stage 0 from rank 0 to rank 1"));
+      if (other_shape)
+        CHECK(contains(last, "or of another shape"));
+      else
+        CHECK(contains(last, "sent is step 0, microbatch 0, activation of stage 0, expected is step 0, microbatch 7"));
+    }
+  }
+}
+
+TEST_CASE("gloo processes: an exception in a layer reaches the other ranks with its text") {
+  const scratch_folder folder;
+  process_group processes(2, [&](int rank, const auto&) {
+    gloo_options options;
+    options.rendezvous = "file:" + folder.path;
+    const auto order = order_of("1f1b", 2);
+    const task<double> t(1, {1, 1}, 8);
+    std::vector<dense_stage<double>> own;
+    own.push_back(t.stage(rank));
+    pipeline_executor<tensor, dense_stage<double>, channel> executor(
+        order, own, t.boundaries(), channel({.rank = rank, .ranks = 2, .launcher = {}, .master = {}, .run = {}}, options),
+        {.deadline_s = 30});
+    int calls = 0;
+    executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets),
+                  [&](const tensor& output, const tensor& target) {
+                    if (++calls == 3) throw std::runtime_error("no more");
+                    return task<double>::loss(output, target);
+                  });
+    return std::string("no error");
+  });
+  CHECK(processes.hear(1, 25) == "threw: no more");
+  const auto told = processes.hear(0, 25);
+  CAPTURE(told);
+  CHECK(contains(told, "ended, as rank 1, step 0: "));
+  CHECK(contains(told, " failed: no more"));
+}

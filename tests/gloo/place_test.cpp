@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/gloo/process_place.hpp>
+#include <hetsched/gloo/rendezvous.hpp>
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+using namespace hetsched;
+
+namespace {
+
+process_place place(const std::map<std::string, std::string>& environment) {
+  return place_from([&](const char* name) -> const char* {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string problem(const std::map<std::string, std::string>& environment) {
+  try {
+    (void)place(environment);
+  } catch (const input_error& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("a process finds its place") {
+  CHECK(place({}).ranks == 1);
+  CHECK(place({}).launcher.empty());
+
+  const auto torch = place({{"RANK", "5"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"MASTER_ADDR", "alpha"},
+                            {"MASTER_PORT", "29500"},
+                            {"TORCHELASTIC_RUN_ID", "job"},
+                            {"TORCHELASTIC_RESTART_COUNT", "2"},
+                            {"SLURM_PROCID", "0"},
+                            {"SLURM_NTASKS", "2"}});
+  CHECK(torch.launcher == "torchrun");
+  CHECK(torch.rank == 5);
+  CHECK(torch.ranks == 8);
+  CHECK(torch.local_rank == 1);
+  CHECK(torch.master == "alpha");
+  CHECK(torch.run == "job.29500.2");
+
+  const auto open_mpi = place({{"OMPI_COMM_WORLD_RANK", "3"},
+                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                               {"PMIX_NAMESPACE", "7@1"}});
+  CHECK(open_mpi.launcher == "mpirun");
+  CHECK(open_mpi.rank == 3);
+  CHECK(open_mpi.local_rank == 0);
+  CHECK(open_mpi.run == "7@1");
+
+  const auto pmi = place({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  CHECK(pmi.launcher == "pmi");
+  CHECK(pmi.local_rank == 1);
+
+  const auto slurm = place({{"SLURM_PROCID", "2"},
+                            {"SLURM_NTASKS", "3"},
+                            {"SLURM_LOCALID", "0"},
+                            {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
+                            {"SLURM_JOB_ID", "17"},
+                            {"SLURM_STEP_ID", "4"}});
+  CHECK(slurm.launcher == "slurm");
+  CHECK(slurm.rank == 2);
+  CHECK(slurm.master == "10.0.0.1");
+  CHECK(slurm.run == "17.4");
+  // The shell of an allocation is no rank of it.
+  CHECK(place({{"SLURM_NTASKS", "3"}}).ranks == 1);
+}
+
+TEST_CASE("environments that are half set or make no sense") {
+  CHECK(problem({{"RANK", "0"}}) == "RANK is set, but WORLD_SIZE is not: they come together from torchrun");
+  CHECK(problem({{"PMI_SIZE", "2"}}) == "PMI_SIZE is set, but PMI_RANK is not: they come together from pmi");
+  CHECK(problem({{"SLURM_PROCID", "0"}}) == "SLURM_PROCID is set, but SLURM_NTASKS is not: they come together from slurm");
+  CHECK(problem({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}) ==
+        "OMPI_COMM_WORLD_RANK is \"x\", which is no count");
+  CHECK(problem({{"RANK", "1 "}, {"WORLD_SIZE", "2"}}) == "RANK is \"1 \", which is no count");
+  CHECK(problem({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}) == "RANK is \"-1\", which is no count");
+  CHECK(problem({{"RANK", "99999999999"}, {"WORLD_SIZE", "2"}}) == "RANK is \"99999999999\", which is no count");
+  CHECK(problem({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) == "RANK is 2 with WORLD_SIZE 2");
+  CHECK(problem({{"RANK", "0"}, {"WORLD_SIZE", "0"}}) == "RANK is 0 with WORLD_SIZE 0");
+  CHECK(problem({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "one"}}) == "LOCAL_RANK is \"one\", which is no count");
+}
+
+TEST_CASE("places of a rendezvous") {
+  using detail::parse_store;
+  CHECK(parse_store("file:/a/b").path_or_host == "/a/b");
+  CHECK(parse_store("file:///a/b").path_or_host == "/a/b");
+  CHECK(parse_store("file:b").path_or_host == "b");
+  CHECK_FALSE(parse_store("file:b").redis);
+  CHECK(parse_store("redis://host").port == 6379);
+  CHECK(parse_store("redis://host:7").port == 7);
+  CHECK(parse_store("redis://host:7").path_or_host == "host");
+  for (const auto* bad :
+       {"", "file:", "/a/b", "redis://", "redis://:7", "redis://h:", "redis://h:x", "redis://h:0", "redis://h:65536"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS((void)parse_store(bad), input_error);
+  }
+  // Nobody listens at port 1.
+  CHECK_THROWS_AS((void)open_gloo_store("redis://127.0.0.1:1"), error);
+}
