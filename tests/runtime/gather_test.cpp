@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/runtime/shaped_communicator.hpp>
 #include <hetsched/runtime/thread_communicator.hpp>
 
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <thread>
@@ -17,10 +17,7 @@ using namespace hetsched::test;
 
 namespace {
 using channel = thread_communicator<matrix<float>>;
-deadline_time in(double seconds) {
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
+deadline_time in(double seconds) { return deadline_in(seconds); }
 }  // namespace
 
 TEST_CASE("[threads] gather: everybody has everybody's numbers, round after round") {
@@ -61,8 +58,26 @@ TEST_CASE("[threads] gather: a round that one rank has finished all finish, also
   }
 }
 
+TEST_CASE("[threads] gather: nor does a slow link lose a round that is complete") {
+  using shaped = shaped_communicator<channel>;
+  auto inner = channel::connect(2);
+  const auto link_of = [](int from, int) { return hetsched::link{.latency_s = from == 0 ? 0.2 : 0, .bandwidth = 1e9}; };
+  std::vector<shaped> ends;
+  for (auto& end : inner) ends.emplace_back(end, link_of);
+  std::vector<wait_result> first(2);
+  rethrow_first(on_ranks(2, [&](int r) {
+    const auto k = static_cast<std::size_t>(r);
+    std::vector<std::vector<double>> all;
+    first[k] = ends[k].gather({}, all, in(60));
+    if (r == 0) ends[k].abort("at once");
+  }));
+  CHECK(first == std::vector<wait_result>(2, wait_result::progress));
+}
+
 TEST_CASE("[threads] gather: ends at the deadline where a rank does not come") {
   auto ends = channel::connect(2);
   std::vector<std::vector<double>> all;
   CHECK(ends[0].gather({}, all, in(0.05)) == wait_result::deadline);
+  // Nor has the late one a round that the other has given up.
+  CHECK(ends[1].gather({}, all, in(0.05)) == wait_result::deadline);
 }

@@ -36,9 +36,7 @@ class gloo_communicator {
   gloo_communicator(const process_place& place, const gloo_options& options)
       : engine_(std::make_shared<detail::channel_engine>(detail::connect_mesh(place, options))) {
     std::vector<std::vector<double>> all;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                              std::chrono::duration<double>(options.connect_deadline_s));
-    if (engine_->gather({}, all, until) != wait_result::progress)
+    if (engine_->gather({}, all, deadline_in(options.connect_deadline_s)) != wait_result::progress)
       throw error("rank " + std::to_string(place.rank) + ": not all ranks have been connected: " + engine_->failure());
     detail::forget_addresses(engine_->mesh());
   }

@@ -77,6 +77,12 @@ using deadline_time = std::chrono::steady_clock::time_point;
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// So many seconds from now; "never" is some decades.
+[[nodiscard]] inline deadline_time deadline_in(double seconds) {
+  const std::chrono::duration<double> bounded(seconds > 0 ? seconds < 1e9 ? seconds : 1e9 : 0);
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<deadline_time::duration>(bounded);
+}
+
 enum class wait_result : std::uint8_t { progress, deadline, aborted };
 
 /// One rank's end of all its channels.

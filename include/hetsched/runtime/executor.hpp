@@ -35,7 +35,7 @@ struct loss_value {
 };
 
 struct executor_options {
-  double deadline_s = 30;  ///< of a step, for what other ranks have to do
+  double deadline_s = 30;  ///< how long a rank waits for others without progress
   /// Buffered: receives are posted early, sends hold up nobody. Rendezvous, to try a schedule: receives are posted when their
   /// turn comes, and a lane goes on when its send has been received; transfers by way of the host stay buffered there.
   channels semantics = channels::buffered;
@@ -81,7 +81,7 @@ class pipeline_executor {
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
-        program_(compile(order, boundaries, comm.rank(), options)),
+        program_(compile(order, boundaries, comm.rank(), comm.ranks(), options)),
         edges_(program_.edges, boundaries, std::move(comm), std::move(stager)) {
     if (stages.size() != program_.copies.size())
       throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +
@@ -171,12 +171,15 @@ class pipeline_executor {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
 
-  static detail::rank_program compile(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank,
+  static detail::rank_program compile(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank, int ranks,
                                       const executor_options& options) {
     if (boundaries.size() + 1 != static_cast<std::size_t>(std::max(order.stages, 1)))
       throw input_error("boundaries needs one shape per boundary (stages - 1)");
     const auto runnable = detail::runnable(order, options.semantics);
     const int first = options.first_rank;
+    if (first < 0 || first + order.ranks > ranks)
+      throw input_error("ranks " + std::to_string(first) + " to " + std::to_string(first + order.ranks - 1) +
+                        " of a communicator of " + std::to_string(ranks));
     if (rank < first || rank >= first + order.ranks)
       throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the schedule's " +
                         std::to_string(order.ranks) + ", the first of which is " + std::to_string(first));
@@ -211,11 +214,8 @@ class pipeline_executor {
 
   template <class Loss>
   void run(const Loss& loss) {
-    const auto after = [](double seconds) {
-      return std::chrono::steady_clock::now() +
-             std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-    };
-    const auto until = after(options_.deadline_s);
+    auto until = deadline_in(options_.deadline_s);
+    bool fresh = false;  // there was progress since then
     std::fill(done_.begin(), done_.end(), char{0});
     std::fill(begun_.begin(), begun_.end(), char{0});
     std::fill(losses_.begin(), losses_.end(), 0.0);
@@ -229,18 +229,21 @@ class pipeline_executor {
       if (early(static_cast<int>(e))) edges_.post_receives(e);
     while (true) {
       bool moved = false, left = false;
-      short_of_room_ = false;
+      lacks_room_ = program_.ops.size();
       for (std::size_t l = 0; l < front_.size(); ++l) {
         if (front_[l] == program_.lanes[l].second) continue;
         moved = advance(l, loss) || moved;
         left = left || front_[l] < program_.lanes[l].second;
       }
+      fresh = fresh || moved;
       if (moved) continue;
       if (!left && all_sent()) break;
+      if (std::exchange(fresh, false)) until = deadline_in(options_.deadline_s);
       // Nobody tells when copies end, so they are asked.
       constexpr double copy_poll_s = 50e-6;
-      const auto next = edges_.copying() ? std::min(until, after(copy_poll_s)) : until;
-      const auto result = edges_.comm().wait(next, !left || options_.semantics == channels::rendezvous || short_of_room_);
+      const auto next = edges_.copying() ? std::min(until, deadline_in(copy_poll_s)) : until;
+      const bool for_sends = !left || options_.semantics == channels::rendezvous || lacks_room_ < program_.ops.size();
+      const auto result = edges_.comm().wait(next, for_sends);
       if (result == wait_result::deadline && next < until) continue;
       if (result != wait_result::progress) give_up(result);
     }
@@ -279,7 +282,10 @@ class pipeline_executor {
         moved = true;
       }
       for (std::size_t k = first; k < last; ++k)
-        if (!done_[k] && !ended(k)) return moved;
+        if (!done_[k]) {
+          if (!ended(k)) return moved;
+          moved = true;
+        }
       front_[l] = last;
       moved = true;
       // What it made leaves before the next computation begins.
@@ -297,7 +303,7 @@ class pipeline_executor {
       std::size_t tensors = 1;  // of this event, up to this op, over its edge
       for (std::size_t i = first; i < k; ++i) tensors += program_.ops[i].out == op.out;
       if (edges_.has_room(op.out, tensors)) continue;
-      short_of_room_ = true;
+      lacks_room_ = k;
       return false;
     }
     return true;
@@ -413,7 +419,7 @@ class pipeline_executor {
     action what;
     int microbatch = no_microbatch;
     std::string waiting = "a sum of gradients is not received";
-    if (stuck < program_.ops.size() && !short_of_room_) {
+    if (stuck < program_.ops.size() && lacks_room_ == program_.ops.size()) {
       const std::size_t end = program_.ops[stuck].event_end;
       std::size_t cause = stuck;
       if (begun_[stuck])
@@ -435,12 +441,18 @@ class pipeline_executor {
         where = exchanges_[at(copies_[at(op.copy)].exchange)].from();
       else if (edge_of(op) >= 0)
         where = program_.edges[at(edge_of(op))].where;
-      waiting = to_text(what) + " waits for the " + to_text(where);
+      const bool local = edge_of(op) < 0 && op.what.kind != action_kind::reduce_gradients;
+      waiting = to_text(what) + " waits for " + (local ? to_text(op.what) : "the " + to_text(where));
     } else if (const auto [e, op] = edges_.first_unsent(); e >= 0) {
       where = program_.edges[at(e)].where;
       what = program_.ops[op].what;
       microbatch = what.microbatch;
       waiting = to_text(what) + " is not received: " + to_text(where);
+    } else if (lacks_room_ < program_.ops.size()) {
+      what = program_.ops[lacks_room_].what;
+      where = program_.edges[at(program_.ops[lacks_room_].out)].where;
+      microbatch = what.microbatch;
+      waiting = to_text(what) + " finds no room for the " + to_text(where);
     }
     if (microbatch != no_microbatch) waiting += ", microbatch " + std::to_string(microbatch);
     const auto here = "rank " + std::to_string(rank()) + ", step " + std::to_string(step_) + ": ";
@@ -463,7 +475,7 @@ class pipeline_executor {
   timeline measured_;
   std::span<const Tensor> callers_inputs_;
   std::size_t now_ = 0;         ///< op under way
-  bool short_of_room_ = false;  ///< a computation waits for a tensor to leave before it
+  std::size_t lacks_room_ = 0;  ///< computation that waits for a tensor to leave before it; the number of ops: none
 };
 
 }  // namespace hetsched

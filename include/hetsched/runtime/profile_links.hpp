@@ -62,10 +62,7 @@ template <pipeline_tensor Tensor, communicator<Tensor> Communicator>
 [[nodiscard]] std::vector<link_sample> profile_link(Communicator& comm, int a, int b, int call,
                                                     const link_options& options = {}) {
   using traits = tensor_traits<Tensor>;
-  const auto until = [&] {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(options.deadline_s));
-  };
+  const auto until = [&] { return deadline_in(options.deadline_s); };
   const edge there{.from = a, .to = b, .what = payload::activation, .replica = 0, .stage = call};
   const edge back{.from = b, .to = a, .what = payload::activation, .replica = 0, .stage = call};
   const auto fail = [&](wait_result why, const edge& where) {

@@ -165,9 +165,10 @@ class rank_edges {
     return true;
   }
   /// The edge and the op of the first send that has not ended; -1: none.
-  [[nodiscard]] std::pair<int, std::size_t> first_unsent() const {
+  [[nodiscard]] std::pair<int, std::size_t> first_unsent() {
     for (std::size_t e = 0; e < states_.size(); ++e)
-      if (const auto& s = states_[e]; s.sends() && s.ended < s.posted) return {static_cast<int>(e), s.started[s.ended].second};
+      if (auto& s = states_[e]; s.sends() && (reclaim(s), s.ended < s.posted))
+        return {static_cast<int>(e), s.started[s.ended].second};
     return {-1, 0};
   }
 

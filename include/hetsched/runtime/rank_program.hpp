@@ -183,6 +183,12 @@ class rank_compiler {
     for (std::size_t l = 0; l < order_.lanes.size(); ++l)
       for (std::size_t k = 0; k < order_.lanes[l].actions.size() && order_.lanes[l].rank == rank_; ++k)
         number[at(index.lane_first[l]) + k] = ops++;
+    const auto action_of = [&](int n) {
+      const auto l = static_cast<std::size_t>(std::upper_bound(index.lane_first.begin(), index.lane_first.end(), n) -
+                                              index.lane_first.begin()) -
+                     1;
+      return order_.lanes[l].actions[at(n - index.lane_first[l])];
+    };
     for (const auto& l : order_.lanes) {
       if (l.rank != rank_) continue;
       const std::size_t first = program_.ops.size();
@@ -195,11 +201,13 @@ class rank_compiler {
         const auto need = [&](int n) {
           if (n >= 0 && number[at(n)] >= 0) program_.needs.push_back(at(number[at(n)]));
         };
-        for_each_need(order_, index, a, need);
+        if (!is_parameter(a.kind) || a.kind == action_kind::reduce_gradients) for_each_need(order_, index, a, need);
         if (a.kind == action_kind::reduce_gradients && order_.replicas == 2 && order_.rank(1 - a.replica, a.stage) == rank_) {
           action other = a;  // both copies here: the first reduction does it for both
           other.replica = static_cast<std::int16_t>(1 - a.replica);
-          for_each_need(order_, index, other, need);
+          for_each_need(order_, index, other, [&](int n) {
+            if (n >= 0 && is_compute(action_of(n).kind)) need(n);
+          });
         }
         program_.ops.push_back(op);
       }
@@ -353,14 +361,18 @@ class rank_compiler {
   /// A tensor that is not received holds up the backward of its microbatch, so there are no more of them than are in flight at
   /// the end of the boundary that comes first; within a rank, no more than its order makes before it takes them.
   void count_leaving() {
-    std::vector<int> now(program_.edges.size(), 0);
+    std::vector<int> now(program_.edges.size(), 0), taken;
     for (auto& e : program_.edges)
       if (e.where.from == rank_ && e.where.to != rank_)
         e.leaving = most_in_flight(e.where.replica, e.where.stage - (e.where.what == payload::gradient ? 1 : 0));
     for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
       const auto& op = program_.ops[k];
+      if (!op.what.joined) {
+        for (const int e : taken) --now[at(e)];
+        taken.clear();
+      }
       if (!is_compute(op.what.kind)) continue;
-      if (op.in >= 0) --now[at(op.in)];
+      if (op.in >= 0) taken.push_back(op.in);
       if (op.out < 0) continue;
       auto& e = program_.edges[at(op.out)];
       ++now[at(op.out)];

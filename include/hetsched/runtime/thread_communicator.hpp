@@ -98,7 +98,10 @@ class thread_communicator {
       m.changed.notify_all();
     }
     // A round that is complete is so for all, whatever happens next.
-    if (const auto r = wait_for([&] { return m.leaving > 0; }); r != wait_result::progress) return r;
+    if (const auto r = wait_for([&] { return m.leaving > 0; }); r != wait_result::progress) {
+      --m.arrived;  // who has given up must not complete the round of others
+      return r;
+    }
     all = m.brought;
     if (--m.leaving == 0) m.changed.notify_all();
     return wait_result::progress;

@@ -38,8 +38,10 @@ namespace hetsched {
 enum class nonfinite : std::uint8_t { skip, fail };
 
 struct trainer_options {
-  double deadline_s = 30;  ///< of each part of a step: the schedule, the exchange of gradients, the agreement to commit
-  double clip_norm = 0;    ///< gradients are scaled down to this norm over all parameters; 0: they are not
+  /// How long a rank waits without progress: in the schedule, in the exchange of gradients, in the agreement to commit. Ranks of
+  /// pipelines that end their schedules first wait for the others in the exchange, and this has to be enough for it.
+  double deadline_s = 30;
+  double clip_norm = 0;                  ///< gradients are scaled down to this norm over all parameters; 0: they are not
   std::vector<parameter_tie> ties = {};  ///< they must begin with the same values
   std::int64_t first_step = 0;           ///< how many steps were committed before
   nonfinite on_nonfinite = nonfinite::skip;
@@ -92,9 +94,9 @@ class pipeline_trainer {
   /// loss_value<Tensor>, a mean over the microbatch's samples. Parameters change only when all ranks have told that their
   /// gradients are whole: a step that throws leaves parameters and optimizer as they were after the last committed one, and the
   /// communicator cannot be used again. Where a process is killed or cut off in the moment of agreement, others may be one step
-  /// apart: committed_step() tells. Throws what pipeline_executor::step does, communication_error, and input_error for what is
-  /// not finite (if asked for) or for optimizers that were set differently. Allocates nothing after the first step, if layers,
-  /// loss and optimizer do not.
+  /// apart: committed_step() tells. An optimizer that throws leaves parameters half updated. Throws what pipeline_executor::step
+  /// does, communication_error, and input_error for what is not finite (if asked for) or for optimizers that were set
+  /// differently. Allocates nothing after the first step, if layers, loss, optimizer and communicator do not.
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
@@ -107,7 +109,7 @@ class pipeline_trainer {
         for (auto& p : parameters_) detail::scale(*p.gradient, scale);
       report = agree();
     });
-    if (report.updated) update(report.gradient_norm);
+    if (report.updated) guarded("", [&] { update(report.gradient_norm); });
     ++step_;
     return report;
   }
@@ -187,10 +189,7 @@ class pipeline_trainer {
   };
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] deadline_time deadline() const {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(options_.deadline_s));
-  }
+  [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
   [[nodiscard]] std::string here(const std::string& when) const {
     return "rank " + std::to_string(comm_.rank()) + ", " + (when.empty() ? "step " + std::to_string(step_) : when);
   }

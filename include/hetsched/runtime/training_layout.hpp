@@ -66,6 +66,8 @@ inline void validate(const training_layout& t) {
     if (one.stages.size() != stages)
       throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
                         std::to_string(stages));
+    for (const int r : one.order.rank_of)
+      if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
     int next = 0;
     for (const auto& range : one.stages) {
       if (range.first != next)
