@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ int run(CLI::App& app, int argc, char** argv, Body body) {
     return complain((std::string(wrong.what()) + " (see --help)").c_str(), bad_input);
   } catch (const hetsched::input_error& wrong) {
     return complain(wrong.what(), bad_input);
+  } catch (const std::bad_alloc&) {
+    return complain("not enough memory", fault);
   } catch (const std::exception& failure) {
     return complain(failure.what(), fault);
   }
@@ -98,7 +101,8 @@ class progress_line {
     drawn_ = true;
     if (terminal_) {
       const int filled = static_cast<int>(30 * share);
-      const std::string bar = std::string(static_cast<std::size_t>(filled), '#') + std::string(static_cast<std::size_t>(30 - filled), '.');
+      const std::string bar =
+          std::string(static_cast<std::size_t>(filled), '#') + std::string(static_cast<std::size_t>(30 - filled), '.');
       std::fprintf(stderr, "\r\033[K[%s] %s", bar.c_str(), text.c_str());
     } else {
       std::fprintf(stderr, "%s\n", text.c_str());

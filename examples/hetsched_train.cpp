@@ -2,10 +2,10 @@
 // hetsched-train: trains a small GPT as a plan says, on threads or on processes that Gloo connects.
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,16 +21,6 @@
 namespace {
 
 using namespace hetsched;
-
-extern "C" void ask_to_stop(int signal) { train::stop_signal = signal; }
-
-/// The first SIGINT or SIGTERM ends the training after the step under way, the second one at once.
-void listen_to_signals() {
-  struct sigaction how = {};
-  how.sa_handler = ask_to_stop;
-  how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &how, nullptr);
-}
 
 std::string losses_csv(const train::job::result& r) {
   std::string text = "step,loss\n";
@@ -50,8 +40,7 @@ std::string report_page(const train::job& j) {
   report page;
   page.title = "Measured training step";
   page.summary = "Step " + std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
-                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " +
-                 (j.given.schedule.empty() ? p.schedule : j.given.schedule) + ".";
+                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " + p.schedule + ".";
   double measured_s = 0;
   for (const auto& t : r.measured)
     for (const auto& a : t.actions) measured_s = std::max(measured_s, a.end_s);
@@ -59,8 +48,13 @@ std::string report_page(const train::job& j) {
                   {"predicted", format_seconds(p.predicted.iteration_s), "by the plan"},
                   {"loss", format_number(r.losses.back()), "mean over the step's microbatches"},
                   {"throughput", format_number(tokens_per_s(j)), "tokens per second, over all steps"}};
-  for (std::size_t i = 0; i < p.pipelines.size(); ++i)
-    page.sections.push_back(plan_section(p.pipelines[i], r.plan.subclusters, r.measured[i], p.predicted.period_s));
+  for (std::size_t i = 0; i < p.pipelines.size(); ++i) {
+    auto section = plan_section(p.pipelines[i], r.plan.subclusters, r.measured[i], p.predicted.period_s);
+    section.heading = p.pipelines.size() > 1 ? "Pipeline " + std::to_string(i) + ": stages as planned, measured timeline"
+                                             : "Stages as planned, measured timeline";
+    section.picture.span_s = measured_s;  // pictures of several pipelines compare
+    page.sections.push_back(std::move(section));
+  }
   return to_html(page);
 }
 
@@ -74,7 +68,7 @@ std::string json_text(const train::job& j) {
       {"seconds", r.seconds},
       {"tokens_per_s", tokens_per_s(j)},
       {"ranks", r.layout.ranks()},
-      {"schedule", j.given.schedule.empty() ? r.plan.plan.schedule : j.given.schedule}};
+      {"schedule", r.plan.plan.schedule}};
   auto& pipelines = out["pipelines"] = nlohmann::ordered_json::array();
   for (const auto& line : r.layout.pipelines) {
     auto stages = nlohmann::ordered_json::array();
@@ -126,6 +120,12 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
   return file;
 }
 
+/// Whether ranks are different ones, below `count`.
+bool are_there(std::vector<int> ranks, int count) {
+  std::sort(ranks.begin(), ranks.end());
+  return std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end() && ranks.back() < count;
+}
+
 int train_command(const train::arguments& given) {
   command::outputs files;
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan}) files.expect(path);
@@ -156,18 +156,27 @@ int train_command(const train::arguments& given) {
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
     const auto ranks = train::planned_ranks(j.plan->plan, j.plan->subclusters);
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    const bool fits = wanted == j.place.ranks || (given.place.transport == "gloo" && !ranks.empty() && wanted < j.place.ranks);
+    const bool named = given.place.transport == "gloo" && !ranks.empty();
+    const bool fits = named ? are_there(ranks, j.place.ranks) : wanted == j.place.ranks;
+    const std::string elsewhere = ": its stages are on ranks that are not there, or on one rank twice";
     if (!fits && given.checkpoint.resume) {
       if (j.place.rank == 0)
-        train::say(given.plan + " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks) +
-                   ": plans anew");
-      j.given.microbatches = j.plan->plan.microbatches;
-      j.given.microbatch_size = j.plan->plan.pipelines.front().microbatch_size;
+        train::say(
+            given.plan +
+            (named ? elsewhere : " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks)) +
+            ": plans anew");
+      // The same samples per step, in microbatches that all of the plan's can be cut into.
+      int size = 0;
+      for (const auto& line : j.plan->plan.pipelines) size = std::gcd(size, line.microbatch_size);
+      j.given.microbatches = train::samples_per_step(j.plan->plan) / size;
+      j.given.microbatch_size = size;
       j.plan.reset();
+    } else if (!fits && named) {
+      throw input_error(given.plan + elsewhere);
     } else if (!fits && given.place.transport == "threads") {
       throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
                         std::to_string(wanted));
-    } else if (fits && !ranks.empty() && given.place.transport == "gloo") {
+    } else if (named) {
       // The launcher's rank r works on the stage that was planned for rank r.
       const auto stage = std::find(ranks.begin(), ranks.end(), j.place.rank);
       if (stage == ranks.end()) {
@@ -178,15 +187,17 @@ int train_command(const train::arguments& given) {
       j.place.ranks = wanted;
     }
   }
-  if (!given.checkpoint.folder.empty() && !given.checkpoint.resume && j.place.rank == 0) {
-    std::error_code ignored;
-    if (std::filesystem::exists(given.checkpoint.folder, ignored))
-      for (const auto& f : hetsched::detail::list_steps(given.checkpoint.folder))
-        if (f.suffix.empty())
-          throw input_error(given.checkpoint.folder + " holds " + f.name +
-                            ": --resume goes on from it, another folder begins anew");
+  if (!given.checkpoint.folder.empty() && j.place.rank == 0) {
+    const auto& folder = given.checkpoint.folder;
+    std::error_code wrong;
+    std::filesystem::create_directories(folder, wrong);
+    if (wrong) throw input_error(folder + ": cannot be made: " + wrong.message());
+    check_writable(folder + "/step");
+    if (!given.checkpoint.resume)
+      for (const auto& f : hetsched::detail::list_steps(folder))
+        if (f.suffix.empty() || f.suffix == hetsched::detail::replaced_suffix)
+          throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
   }
-  listen_to_signals();
   const int rank = j.place.rank;
   try {
     if (given.place.transport == "threads") train::train_on_threads(j);
@@ -207,13 +218,11 @@ int train_command(const train::arguments& given) {
     }
     files.write();
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
-    if (told.stopped_by != 0) {
+    if (told.stopped_by != 0)
       train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
                  std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
-      return command::fault;
-    }
   }
-  return command::done;
+  return told.stopped_by != 0 ? command::fault : command::done;
 }
 
 }  // namespace

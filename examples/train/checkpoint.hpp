@@ -81,7 +81,7 @@ void save(Trainer& trainer, Communicator& comm, const checkpoint_arguments& give
   (void)gather(comm, {}, deadline_s, "writing a checkpoint");
   if (comm.rank() == 0) {
     hetsched::commit_checkpoint(given.folder, step, comm.ranks(), notes);
-    hetsched::prune_checkpoints(given.folder, given.keep);
+    hetsched::prune_checkpoints(given.folder, given.keep, step);
   }
   (void)gather(comm, {}, deadline_s, "committing a checkpoint");
 }

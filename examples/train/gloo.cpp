@@ -4,7 +4,7 @@
 
 void train::train_on_gloo(job& j) {
   if (j.given.model.precision == "fp64")
-    on_gloo<gpt::tensor<double>>(j.given.place, j.place, [&](auto& comm) { train_rank<double>(j, comm); });
+    on_gloo<gpt::tensor<double>>(j.given.place, j.place, [&](auto& comm) { j.told = train_rank<double>(j, comm); });
   else
-    on_gloo<gpt::tensor<float>>(j.given.place, j.place, [&](auto& comm) { train_rank<float>(j, comm); });
+    on_gloo<gpt::tensor<float>>(j.given.place, j.place, [&](auto& comm) { j.told = train_rank<float>(j, comm); });
 }

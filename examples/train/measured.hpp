@@ -57,7 +57,7 @@ template <class Communicator>
                                                                double deadline_s) {
   std::vector<hetsched::clock_offset> offsets(static_cast<std::size_t>(comm.ranks()));
   if (!one_clock) {
-    offsets = hetsched::clock_offsets(comm, seconds_from_now(deadline_s));
+    offsets = hetsched::clock_offsets(comm, hetsched::deadline_in(deadline_s));
     offsets.resize(static_cast<std::size_t>(comm.ranks()));
   }
   const auto all = gather(comm, to_numbers(mine), deadline_s, "timelines");

@@ -44,7 +44,9 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
   choice("--precision", given.precision, "of all numbers", {"fp32", "fp64"});
   app.add_flag("--tied,!--untied", given.tied, "the head uses the embedding's table (default), or one of its own");
   app.add_flag("--bias,!--no-bias", given.bias, "linear layers in blocks have biases (default), or none");
-  app.add_option("--seed", given.seed, "of first weights and batches")->capture_default_str();
+  app.add_option("--seed", given.seed, "of first weights and batches")
+      ->check([](const std::string& text) { return std::string(text.starts_with('-') ? "expected no negative number" : ""); })
+      ->capture_default_str();
 }
 
 /// Throws input_error for sizes that make no sense, and for files that ask for more than this example has.

@@ -49,11 +49,6 @@ class known_to_all : public hetsched::input_error {
   using input_error::input_error;
 };
 
-[[nodiscard]] inline hetsched::deadline_time seconds_from_now(double seconds) {
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 #ifdef HETSCHED_WITH_GLOO
 inline constexpr bool with_gloo = true;
 #else
@@ -105,7 +100,7 @@ template <class Communicator>
 [[nodiscard]] std::vector<std::vector<double>> gather(Communicator& comm, const std::vector<double>& mine, double deadline_s,
                                                       const std::string& what) {
   std::vector<std::vector<double>> all;
-  const auto result = comm.gather(mine, all, seconds_from_now(deadline_s));
+  const auto result = comm.gather(mine, all, hetsched::deadline_in(deadline_s));
   if (result == hetsched::wait_result::progress) return all;
   const auto here = "rank " + std::to_string(comm.rank()) + ", " + what + ": ";
   const hetsched::edge nowhere{.from = -1, .to = comm.rank()};

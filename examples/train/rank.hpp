@@ -97,9 +97,9 @@ hetsched::plan_file make_plan(const job& j, Communicator& comm) {
   return *std::move(found);
 }
 
-/// One rank of the training.
+/// One rank of the training. What rank 0 returns is whole, of others it is as far as they know it.
 template <class Real, class Communicator>
-void train_rank(job& j, Communicator& comm) {
+[[nodiscard]] job::result train_rank(const job& j, Communicator& comm) {
   using namespace hetsched;
   using tensor = gpt::tensor<Real>;
   const auto& given = j.given;
@@ -141,6 +141,7 @@ void train_rank(job& j, Communicator& comm) {
   command::progress_line progress;
   const auto start = std::chrono::steady_clock::now();
   std::vector<tensor> inputs, targets;
+  listen_to_signals();
   while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
     const auto step = trainer.committed_step();
     inputs.clear();
@@ -168,10 +169,17 @@ void train_rank(job& j, Communicator& comm) {
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!given.trace.empty() || !given.report.empty())
     result.measured = gather_timelines(comm, layout, trainer.measured(), given.place.transport == "threads", deadline_s);
-  if (!speaks) return;
   result.plan = plan;
+  if (!given.schedule.empty()) {
+    result.plan.plan.schedule = given.schedule;
+    for (std::size_t p = 0; p < layout.pipelines.size(); ++p) {
+      auto& stages = result.plan.plan.pipelines[p].stages;
+      const auto counts = warmup_counts(layout.pipelines[p].order);
+      for (std::size_t i = 0; i < stages.size(); ++i) stages[i].warmup = counts[i];
+    }
+  }
   result.layout = layout;
-  j.told = std::move(result);
+  return result;
 }
 
 }  // namespace train

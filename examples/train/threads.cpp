@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include <train/rank.hpp>
 #include <train/threads.hpp>
 
+namespace {
+
+template <class Real>
+void train_as(train::job& j) {
+  train::job::result told;
+  train::on_threads<gpt::tensor<Real>>(j.place.ranks, [&](auto& comm) {
+    auto result = train::train_rank<Real>(j, comm);
+    if (comm.rank() == 0) told = std::move(result);
+  });
+  j.told = std::move(told);
+}
+
+}  // namespace
+
 void train::train_on_threads(job& j) {
-  const int ranks = j.place.ranks;
   if (j.given.model.precision == "fp64")
-    on_threads<gpt::tensor<double>>(ranks, [&](auto& comm) { train_rank<double>(j, comm); });
+    train_as<double>(j);
   else
-    on_threads<gpt::tensor<float>>(ranks, [&](auto& comm) { train_rank<float>(j, comm); });
+    train_as<float>(j);
 }

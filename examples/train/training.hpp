@@ -32,7 +32,7 @@ struct arguments {
   bool json = false;
 };
 
-/// What all ranks do, and what rank 0 has to tell in the end.
+/// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.
 struct job {
   arguments given;
   gpt::config config;
@@ -62,7 +62,22 @@ class no_plan : public hetsched::error {
 /// Set by a signal handler: all ranks stop after the step under way.
 inline volatile std::sig_atomic_t stop_signal = 0;
 
-/// Trains on all ranks of this process; rank 0 fills `told`.
+extern "C" inline void ask_to_stop(int signal) { stop_signal = signal; }
+
+/// From now on, the first SIGINT or SIGTERM ends the training after the step under way, the second one at once. Any thread may
+/// call it, again too.
+inline void listen_to_signals() {
+  static const bool once = [] {
+    struct sigaction how = {};
+    how.sa_handler = ask_to_stop;
+    how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &how, nullptr);
+    return true;
+  }();
+  (void)once;
+}
+
+/// Trains on all ranks of this process, and fills `told`.
 void train_on_threads(job& j);
 void train_on_gloo(job& j);
 

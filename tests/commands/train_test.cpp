@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -114,6 +116,12 @@ TEST_CASE("training writes a plan that it runs again, a trace, a report") {
   REQUIRE(again.status == 0);
   CHECK(nlohmann::json::parse(again.output).at("ranks").get<int>() == 3);
   CHECK(w.get("one.csv") == w.get("two.csv"));
+  // Under another schedule than the plan's, what is written is what was run.
+  REQUIRE(w.run(small + "--steps 1 --plan plan.json --schedule gpipe --out-plan other.json").status == 0);
+  const auto other = parse_plan(w.get("other.json"), "other.json").plan;
+  CHECK(other.schedule == "gpipe");
+  for (const auto& s : other.pipelines.at(0).stages) CHECK(s.warmup == 4);
+  CHECK(contains(w.get("report.html"), "Stages as planned"));
 }
 
 TEST_CASE("a training that goes on from a checkpoint, on other ranks, has the losses of one that was never stopped") {
@@ -162,6 +170,50 @@ TEST_CASE("a plan for other ranks than there are is made anew when a training go
   CHECK(rows_from(w.get("more.csv"), 2) == rows_from(w.get("whole.csv"), 2));
 }
 
+TEST_CASE("a plan of mixed pipelines that is made anew keeps the samples of a step") {
+  const workplace w;
+  auto file = parse_plan(plan_of({{0, 1}, {2, 3}}), "plan.json");
+  file.plan.pipelines.push_back({2, 2, parse_plan(plan_of({{0, 3}}), "plan.json").plan.pipelines[0].stages});
+  file.plan.pipelines[1].stages[0].first_device = 2;
+  file.plan.microbatches = 6;
+  w.put("plan.json", to_json(file.plan, file.subclusters));
+  const std::string mixed = "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --plan plan.json --precision fp64 ";
+  const auto whole = w.run(mixed + "--steps 5 --losses whole.csv");
+  CAPTURE(whole.errors);
+  REQUIRE(whole.status == 0);
+  REQUIRE(w.run(mixed + "--steps 2 --checkpoint state").status == 0);
+  const auto more = w.run(mixed + "--steps 5 --ranks 2 --checkpoint state --resume --losses more.csv --json");
+  CAPTURE(more.errors);
+  REQUIRE(more.status == 0);
+  const auto pipelines = nlohmann::json::parse(more.output).at("pipelines");
+  REQUIRE(pipelines.size() == 1);
+  CHECK(pipelines[0].at("microbatches").get<int>() == 8);
+  CHECK(pipelines[0].at("microbatch_size").get<int>() == 1);
+  for (int step = 2; step < 5; ++step) {
+    const auto loss = [&](const char* csv) {
+      const auto rows = rows_from(w.get(csv), step);
+      return std::stod(rows.substr(rows.find(',') + 1));
+    };
+    CHECK(std::abs(loss("more.csv") - loss("whole.csv")) < 1e-5);
+  }
+}
+
+TEST_CASE("later checkpoints that are damaged do not cost the one just written") {
+  const workplace w;
+  REQUIRE(w.run(small + "--steps 6 --every 2 --keep 3 --checkpoint state").status == 0);
+  {
+    std::fstream part(w.path("state/step-000006/part-0.bin"), std::ios::in | std::ios::out | std::ios::binary);
+    part.seekg(100);
+    const int byte = part.get();
+    part.seekp(100);
+    part.put(static_cast<char>(byte ^ 1));
+  }
+  REQUIRE(w.run(small + "--steps 5 --every 1 --keep 1 --checkpoint state --resume").status == 0);
+  CHECK(fs::exists(w.path("state/step-000005/manifest.json")));
+  const auto more = w.run(small + "--steps 5 --checkpoint state --resume");
+  CHECK(contains(more.output, "nothing to do: step 5"));
+}
+
 TEST_CASE("a checkpoint of another model is refused, one of other settings goes on with a remark") {
   const workplace w;
   REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
@@ -190,6 +242,7 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
     "vocab": 256, "sequence": 32, "experts": 4}})");
   w.put("tiny.txt", "too short");
   REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
+  fs::create_directories(w.path("half/step-000002.replaced"));
   struct row {
     std::string line;
     const char* part;
@@ -207,6 +260,10 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
       {small + "--text none.txt", "none.txt: cannot be opened"},
       {small + "--text tiny.txt", "9 bytes are too few"},
       {small + "--checkpoint state", "state holds step-000001: --resume"},
+      {small + "--checkpoint half", "half holds step-000002.replaced: --resume"},
+      {small + "--checkpoint plan.json", "plan.json: cannot be made"},
+      {small + "--checkpoint plan.json/state", "plan.json/state: cannot be made"},
+      {small + "--seed -1", "--seed"},
       {small + "--resume", "--resume needs --checkpoint"},
       {small + "--losses none/losses.csv", "none/losses.csv: there is no folder none"},
       {small + "--losses a.csv --trace a.csv", "a.csv: named for two outputs"},
@@ -248,6 +305,19 @@ TEST_CASE("a signal ends the training after a step, with a checkpoint that anoth
   const auto more = w.run(small + "--ranks 1 --checkpoint state --resume --losses more.csv --steps " + std::to_string(step + 1));
   CHECK(more.status == 0);
   CHECK(w.get("more.csv").starts_with("step,loss\n" + std::to_string(step) + ","));
+}
+
+TEST_CASE("a signal to one process of a run ends them all alike") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  auto all = start_ranks(w, 2, "stopped", [&](int) { return small + "--steps 1000000 --checkpoint state --every 1"; });
+  REQUIRE(appears(w.path("state/step-000002")));
+  all[1].signal(SIGTERM);
+  for (auto& p : all) {
+    const auto r = p.wait();
+    CAPTURE(r.errors);
+    CHECK(r.status == 3);
+  }
 }
 
 TEST_CASE("processes that Gloo connects train by the same bits as one") {
@@ -321,7 +391,7 @@ TEST_CASE("a rank that comes with another plan: every rank is told") {
     CHECK(contains(r.errors, "rank 0 does not train what the others do"));
     CHECK(contains(r.errors, "seed"));
   }
-  CHECK(!fs::exists(w.path("state")));
+  CHECK(fs::is_empty(w.path("state")));
   // A plan for more ranks than there are.
   auto few = start_ranks(w, 2, "few", [&](int) { return small + "--steps 5 --plan plan.json"; });
   for (auto& p : few) {
@@ -348,5 +418,38 @@ TEST_CASE("stages run on the ranks that they were planned for") {
     CHECK(ended.status == 0);
     CHECK(contains(ended.errors, "no work for it") == (r % 2 == 1));
     CHECK(ended.output.empty() == (r != 2));  // the first stage's rank speaks
+  }
+  // Ranks that are not there, some or all, and one that two stages are on.
+  const auto on = [&](const char* first, const char* second) {
+    auto placed = parse_plan(plan_of({{0, 1}, {2, 3}}, first), "plan.json");
+    placed.plan.pipelines[0].stages[1].first_device = 0;
+    if (std::string(first) != second) {
+      placed.plan.pipelines[0].stages[1].where.mesh.subcluster = 1;
+      placed.subclusters.push_back(second);
+    }
+    w.put("plan.json", to_json(placed.plan, placed.subclusters));
+  };
+  int run = 0;
+  for (const auto& [first, second] :
+       {std::pair("ranks-2-2", "ranks-3-3"), {"ranks-0-0", "ranks-2-2"}, {"ranks-0-0", "ranks-0-0"}}) {
+    CAPTURE(first);
+    CAPTURE(second);
+    on(first, second);
+    const auto named = "elsewhere" + std::to_string(run++);
+    auto refused = start_ranks(w, 2, named, [&](int) { return small + "--steps 1 --plan plan.json"; });
+    for (auto& p : refused) {
+      const auto r = p.wait(60);
+      CAPTURE(r.errors);
+      CHECK(r.status == 2);
+      CHECK(contains(r.errors, "plan.json: its stages are on ranks that are not there, or on one rank twice"));
+    }
+    auto anew = start_ranks(w, 2, named + "-anew",
+                            [&](int) { return small + "--steps 1 --plan plan.json --resume --checkpoint " + named; });
+    for (auto& p : anew) {
+      const auto r = p.wait(60);
+      CAPTURE(r.errors);
+      CHECK(r.status == 0);
+    }
+    CHECK(fs::exists(w.path(named + "/step-000001/part-1.bin")));
   }
 }

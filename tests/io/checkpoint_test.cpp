@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -213,6 +214,12 @@ TEST_CASE("the newest whole checkpoint is found, with what is wrong with newer o
          std::ofstream(p + "/manifest.json") << text;
        },
        "/version"},
+      {"a pipe for a manifest",
+       [](const std::string& p) {
+         fs::remove(p + "/manifest.json");
+         REQUIRE(::mkfifo((p + "/manifest.json").c_str(), 0600) == 0);
+       },
+       "manifest.json: is no regular file"},
       {"under another step's name",
        [](const std::string& p) {
          fs::remove_all(p);
@@ -343,6 +350,26 @@ TEST_CASE("old checkpoints are removed, and what stopped writers have left") {
   prune_checkpoints(here.path, 1);
   CHECK(names_in(here.path) == std::set<std::string>{"notes.txt", "step-000004", "step-000005", "step-000009.writing"});
   CHECK_THROWS_AS(prune_checkpoints(here.path, 0), input_error);
+}
+
+TEST_CASE("the checkpoint just committed stays, whatever damage later ones have") {
+  random_source random(7);
+  const empty_folder here("prune_behind");
+  auto all = random_tensors(random);
+  for (const int step : {2, 4, 6, 8}) save(here.path, step, {cut(random, all)});
+  for (const int step : {6, 8}) {
+    std::fstream part(here.path + "/step-00000" + std::to_string(step) + "/part-0.bin",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    const int byte = part.get();
+    part.seekp(0);
+    part.put(static_cast<char>(byte ^ 1));
+  }
+  REQUIRE(find_checkpoint(here.path).newest->step == 4);
+  save(here.path, 5, {cut(random, all)});
+  prune_checkpoints(here.path, 1, 5);
+  CHECK(names_in(here.path) == std::set<std::string>{"step-000005", "step-000006", "step-000008"});
+  REQUIRE(find_checkpoint(here.path).newest);
+  CHECK(find_checkpoint(here.path).newest->step == 5);
 }
 
 namespace {

@@ -28,6 +28,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/runtime/communicator.hpp>
 
 namespace hetsched {
 
@@ -149,19 +150,21 @@ struct gloo_mesh {
 class roll_call {
  public:
   using clock = std::chrono::steady_clock;
-  roll_call(::gloo::rendezvous::Store& store, const process_place& place, std::string run, std::string where, double deadline_s)
+  roll_call(::gloo::rendezvous::Store& store, const process_place& place, const std::string& run, std::string where,
+            double deadline_s)
       : store_(store),
         rank_(place.rank),
-        run_(std::move(run)),
+        run_(nameless(run) ? "hetsched" : run),
+        run_text_(nameless(run) ? "the run without a name" : "run \"" + run + '"'),
         where_(std::move(where)),
         deadline_s_(deadline_s),
-        until_(clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(deadline_s))) {}
+        until_(deadline_in(deadline_s)) {}
 
   void put(const std::string& name, const std::vector<char>& value) const {
     try {
       store_.set(key(name, rank_), value);
     } catch (const std::exception& e) {
-      throw error("rank " + std::to_string(rank_) + " cannot enter run \"" + run_ + "\" in the rendezvous" + where_ +
+      throw error("rank " + std::to_string(rank_) + " cannot enter " + run_text_ + " in the rendezvous" + where_ +
                   ", maybe as an earlier run of this name has not been cleaned up (choose another name): " + gloo_text(e));
     }
   }
@@ -170,8 +173,8 @@ class roll_call {
       store_.wait({key(name, rank)}, left());
       return store_.get(key(name, rank));
     } catch (const std::exception& e) {
-      throw error("rank " + std::to_string(rank) + " has not come to run \"" + run_ + "\" in the rendezvous" + where_ +
-                  " within " + std::to_string(deadline_s_) + " s: " + gloo_text(e));
+      throw error("rank " + std::to_string(rank) + " has not come to " + run_text_ + " in the rendezvous" + where_ + " within " +
+                  std::to_string(deadline_s_) + " s: " + gloo_text(e));
     }
   }
   [[nodiscard]] std::chrono::milliseconds left() const {
@@ -179,12 +182,14 @@ class roll_call {
   }
 
  private:
+  /// Of a launcher that names nothing, only the dots between the parts of a name are left.
+  [[nodiscard]] static bool nameless(const std::string& run) { return run.find_first_not_of('.') == std::string::npos; }
   [[nodiscard]] std::string key(const std::string& name, int rank) const {
     return run_ + "." + name + "." + std::to_string(rank);
   }
   ::gloo::rendezvous::Store& store_;
   int rank_;
-  std::string run_, where_;
+  std::string run_, run_text_, where_;
   double deadline_s_;
   clock::time_point until_;
 };
@@ -196,8 +201,7 @@ class roll_call {
   gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .device = {}, .control = {}, .data = {}, .store = options.store};
   if (place.ranks == 1) return mesh;
   if (!mesh.store) mesh.store = open_gloo_store(options.rendezvous);
-  std::string run = options.run.empty() ? place.run : options.run;
-  if (run.empty()) run = "hetsched";
+  const std::string run = options.run.empty() ? place.run : options.run;
   const std::string where = options.rendezvous.empty() ? std::string() : " " + options.rendezvous;
   const roll_call call(*mesh.store, place, run, where, options.connect_deadline_s);
 

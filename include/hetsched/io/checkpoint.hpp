@@ -183,7 +183,11 @@ inline void commit_checkpoint(const std::string& folder, std::int64_t step, int 
 /// Reads the manifest of the checkpoint in a folder, and looks whether its parts are there in full size; verify_checkpoint and
 /// load_checkpoint look into them. Throws file_error. O(n log n).
 [[nodiscard]] inline checkpoint open_checkpoint(const std::string& path) {
-  auto result = parse_checkpoint(read_text(path + "/manifest.json"), path);
+  const auto manifest = path + "/manifest.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(manifest, ignored) && !std::filesystem::is_regular_file(manifest, ignored))
+    throw file_error(manifest, {}, "is no regular file");  // reading a pipe would wait for its writer
+  auto result = parse_checkpoint(read_text(manifest), path);
   for (std::size_t p = 0; p < result.parts.size(); ++p) {
     const auto file = detail::part_path(path, static_cast<int>(p)) + ".bin";
     std::error_code wrong;
@@ -308,14 +312,17 @@ inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wante
 }
 
 /// Removes all but the newest `keep` checkpoints, and what writers that were stopped have left of steps up to the newest one.
-/// Checkpoints that cannot be opened do not count, and go with those that are older than the last one kept. For the rank that
-/// commits; nobody else may be writing these steps. keep: at least 1.
-inline void prune_checkpoints(const std::string& folder, int keep) {
+/// Checkpoints that cannot be opened do not count, and go with those that are older than the last one kept. Steps above
+/// `newest`, the one just committed, neither count nor go: the training has gone back behind them, as they may be damaged in
+/// ways that only reading them all would tell. For the rank that commits; nobody else may be writing these steps. keep: at least
+/// 1.
+inline void prune_checkpoints(const std::string& folder, int keep, std::int64_t newest = detail::max_checkpoint_step) {
   if (keep < 1) throw input_error("at least one checkpoint must be kept, not " + std::to_string(keep));
   detail::checkpoint_files files;
   int kept = 0;
   std::int64_t last_kept = -1;
   for (const auto& f : detail::list_steps(folder)) {
+    if (f.step > newest) continue;
     const auto path = folder + '/' + f.name;
     const bool replaced = f.suffix == detail::replaced_suffix;
     if (f.suffix == detail::removing_suffix || (f.suffix == detail::writing_suffix && kept > 0)) {
