@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 bash examples/setup.sh g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev \
-  libcli11-dev doctest-dev libbenchmark-dev libgloo-dev || exit 1
+  libcli11-dev doctest-dev libbenchmark-dev libgloo-dev iproute2 || exit 1
 
 export CXX=${CXX:-g++}
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
