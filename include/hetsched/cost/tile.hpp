@@ -11,10 +11,18 @@
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/board.hpp>
-#include <hetsched/cost/operator.hpp>
 #include <hetsched/cost/tile_constants.hpp>
+#include <hetsched/model/operator.hpp>
 
 namespace hetsched {
+
+/// The format of operands in which matrix products of precision p compute.
+[[nodiscard]] constexpr number_format format_of(precision p) {
+  return p == precision::fp32   ? number_format::fp32
+         : p == precision::tf32 ? number_format::tf32
+         : p == precision::fp16 ? number_format::fp16
+                                : number_format::bf16;
+}
 
 /// A device as the tile model sees it.
 struct tile_device {

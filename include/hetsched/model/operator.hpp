@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 
-#include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 
@@ -16,14 +15,6 @@ enum class number_format { fp32, tf32, fp16, bf16, fp8 };
 /// Bytes of one element in memory.
 [[nodiscard]] constexpr int element_bytes(number_format f) {
   return f == number_format::fp32 || f == number_format::tf32 ? 4 : f == number_format::fp8 ? 1 : 2;
-}
-
-/// The format of operands in which matrix products of precision p compute.
-[[nodiscard]] constexpr number_format format_of(precision p) {
-  return p == precision::fp32   ? number_format::fp32
-         : p == precision::tf32 ? number_format::tf32
-         : p == precision::fp16 ? number_format::fp16
-                                : number_format::bf16;
 }
 
 enum class operator_kind { gemm, flash_attention, softmax, norm, rowwise, elementwise, gather };

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include <hetsched/model/layer.hpp>
+#include <hetsched/model/operator.hpp>
+
+namespace hetsched {
+
+/// An operator, and how often it runs: not always a whole number where layers are averaged.
+struct operator_use {
+  operator_shape op{};
+  double times = 1;
+
+  friend bool operator==(const operator_use&, const operator_use&) = default;
+};
+
+/// The part of a microbatch, and of a layer, that one device computes.
+struct layer_share {
+  std::int64_t samples = 1;  ///< of the microbatch, on this device
+  int context = 1;           ///< devices that share each sequence
+  int tensor = 1;            ///< devices that share each layer's heads and inner width
+
+  friend bool operator==(const layer_share&, const layer_share&) = default;
+};
+
+/// What one device launches for one layer and one microbatch.
+struct layer_operators {
+  std::vector<operator_use> forward{};
+  std::vector<operator_use> backward{};         ///< without recomputation
+  std::vector<operator_use> weight_backward{};  ///< of `backward`, those that compute gradients of weights
+  std::vector<operator_use> selective{};        ///< of `forward`, what selective recomputation runs again
+
+  friend bool operator==(const layer_operators&, const layer_operators&) = default;
+};
+
+/// A model whose layers are known by their operators: `chain()` has the layers' amounts, `operators(index, share)` what each
+/// launches. `kind(index)` is the index of the first layer that launches the same as this one, for every share.
+template <class T>
+concept operator_model = requires(const T& model, int index, const layer_share& share) {
+  { model.chain() } -> std::convertible_to<const layer_chain&>;
+  { model.operators(index, share) } -> std::convertible_to<layer_operators>;
+  { model.kind(index) } -> std::convertible_to<int>;
+};
+
+}  // namespace hetsched
