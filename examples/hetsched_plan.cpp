@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/cost/analytic.hpp>
-#include <hetsched/cost/profile.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/interop_dp.hpp>
 #include <hetsched/plan/microbatch.hpp>
@@ -19,18 +17,17 @@
 #include <hetsched/runtime/thread_executor.hpp>
 
 #include "command.hpp"
+#include "costs.hpp"
 
 namespace {
 
 using namespace hetsched;
 
 struct arguments {
-  std::string cluster, model, profile, out, report, trace, schedule, schedule_csv;
-  std::string planner = "interop_dp", microbatch_size = "1";
-  std::string warmup = "h1f1b", granularity = "sublayer", recompute = "none";
+  std::string cluster, model, out, report, trace, schedule, schedule_csv;
+  std::string planner = "interop_dp", microbatch_size = "1", warmup = "h1f1b";
+  command::cost_choice costs;
   int global_batch = 0;
-  int zero = 0;
-  int sequence = 0;
   int threads = 1;
   double epsilon = default_epsilon;
   double time_budget_s = 0;
@@ -42,37 +39,12 @@ const std::map<std::string, warmup_rule> warmup_rules{{"h1f1b", warmup_rule::h1f
                                                       {"exact", warmup_rule::exact},
                                                       {"1f1b", warmup_rule::one_f_one_b},
                                                       {"eager", warmup_rule::eager}};
-const std::map<std::string, granularity> granularities{{"block", granularity::block}, {"sublayer", granularity::sublayer}};
-const std::map<std::string, recomputation> recomputations{
-    {"none", recomputation::none}, {"selective", recomputation::selective}, {"full", recomputation::full}};
-
-analytic_cost_model analytic_costs(const arguments& given, const cluster& hardware, const model_file& model,
-                                   int microbatch_size) {
-  analytic_options options;
-  options.microbatch_size = microbatch_size;
-  options.precision = model.precision;
-  options.recompute = recomputations.at(given.recompute);
-  if (model.chain.parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
-  options.memory.zero = given.zero;
-  return {hardware, model.chain, options};
-}
-
-profile_cost_model profile_costs(const arguments& given, const cluster& hardware) {
-  const auto measured = read_profile(given.profile);
-  try {
-    return {hardware, measured};
-  } catch (const file_error&) {
-    throw;
-  } catch (const input_error& wrong) {
-    throw file_error(given.profile, {}, wrong.what());
-  }
-}
 
 /// The size that --microbatch-size names; 0 for auto.
 int fixed_microbatch_size(const arguments& given) {
   const auto& text = given.microbatch_size;
   if (text == "auto") {
-    if (!given.profile.empty())
+    if (!given.costs.profile.empty())
       throw input_error("--microbatch-size: auto needs the analytic costs; a profile holds those of one size");
     return 0;
   }
@@ -90,7 +62,6 @@ int fixed_microbatch_size(const arguments& given) {
 outcome<scheduled_plan> search(const arguments& given, const cluster& hardware, const model_file& model) {
   command::progress_line progress;
   const int fixed_size = fixed_microbatch_size(given);
-  const auto measured = given.profile.empty() ? std::nullopt : std::optional(profile_costs(given, hardware));
   std::map<int, schedule> orders;  // by microbatch size
   const auto plan_for = [&](int size, int microbatches) -> outcome<plan> {
     interop_options options{.microbatches = microbatches, .microbatch_size = size};
@@ -108,16 +79,14 @@ outcome<scheduled_plan> search(const arguments& given, const cluster& hardware, 
               (found ? "best " + format_seconds(state.best_s) + ", bound " + format_seconds(state.bound_s) : "no plan yet"));
       return given.time_budget_s <= 0 || progress.elapsed_s() < given.time_budget_s;
     };
-    const auto plan_with = [&](const auto& costs) -> outcome<plan> {
-      auto found = interop_dp(hardware, costs, options);
-      if (!found || given.schedule.empty()) return found;
-      auto scheduled =
-          with_schedule(hardware, costs, *std::move(found), given.schedule, {.epsilon = given.epsilon}, model.precision);
-      if (!scheduled) return scheduled.why_not();
-      orders[size] = std::move(scheduled->order);
-      return std::move(scheduled->plan);
-    };
-    return measured ? plan_with(*measured) : plan_with(analytic_costs(given, hardware, model, size));
+    const auto costs = given.costs.costs(hardware, model, size);
+    auto found = interop_dp(hardware, costs, options);
+    if (!found || given.schedule.empty()) return found;
+    auto scheduled =
+        with_schedule(hardware, costs, *std::move(found), given.schedule, {.epsilon = given.epsilon}, model.precision);
+    if (!scheduled) return scheduled.why_not();
+    orders[size] = std::move(scheduled->order);
+    return std::move(scheduled->plan);
   };
   auto best =
       fixed_size > 0 ? plan_for(fixed_size, given.global_batch / fixed_size) : best_microbatch_size(given.global_batch, plan_for);
@@ -199,7 +168,7 @@ int plan_command(const arguments& given) {
   }
 
   const auto hardware = read_cluster(given.cluster);
-  const auto model = read_model(given.model, {.cut = granularities.at(given.granularity), .sequence = given.sequence});
+  const auto model = given.costs.read_model(given.model);
   const auto found = search(given, hardware, model);
   if (!found) {
     std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << '\n';
@@ -215,8 +184,7 @@ int plan_command(const arguments& given) {
       const auto devices = device_use(hardware, best);
       report page;
       page.title = "Training plan";
-      page.summary = given.model + " on " + given.cluster + " (" +
-                     (given.profile.empty() ? "analytic costs" : "measured costs of " + given.profile) +
+      page.summary = given.model + " on " + given.cluster + " (" + given.costs.text() +
                      "): " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) +
                      " per iteration, schedule " + best.schedule + ", planner " + best.planner + ". Devices: " + devices.used +
                      (devices.idle.empty() ? "." : ", " + devices.idle + ".");
@@ -241,20 +209,15 @@ int plan_command(const arguments& given) {
 int main(int argc, char** argv) {
   CLI::App app("Cuts a model into pipeline stages over a mixed cluster, and says what the plan will do.", "hetsched-plan");
   arguments given;
-  const auto one_of = [](const auto& names) {
-    std::vector<std::string> keys;
-    for (const auto& [name, ignored] : names) keys.push_back(name);
-    return CLI::IsMember(keys);
-  };
   app.add_option("--cluster", given.cluster, "cluster.json: what hardware there is")->required();
   app.add_option("--model", given.model, "model.json or a Hugging Face config.json: what is trained")->required();
-  app.add_option("--profile", given.profile, "profile.json: measured costs in place of the analytic ones");
+  given.costs.add_options(app);
   app.add_option("--global-batch", given.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size, "samples per microbatch, or auto: the best power of two")
       ->capture_default_str();
   app.add_option("--planner", given.planner, "interop_dp")->capture_default_str();
   app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
-      ->check(one_of(warmup_rules))
+      ->check(command::one_of(warmup_rules))
       ->capture_default_str();
   app.add_option("--schedule", given.schedule,
                  "what the planned stages run: auto, or a name that hetsched-simulate takes; else the rule of --warmup");
@@ -268,14 +231,6 @@ int main(int argc, char** argv) {
   app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--granularity", given.granularity, "where transformers may be cut")
-      ->check(one_of(granularities))
-      ->capture_default_str();
-  app.add_option("--sequence", given.sequence, "tokens per sample, in place of the model file's")->check(CLI::Range(1, 1 << 24));
-  app.add_option("--recompute", given.recompute, "what backward computes again; analytic costs")
-      ->check(one_of(recomputations))
-      ->capture_default_str();
-  app.add_option("--zero", given.zero, "ZeRO stage; analytic costs")->check(CLI::Range(0, 3))->capture_default_str();
   app.add_option("--out", given.out, "plan.json to write")->required();
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");

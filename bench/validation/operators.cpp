@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the tile model with measured operators and whole models, every device predicted with constants fitted without it, and
-// prints tables in Markdown. Usage: operators FOLDER (as fit_tile, and neusight_e2e.csv).
+// prints tables in Markdown. Usage: operators FOLDER (as fit_tile, and neusight_e2e.csv and llmcompass/).
 #include <cstdio>
 #include <exception>
 
@@ -31,10 +31,7 @@ struct errors {
 // What peak and bandwidth alone say.
 double roofline_s(const measurement& x, const tile_device& d) {
   const auto& op = x.op;
-  const double flops = op.kind == operator_kind::gemm ? 2 * static_cast<double>(op.batch) * static_cast<double>(op.m) *
-                                                            static_cast<double>(op.n) * static_cast<double>(op.k)
-                                                      : 0;
-  return std::max(flops / d.peak_flops[static_cast<std::size_t>(op.format)], op.traffic_bytes / d.memory_bandwidth);
+  return std::max(flops(op) / d.peak_flops[static_cast<std::size_t>(op.format)], op.traffic_bytes / d.memory_bandwidth);
 }
 
 // Devices with one chip.
@@ -87,6 +84,22 @@ void operators(const std::vector<group>& groups, held_out& fits, const tile_cons
     for (std::size_t i = 0; i < e.size(); ++i) total[i].add(e[i]), whole[i].add(e[i]);
   }
   for (const auto& [key, e] : totals) line("**" + key.first + "**", key.second, e);
+}
+
+// A set that no fit has seen, with the shipped constants.
+void unseen(const std::string& folder, const tile_constants& shipped) {
+  std::vector<measurement> all;
+  read_llmcompass(folder, all);
+  std::puts("\n| not in the fit | device | rows | mean | max | roofline, mean |\n| --- | --- | ---: | ---: | ---: | ---: |");
+  for (const auto& g : grouped(all)) {
+    errors model, roofline;
+    for (const auto& x : g.rows) {
+      model.add(relative_error(g, x, shipped));
+      roofline.add(roofline_s(x, g.hardware) / x.seconds - 1);
+    }
+    std::printf("| %s | %s | %d | %.1f %% | %.0f %% | %.1f %% |\n", g.name.c_str(), g.device.c_str(), model.count, model.mean(),
+                100 * model.worst, roofline.mean());
+  }
 }
 
 void worst_ten(const std::vector<group>& groups, held_out& fits) {
@@ -201,6 +214,7 @@ int main(int argc, char** argv) try {
   held_out fits(groups);
   const tile_constants shipped;
   operators(groups, fits, shipped);
+  unseen(folder + "/llmcompass", shipped);
   worst_ten(groups, fits);
   whole_models(folder + "/neusight_e2e.csv", fits, shipped);
 } catch (const std::exception& e) {

@@ -8,6 +8,7 @@
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/memory_svg.hpp>
 #include <hetsched/io/model_json.hpp>
+#include <hetsched/io/operators_csv.hpp>
 #include <hetsched/io/pipeline_json.hpp>
 #include <hetsched/io/plan_json.hpp>
 #include <hetsched/io/profile_json.hpp>

@@ -3,4 +3,7 @@
 
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/layer.hpp>
+#include <hetsched/model/layer_operators.hpp>
+#include <hetsched/model/operator.hpp>
 #include <hetsched/model/transformer.hpp>
+#include <hetsched/model/transformer_operators.hpp>

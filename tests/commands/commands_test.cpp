@@ -181,7 +181,7 @@ TEST_CASE("no feasible plan: status 1, what is short, and no file touched") {
 
 TEST_CASE("--help is no error") {
   const workplace w;
-  for (const char* name : {"hetsched-plan", "hetsched-simulate", "sailor-to-profile"}) {
+  for (const char* name : {"hetsched-plan", "hetsched-simulate", "hetsched-predict", "sailor-to-profile"}) {
     const auto result = w.run(std::string(name) + " --help");
     CHECK(result.status == 0);
     CHECK(result.output.find("--") != std::string::npos);

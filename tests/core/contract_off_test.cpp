@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Compiled by itself, with contracts off.
 #undef HETSCHED_CONTRACTS
 #ifndef NDEBUG
 #define NDEBUG

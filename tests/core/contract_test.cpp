@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Compiled by itself, with contracts on.
 #define HETSCHED_CONTRACTS
 #include <hetsched/core/contract.hpp>
 

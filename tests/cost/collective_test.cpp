@@ -326,6 +326,25 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
   CHECK(*model.seconds(all_reduce, 1, 3, 1e6) == doctest::Approx(4.0 / 3 * 1e6 * std::pow(2 / 1.75, way)));
   CHECK(*model.seconds(all_reduce, 1, 16, 1e6) == doctest::Approx(2e6 * 1.875 / 1.75));
   CHECK(*model.seconds(all_reduce, 8, 8, 1e6) == doctest::Approx(30e6 * (2.0 * 63 / 64) / 1.875));
+  // Where measured groups show how seconds per byte on the wire grow with the nodes, more nodes follow the last two of them.
+  const double wire_8 = 2.0 * 63 / 64, wire_32 = 2.0 * 255 / 256;
+  const auto growing = [&](double on_2, double on_8) {  // seconds per byte on the wire
+    return measured_collectives(std::vector<collective_measurements>{{all_reduce, 8, 8, line(on_8 * wire_8)},
+                                                                     {all_reduce, 2, 8, line(on_2 * 1.875)},
+                                                                     {all_reduce, 1, 8, line(1)},
+                                                                     {all_gather, 4, 8, line(1)}});
+  };
+  CHECK(*growing(30, 60).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(120e6 * wire_32));
+  const measured_collectives three(std::vector<collective_measurements>{
+      {all_reduce, 2, 8, line(30 * 1.875)}, {all_reduce, 4, 8, line(30 * 2.0 * 31 / 32)}, {all_reduce, 8, 8, line(60 * wire_8)}});
+  CHECK(*three.seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(240e6 * wire_32));
+  // never faster for more nodes, never slower than in proportion to them
+  CHECK(*growing(30, 20).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(20e6 * wire_32));
+  CHECK(*growing(1, 3000).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(4 * 3000e6 * wire_32));
+  // and groups with other ranks per node tell nothing
+  const measured_collectives apart(
+      std::vector<collective_measurements>{{all_reduce, 2, 4, line(1)}, {all_reduce, 8, 8, line(60)}});
+  CHECK(*apart.seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(60e6 * wire_32 / wire_8));
   CHECK(*model.seconds(all_gather, 1, 8, 1e6) == doctest::Approx(1e6));
   CHECK(*model.seconds(all_gather, 4, 8, 1e6) == doctest::Approx(7e6));
   CHECK(*model.seconds(all_reduce, 1, 1, 1e6) == 0);

@@ -80,12 +80,15 @@ double dealt_s(const tile_device& d, const operator_shape& op, int tile_m, int t
   const double rounds = most == 1 ? 1 : mean * (1 - c.wave_loss) + most * c.wave_loss;
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
   const double macs = static_cast<double>(tile_m) * tile_n * static_cast<double>(op.k) / splits;
-  double compute = rounds * 2 * macs / (sustained / d.multiprocessors) * (1 + feed / tile_m + feed / tile_n);
-  if (op.k > 8192) compute *= 1 + c.long_reduction * (std::log2(static_cast<double>(op.k)) - 13);
+  const double fed = feed / tile_m + feed / tile_n;
+  double compute = rounds * 2 * macs / (sustained / d.multiprocessors) * std::sqrt(1 + fed * fed);
 
   const double e = element_bytes(op.format), m = static_cast<double>(op.m), n = static_cast<double>(op.n),
                k = static_cast<double>(op.k);
   const double output = static_cast<double>(op.batch) * m * n, operands = (m + n) * k * e;
+  // Before Volta: k sqrt(m + n) of fp32 elements doubled from a million on.
+  const double doubled = std::log2(k * e / 4 * std::sqrt(m + n)) - 20;
+  if (!d.has_matrix_units && doubled > 0) compute *= 1 + c.page_misses * doubled;
   double bytes = op.traffic_bytes;
   if (operands > d.l2_bytes) {
     const double side =
@@ -94,7 +97,7 @@ double dealt_s(const tile_device& d, const operator_shape& op, int tile_m, int t
     if (reads > operands * static_cast<double>(op.batch)) bytes += reads - operands * static_cast<double>(op.batch);
   }
   if (splits > 1) bytes += c.split_traffic * splits * output * 4;
-  const double memory = bytes / (c.memory_share * d.memory_bandwidth);
+  const double memory = bytes / ((d.pascal_or_turing ? c.early_memory_share : c.memory_share) * d.memory_bandwidth);
   return std::max(compute, memory) + c.exposed * std::min(compute, memory) + c.launch_s;
 }
 
@@ -102,24 +105,28 @@ double dealt_s(const tile_device& d, const operator_shape& op, int tile_m, int t
 
 TEST_CASE("tile: a product takes what dealing its tiles out takes, with the best tile and split") {
   random_source random(1);
-  const std::vector<std::pair<int, int>> lanes{{128, 128}, {128, 64}, {64, 128}, {64, 64},
-                                               {32, 128},  {128, 32}, {32, 64},  {64, 32}};
+  const std::vector<std::pair<int, int>> lanes{{128, 128}, {128, 64}, {64, 128}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
   const std::vector<std::pair<int, int>> matrix{{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
                                                 {64, 64},   {64, 256},  {32, 128},  {128, 32}};
   const std::pair<const char*, std::array<std::vector<std::pair<int, int>>, 3>> menus[] = {
       // without batch, batched, on matrix units
-      {"P4", {{{{64, 128}, {32, 128}}, {{64, 128}}, {}}}},
-      {"T4", {{lanes, lanes, matrix}}},
+      {"P4", {{{{128, 128}, {64, 128}, {32, 128}, {32, 64}}, {{64, 128}}, {}}}},
+      {"P100-PCIe-16GB", {{{{32, 128}, {32, 64}}, {{64, 128}}, {}}}},  // 64 lanes to a multiprocessor
+      {"T4", {{lanes, {{64, 128}, {64, 64}}, matrix}}},
+      {"V100-PCIe-32GB", {{lanes, lanes, matrix}}},
       {"A100-PCIe-40GB", {{lanes, {{128, 128}}, matrix}}},
       {"A40", {{lanes, {{128, 128}}, matrix}}},
   };
   // What lanes and matrix units sustain: a share of the peak, on lanes at most what the board's power allows.
   const tile_constants c;
   const auto powered = [&](double watts) { return c.flops_per_watt * (watts - c.idle_watts); };
-  const std::map<std::string, std::pair<double, double>> sustained{{"P4", {powered(75), powered(75)}},
-                                                                   {"T4", {powered(70), c.matrix_share * 65e12}},
-                                                                   {"A100-PCIe-40GB", {powered(250), c.matrix_share * 312e12}},
-                                                                   {"A40", {c.lane_share * 37.4e12, c.matrix_share * 149.7e12}}};
+  const std::map<std::string, std::pair<double, double>> sustained{
+      {"P4", {powered(75), powered(75)}},
+      {"P100-PCIe-16GB", {c.lane_share * 9.3e12, c.lane_share * 18.7e12}},
+      {"V100-PCIe-32GB", {c.lane_share * 14.1e12, c.matrix_share * 112e12}},
+      {"T4", {powered(70), c.matrix_share * 65e12}},
+      {"A100-PCIe-40GB", {powered(250), c.matrix_share * 312e12}},
+      {"A40", {c.lane_share * 37.4e12, c.matrix_share * 149.7e12}}};
   for (const auto& [name, menu] : menus)
     for (int i = 0; i < 60; ++i) {
       const bool half = random.integer(0, 1) == 1;
@@ -165,6 +172,8 @@ TEST_CASE("tile: rows, look-ups and attention in one kernel, by hand") {
     CHECK(predict_operator(hardware, op).seconds == doctest::Approx(longer(compute, bytes / bandwidth)).epsilon(1e-12));
   };
   check(elementwise(1000, 2, 1, fp32), 0, 12000);
+  CHECK(predict_operator(make_tile_device(d, {.pascal_or_turing = true}), elementwise(1000, 2, 1, fp32)).seconds ==
+        doctest::Approx(12000 / (c.early_memory_share * 100e9) + c.launch_s).epsilon(1e-12));
   check(embedding(100, 50, fp16), 5000 / 10 * c.gather_cycles / 1e9, 20000);
   check(rowwise(45, 200, 2, fp16), 4.5 * 200 * c.row_cycles / 1e9, 45 * 200 * 6);
   check(rowwise(3, 200, 2, fp16), 200 * c.row_cycles / 1e9, 3 * 200 * 6);  // fewer rows than multiprocessors: one takes its time
@@ -176,7 +185,7 @@ TEST_CASE("tile: rows, look-ups and attention in one kernel, by hand") {
   check(softmax(70, 2000, fp32), 7 * 2000 * c.row_cycles / 1e9, 70 * 2000 * 4 * (2 + 2 * of_softmax));
   check(softmax(70, 1024, fp32), 7 * 1024 * c.row_cycles / 1e9, 70 * 1024 * 4 * 2);
   // 6 heads of 2 blocks of 128 queries on 10 multiprocessors; every score takes 4 * 64 FLOPs and an exponential.
-  const double rate = c.matrix_share * 8e12 / 10 / (1 + c.matrix_feed / 64);
+  const double rate = c.matrix_share * 8e12 / 10 / std::hypot(1.0, c.matrix_feed / 64);
   check(flash_attention(6, 6, 200, 300, 64, false, fp16), (1.2 + 0.8 * c.wave_loss) * 128 * 300 * (4 * 64 / rate + 1 / 16e9),
         6 * 64 * 2 * (2 * 200 + 2 * 300));
 }
@@ -199,12 +208,8 @@ TEST_CASE("tile: nothing runs faster than peak and bandwidth allow, and nothing 
     for (const auto& op : ops) {
       INFO(text(d.name, op));
       const auto time = predict_operator(hardware, op);
-      double flops = op.kind == operator_kind::gemm              ? 2.0
-                     : op.kind == operator_kind::flash_attention ? 4.0 * op.causal_share
-                                                                 : 0.0;
-      flops *= static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
       CHECK(std::isfinite(time.seconds));
-      CHECK(time.seconds >= flops / hardware.peak_flops[static_cast<std::size_t>(f)]);
+      CHECK(time.seconds >= flops(op) / hardware.peak_flops[static_cast<std::size_t>(f)]);
       CHECK(time.seconds >= op.traffic_bytes / d.memory_bandwidth);
       CHECK(time.seconds >= std::max(time.compute_s, time.memory_s));
     }
@@ -240,8 +245,7 @@ TEST_CASE("tile: more work never takes less time, a faster device never more") {
 
 TEST_CASE("tile: what boards and libraries are known for") {
   const auto rate = [](const char* device, const operator_shape& op) {
-    return 2 * static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k) /
-           predict_operator(named(device), op).seconds;
+    return flops(op) / predict_operator(named(device), op).seconds;
   };
   // Boards of 70 W sustain about half their fp32 peak, those with power enough nearly all of it.
   const auto large = gemm(8192, 8192, 8192, fp32);
@@ -254,6 +258,12 @@ TEST_CASE("tile: what boards and libraries are known for") {
         predict_operator(named("A100-PCIe-80GB"), batched_gemm(640, 1024, 128, 1024, fp32)).compute_s);
   CHECK(predict_operator(named("T4"), batched_gemm(640, 1024, 64, 1024, fp32)).compute_s <
         0.6 * predict_operator(named("T4"), batched_gemm(640, 1024, 128, 1024, fp32)).compute_s);
+  // Long rows: address translation holds P100 up, and not V100.
+  const auto slower = [&](const char* device) {
+    return rate(device, gemm(16384, 4096, 4096, fp32)) / rate(device, gemm(16384, 4096, 65536, fp32));
+  };
+  CHECK(slower("P100-PCIe-16GB") > 2);
+  CHECK(slower("V100-PCIe-32GB") < 1.05);
   // Few output tiles: the reduction is split.
   CHECK(predict_operator(named("V100-SXM2-16GB"), gemm(64, 512, 500000, fp32)).splits > 1);
   CHECK(predict_operator(named("V100-SXM2-16GB"), gemm(8192, 8192, 1024, fp32)).splits == 1);
@@ -282,6 +292,9 @@ TEST_CASE("tile: operators by shape") {
   CHECK(embedding(3, 5, fp32).traffic_bytes == 2 * 15 * 4);
   // 8 query heads of 16 rows and 2 of keys and values of 32, width 64
   CHECK(flash_attention(8, 2, 16, 32, 64, false, fp16).traffic_bytes == 2 * 64 * (2 * 8 * 16 + 2 * 2 * 32));
+  CHECK(flops(batched_gemm(4, 3, 5, 7, fp32)) == 2 * 4 * 3 * 5 * 7);
+  CHECK(flops(flash_attention(8, 2, 16, 32, 64, true, fp16)) == 2 * 8 * 16 * 32 * 64);  // two products, half of each
+  CHECK(flops(softmax(3, 5, tf32)) == 0);
   CHECK(format_of(precision::bf16) == bf16);
   CHECK(format_of(precision::tf32) == tf32);
 
@@ -348,10 +361,8 @@ TEST_CASE("tile: measured operators") {
                                         : elementwise(size(5), read, 1, f);
     const auto d = named(r[1]);
     const double measured_us = std::stod(r[10]), host_us = std::stod(r[9]);
-    const double flops = product ? 2 * static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) *
-                                       static_cast<double>(op.k)
-                                 : 0;
-    const double roofline_s = std::max(flops / d.peak_flops[static_cast<std::size_t>(f)], op.traffic_bytes / d.memory_bandwidth);
+    const double roofline_s =
+        std::max(flops(op) / d.peak_flops[static_cast<std::size_t>(f)], op.traffic_bytes / d.memory_bandwidth);
     auto& s = by_device[{r[0] + " " + r[1], product}];
     s.model += std::abs((1e6 * predict_operator(d, op).seconds + host_us) / measured_us - 1);
     s.roofline += std::abs(1e6 * roofline_s / measured_us - 1);
@@ -361,7 +372,7 @@ TEST_CASE("tile: measured operators") {
   for (const auto& [key, s] : by_device) {
     INFO(key.first, std::string(key.second ? ", products: " : ", others: "), s.count, " rows, mean error ", s.model / s.count,
          ", roofline ", s.roofline / s.count);
-    CHECK(s.model / s.count < 0.25);
-    CHECK(s.model < 0.85 * s.roofline);
+    CHECK(s.model / s.count < 0.16);
+    CHECK(s.model < 0.5 * s.roofline);
   }
 }

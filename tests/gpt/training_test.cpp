@@ -31,7 +31,7 @@ std::atomic<long> tensors_allocated{0};
 
 }  // namespace
 
-// Only tensors ask for aligned memory in this program. Not inlined, or g++ takes them for mismatched.
+// Compiled by itself. Only tensors ask for aligned memory in this program. Not inlined, or g++ takes them for mismatched.
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++tensors_allocated;
   const auto unit = static_cast<std::size_t>(alignment);

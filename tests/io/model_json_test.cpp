@@ -80,6 +80,24 @@ TEST_CASE("explicit layers") {
   CHECK(l.boundary_bytes == 300);
 }
 
+TEST_CASE("layers written as a model.json come back with their amounts") {
+  const auto chain = make_chain(gpt({.layers = 3, .hidden = 96, .heads = 4, .sequence = 64}), granularity::sublayer);
+  const auto back = parse_model(to_model_json(chain), "model.json").chain;
+  REQUIRE(back.size() == chain.size());
+  for (std::size_t i = 0; i < chain.layers.size(); ++i) {
+    const auto &l = chain.layers[i], &r = back.layers[i];
+    CAPTURE(l.name);
+    CHECK(r.name == l.name);
+    CHECK(r.forward_flops == l.forward_flops);
+    CHECK(r.parameters == l.parameters + l.shared_parameters);
+    CHECK(r.activation_bytes == l.activation_bytes);
+    CHECK(r.boundary_bytes == l.boundary_bytes);
+  }
+  auto wide = chain;
+  wide.parameter_bytes = 4;
+  CHECK_THROWS_AS((void)to_model_json(wide), input_error);
+}
+
 TEST_CASE("sizes whose products overflow are an error with a place") {
   const documents::kind kind{"model", documents::model, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
   documents::refuses(kind,

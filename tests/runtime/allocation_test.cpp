@@ -25,7 +25,7 @@ std::atomic<long> allocations{0};
 
 }  // namespace
 
-// Those of the whole program; not inlined, or g++ takes them for mismatched.
+// Compiled by itself. Those of the whole program; not inlined, or g++ takes them for mismatched.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) return p;

@@ -34,6 +34,7 @@ struct copied_only_by_traits {};
 
 }  // namespace
 
+// Compiled by itself, since it specialises.
 template <>
 struct hetsched::tensor_traits<archetype> {
   using element = float;

@@ -23,7 +23,7 @@ namespace hetsched {
 
 struct forest_options {
   int trees = 100;
-  int features_per_split = 0;  ///< tried at each node; 0: a third of them, at least one
+  int features_per_split = 0;  ///< tried at each node, more only if none of them helps; 0: a third of them, at least one
   int least_leaf_rows = 5;     ///< drawn rows in a leaf
   int max_depth = 32;
   std::uint64_t seed = 1;
@@ -199,7 +199,8 @@ class random_forest::grower {
     // Rounding must not pass for a gain: equal targets give none.
     const double floor = sum * sum / count * (1 + 1e-12);
     double most = floor;
-    for (std::size_t k = 0; k < tried_; ++k) {
+    // Features that cannot part these rows do not count as tried.
+    for (std::size_t k = 0; k < width_ && (k < tried_ || best.gain <= 0); ++k) {
       std::swap(candidates_[k],
                 candidates_[static_cast<std::size_t>(random_.integer(static_cast<int>(k), static_cast<int>(width_) - 1))]);
       const std::size_t f = candidates_[k];

@@ -25,10 +25,11 @@ struct collective_measurements {
 /// Predicts collectives on a machine from measurements on some group sizes. What was measured comes from its fitted curve.
 /// Another group of the same kind, within a node or across nodes, takes what nearby measured groups take for each byte that
 /// crosses a link (wire_share): between two group sizes that straddle it their geometric mean, weighted by the logarithm of
-/// the ranks, beyond them the nearest. Across nodes groups with as many ranks per node come first, and no formula foresees
-/// where a library changes its algorithm, so such predictions can be far off (bench/validation/collectives.cpp).
-/// All-gather and reduce-scatter, where not measured, take each other's time or half of an all-reduce, which is one after the
-/// other.
+/// the ranks, beyond them the nearest. Across nodes groups with as many ranks per node come first; on more nodes than were
+/// measured the trend of the two largest such groups goes on, as a power of the ranks between 0 (bandwidth) and 1 (latency of a
+/// ring). What network ports the ranks of a node share and where a library changes its algorithm no rule foresees: between
+/// different ranks per node predictions were off by a factor of two (docs/accuracy.md). All-gather and reduce-scatter, where not
+/// measured, take each other's time or half of an all-reduce, which is one after the other.
 class measured_collectives {
  public:
   /// Fits a curve to each. Throws input_error for measurements of fewer than two ranks or that fit_transfer_curve refuses,
@@ -83,12 +84,29 @@ class measured_collectives {
       return g.curve.transfer_s(bytes) * wire_share(kind, nodes * per_node) / wire_share(kind, g.nodes * g.per_node);
     };
     if (!side[0] && !side[1]) return std::nullopt;
-    if (!side[0] || !side[1]) return price(side[0] ? *side[0] : *side[1]);
+    if (!side[0]) return price(*side[1]);
+    if (!side[1]) return price(*side[0]) * growth(*side[0], nodes, bytes);
     if (distance[0].first != distance[1].first) return price(distance[0] < distance[1] ? *side[0] : *side[1]);
     const double between = distance[0].second + distance[1].second;
     if (between == 0) return price(*side[0]);
     const double weight = distance[1].second / between;
     return std::exp(weight * std::log(price(*side[0])) + (1 - weight) * std::log(price(*side[1])));
+  }
+
+  // What more nodes than the `largest` measured group has cost beyond their wire share.
+  [[nodiscard]] double growth(const group& largest, int nodes, double bytes) const {
+    const group* smaller = nullptr;
+    for (const auto& g : groups_)
+      if (g.kind == largest.kind && g.per_node == largest.per_node && g.nodes > 1 && g.nodes < largest.nodes &&
+          (!smaller || g.nodes > smaller->nodes))
+        smaller = &g;
+    if (!smaller) return 1;
+    const auto per_wire_byte = [&](const group& g) {
+      return g.curve.transfer_s(bytes) / wire_share(g.kind, g.nodes * g.per_node);
+    };
+    const double power = std::log(per_wire_byte(largest) / per_wire_byte(*smaller)) /
+                         std::log(static_cast<double>(largest.nodes) / smaller->nodes);
+    return std::pow(static_cast<double>(nodes) / largest.nodes, std::clamp(power, 0.0, 1.0));
   }
 
   std::vector<group> groups_;

@@ -36,6 +36,7 @@ struct tile_device {
   double efficiency = 1;   ///< of its generation, see board
   bool has_matrix_units = false;
   bool has_tf32 = false;
+  bool pascal_or_turing = false;  ///< see board
 };
 
 /// Where the time of one operator goes.
@@ -65,6 +66,7 @@ struct operator_time {
   t.clock_hz = d.clock_hz;
   t.board_watts = b.watts;
   t.efficiency = b.fp32_per_watt;
+  t.pascal_or_turing = b.pascal_or_turing;
   return t;
 }
 
@@ -77,18 +79,22 @@ struct tile {
   int m, n;
 };
 
-// Which tiles a library has for a product. Batched kernels since tf32 come in one size; devices without matrix units have tiles
-// that lie one way only.
+// Which tiles a library has for a product, of those that profilers show. Batched kernels since tf32 come in one size, those for
+// Turing and Pascal in few, all wider than high; Pascal's with 64 lanes to a multiprocessor have no large ones.
 [[nodiscard]] inline std::span<const tile> tile_menu(const tile_device& d, bool matrix_units, bool batched) {
   static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
                                     {64, 64},   {64, 256},  {32, 128},  {128, 32}};
-  static constexpr tile lanes[] = {{128, 128}, {128, 64}, {64, 128}, {64, 64}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
-  static constexpr tile one_way[] = {{64, 128}, {32, 128}};
+  static constexpr tile lanes[] = {{128, 128}, {128, 64}, {64, 128}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
+  static constexpr tile pascal[] = {{32, 128}, {32, 64}, {64, 128}, {128, 128}};
+  static constexpr tile batches[] = {{64, 128}, {64, 64}};
   static constexpr tile large[] = {{128, 128}};
   if (matrix_units) return matrix;
   if (batched && d.has_tf32) return large;
-  if (!d.has_matrix_units) return std::span(one_way).first(batched ? 1 : 2);
-  return lanes;
+  if (batched && !d.has_matrix_units) return std::span(batches).first(1);
+  if (batched && d.pascal_or_turing) return batches;
+  if (d.has_matrix_units) return lanes;
+  const bool few_lanes = d.peak_flops[0] < 2 * 96 * d.multiprocessors * d.clock_hz;
+  return std::span(pascal).first(few_lanes ? 2 : 4);
 }
 
 // FLOP/s that all multiprocessors together sustain, before losses by tile.
@@ -101,6 +107,25 @@ struct tile {
                          ? c.flops_per_watt * d.efficiency * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
                          : std::numeric_limits<double>::infinity();
   return peak * std::min(c.lane_share, cap);
+}
+
+[[nodiscard]] inline double sustained_bandwidth(const tile_device& d, const tile_constants& c) {
+  return (d.pascal_or_turing ? c.early_memory_share : c.memory_share) * d.memory_bandwidth;
+}
+
+// What a tile loses to its operands, which come from shared memory while it multiplies; near balance neither hides the other.
+[[nodiscard]] inline double feed_loss(double feed, double tile_m, double tile_n) {
+  const double fed = feed * (1 / tile_m + 1 / tile_n);
+  return std::sqrt(1 + fed * fed);
+}
+
+// Before Volta, products of long rows and large operands lose more than their traffic explains: their pages are more than address
+// translation reaches, it seems, which reaches farther since (Jia et al. 2018).
+[[nodiscard]] inline double page_loss(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  if (d.has_matrix_units) return 1;
+  const double pitch = static_cast<double>(op.k) * element_bytes(op.format),
+               rows = static_cast<double>(op.m) + static_cast<double>(op.n);
+  return 1 + c.page_misses * std::max(0.0, std::log2(pitch * std::sqrt(rows)) - 22);
 }
 
 // Bytes that a product moves to and from memory. While its operands fit in L2 each is read once; else every wave reads the rows
@@ -126,15 +151,15 @@ struct tile {
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
-  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = c.memory_share * d.memory_bandwidth;
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = sustained_bandwidth(d, c);
   const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
                output = batch * static_cast<double>(op.m) * static_cast<double>(op.n);
-  const double slower = k > 8192 ? 1 + c.long_reduction * std::log2(k / 8192) : 1;
+  const double pages = page_loss(d, op, c);
   operator_time best{.seconds = std::numeric_limits<double>::infinity()};
   for (const auto& t : tile_menu(d, matrix_units, op.batched)) {
     const double size = static_cast<double>(t.m) * t.n;
     const double tiles = batch * static_cast<double>(ceil_div(op.m, t.m)) * static_cast<double>(ceil_div(op.n, t.n));
-    const double step_s = 2 * size * (1 + feed * (1.0 / t.m + 1.0 / t.n)) / rate * slower;
+    const double step_s = 2 * size * feed_loss(feed, t.m, t.n) / rate * pages;
     const double bytes = product_traffic(d, op, size * std::min(d.multiprocessors, tiles), output);
     for (int splits = 1; splits <= 16; splits *= 2) {
       if (splits > 1 && (op.batched || tiles * splits > d.multiprocessors)) break;
@@ -156,14 +181,14 @@ struct tile {
 [[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
-  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / (1 + feed / 64);
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / feed_loss(feed, 128, 128);
   const int rows = op.m < 128 ? 64 : 128;
   const double scores = rows * static_cast<double>(op.n) * op.causal_share;
   operator_time time{.tile_m = rows, .tile_n = 128};
   time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
   time.compute_s =
       busy_waves(time.waves, c) * scores * (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
-  time.memory_s = op.traffic_bytes / (c.memory_share * d.memory_bandwidth);
+  time.memory_s = op.traffic_bytes / sustained_bandwidth(d, c);
   time.seconds = combine(time.compute_s, time.memory_s, c);
   return time;
 }
@@ -184,7 +209,7 @@ struct tile {
     time.compute_s = time.waves * c.gather_cycles / d.clock_hz;
   else if (d.clock_hz > 0 && op.scalar)
     time.compute_s = std::max(1.0, time.waves) * columns * c.row_cycles / d.clock_hz;
-  time.memory_s = bytes / (c.memory_share * d.memory_bandwidth);
+  time.memory_s = bytes / sustained_bandwidth(d, c);
   time.seconds = combine(time.compute_s, time.memory_s, c);
   return time;
 }

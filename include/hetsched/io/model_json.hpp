@@ -28,6 +28,7 @@ struct model_options {
 struct model_file {
   layer_chain chain;
   hetsched::precision precision = hetsched::precision::fp16;
+  std::optional<transformer> family{};  ///< what the chain was cut from; none for explicit layers
   friend bool operator==(const model_file&, const model_file&) = default;
 };
 
@@ -60,7 +61,7 @@ struct arithmetic {
   }
   try {
     validate(model);
-    return {.chain = make_chain(model, options.cut), .precision = numbers.precision};
+    return {.chain = make_chain(model, options.cut), .precision = numbers.precision, .family = model};
   } catch (const file_error&) {
     throw;
   } catch (const input_error& wrong) {
@@ -196,6 +197,21 @@ struct arithmetic {
 /// Reads a model.json or a Hugging Face config.json. Throws file_error.
 [[nodiscard]] inline model_file read_model(const std::string& path, const model_options& options = {}) {
   return parse_model(read_text(path), path, options);
+}
+
+/// A model.json of explicit layers. The format has no place for backwards that do not take twice the forward, nor for what
+/// selective recomputation and tensor or context parallelism need to know; copies of shared parameters become the layers' own.
+/// Throws input_error unless an element has 2 bytes, as the format takes for granted.
+[[nodiscard]] inline std::string to_model_json(const layer_chain& chain) {
+  if (chain.parameter_bytes != 2) throw input_error("a model.json of layers holds elements of 2 bytes only");
+  auto layers = nlohmann::ordered_json::array();
+  for (const auto& l : chain.layers)
+    layers.push_back({{"name", l.name},
+                      {"forward_flops", l.forward_flops},
+                      {"weight_bytes", checked_mul(2, checked_add(l.parameters, l.shared_parameters))},
+                      {"activation_bytes", l.activation_bytes},
+                      {"boundary_bytes", l.boundary_bytes}});
+  return detail::dump({{"format", "hetsched/model"}, {"version", 1}, {"layers", std::move(layers)}});
 }
 
 }  // namespace hetsched

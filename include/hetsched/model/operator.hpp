@@ -46,6 +46,16 @@ inline void require_sizes(bool hold) {
 
 }  // namespace detail
 
+/// Floating-point operations of the products in `op`, a multiplication and an addition each, what a causal mask spares left out;
+/// 0 for operators that multiply nothing.
+[[nodiscard]] constexpr double flops(const operator_shape& op) {
+  const double products =
+      static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
+  return op.kind == operator_kind::gemm              ? 2 * products
+         : op.kind == operator_kind::flash_attention ? 4 * op.causal_share * products
+                                                     : 0;
+}
+
 /// (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. Throws input_error for sizes below 1.
 [[nodiscard]] inline operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {
   detail::require_sizes(m >= 1 && n >= 1 && k >= 1);

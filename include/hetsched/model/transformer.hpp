@@ -43,6 +43,8 @@ struct transformer {
   bool qkv_bias = true;
   bool tied_embeddings = true;
   bool dropout = true;        ///< its masks, one byte an element, are kept for backward
+
+  friend bool operator==(const transformer&, const transformer&) = default;
 };
 
 /// How a transformer is cut into layers: embedding, whole blocks, head; or embedding, three layers per block, head.

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares predictions with measurements and writes OUT/accuracy.md and a picture for each of its parts in OUT/accuracy.
+// Usage: hetsched_validate DATA OUT, where DATA holds the tables that the parts read.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+
+#include "communication_tables.hpp"
+#include "forest.hpp"
+#include "iterations.hpp"
+#include "memory_tables.hpp"
+#include "operator_tables.hpp"
+#include "report.hpp"
+#include "sailor.hpp"
+#include "scatter_svg.hpp"
+
+using namespace validation;
+
+namespace {
+
+constexpr const char* introduction = R"(# Accuracy
+
+What hetsched predicts, beside what others measured and published: operators, whole models, collectives, memory and whole iterations. The error of a case is
+predicted / measured - 1. *Mean*, *median* and *max* are of absolute errors; *lowest* and *highest* keep the sign. *Held out* means that no constant in a prediction was
+fitted to measurements of its group, most often a device; lines marked "fitted" are not. Goals are judged on what was held out. The lists of the worst show at most
+two cases of each group and kind. In the pictures the solid line is equality, the dashed lines are 10 % and the dotted ones 25 % off; of thousands of points those that would
+cover each other are left out.
+
+One program writes all of this from the tables of measurements, which are not part of the repository (see [sources](#sources)):
+
+    cmake --preset release
+    cmake --build --preset release --target hetsched_validate
+    build/release/bench/validation/hetsched_validate DATA docs
+
+## Goals
+
+)";
+
+constexpr const char* constants = R"(
+## What is fitted to what
+
+| constants | where | fitted to | reproduced by |
+| --- | --- | --- | --- |
+| `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur and DeepBench; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
+| `memory_overheads` | [training_memory.hpp](../include/hetsched/cost/training_memory.hpp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
+| efficiency of iterations | none ships: 1 by default | Megatron-LM's tables but the one predicted; one number for all operators | `hetsched_validate` |
+| network ports of Sailor's sites | none ships | the gradient reductions of the site's other plans | `hetsched_validate` |
+| forests | none ships | measured operators or layers, as each part says | `hetsched_validate` |
+| transfer curves | [transfer_curve.hpp](../include/hetsched/cost/transfer_curve.hpp) | measurements of the user's machine; none ship with the library | |
+
+All else is shapes, [datasheets](devices.md) and formulas.
+
+)";
+
+constexpr const char* sources = R"(
+## Sources
+
+NeuSight (sitar-lab/NeuSight, MIT), Vidur (microsoft/vidur, MIT), DeepBench (baidu-research/DeepBench, Apache-2.0), LLMCompass (PrincetonUniversity/LLMCompass,
+BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), and the tables of Megatron-LM's papers
+(Narayanan et al. 2021, Korthikanti et al. 2023, Smith et al. 2022). Small samples of some of them are [test data](../tests/data/README.md).
+)";
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw hetsched::input_error("cannot write " + path.string());
+}
+
+std::vector<validation_part> measure(const std::string& data) {
+  std::vector<validation_part> parts;
+  const auto add = [&](const char* what, const auto& predict) {
+    std::fprintf(stderr, "%s\n", what);
+    if constexpr (requires { parts.push_back(predict(data)); })
+      parts.push_back(predict(data));
+    else
+      for (auto& part : predict(data)) parts.push_back(std::move(part));
+  };
+  add("operators and whole models", operator_parts);
+  add("operators with a forest, device held out", corrected_half_operators);
+  add("operators with a forest, models held out", corrected_other_models);
+  add("fp32 operators with a forest", corrected_single_operators);
+  add("layers", sailor_layers);
+  add("layers with a forest", corrected_layers_of_sailor);
+  add("layers of Llama", galvatron_layers);
+  add("collectives", communication_parts);
+  add("memory", memory_parts);
+  add("iterations of Megatron-LM and MPT", megatron_iterations);
+  add("iterations of Sailor", sailor_iterations);
+  return parts;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 3) throw hetsched::input_error("usage: hetsched_validate DATA OUT");
+  const std::filesystem::path out = argv[2];
+  std::filesystem::create_directories(out / "accuracy");
+  const auto parts = measure(argv[1]);
+  std::string page = introduction + goals_table(parts) + constants;
+  for (const auto& part : parts) {
+    write(out / "accuracy" / (slug(part.title) + ".svg"), scatter_svg(part));
+    page += part_markdown(part) + "\n";
+  }
+  page.pop_back();
+  write(out / "accuracy.md", page + sources);
+  for (const auto& part : parts)
+    for (const auto& v : judge(part))
+      std::fprintf(stderr, "%-4s %s: %s: %s\n", v.reached ? "yes" : "NO", part.title.c_str(), v.goal.c_str(), v.measured.c_str());
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/model/graph.hpp>
+#include <hetsched/model/graph_analysis.hpp>
+#include <hetsched/model/graph_layers.hpp>
+#include <hetsched/model/layer_operators.hpp>
+
+namespace hetsched {
+
+/// What one node's backward launches.
+struct node_backward {
+  std::vector<operator_use> all{};
+  std::vector<operator_use> weights{};  ///< of these, those that compute gradients of weights only
+};
+
+/// A node's backward for so many samples, given what needs_gradient() says of all. A product (m x k)(k x n) has one product for
+/// each operand that wants a gradient, attention in one kernel 2.5 times its forward (five products for two: the scores are made
+/// again; Dao 2023, sec. 3.1), and all else one kernel of its own kind that moves what forward did and what was kept for it. The
+/// gradients of biases and of scales ride along. Throws input_error for samples below 1 and sizes beyond 64 bits. O(inputs +
+/// kept).
+[[nodiscard]] inline node_backward backward_operators(const operator_graph& graph, const std::vector<char>& needs, int node,
+                                                      std::int64_t samples) {
+  const auto& n = graph.at(node);
+  node_backward result;
+  if (!n.launches || needs[static_cast<std::size_t>(node)] == 0) return result;
+  auto op = scaled(n, samples);
+  if (op.kind == operator_kind::flash_attention) {
+    result.all.push_back({op, 2.5});
+  } else if (op.kind == operator_kind::gemm) {
+    const auto sized = [&](std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+      auto product = op;  // moves the same three matrices
+      product.m = rows, product.n = columns, product.k = inner;
+      return operator_use{product, 1};
+    };
+    const auto left = sized(op.m, op.k, op.n), right = sized(op.k, op.n, op.m);
+    const auto gradients = gradients_of(graph, needs, node);
+    if (gradients.operands > 0) result.all.push_back(left);
+    if (gradients.operands > 1 || gradients.weights) result.all.push_back(right);
+    if (gradients.weights) result.weights.push_back(right);
+  } else {
+    double kept = static_cast<double>(n.saved_bytes);
+    for (const int j : n.kept) kept += static_cast<double>(graph.at(j).output_bytes);
+    op.traffic_bytes += kept * static_cast<double>(samples);
+    result.all.push_back({op, 1});
+    if (op.kind == operator_kind::gather) result.weights.push_back({op, 1});
+  }
+  return result;
+}
+
+/// An operator_model of a graph. Its layers are not sharded: a graph does not say how.
+class graph_operators {
+ public:
+  /// Throws input_error as make_layers does.
+  explicit graph_operators(operator_graph graph, const graph_layer_options& options = {})
+      : graph_(std::move(graph)),
+        layers_(make_layers(graph_, options)),
+        needs_(needs_gradient(graph_)),
+        cores_(attention_cores(graph_)) {}
+
+  [[nodiscard]] const operator_graph& graph() const { return graph_; }
+  [[nodiscard]] const graph_layers& layers() const { return layers_; }
+  [[nodiscard]] const layer_chain& chain() const { return layers_.chain; }
+  [[nodiscard]] int kind(int index) const { return layers_.kind[static_cast<std::size_t>(index)]; }
+
+  /// Throws input_error where the share is a part of a layer. O(operators of the layer).
+  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
+    HETSCHED_EXPECTS(index >= 0 && index < chain().size());
+    if (share.tensor != 1 || share.context != 1)
+      throw input_error("an operator graph's layers are not sharded: tensor and context degrees must be 1");
+    layer_operators all;
+    const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
+    for (int i = run.first; i < run.last; ++i) {
+      if (!graph_.at(i).launches) continue;
+      const operator_use forward{scaled(graph_.at(i), share.samples), 1};
+      all.forward.push_back(forward);
+      if (cores_[static_cast<std::size_t>(i)] != 0) all.selective.push_back(forward);
+      const auto backward = backward_operators(graph_, needs_, i, share.samples);
+      all.backward.insert(all.backward.end(), backward.all.begin(), backward.all.end());
+      all.weight_backward.insert(all.weight_backward.end(), backward.weights.begin(), backward.weights.end());
+    }
+    return all;
+  }
+
+ private:
+  operator_graph graph_;
+  graph_layers layers_;
+  std::vector<char> needs_, cores_;
+};
+
+}  // namespace hetsched

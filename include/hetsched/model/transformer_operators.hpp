@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/model/layer_operators.hpp>
+#include <hetsched/model/transformer.hpp>
+
+namespace hetsched {
+
+/// flash: one kernel that never stores the scores; plain: products and a softmax that do.
+enum class attention_kernels { plain, flash };
+
+/// Which elementwise operations share a kernel.
+enum class elementwise_fusion {
+  none,      ///< as in an eager framework, each reads and writes its tensors by itself
+  grouped,   ///< bias with activation, dropout with residual sum, scale and mask with softmax (Megatron-LM)
+  absorbed,  ///< all ride on the products and norms beside them
+};
+
+/// An elementwise kernel by the tensors that it and its gradient read and write.
+struct elementwise_step {
+  int read = 1, written = 1, back_read = 1, back_written = 1;
+
+  friend bool operator==(const elementwise_step&, const elementwise_step&) = default;
+};
+
+/// How a library without fusion writes what is between the products, an operation at a time.
+struct eager_library {
+  bool joint_projections = true;            ///< one product for queries, keys and values, and one for a gated MLP's first two
+  std::vector<elementwise_step> queries{};  ///< on the queries
+  std::vector<elementwise_step> scores{{1, 1, 1, 1}, {1, 1, 0, 0}};  ///< scale, mask
+  std::vector<elementwise_step> activation{{1, 1, 2, 1}};
+  std::vector<elementwise_step> rotary{{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {2, 1, 0, 0}};  ///< on queries and keys
+
+  friend bool operator==(const eager_library&, const eager_library&) = default;
+};
+
+/// Hugging Face's GPT-2: its GELU is 0.5 x (1 + tanh(a (x + b x^3))), an operation at a time.
+[[nodiscard]] inline eager_library eager_gpt2() {
+  return {.scores = {{1, 1, 1, 1}, {1, 1, 1, 1}},
+          .activation = {
+              {1, 1, 1, 1}, {1, 1, 3, 2}, {1, 1, 1, 1}, {2, 1, 2, 1}, {1, 1, 1, 1}, {1, 1, 2, 1}, {1, 1, 0, 0}, {2, 1, 4, 2}}};
+}
+
+/// Hugging Face's BERT and ViT.
+[[nodiscard]] inline eager_library eager_bert() { return {.joint_projections = false}; }
+
+/// Hugging Face's OPT: scales queries, and clamps the scores after the mask.
+[[nodiscard]] inline eager_library eager_opt() {
+  return {.joint_projections = false, .queries = {{1, 1, 1, 1}}, .scores = {{2, 1, 0, 0}, {1, 1, 2, 1}}};
+}
+
+/// As what kernels a transformer runs.
+struct kernel_style {
+  number_format format = number_format::fp16;
+  attention_kernels attention = attention_kernels::plain;
+  elementwise_fusion fusion = elementwise_fusion::grouped;
+  bool causal = true;              ///< flash attention leaves out what a causal mask hides
+  bool sequence_parallel = false;  ///< tensor-parallel devices share norms, dropouts and residual sums
+  bool training = true;            ///< with dropout, where the model has it, and a loss
+  bool adds_gradients = false;     ///< those of weights are added to earlier ones by kernels of their own
+  eager_library library{};         ///< where nothing is fused
+
+  friend bool operator==(const kernel_style&, const kernel_style&) = default;
+};
+
+namespace detail {
+
+// Writes down the kernels of one layer on one device.
+class kernel_writer {
+ public:
+  kernel_writer(const transformer& model, const kernel_style& style, const layer_share& share)
+      : m_(model),
+        style_(style),
+        sizes_(model),
+        samples_(share.samples),
+        context_(share.context),
+        tensor_(share.tensor),
+        queries_(ceil_div(sizes_.s, context_)),
+        tokens_(checked_mul(share.samples, queries_)),
+        tokens_here_(style.sequence_parallel ? part(tokens_) : tokens_) {}
+
+  [[nodiscard]] layer_operators take() { return std::move(list_); }
+
+  void embedding() {
+    if (m_.patch_inputs > 0) {
+      const auto patches = checked_mul(samples_, ceil_div(sizes_.s - 1, context_));
+      if (patches > 0) {
+        list_.forward.push_back({gemm(patches, sizes_.h, m_.patch_inputs, f())});
+        gradient(gemm(sizes_.h, m_.patch_inputs, patches, f()), true);  // pixels need none
+        add_gradient(wide(m_.patch_inputs));
+      }
+    } else {
+      list_.forward.push_back({hetsched::embedding(tokens_, sizes_.h, f())});
+      gradient(elementwise(wide(tokens_), 2, 1, f()), true);
+      add_gradient(wide(part(m_.vocab)));
+    }
+    if (m_.positions > 0) map(wide(tokens_here_), {2, 1, 1, 0});
+    if (m_.token_types > 0) map(wide(tokens_here_), {2, 1, 0, 0});
+    if (!m_.pre_norm) norm();
+    dropout(wide(tokens_here_));
+  }
+
+  void norm() {
+    list_.forward.push_back({hetsched::norm(tokens_here_, sizes_.h, f())});
+    gradient(hetsched::norm(tokens_here_, sizes_.h, f()));
+    gradient(elementwise(wide(tokens_here_), 2, 0, f()), true);
+  }
+
+  void attention() {
+    const auto heads = part(sizes_.a), kv_heads = part(m_.kv_heads > 0 ? m_.kv_heads : sizes_.a), head = sizes_.q / sizes_.a;
+    const auto q = heads * head, kv = kv_heads * head;
+    linears(tokens_, sizes_.h, {q, kv, kv}, m_.qkv_bias);
+    if (m_.positions == 0) {
+      const auto turned = checked_mul(tokens_, q + kv);
+      if (eager())
+        maps(turned, style_.library.rotary);
+      else
+        map(turned, {1, 1, 1, 1});
+    }
+    if (eager()) {
+      maps(checked_mul(tokens_, q), style_.library.queries);
+      for (int i = 0; i < 3; ++i) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // heads side by side: copies
+    }
+    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head);
+    if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // and back
+    linear(tokens_, q, sizes_.h, m_.bias);
+    add_residual();
+  }
+
+  void mlp(bool with_experts) {
+    const auto inner = part(sizes_.f);
+    if (!with_experts) {
+      if (m_.gated_mlp)
+        linears(tokens_, sizes_.h, {inner, inner}, m_.bias);
+      else
+        linear(tokens_, sizes_.h, inner, m_.bias);
+      activation(checked_mul(tokens_, inner));
+      linear(tokens_, inner, sizes_.h, m_.bias);
+    } else {
+      linear(tokens_here_, sizes_.h, m_.experts, false);
+      rows_softmax(tokens_here_, m_.experts);
+      const auto routed = checked_mul(tokens_, m_.experts_per_token);
+      map(wide(routed), {1, 1, 1, 1});  // to their experts
+      if (m_.gated_mlp && !joint()) expert_linears(routed, sizes_.h, inner);
+      expert_linears(routed, sizes_.h, m_.gated_mlp && joint() ? 2 * inner : inner);
+      activation(checked_mul(routed, inner));
+      expert_linears(routed, inner, sizes_.h);
+      map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
+    }
+    add_residual();
+  }
+
+  void head() {
+    if (m_.pre_norm) norm();
+    if (m_.head == output_head::classifier) {
+      linear(samples_, sizes_.h, part(m_.classes), true);
+      return;
+    }
+    if (m_.head == output_head::masked_language_model) {
+      linear(tokens_here_, sizes_.h, sizes_.h, true);
+      map(wide(tokens_here_), {1, 1, 2, 1});
+      norm();
+    }
+    const auto words = part(m_.vocab);
+    linear(tokens_, sizes_.h, words, m_.head == output_head::masked_language_model);
+    if (!style_.training) return;
+    list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
+    gradient(elementwise(checked_mul(tokens_, words), 2, 1, number_format::fp32));
+  }
+
+ private:
+  [[nodiscard]] number_format f() const { return style_.format; }
+  [[nodiscard]] bool eager() const { return style_.fusion == elementwise_fusion::none; }
+  [[nodiscard]] bool joint() const { return !eager() || style_.library.joint_projections; }
+  [[nodiscard]] std::int64_t part(std::int64_t whole) const { return ceil_div(whole, tensor_); }
+  [[nodiscard]] std::int64_t wide(std::int64_t tokens) const { return checked_mul(tokens, sizes_.h); }
+
+  void gradient(const operator_shape& op, bool of_weights = false, double times = 1) {
+    list_.backward.push_back({op, times});
+    if (of_weights) list_.weight_backward.push_back({op, times});
+  }
+
+  void add_gradient(std::int64_t weights) {
+    if (style_.adds_gradients) gradient(elementwise(weights, 2, 1, f()), true);
+  }
+
+  void linear(std::int64_t tokens, std::int64_t in, std::int64_t out, bool bias) {
+    list_.forward.push_back({gemm(tokens, out, in, f())});
+    gradient(gemm(tokens, in, out, f()));
+    gradient(gemm(out, in, tokens, f()), true);
+    add_gradient(checked_mul(in, out));
+    if (bias) gradient(elementwise(checked_mul(tokens, out), 1, 0, f()), true);
+  }
+
+  // Linear layers that read the same.
+  void linears(std::int64_t tokens, std::int64_t in, std::initializer_list<std::int64_t> outs, bool bias) {
+    if (!joint()) {
+      for (const auto out : outs) linear(tokens, in, out, bias);
+      return;
+    }
+    std::int64_t sum = 0;
+    for (const auto out : outs) sum = checked_add(sum, out);
+    linear(tokens, in, sum, bias);
+    if (eager()) gradient(elementwise(checked_mul(tokens, sum), 1, 1, f()));  // gradients side by side: a copy
+  }
+
+  // Tokens spread evenly over the experts: some get one more than the others.
+  void expert_linears(std::int64_t routed, std::int64_t in, std::int64_t out) {
+    const std::int64_t least = routed / m_.experts, more = routed % m_.experts;
+    for (const auto& [experts, tokens] : {std::pair{more, least + 1}, std::pair{m_.experts - more, least}}) {
+      if (experts == 0 || tokens == 0) continue;
+      list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
+      gradient(batched_gemm(experts, tokens, in, out, f()));
+      gradient(batched_gemm(experts, out, in, tokens, f()), true);
+      add_gradient(checked_mul(experts, in, out));
+    }
+    if (m_.bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
+  }
+
+  void map(std::int64_t elements, const elementwise_step& s) {
+    if (style_.fusion == elementwise_fusion::absorbed) return;
+    list_.forward.push_back({elementwise(elements, s.read, s.written, f())});
+    if (s.back_read + s.back_written > 0) gradient(elementwise(elements, s.back_read, s.back_written, f()));
+  }
+
+  void maps(std::int64_t elements, const std::vector<elementwise_step>& steps) {
+    for (const auto& s : steps) map(elements, s);
+  }
+
+  [[nodiscard]] bool drops() const { return style_.training && m_.dropout; }
+  void dropout(std::int64_t elements) {
+    if (drops()) map(elements, {1, 1, 1, 1});
+  }
+
+  void add_residual() {
+    const auto elements = wide(tokens_here_);
+    if (eager()) dropout(elements);
+    map(elements, {2, 1, 2, 1});
+    if (!eager() && drops() && style_.fusion == elementwise_fusion::grouped) gradient(elementwise(elements, 1, 1, f()));
+  }
+
+  void activation(std::int64_t elements) {
+    if (!eager()) {
+      map(elements, m_.gated_mlp ? elementwise_step{2, 1, 3, 2} : elementwise_step{1, 1, 2, 1});
+      return;
+    }
+    maps(elements, style_.library.activation);
+    if (m_.gated_mlp) map(elements, {2, 1, 4, 2});
+  }
+
+  void rows_softmax(std::int64_t rows, std::int64_t columns) {
+    list_.forward.push_back({softmax(rows, columns, f())});
+    gradient(elementwise(checked_mul(rows, columns), 2, 1, f()));
+  }
+
+  void product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
+    list_.forward.push_back({batched_gemm(batch, m, n, k, f())});
+    gradient(batched_gemm(batch, m, k, n, f()));
+    gradient(batched_gemm(batch, k, n, m, f()));
+  }
+
+  // What selective recomputation runs again. Flash attention's backward is five products to the two of its forward: it
+  // computes the scores again by itself.
+  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head) {
+    const auto keys = sizes_.s;
+    if (style_.attention == attention_kernels::flash) {
+      const auto op = flash_attention(heads, kv_heads, queries_, keys, head, style_.causal, f());
+      list_.forward.push_back({op});
+      gradient(op, false, 2.5);
+      return;
+    }
+    const auto first = static_cast<std::ptrdiff_t>(list_.forward.size());
+    const auto rows = checked_mul(heads, queries_), scores = checked_mul(rows, keys);
+    product(heads, queries_, keys, head);
+    if (eager()) maps(scores, style_.library.scores);
+    rows_softmax(rows, keys);
+    dropout(scores);
+    product(heads, queries_, head, keys);
+    list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
+  }
+
+  const transformer& m_;
+  const kernel_style& style_;
+  transformer_sizes sizes_;
+  std::int64_t samples_, context_, tensor_;
+  std::int64_t queries_;      // of a sequence on this device
+  std::int64_t tokens_;       // on this device in products
+  std::int64_t tokens_here_;  // in norms, dropouts and residual sums
+  layer_operators list_;
+};
+
+}  // namespace detail
+
+/// A transformer by the kernels that it launches: an operator_model whose chain is make_chain's. Tensor-parallel devices share
+/// heads, inner width and vocabulary, rounded up, and all look up whole words (Megatron-LM); router, patches and BERT's transform
+/// are not shared but as sequence_parallel says. Experts get equally many tokens. Throws input_error where make_chain does.
+class transformer_operators {
+ public:
+  explicit transformer_operators(transformer model, kernel_style style = {}, granularity cut = granularity::block)
+      : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {}
+
+  [[nodiscard]] const layer_chain& chain() const { return chain_; }
+  [[nodiscard]] const transformer& model() const { return model_; }
+  [[nodiscard]] const kernel_style& style() const { return style_; }
+
+  /// Index of the first layer that launches the same as layer `index`.
+  [[nodiscard]] int kind(int index) const {
+    HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
+    if (index == 0 || index == chain_.size() - 1) return index;
+    const int parts = cut_ == granularity::block ? 1 : 3;
+    const int place = (index - 1) % parts;
+    const bool has_mlp = place == parts - 1;
+    const int first_block = has_mlp && model_.experts > 0 && sparse((index - 1) / parts) ? model_.moe_every - 1 : 0;
+    return 1 + first_block * parts + place;
+  }
+
+  /// What one device launches for layer `index`; backward in no certain order. Throws input_error for a share below 1 and sizes
+  /// that overflow. O(operators).
+  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
+    HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
+    if (share.samples < 1 || share.context < 1 || share.tensor < 1) throw input_error("the share of a layer must be at least 1");
+    detail::kernel_writer write(model_, style_, share);
+    const int parts = cut_ == granularity::block ? 1 : 3, block = (index - 1) / parts, place = (index - 1) % parts;
+    if (index == 0)
+      write.embedding();
+    else if (index == chain_.size() - 1)
+      write.head();
+    else {
+      if (place == 0) attention(write);
+      if (parts == 1 || place == 1) write.norm();
+      if (place == parts - 1) mlp(write, block);
+    }
+    return write.take();
+  }
+
+ private:
+  [[nodiscard]] bool sparse(int block) const { return model_.experts > 0 && (block + 1) % model_.moe_every == 0; }
+
+  void attention(detail::kernel_writer& write) const {
+    if (model_.pre_norm) write.norm();
+    write.attention();
+  }
+  void mlp(detail::kernel_writer& write, int block) const {
+    write.mlp(sparse(block));
+    if (!model_.pre_norm) write.norm();
+  }
+
+  transformer model_;
+  kernel_style style_;
+  granularity cut_;
+  layer_chain chain_;
+};
+
+static_assert(operator_model<transformer_operators>);
+
+}  // namespace hetsched

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-predict as a user calls it, against closed forms, the library and the plans of hetsched-plan.
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/training_memory.hpp>
+#include <hetsched/io.hpp>
+#include <hetsched/schedule/simulate.hpp>
+
+#include "workplace.hpp"
+
+using namespace hetsched;
+using test::workplace;
+
+namespace {
+
+const std::string cluster_text = R"({"format": "hetsched/cluster", "version": 1,
+  "devices": {"Own": {"peak_tflops": {"fp16": 100, "fp32": 10}, "memory_gib": 24, "memory_bandwidth_gb_per_s": 500,
+                      "multiprocessors": 50, "l2_mib": 4, "clock_mhz": 1500}},
+  "subclusters": [
+  {"name": "v", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5}},
+  {"name": "a", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 2400, "latency_us": 5}},
+  {"name": "o", "device": "Own", "nodes": 1, "devices_per_node": 1}],
+  "links": [{"between": ["v", "a"], "gbit_per_s": 5, "latency_us": 100}]})";
+const std::string model_text = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 12, "hidden": 1024,
+  "heads": 16, "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})";
+const std::string layers_text = R"({"format": "hetsched/model", "version": 1, "layers": [
+  {"name": "one", "forward_flops": 8e11, "weight_bytes": 20000000, "activation_bytes": 300000, "boundary_bytes": 50000}]})";
+// Both subclusters hold one stage each; the second one's degrees are for microbatches of two samples.
+const std::string plan_text =
+    R"({"format": "hetsched/plan", "version": 1, "planner": "by hand", "microbatches": 16, "pipelines": [
+  {"microbatches": 16, "microbatch_size": 2, "stages": [
+    {"layers": [0, 25], "subcluster": "v", "first_device": 0, "nodes": 1, "devices_per_node": 4,
+     "degrees": {"data": 1, "context": 1, "tensor": 4}, "warmup": 3, "forward_s": 1, "backward_s": 2, "transfer_s": 0.5,
+     "memory_bytes": 10, "memory_capacity_bytes": 12},
+    {"layers": [26, 37], "subcluster": "a", "first_device": 2, "nodes": 1, "devices_per_node": 2,
+     "degrees": {"data": 2, "context": 1, "tensor": 1}, "warmup": 1, "forward_s": 1, "backward_s": 2, "transfer_s": 0,
+     "memory_bytes": 10, "memory_capacity_bytes": 12}]}],
+  "schedule": "h1f1b",
+  "predicted": {"iteration_s": 1, "lower_bound_s": 1, "samples_per_s": 1, "mfu": 0, "load_balance": 1, "period_s": 1}})";
+
+const std::string predict = "hetsched-predict --cluster cluster.json --model model.json --plan plan.json ";
+
+void fill(const workplace& w) {
+  w.put("cluster.json", cluster_text);
+  w.put("model.json", model_text);
+  w.put("layers.json", layers_text);
+  w.put("plan.json", plan_text);
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+nlohmann::json object(const workplace& w, const std::string& line) {
+  const auto result = w.run(line + " --json");
+  CAPTURE(line);
+  CAPTURE(result.errors);
+  REQUIRE(result.status == 0);
+  return nlohmann::json::parse(result.output);
+}
+
+doctest::Approx about(double x) { return doctest::Approx(x).epsilon(1e-9); }
+
+}  // namespace
+
+TEST_CASE("operators: the same rows with their times by the tile model, on catalogued and own devices") {
+  const workplace w;
+  fill(w);
+  const std::vector<std::string> rows{"gemm,1,4096,4096,1024,fp16", " BMM ,96,512,512,64,fp32", "softmax,8,1024,1024,,fp32",
+                                      "layernorm,1,8192,1024,1,bf16", "elementwise_add,4,1024,1024,0,fp16"};
+  const std::vector<operator_shape> shapes{gemm(4096, 4096, 1024, number_format::fp16),
+                                           batched_gemm(96, 512, 512, 64, number_format::fp32),
+                                           softmax(8192, 1024, number_format::fp32), norm(8192, 1024, number_format::bf16),
+                                           elementwise(4 << 20, 2, 1, number_format::fp16)};
+  std::string text = "op,batch,m,n,k,dtype\n";
+  for (const auto& row : rows) text += row + "\n";
+  w.put("ops.csv", text);
+  for (const std::string name : {"T4", "H100-SXM5-80GB", "Own"}) {
+    CAPTURE(name);
+    const auto d = name == "Own" ? read_cluster(w.path("cluster.json")).subclusters[2].device : catalogue_device(name);
+    const auto result =
+        w.run("hetsched-predict --operators ops.csv --device " + name + (name == "Own" ? " --cluster cluster.json" : ""));
+    REQUIRE(result.status == 0);
+    CHECK(result.errors.empty());
+    std::string expected = "op,batch,m,n,k,dtype,predicted_ms\n";
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      expected += rows[i] + detail::print(",%.6f\n", predict_operator(make_tile_device(d), shapes[i]).seconds * 1e3);
+    CHECK(result.output == expected);
+    CHECK(w.run("hetsched-predict --operators ops.csv --cluster cluster.json --out times.csv --device " + name).output ==
+          "wrote times.csv\n");
+    CHECK(w.get("times.csv") == expected);
+  }
+  w.put("ops.csv", "op,batch,m,n,k,dtype,measured_ms\ngelu,1,1000,1000,1,fp32,1000\ngelu,1,1000,1000,1,fp32,1000\n");
+  CHECK(w.run("hetsched-predict --operators ops.csv --device T4")
+            .errors.starts_with("off the measured times by 100.0 % on average"));
+}
+
+TEST_CASE("one stage: the iteration is its work and the step, the memory what its parameters and activations take") {
+  const workplace w;
+  fill(w);
+  // A stage without neighbours on one A100: half of 312 TFLOP/s, 10 us per direction; backward takes twice the FLOPs.
+  auto plan = nlohmann::json::parse(plan_text);
+  auto& line = plan["pipelines"][0];
+  line["stages"].erase(1);
+  auto& stage = line["stages"][0];
+  stage["layers"] = {0, 0};
+  stage["subcluster"] = "a";
+  stage["devices_per_node"] = 1;
+  stage["degrees"]["tensor"] = 1;
+  stage["transfer_s"] = 0;
+  w.put("one.json", plan.dump());
+  const auto found = object(w, "hetsched-predict --cluster cluster.json --model layers.json --plan one.json");
+  const double forward_s = 2 * 8e11 / 156e12 + 10e-6, backward_s = 2 * 1.6e12 / 156e12 + 10e-6;
+  const double step_s = 1e7 * (2 * 12 + 2 + 2) / 1555e9;  // reads and writes what Adam keeps
+  CHECK(found.at("costs") == "analytic");
+  CHECK(found.at("iteration_s").get<double>() == about(16 * (forward_s + backward_s) + step_s));
+  CHECK(found.at("samples_per_s").get<double>() == about(32 / found.at("iteration_s").get<double>()));
+  CHECK(found.at("mfu").get<double>() == about(2.4e12 * found.at("samples_per_s").get<double>() / 312e12));
+  CHECK(found.at("breakdown").at("compute_s").get<double>() == about(16 * (forward_s + backward_s)));
+  CHECK(found.at("breakdown").at("optimizer_s").get<double>() == about(step_s));
+  for (const char* part : {"collective_s", "transfer_s", "bubble_s", "gradient_reduction_s"})
+    CHECK(found.at("breakdown").at(part).get<double>() == doctest::Approx(0).epsilon(1e-12));
+  const auto& memory = found.at("stages")[0].at("memory_bytes");
+  CHECK(memory.at("weights") == 20'000'000);
+  CHECK(memory.at("gradients") == 20'000'000);
+  CHECK(memory.at("optimizer") == 120'000'000);
+  CHECK(memory.at("activations") == 3 * 2 * 300'000);  // three in flight
+  CHECK(memory.at("runtime") == memory_overheads{}.runtime_bytes);
+  std::int64_t sum = 0;
+  for (const auto& [name, bytes] : memory.items())
+    if (name != "total") sum += bytes.get<std::int64_t>();
+  CHECK(memory.at("total") == sum);
+}
+
+TEST_CASE("what hetsched-plan planned is predicted alike from the same costs") {
+  const workplace w;
+  fill(w);
+  const std::string data = HETSCHED_SOURCE_DIR "/examples/data/";
+  struct row {
+    std::string planning, predicting;
+  };
+  const std::string here = " --cluster cluster.json --model model.json ";
+  const std::string there =
+      " --cluster " + data + "cluster.json --model " + data + "model.json --profile " + data + "profile.json ";
+  const row rows[] = {{here, here + "--cost analytic"},
+                      {here + "--cost tile --recompute full", here + "--recompute full"},
+                      {here + "--schedule zb_h1 --zero 1", here + "--cost analytic --zero 1"},
+                      {here + "--schedule auto", here + "--cost analytic"},
+                      {there, there}};
+  for (const auto& r : rows) {
+    CAPTURE(r.planning);
+    const auto planned = w.run("hetsched-plan --global-batch 32 --microbatch-size " + std::string(&r == &rows[4] ? "1" : "2") +
+                               " --out plan.json" + r.planning);
+    CAPTURE(planned.errors);
+    REQUIRE(planned.status == 0);
+    const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
+    const auto found = object(w, "hetsched-predict --plan plan.json" + r.predicting);
+    CHECK(found.at("iteration_s").get<double>() == about(plan.predicted.iteration_s));
+    CHECK(found.at("period_s").get<double>() == about(plan.predicted.period_s));
+    CHECK(found.at("mfu").get<double>() == about(plan.predicted.mfu));
+    CHECK(found.at("load_balance").get<double>() == about(plan.predicted.load_balance));
+    CHECK(found.at("plan").at("iteration_s") == plan.predicted.iteration_s);
+    double whole_s = 0;
+    for (const char* part : {"compute_s", "collective_s", "transfer_s", "bubble_s", "gradient_reduction_s", "optimizer_s"}) {
+      CHECK(found.at("breakdown").at(part).get<double>() >= -1e-12);
+      whole_s += found.at("breakdown").at(part).get<double>();
+    }
+    CHECK(whole_s == about(plan.predicted.iteration_s));
+    const auto& stages = plan.pipelines.front().stages;
+    const auto& busiest = found.at("stages")[found.at("breakdown").at("stage").get<std::size_t>()];
+    const auto compute_s = [](const auto& s) {
+      return s.at("forward_s").template get<double>() + s.at("backward_s").template get<double>();
+    };
+    REQUIRE(found.at("stages").size() == stages.size());
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      CHECK(found.at("stages")[i].at("forward_s").get<double>() == about(stages[i].forward_s));
+      CHECK(found.at("stages")[i].at("transfer_s").get<double>() == about(stages[i].transfer_s));
+      CHECK(compute_s(found.at("stages")[i]) <= compute_s(busiest) * 1.001);  // updates weigh little
+      if (&r == &rows[4]) CHECK(found.at("stages")[i].at("memory_bytes").at("total") == stages[i].memory_bytes);
+    }
+  }
+}
+
+TEST_CASE("exposed transfers and collectives are told apart from the bubble; both directions' stages count in memory") {
+  const workplace w;
+  fill(w);
+  const auto found = object(w, predict);
+  CHECK(found.at("costs") == "tile");
+  pipeline p;
+  for (const auto& s : found.at("stages")) {
+    p.forward_s.push_back(s.at("forward_s").get<double>());
+    p.backward_s.push_back(s.at("backward_s").get<double>());
+  }
+  p.transfer_s = {found.at("stages")[0].at("transfer_s").get<double>()};
+  const auto iteration_s = [&] {
+    const auto ends = simulate(p, {3, 1}, 16).rank_end_s;
+    return std::max(ends[0] + found.at("stages")[0].at("update_s").get<double>(),
+                    ends[1] + found.at("stages")[1].at("update_s").get<double>());
+  };
+  const double all_s = iteration_s();
+  CHECK(found.at("iteration_s").get<double>() == about(all_s));
+  p.transfer_s = {0};
+  const auto& parts = found.at("breakdown");
+  CHECK(parts.at("transfer_s").get<double>() == about(all_s - iteration_s()));
+  CHECK(parts.at("transfer_s").get<double>() > 0);
+  CHECK(parts.at("collective_s").get<double>() > 0);
+
+  const auto chain = read_model(w.path("model.json")).chain;
+  const auto held = stage_memory(chain, {0, 26}, {.tensor = 4}, {.samples = 2, .in_flight = 3}),
+             sharded = stage_memory(chain, {26, 38}, {.data = 2}, {.samples = 1});
+  CHECK(found.at("stages")[0].at("memory_bytes").at("total") == held.total());
+  CHECK(found.at("stages")[1].at("memory_bytes").at("total") == sharded.total());
+
+  // Without links between its devices the busiest stage takes what it computes.
+  const auto fast = replaced(replaced(cluster_text, "1200, \"latency_us\": 5", "1e9, \"latency_us\": 0"),
+                             "2400, \"latency_us\": 5", "1e9, \"latency_us\": 0");
+  w.put("cluster.json", fast);
+  const auto alone = object(w, predict).at("stages")[parts.at("stage").get<std::size_t>()];
+  CHECK(parts.at("compute_s").get<double>() ==
+        doctest::Approx(16 * (alone.at("forward_s").get<double>() + alone.at("backward_s").get<double>())).epsilon(1e-5));
+
+  const auto single = found.at("stages");
+  w.put("plan.json", replaced(plan_text, "\"h1f1b\"", "\"chimera\""));
+  const auto both = object(w, predict).at("stages");
+  for (const char* part : {"weights", "gradients", "optimizer"})
+    for (int i = 0; i < 2; ++i)
+      CHECK(both[i].at("memory_bytes").at(part).get<std::int64_t>() ==
+            single[0].at("memory_bytes").at(part).get<std::int64_t>() +
+                single[1].at("memory_bytes").at(part).get<std::int64_t>());
+}
+
+TEST_CASE("a stage that does not fit: everything is printed, and status 1 says what is short") {
+  const workplace w;
+  fill(w);
+  w.put("cluster.json", replaced(cluster_text, "\"devices\": {", "\"devices\": {\"V100-SXM2-16GB\": {\"memory_gib\": 2}, "));
+  const auto result = w.run(predict);
+  CHECK(result.status == 1);
+  CHECK(result.errors.starts_with("hetsched-predict: the plan does not fit: stage 0 needs "));
+  CHECK(result.errors.find("of the 2.00 GiB of V100-SXM2-16GB") != std::string::npos);
+  for (const char* text : {"iteration", "optimizer step", "in flight", "v 1x4 [0-3]", "costs of the tile model"})
+    CHECK(result.output.find(text) != std::string::npos);
+  CHECK(nlohmann::json::parse(w.run(predict + "--json").output).at("fits") == false);
+}
+
+TEST_CASE("bad input and usage: status 2, one line that names the place, no output") {
+  const workplace w;
+  fill(w);
+  w.put("ops.csv", "op,batch,m,n,k,dtype\ngemm,1,8,8,8,fp16\ngemm,1,8,8,8,fp12\n");
+  struct row {
+    std::string line, from, to, part;
+  };
+  const row rows[] = {
+      {"hetsched-predict", "", "", "give either --operators"},
+      {"hetsched-predict --operators ops.csv", "", "", "needs --device"},
+      {"hetsched-predict --operators ops.csv --device A1O0-SXM4-40GB", "", "", "did you mean \"A100-SXM4-40GB\""},
+      {"hetsched-predict --operators ops.csv --device h100", "", "", "did you mean H100-PCIe-80GB or H100-SXM5-80GB?"},
+      {"hetsched-predict --operators ops.csv --device T4 --out times.csv", "", "",
+       "ops.csv: line 3: column dtype: found \"fp12\""},
+      {"hetsched-predict --operators none.csv --device T4", "", "", "none.csv: cannot be opened"},
+      {"hetsched-predict --plan plan.json --model model.json", "", "", "needs --cluster"},
+      {predict + "--device T4", "", "", "--device excludes"},
+      {predict + "--cost tile --profile p.json", "", "", "excludes"},
+      {predict + "--granularity block", "", "", "plan.json: /pipelines/0/stages/1/layers/1: found 37, expected 13"},
+      {"hetsched-plan --cluster cluster.json --model layers.json --global-batch 4 --cost tile --out p.json", "", "",
+       "--cost: tile needs a transformer"},
+      {predict, "\"subcluster\": \"v\"", "\"subcluster\": \"w\"", "/pipelines/0/stages/0/subcluster: cluster.json has no"},
+      {predict, "\"subcluster\": \"a\"", "\"subcluster\": \"o\"", "/pipelines/0/stages/1/devices_per_node: found 2"},
+      {predict, "\"subcluster\": \"a\"", "\"subcluster\": \"v\"", "device 2 of v belongs to stage 0 already"},
+      {predict, "\"first_device\": 2", "\"first_device\": 3", "/stages/1/first_device: found 3"},
+      {predict, "\"data\": 1, \"context\": 1, \"tensor\": 4", "\"data\": 4, \"context\": 1, \"tensor\": 1", "/stages/0/degrees"},
+      {predict, "\"h1f1b\"", "\"2f2b\"", "plan.json: /schedule: there is no schedule \"2f2b\""},
+      {predict, "\"layers\": [26, 37]", "\"layers\": [27, 37]", "/stages/1/layers"},
+  };
+  const auto before = w.files();
+  for (const auto& r : rows) {
+    CAPTURE(r.line);
+    CAPTURE(r.to);
+    w.put("plan.json", r.from.empty() ? plan_text : replaced(plan_text, r.from, r.to));
+    const auto result = w.run(r.line);
+    CAPTURE(result.errors);
+    CHECK(result.status == 2);
+    CHECK(result.output.empty());
+    CHECK(result.errors.find(r.part) != std::string::npos);
+    CHECK(result.errors.find('\n') == result.errors.size() - 1);
+  }
+  w.put("plan.json", plan_text);
+  w.put("cluster.json", replaced(cluster_text, R"({"between": ["v", "a"], "gbit_per_s": 5, "latency_us": 100})", ""));
+  CHECK(w.run(predict).errors.find("/stages/1/subcluster: no link leads here") != std::string::npos);
+  CHECK(w.files() == before);
+}

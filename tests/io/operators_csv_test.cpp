@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/io/operators_csv.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+const std::string heading = "op,batch,m,n,k,dtype\n";
+
+operator_shape only(const std::string& row) {
+  const auto file = parse_operators(heading + row + "\n", "rows.csv");
+  REQUIRE(file.operators.size() == 1);
+  return file.operators.front();
+}
+
+}  // namespace
+
+TEST_CASE("operators by name: what they compute and the bytes that they move") {
+  struct row {
+    std::string text;
+    operator_kind kind;
+    number_format format;
+    std::int64_t batch, m, n, k;
+    double bytes, flops;
+  };
+  const auto pointwise = operator_kind::elementwise;
+  const row rows[] = {
+      {"gemm,1,10,20,30,fp16", operator_kind::gemm, number_format::fp16, 1, 10, 20, 30, 2.0 * (300 + 600 + 200), 12000},
+      {"linear,1,10,20,30,tf32", operator_kind::gemm, number_format::tf32, 1, 10, 20, 30, 4.0 * (300 + 600 + 200), 12000},
+      {"gemm,4,10,20,30,fp8", operator_kind::gemm, number_format::fp8, 4, 10, 20, 30, 4.0 * (300 + 600 + 200), 48000},
+      {"flash_attention,8,128,256,64,bf16", operator_kind::flash_attention, number_format::bf16, 8, 128, 256, 64,
+       2.0 * 8 * 64 * (2 * 128 + 2 * 256), 4.0 * 8 * 128 * 256 * 64},
+      {"flash_attention_causal,8,128,256,64,bf16", operator_kind::flash_attention, number_format::bf16, 8, 128, 256, 64,
+       2.0 * 8 * 64 * (2 * 128 + 2 * 256), 2.0 * 8 * 128 * 256 * 64},
+      {"softmax,3,10,20,0,fp32", operator_kind::softmax, number_format::fp32, 1, 30, 20, 1, 4.0 * 2 * 600, 0},
+      {"layernorm,3,10,20,,fp32", operator_kind::norm, number_format::fp32, 1, 30, 20, 1, 4.0 * 2 * 600, 0},
+      {"rmsnorm,3,10,20,1,fp32", operator_kind::norm, number_format::fp32, 1, 30, 20, 1, 4.0 * 2 * 600, 0},
+      {"embedding,3,10,20,0,fp16", operator_kind::gather, number_format::fp16, 1, 600, 1, 1, 2.0 * 2 * 600, 0},
+      {"elementwise_add,3,10,20,0,fp16", pointwise, number_format::fp16, 1, 600, 1, 1, 2.0 * 3 * 600, 0},
+      {"gelu,3,10,20,0,fp16", pointwise, number_format::fp16, 1, 600, 1, 1, 2.0 * 2 * 600, 0},
+      {"dropout,3,10,20,0,fp16", pointwise, number_format::fp16, 1, 600, 1, 1, (2.0 * 2 + 1) * 600, 0},
+  };
+  for (const auto& r : rows) {
+    CAPTURE(r.text);
+    const auto op = only(r.text);
+    CHECK(op.kind == r.kind);
+    CHECK(op.format == r.format);
+    CHECK(op.batch == r.batch);
+    CHECK(op.m == r.m);
+    CHECK(op.n == r.n);
+    CHECK(op.k == r.k);
+    CHECK(op.traffic_bytes == r.bytes);
+    CHECK(flops(op) == r.flops);
+  }
+  CHECK(only("bmm,1,10,20,30,fp16").batched);
+  CHECK(only("gemm,2,10,20,30,fp16") == only("bmm,2,10,20,30,fp16"));
+  CHECK_FALSE(only("gemm,1,10,20,30,fp16").batched);
+}
+
+TEST_CASE("names in any case, columns in any order, foreign line ends; rows come back as they were") {
+  const std::string text =
+      "\xEF\xBB\xBF dtype, Op ,n,k,m,batch,note\r\n"
+      "Half, GEMM ,20,30,10, 4 ,second, row\r\n";
+  CHECK_THROWS_AS((void)parse_operators(text, "rows.csv"), file_error);  // a comma too many
+  auto right = text;
+  right.replace(right.find("second, row"), 11, "second: row");
+  const auto file = parse_operators(right + "fp32,Layer Norm,20,,10,1,\r\n\r\n  \r\n", "rows.csv");
+  REQUIRE(file.operators.size() == 2);
+  CHECK(file.operators[0] == batched_gemm(4, 10, 20, 30, number_format::fp16));
+  CHECK(file.operators[1] == norm(10, 20, number_format::fp32));
+  CHECK(to_csv(file, {0.5, 12.25}) ==
+        " dtype, Op ,n,k,m,batch,note,predicted_ms\n"
+        "Half, GEMM ,20,30,10, 4 ,second: row,0.500000\n"
+        "fp32,Layer Norm,20,,10,1,,12.250000\n");
+
+  const auto measured = parse_operators("op,batch,m,n,k,dtype,Measured_ms\nrelu,1,1,1,1,fp32,0.5\n", "rows.csv");
+  CHECK(to_csv(measured, {0.4}) ==
+        "op,batch,m,n,k,dtype,Measured_ms,predicted_ms,error_percent\nrelu,1,1,1,1,fp32,0.5,0.400000,-20.00\n");
+  CHECK(parse_operators(heading, "rows.csv").operators.empty());
+}
+
+TEST_CASE("what is wrong is told with the file, the line, the column and what was found") {
+  struct row {
+    std::string text;
+    std::vector<std::string> parts;
+  };
+  const std::string good = heading + "gemm,1,1,1,1,fp16\n";
+  const row rows[] = {
+      {"", {"line 1", "op"}},
+      {"op,batch,m,n,k\n", {"line 1", "dtype"}},
+      {"op,batch,m,n,k,dtype,m\n", {"line 1", "two columns", "m"}},
+      {"op,batch,m,n,k,dtype,predicted_ms\n", {"line 1", "predicted_ms"}},
+      {good + "gem,1,1,1,1,fp16\n", {"line 3", "column op", "\"gem\"", "did you mean \"gemm\""}},
+      {good + "gemm,1,1,1,1,int8\n", {"line 3", "column dtype", "\"int8\"", "fp8"}},
+      {good + "gemm,1,0,1,1,fp16\n", {"line 3", "column m", "\"0\"", "at least 1"}},
+      {good + "gemm,-1,1,1,1,fp16\n", {"line 3", "column batch", "\"-1\""}},
+      {good + "gemm,1,1,1.5,1,fp16\n", {"line 3", "column n", "\"1.5\""}},
+      {good + "gemm,1,1,1,,fp16\n", {"line 3", "column k", "\"\""}},
+      {good + "softmax,1,1,1,x,fp16\n", {"line 3", "column k", "\"x\""}},
+      {good + "gemm,1,99999999999999999999,1,1,fp16\n", {"line 3", "column m"}},
+      {good + "gelu,4000000000,4000000000,1,1,fp16\n", {"line 3", "overflow"}},
+      {good + "gemm,1,1,1,fp16\n", {"line 3", "5 cells", "expected 6"}},
+      {good + "\ngemm,1,1,1,1,fp16\n", {"line 3", "1 cells"}},
+      {"op,batch,m,n,k,dtype,measured_ms\nrelu,1,1,1,1,fp32,0\n", {"line 2", "measured_ms", "\"0\""}},
+  };
+  for (const auto& r : rows) {
+    CAPTURE(r.text);
+    try {
+      (void)parse_operators(r.text, "rows.csv");
+      FAIL("was read");
+    } catch (const file_error& wrong) {
+      const std::string what = wrong.what();
+      CAPTURE(what);
+      CHECK(what.starts_with("rows.csv: "));
+      for (const auto& part : r.parts) CHECK(what.find(part) != std::string::npos);
+    }
+  }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/model/families.hpp>
+#include <hetsched/model/transformer_operators.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+double flops(const std::vector<operator_use>& operators) {
+  double sum = 0;
+  for (const auto& use : operators) sum += use.times * hetsched::flops(use.op);
+  return sum;
+}
+
+double traffic(const std::vector<operator_use>& operators, operator_kind kind) {
+  double sum = 0;
+  for (const auto& use : operators) sum += use.op.kind == kind ? use.times * use.op.traffic_bytes : 0;
+  return sum;
+}
+
+std::vector<std::pair<std::string, transformer>> families() {
+  return {{"gpt", gpt({.layers = 2, .hidden = 256, .heads = 8, .vocab = 5000, .sequence = 128})},
+          {"llama", llama({.layers = 2, .hidden = 256, .heads = 8, .kv_heads = 4, .sequence = 128})},
+          {"moe", moe({.layers = 5, .hidden = 256, .heads = 8, .sequence = 128}, 8, 2, 2)},
+          {"bert", bert({.layers = 2, .hidden = 256, .heads = 8, .vocab = 3000, .sequence = 128})},
+          {"vit", vit({.layers = 2, .hidden = 192, .heads = 8, .image = 112})}};
+}
+
+constexpr granularity cuts[] = {granularity::block, granularity::sublayer};
+constexpr elementwise_fusion fusions[] = {elementwise_fusion::none, elementwise_fusion::grouped, elementwise_fusion::absorbed};
+
+}  // namespace
+
+TEST_CASE("products add up to the arithmetic of the chain") {
+  auto models = families();
+  // 129 * 3 tokens do not spread evenly over 16 experts, and 3 do not reach them all
+  models.emplace_back("uneven moe", moe({.layers = 3, .hidden = 64, .heads = 8, .sequence = 129}, 16, 3));
+  models.emplace_back("few tokens", moe({.layers = 1, .hidden = 64, .heads = 8, .sequence = 1}, 16, 1));
+  for (const auto& [name, model] : models)
+    for (const auto cut : cuts)
+      for (const auto fusion : fusions) {
+        CAPTURE(name);
+        const transformer_operators operators(model, {.fusion = fusion, .library = eager_opt()}, cut);
+        for (int i = 0; i < operators.chain().size(); ++i) {
+          const auto& l = operators.chain().layers[static_cast<std::size_t>(i)];
+          CAPTURE(l.name);
+          const auto listed = operators.operators(i, {.samples = 3});
+          CHECK(flops(listed.forward) == 3 * l.forward_flops);
+          CHECK(flops(listed.backward) == 3 * l.backward_flops);
+          CHECK(flops(listed.weight_backward) == 3 * l.weight_backward_flops);
+          CHECK(flops(listed.selective) == 3 * l.selective_flops);
+        }
+      }
+}
+
+TEST_CASE("flash attention does the same products, and half of them under a mask") {
+  for (const auto& [name, model] : families()) {
+    CAPTURE(name);
+    const transformer_operators plain(model), open(model, {.attention = attention_kernels::flash, .causal = false}),
+        causal(model, {.attention = attention_kernels::flash});
+    const auto a = plain.operators(1, {}), b = open.operators(1, {}), c = causal.operators(1, {});
+    const double core = flops(a.selective);
+    CHECK(flops(b.forward) == flops(a.forward));
+    CHECK(flops(b.backward) == flops(a.backward) + 0.5 * core);
+    CHECK(flops(c.forward) == flops(a.forward) - 0.5 * core);
+    CHECK(b.selective.empty());
+    CHECK(traffic(b.forward, operator_kind::softmax) == 0);
+  }
+}
+
+TEST_CASE("tensor and context parallel devices share the products") {
+  for (const auto& [name, model] : families())
+    for (const int n : {2, 4}) {
+      CAPTURE(name);
+      CAPTURE(n);
+      for (const bool sequence_parallel : {false, true}) {
+        const transformer_operators operators(model, {.sequence_parallel = sequence_parallel}, granularity::sublayer);
+        const int layers = operators.chain().size();
+        for (int i = 0; i < layers; ++i) {
+          CAPTURE(i);
+          const auto whole = operators.operators(i, {.samples = 2}), part = operators.operators(i, {.samples = 2, .tensor = n});
+          // What is not shared: patches, the router, BERT's transform.
+          const double tokens = 2.0 * model.sequence, h = model.hidden;
+          double replicated = 0;
+          if (i == 0) replicated = flops(whole.forward);
+          if (model.experts > 0 && operators.kind(i) == 6) replicated = 2 * tokens * h * model.experts;
+          if (i == layers - 1 && model.head == output_head::masked_language_model) replicated = 2 * tokens * h * h;
+          if (sequence_parallel && i > 0) replicated = 0;
+          CHECK(flops(part.forward) == replicated + (flops(whole.forward) - replicated) / n);
+          CHECK(flops(part.selective) == flops(whole.selective) / n);
+          if (i == 0 || i == layers - 1) continue;
+          CHECK(traffic(part.forward, operator_kind::norm) ==
+                traffic(whole.forward, operator_kind::norm) / (sequence_parallel ? n : 1));
+        }
+      }
+      if (model.patch_inputs > 0) continue;  // the class token makes sequences odd
+      const transformer_operators operators(model);
+      for (int i = 0; i < operators.chain().size(); ++i) {
+        const auto whole = operators.operators(i, {}), part = operators.operators(i, {.context = n});
+        CHECK(flops(part.forward) == flops(whole.forward) / n);
+        CHECK(flops(part.backward) == flops(whole.backward) / n);
+      }
+    }
+  // Fewer key and value heads than devices: each has one.
+  const transformer_operators shared(llama({.layers = 1, .hidden = 64, .heads = 8, .kv_heads = 2, .sequence = 16}), {},
+                                     granularity::sublayer);
+  CHECK(shared.operators(1, {.tensor = 4}).forward[1].op == gemm(16, (2 + 1 + 1) * 8, 64, number_format::fp16));
+}
+
+TEST_CASE("gradients that are added to earlier ones are read twice and written once") {
+  // Without biases a layer has matrices, norms and, in the embedding, words.
+  for (const auto& model : {families()[1].second, families()[2].second}) {
+    const transformer_operators fresh(model), added(model, {.adds_gradients = true});
+    for (int i = 0; i < fresh.chain().size(); ++i) {
+      const auto& l = fresh.chain().layers[static_cast<std::size_t>(i)];
+      const int norms = i == 0 ? 0 : i == fresh.chain().size() - 1 ? 1 : 2;
+      const auto extra = [&](std::vector<operator_use> layer_operators::*list) {
+        return traffic(added.operators(i, {}).*list, operator_kind::elementwise) -
+               traffic(fresh.operators(i, {}).*list, operator_kind::elementwise);
+      };
+      CHECK(extra(&layer_operators::backward) == 3.0 * 2 * static_cast<double>(l.parameters - norms * model.hidden));
+      CHECK(extra(&layer_operators::weight_backward) == extra(&layer_operators::backward));
+      CHECK(extra(&layer_operators::forward) == 0);
+    }
+  }
+}
+
+TEST_CASE("the kind is the first layer with the same operators") {
+  auto models = families();
+  models.emplace_back("moe everywhere", moe({.layers = 3, .hidden = 64, .heads = 8, .sequence = 16}));
+  models.emplace_back("moe nowhere", moe({.layers = 3, .hidden = 64, .heads = 8, .sequence = 16}, 8, 2, 7));
+  for (const auto& [name, model] : models)
+    for (const auto cut : cuts) {
+      CAPTURE(name);
+      const transformer_operators operators(model, {}, cut);
+      std::vector<layer_operators> seen;
+      for (int i = 0; i < operators.chain().size(); ++i) {
+        seen.push_back(operators.operators(i, {2, 1, 2}));
+        CHECK(operators.kind(i) == std::find(seen.begin(), seen.end(), seen.back()) - seen.begin());
+      }
+    }
+}
+
+TEST_CASE("a block of GPT-2 by hand") {
+  // 2 samples of 8 tokens, 3 heads of 4
+  const auto model = gpt({.layers = 1, .hidden = 12, .heads = 3, .vocab = 100, .sequence = 8});
+  const auto f = number_format::bf16;
+  using list = std::vector<operator_use>;
+  const transformer_operators fused(model, {.format = f});
+  const auto block = fused.operators(1, {.samples = 2});
+  CHECK(block.forward == list{{norm(16, 12, f)},
+                              {gemm(16, 36, 12, f)},
+                              {batched_gemm(6, 8, 8, 4, f)},
+                              {softmax(48, 8, f)},
+                              {elementwise(384, 1, 1, f)},
+                              {batched_gemm(6, 8, 4, 8, f)},
+                              {elementwise(192, 1, 1, f)},
+                              {gemm(16, 12, 12, f)},
+                              {elementwise(192, 2, 1, f)},
+                              {norm(16, 12, f)},
+                              {gemm(16, 48, 12, f)},
+                              {elementwise(768, 1, 1, f)},
+                              {gemm(16, 12, 48, f)},
+                              {elementwise(192, 2, 1, f)}});
+  CHECK(block.selective == list(block.forward.begin() + 2, block.forward.begin() + 6));
+  CHECK(fused.operators(0, {}).forward == list{{embedding(8, 12, f)}, {elementwise(96, 2, 1, f)}, {elementwise(96, 1, 1, f)}});
+  CHECK(fused.operators(2, {}).forward == list{{norm(8, 12, f)}, {gemm(8, 100, 12, f)}, {softmax(8, 100, number_format::fp32)}});
+
+  // without dropout and loss
+  const transformer_operators inference(model, {.format = f, .training = false});
+  auto rest = block.forward;
+  rest.erase(rest.begin() + 4);
+  CHECK(inference.operators(1, {.samples = 2}).forward == rest);
+  CHECK(inference.operators(2, {}).forward.size() == 2);
+
+  // operation by operation: 3 copies of heads, scale and mask, 3 dropouts and 8 steps of GELU for 1
+  const transformer_operators eager(model, {.format = f, .fusion = elementwise_fusion::none, .library = eager_gpt2()});
+  CHECK(eager.operators(1, {.samples = 2}).forward.size() == block.forward.size() + 3 + 2 + 2 + 7);
+}
+
+TEST_CASE("what makes no sense is refused") {
+  const transformer_operators operators(families()[0].second);
+  for (const layer_share& share : {layer_share{0, 1, 1}, {1, 0, 1}, {1, 1, -1}})
+    CHECK_THROWS_AS((void)operators.operators(1, share), input_error);
+  CHECK_THROWS_AS(transformer_operators(transformer{}), input_error);
+}
