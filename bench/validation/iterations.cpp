@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the training iterations of Megatron-LM's papers and of MosaicML's MPT. Alone, built with ITERATIONS_MAIN:
-// iterations FOLDER, where FOLDER holds megatron_tables.csv and mosaic_mpt_fsdp.csv.
+// Predicts the training iterations of Megatron-LM's papers and of MosaicML's MPT.
 #include "iterations.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
@@ -460,28 +458,3 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
 }
 
 }  // namespace validation
-
-#ifdef ITERATIONS_MAIN
-int main(int argc, char** argv) try {
-  if (argc != 2) throw input_error("usage: iterations FOLDER");
-  for (const auto& part : validation::megatron_iterations(argv[1])) {
-    std::printf("## %s\n\n%s\n\n| group | rows | mean %% | bias %% | max %% |\n| --- | --- | --- | --- | --- |\n",
-                part.title.c_str(), part.method.c_str());
-    std::map<std::string, std::vector<double>> errors;
-    for (const auto& c : part.cases)
-      errors[c.group].push_back(validation::relative_error(c)), errors["all"].push_back(errors[c.group].back());
-    for (const auto& [group, e] : errors) {
-      const auto s = validation::summarise(e);
-      std::printf("| %s | %d | %.1f | %+.1f | %.1f |\n", group.c_str(), s.rows, s.mean, s.bias, s.max);
-    }
-    std::printf("\n| run | measured s | predicted s | error %% |\n| --- | --- | --- | --- |\n");
-    for (const auto& c : part.cases)
-      std::printf("| %s: %s | %.3f | %.3f | %+.1f |\n", c.group.c_str(), c.what.c_str(), c.measured, c.predicted,
-                  100 * validation::relative_error(c));
-    std::printf("\n%s\n", part.remarks.c_str());
-  }
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "%s\n", e.what());
-  return 1;
-}
-#endif

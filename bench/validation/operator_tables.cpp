@@ -328,12 +328,12 @@ validation_part operator_tables::whole_models() {
          .others = {value("neusight_e2e_ms"), value("roofline_e2e_ms")}});
   }
   std::stable_sort(part.cases.begin(), part.cases.end(), [](const auto& a, const auto& b) { return a.group < b.group; });
-  part.remarks = text(
+  part.remarks =
       "P4 is slower than its operators are above, and the more samples the slower: 16 take 2.3 times as long as 8, as on a "
       "board that is throttled. NeuSight's program empties the allocator's cache before every iteration, so in training each "
-      "kept tensor is allocated anew: A100-PCIe-80GB's small batches are 24 % under. Left out: %d rows of AMD devices, and "
-      "%d of a mixture of experts (`switchxl4`) whose sizes the table does not give.",
-      amd, unknown);
+      "kept tensor is allocated anew: A100-PCIe-80GB's small batches are 24 % under." +
+      text(" Left out: %d rows of AMD devices, and %d of a mixture of experts (`switchxl4`) whose sizes the table does not give.",
+           amd, unknown);
   return part;
 }
 

@@ -82,9 +82,9 @@ std::vector<validation_part> measure(const std::string& data) {
       for (auto& part : predict(data)) parts.push_back(std::move(part));
   };
   add("operators and whole models", operator_parts);
-  add("operators with a forest, device held out", corrected_half_operators);
-  add("operators with a forest, models held out", corrected_other_models);
-  add("fp32 operators with a forest", corrected_single_operators);
+  add("fp16 operators with a forest, device held out", corrected_half_operators);
+  add("fp16 operators with a forest, models held out", corrected_other_models);
+  add("fp32 operators with a forest, devices held out", corrected_single_operators);
   add("layers", sailor_layers);
   add("layers with a forest", corrected_layers_of_sailor);
   add("layers of Llama", galvatron_layers);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the training iterations and layers of Sailor, and Galvatron's layers. Alone, built with SAILOR_MAIN:
-// sailor FOLDER, where FOLDER holds sailor_e2e.csv, sailor_layers.csv and galvatron/.
+// Predicts the training iterations and layers of Sailor, and Galvatron's layers.
 #include "sailor.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <map>
 #include <string>
 #include <tuple>
@@ -511,28 +509,3 @@ validation_part galvatron_layers(const std::string& folder) {
 }
 
 }  // namespace validation
-
-#ifdef SAILOR_MAIN
-int main(int argc, char** argv) try {
-  if (argc != 2) throw input_error("usage: sailor FOLDER");
-  for (const auto& part :
-       {validation::sailor_iterations(argv[1]), validation::sailor_layers(argv[1]), validation::galvatron_layers(argv[1])}) {
-    std::printf("%s\n", part.title.c_str());
-    std::map<std::string, std::vector<double>> errors;
-    for (const auto& c : part.cases) errors[c.group].push_back(validation::relative_error(c));
-    for (const auto& [group, e] : errors) {
-      const auto s = validation::summarise(e);
-      std::printf("  %-10s %3d rows: mean %5.1f%%, bias %+6.1f%%, at most %5.1f%%\n", group.c_str(), s.rows, s.mean, s.bias,
-                  s.max);
-    }
-    if (part.cases.size() < 40)
-      for (const auto& c : part.cases)
-        std::printf("  %-18s %-82s %8.3f %s, predicted %8.3f, %+6.1f%%\n", c.group.c_str(), c.what.c_str(), c.measured,
-                    part.unit.c_str(), c.predicted, 100 * validation::relative_error(c));
-    std::printf("%s\n", part.remarks.c_str());
-  }
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "%s\n", e.what());
-  return 1;
-}
-#endif

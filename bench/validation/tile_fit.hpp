@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -16,32 +14,11 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/tile.hpp>
 
+#include "csv.hpp"
+
 namespace validation {
 
 using namespace hetsched;
-
-using row = std::vector<std::string>;
-
-inline std::vector<row> read_csv(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw input_error("cannot read " + path);
-  std::vector<row> rows;
-  for (std::string line; std::getline(file, line);) {
-    row& cells = rows.emplace_back();
-    bool quoted = false;
-    std::string cell;
-    for (const char c : line) {
-      if (c == '"')
-        quoted = !quoted;
-      else if (c == ',' && !quoted)
-        cells.push_back(std::exchange(cell, {}));
-      else if (c != '\r')
-        cell += c;
-    }
-    cells.push_back(cell);
-  }
-  return rows;
-}
 
 struct measurement {
   std::string set, device, kind;
@@ -63,7 +40,7 @@ inline std::string neusight_device(const std::string& name) {
 }
 
 inline void read_neusight(const std::string& path, std::vector<measurement>& all) {
-  const auto rows = read_csv(path);
+  const auto rows = csv_lines(path);
   for (std::size_t i = 1; i < rows.size(); ++i) {
     const auto& r = rows[i];
     const auto number = [&](std::size_t c) { return static_cast<std::int64_t>(std::stod(r[c])); };
@@ -88,7 +65,7 @@ inline void read_neusight(const std::string& path, std::vector<measurement>& all
 }
 
 inline void read_vidur(const std::string& path, std::vector<measurement>& all) {
-  const auto rows = read_csv(path);
+  const auto rows = csv_lines(path);
   const auto f = number_format::fp16;
   for (std::size_t i = 1; i < rows.size(); ++i) {
     const auto& r = rows[i];
@@ -118,7 +95,7 @@ inline void read_vidur(const std::string& path, std::vector<measurement>& all) {
 }
 
 inline void read_deepbench(const std::string& path, std::vector<measurement>& all) {
-  const auto rows = read_csv(path);
+  const auto rows = csv_lines(path);
   for (std::size_t i = 1; i < rows.size(); ++i) {
     const auto& r = rows[i];
     std::string name;
@@ -131,29 +108,6 @@ inline void read_deepbench(const std::string& path, std::vector<measurement>& al
     all.push_back({"DeepBench", name, half ? "gemm16" : "gemm",
                    gemm(number(3), number(2), number(4), half ? number_format::fp16 : number_format::fp32),
                    std::stod(r[7]) * 1e-3, deepbench_host_s});
-  }
-}
-
-// LLMCompass's fp16 operators on A100: milliseconds of products, else billions of elements a second. What its way of measuring
-// adds is taken to be the shortest time of each file. No part of the fit.
-inline void read_llmcompass(const std::string& folder, std::vector<measurement>& all) {
-  for (const std::string kind : {"matmul", "gelu", "layernorm", "softmax"}) {
-    const std::size_t first = all.size();
-    for (const auto& r : read_csv(folder + "/" + kind + "_A100.csv")) {
-      if (r.size() < 2) continue;
-      const auto number = [&](std::size_t c) { return static_cast<std::int64_t>(std::stod(r[c])); };
-      const auto f = number_format::fp16;
-      const auto op = kind == "matmul"      ? gemm(number(0), number(1), number(2), f)
-                      : kind == "gelu"      ? elementwise(number(0), 1, 1, f)
-                      : kind == "layernorm" ? norm(number(0), number(1), f)
-                                            : softmax(number(0), number(1), f);
-      const double elements = static_cast<double>(op.m) * static_cast<double>(op.n);
-      const double seconds = kind == "matmul" ? std::stod(r[3]) * 1e-3 : elements / std::stod(r.back()) * 1e-9;
-      all.push_back({"LLMCompass", "A100-SXM4-80GB", kind, op, seconds, 0});
-    }
-    double shortest = std::numeric_limits<double>::infinity();
-    for (std::size_t i = first; i < all.size(); ++i) shortest = std::min(shortest, all[i].seconds);
-    for (std::size_t i = first; i < all.size(); ++i) all[i].host_s = shortest;
   }
 }
 
@@ -206,6 +160,8 @@ inline constexpr constant constants[] = {
     {"row_reread", &tile_constants::row_reread, 1, 20, 10, 100},
     {"row_cycles", &tile_constants::row_cycles, 1, 20, 20, 100},
     {"gather_cycles", &tile_constants::gather_cycles, 1, 10, 20, 100},
+    {"l2_reach", &tile_constants::l2_reach, 1, 20, 20, 100},
+    {"l2_cycle_bytes", &tile_constants::l2_cycle_bytes, 1, 1, 18, 100},
     {"launch_s", &tile_constants::launch_s, 1, 2e6, 4, 100},
     // clang-format on
 };

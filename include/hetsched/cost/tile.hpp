@@ -193,8 +193,18 @@ struct tile {
   return time;
 }
 
+// What fits in L2 was left there by the kernel before, and comes from it at its speed; beyond its reach less and less does.
+[[nodiscard]] inline double vector_memory_s(const tile_device& d, double bytes, const tile_constants& c) {
+  const double memory_s = bytes / sustained_bandwidth(d, c);
+  if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return memory_s;
+  const double x = bytes / (c.l2_reach * d.l2_bytes), resident = 1 / (1 + x * x * x);
+  const double l2_s = std::min(memory_s, bytes / (c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
+  return memory_s + resident * (l2_s - memory_s);
+}
+
 // A norm reads its rows twice, a softmax of long rows three times; rows in flight beyond what L2 holds come from memory again,
-// more of them for norms, which give a row fewer threads. Scalar kernels take their cycles whatever the bandwidth.
+// more of them for norms, which give a row fewer threads. Scalar kernels take their cycles whatever the bandwidth; look-ups, in
+// which no row waits for another, hide the shorter of cycles and traffic entirely.
 [[nodiscard]] inline operator_time vector_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   double bytes = op.traffic_bytes;
   const double rows = static_cast<double>(op.m), columns = static_cast<double>(op.n);
@@ -209,8 +219,9 @@ struct tile {
     time.compute_s = time.waves * c.gather_cycles / d.clock_hz;
   else if (d.clock_hz > 0 && op.scalar)
     time.compute_s = std::max(1.0, time.waves) * columns * c.row_cycles / d.clock_hz;
-  time.memory_s = bytes / sustained_bandwidth(d, c);
-  time.seconds = combine(time.compute_s, time.memory_s, c);
+  time.memory_s = vector_memory_s(d, bytes, c);
+  time.seconds =
+      op.kind == operator_kind::gather ? std::max(time.compute_s, time.memory_s) : combine(time.compute_s, time.memory_s, c);
   return time;
 }
 
