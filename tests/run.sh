@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 bash examples/setup.sh g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev \
-  libcli11-dev doctest-dev libbenchmark-dev libgloo-dev libdlib-dev iproute2 || exit 1
+  libcli11-dev doctest-dev libbenchmark-dev libgloo-dev libdlib-dev libonnx-dev libprotobuf-dev iproute2 || exit 1
 
 export CXX=${CXX:-g++}
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
@@ -43,9 +43,10 @@ count='
   }
   END { print passed + 0, failed + 0, skipped + 0 }'
 
-lane() { # lane PRESET: configure, build, test
+lane() { # lane PRESET OPTION...: configure, build, test
   local preset=$1 p f s
-  step "configure $preset" cmake --preset "$preset" -DHETSCHED_MERGE_TESTS=ON || return
+  shift
+  step "configure $preset" cmake --preset "$preset" -DHETSCHED_MERGE_TESTS=ON "$@" || return
   # A target that does not build fails here; the others are still tested.
   step "build $preset" cmake --build --preset "$preset" -- -k 0
   echo "== test $preset"
@@ -58,7 +59,7 @@ lane() { # lane PRESET: configure, build, test
   ((passed += p, failed += f, skipped += s))
 }
 
-lane release
+lane release -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
 lane debug
 lane tsan
 if CXX=$(bash tests/find_clang.sh) &&
