@@ -105,8 +105,12 @@ struct cost_choice {
     app.add_option("--sequence", sequence, "tokens per sample, in place of the model file's")->check(CLI::Range(1, 1 << 24));
     app.add_option("--recompute", recompute, "what backward computes again; not with a profile")
         ->check(one_of(recomputations))
-        ->capture_default_str();
-    app.add_option("--zero", zero, "ZeRO stage; not with a profile")->check(CLI::Range(0, 3))->capture_default_str();
+        ->capture_default_str()
+        ->excludes(measured);
+    app.add_option("--zero", zero, "ZeRO stage; not with a profile")
+        ->check(CLI::Range(0, 3))
+        ->capture_default_str()
+        ->excludes(measured);
   }
 
   [[nodiscard]] hetsched::model_file read_model(const std::string& path) const {

@@ -271,9 +271,10 @@ int main(int argc, char** argv) {
   const auto all = app.add_option_group("plan", "An iteration of a plan");
   all->add_option("--plan", given.plan, "plan.json: its stages, and its schedule and warm-ups")->excludes(device)->excludes(out);
   all->add_option("--cluster", given.cluster, "cluster.json: what hardware there is");
-  const auto model = all->add_option("--model", given.model, "model.json or a Hugging Face config.json: what is trained");
+  all->add_option("--model", given.model, "model.json or a Hugging Face config.json: what is trained");
   given.costs.add_options(*all);
-  const auto json = all->add_flag("--json", given.json, "print one JSON object");
-  device->excludes(model)->excludes(json);
+  all->add_flag("--json", given.json, "print one JSON object");
+  for (const auto option : all->get_options())
+    if (option->get_name() != "--cluster") device->excludes(option);
   return command::run(app, argc, argv, [&] { return predict_command(given); });
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Cost models. Not in here, since they add a third to what this takes to compile: in <hetsched/cost/...>
+// corrected.hpp and operator_correction.hpp (forest.hpp: costs corrected by measurements), measured_collectives.hpp and
+// transfer_curve.hpp (fits to measured transfers), hexiscale.hpp.
+
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/collective.hpp>
 #include <hetsched/cost/concepts.hpp>

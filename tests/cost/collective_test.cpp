@@ -341,6 +341,12 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
   // never faster for more nodes, never slower than in proportion to them
   CHECK(*growing(30, 20).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(20e6 * wire_32));
   CHECK(*growing(1, 3000).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(4 * 3000e6 * wire_32));
+  // also beside larger groups unlike the one asked for; and fewer nodes with more ranks gain nothing from the trend
+  const measured_collectives beside(std::vector<collective_measurements>{{all_reduce, 2, 8, line(30 * 1.875)},
+                                                                         {all_reduce, 8, 8, line(60 * wire_8)},
+                                                                         {all_reduce, 64, 4, line(1)}});
+  CHECK(*beside.seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(120e6 * wire_32));
+  CHECK(*growing(30, 60).seconds(all_reduce, 4, 64, 1e6) == doctest::Approx(60e6 * wire_32));
   // and groups with other ranks per node tell nothing
   const measured_collectives apart(
       std::vector<collective_measurements>{{all_reduce, 2, 4, line(1)}, {all_reduce, 8, 8, line(60)}});
@@ -353,6 +359,7 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
   CHECK_THROWS_AS(measured_collectives(std::vector<collective_measurements>{measured[0], measured[0]}), input_error);
   CHECK_THROWS_AS(measured_collectives(std::vector<collective_measurements>{{all_reduce, 1, 1, line(1)}}), input_error);
   CHECK_THROWS_AS((void)model.seconds(all_reduce, 0, 8, 1), input_error);
+  CHECK_THROWS_WITH_AS((void)model.seconds(all_reduce, 1 << 16, 1 << 16, 1), "a collective has too many ranks", input_error);
 }
 
 TEST_CASE("HexiScale's formulas, term by term") {

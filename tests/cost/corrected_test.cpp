@@ -117,6 +117,8 @@ TEST_CASE("what was measured is taken as it is, and nothing else") {
   CHECK(exact.layer(2, known).backward_s == 456);
   CHECK(exact.layer(2, known).weight_bytes == base(4).layer(2, known).weight_bytes);
   for (const auto& where : {other, elsewhere}) CHECK(exact.layer(2, where) == rough.layer(2, where));
+  CHECK_THROWS_AS((void)layer_samples(base(4), hardware(), {}, p), input_error);
+  CHECK_THROWS_AS((void)layer_samples(base(4), hardware(), {model, 0}, p), input_error);
   p.layers.pop_back();
   CHECK_THROWS_AS(corrected_cost_model(base(4), hardware(), {model, 4}, learned(), p), input_error);
 }

@@ -193,3 +193,51 @@ TEST_CASE("layers of a graph that shares, looks up and has glue between modules"
   CHECK_THROWS_AS((void)make_layers(graph, {.tolerance = -1}), input_error);
   CHECK_THROWS_AS((void)make_layers(graph, {.products = 0}), input_error);
 }
+
+TEST_CASE("layers of a kind launch the same, also what selective recomputation runs again") {
+  operator_graph graph;
+  const auto add = [&](operator_shape op, std::int64_t parameters, std::vector<int> inputs) {
+    graph.nodes.push_back({.type = parameters > 0 ? "linear" : "product",
+                           .op = op,
+                           .parameters = parameters,
+                           .output_bytes = 512,
+                           .inputs = inputs,
+                           .kept = inputs});
+  };
+  const auto linear = gemm(16, 16, 16, number_format::fp16), product = batched_gemm(1, 16, 16, 16, number_format::fp16);
+  add(linear, 256, {});
+  add(linear, 256, {0});
+  add(product, 0, {1, 1});
+  add(product, 0, {2, 1});  // scores and values: a core
+  add(linear, 256, {3});
+  add(product, 0, {4, 4});  // a product by itself
+  add(linear, 256, {5});
+  const graph_operators ops(graph, {.products = 1, .layers = 0});
+  for (int i = 0; i < ops.chain().size(); ++i) CHECK(ops.operators(i, {}) == ops.operators(ops.kind(i), {}));
+}
+
+TEST_CASE("a copy of weights is held where any owner is another layer, and of that layer's weights only") {
+  operator_graph graph;
+  for (int i = 0; i < 3; ++i) graph.nodes.push_back({.type = "linear", .op = gemm(1, 8, 8, number_format::fp16)});
+  graph.nodes[0].parameters = 100;
+  graph.nodes[1].parameters = 7;
+  graph.nodes[2].shared_parameters = 107;
+  for (const std::vector<int>& owners : {std::vector{0, 1}, std::vector{1, 0}}) {
+    graph.nodes[2].owners = owners;
+    CHECK(hetsched::detail::layer_sums(graph)({1, 3}).shared_parameters == 100);
+    CHECK(hetsched::detail::layer_sums(graph)({0, 3}).shared_parameters == 0);
+  }
+}
+
+TEST_CASE("long chains of views are cut in no time, and bytes beyond 64 bits refused") {
+  operator_graph graph;
+  graph.nodes.resize(300'000);
+  for (int i = 1; i < graph.size(); ++i)
+    graph.nodes[static_cast<std::size_t>(i)] = {.launches = false, .output_bytes = 8, .inputs = {i - 1}};
+  graph.nodes[0].output_bytes = 8;
+  CHECK(cut_bytes(graph)[150'000] == 8);
+  graph.nodes.resize(3);
+  for (auto& n : graph.nodes) n = {.output_bytes = std::numeric_limits<bytes_t>::max()};
+  graph.nodes[2].inputs = {0, 1};
+  CHECK_THROWS_AS((void)cut_bytes(graph), input_error);
+}

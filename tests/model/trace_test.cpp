@@ -187,3 +187,30 @@ TEST_CASE("shapes that do not fit are refused with the operator and both shapes"
           (void)max_pool2d(reshape(x, {1, 6, 4}), 5);
         }) == "max_pool2d: [1 x 6 x 4] is smaller than a window of 5 x 5");
 }
+
+TEST_CASE("weights that a batch of products shares are read once, also as left operands") {
+  const auto shared = trace(
+      [](tracer& net, auto x) {
+        return matmul(x, net.parameter({1, 64, 64}));
+      },
+      {}, tensor_shape{8, 2, 64});
+  CHECK(scaled(shared.at(0), 4).traffic_bytes == 2 * (64 * 64 + 4 * 2 * 8 * 2 * 64));
+  const auto left = trace([](tracer& net, auto x) { return matmul(net.parameter({5, 7}), x); }, {}, tensor_shape{7, 9});
+  CHECK(scaled(left.at(0), 4).traffic_bytes == 2 * (5 * 7 + 4 * (7 * 9 + 5 * 9)));
+  CHECK(left.at(0).output_bytes == 2 * 5 * 9);
+}
+
+TEST_CASE("tensors of another trace, views of nothing and windows beyond 64 bits are refused") {
+  tracer net(number_format::bf16, 0), other(number_format::bf16, 0);
+  const auto there = gelu(other.input({4}));
+  CHECK_THROWS_AS((void)net.record({.type = "view", .result = {4}, .reads = {other.parameter({4})}, .launches = false}),
+                  input_error);
+  CHECK_THROWS_AS((void)net.record({.type = "keeps", .result = {4}, .keeps = {there}}), input_error);
+  CHECK_THROWS_AS((void)net.record({.type = "view", .result = {4}, .launches = false}), input_error);
+  constexpr auto huge = std::int64_t{1} << 62;
+  const auto image = net.input({3, 8, 8});
+  CHECK_THROWS_WITH_AS((void)conv2d(image, net.parameter({3, 3, 3, 3}), {.padding = huge}), "integer overflow in a product",
+                       input_error);
+  CHECK_THROWS_WITH_AS((void)conv2d(image, net.parameter({3, 3, 3, 3}), {.groups = huge}), "integer overflow in a product",
+                       input_error);
+}

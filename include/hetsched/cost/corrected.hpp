@@ -147,10 +147,13 @@ namespace detail {
 }  // namespace detail
 
 /// The layers of a profile that lie on the cluster, beside what `base` says of them. The profile must be of `of`: its model and
-/// microbatch size; samples of several can be trained on together. Throws input_error as profile_cost_model.
+/// microbatch size; samples of several can be trained on together. Throws input_error as profile_cost_model and
+/// for a model or microbatch that makes no sense.
 template <additive_cost_model Base>
 [[nodiscard]] std::vector<layer_sample> layer_samples(const Base& base, const cluster& hardware, const corrected_layers& of,
                                                       const profile& measured) {
+  validate(of.model);
+  if (of.microbatch_size < 1) throw input_error("microbatch_size must be at least 1");
   const profile_cost_model table(hardware, measured);
   const int layers = cost_of::layer_count(base);
   if (table.layer_count() != layers) throw input_error("the profile has another number of layers than the cost model");
@@ -168,7 +171,8 @@ template <additive_cost_model Base>
 
 /// A cost model whose layer times are corrected by what was measured, also on shapes, degrees and devices that were not: the
 /// base's forward and backward times by the forests' factors, or, where a profile is given that has the layer, as it says.
-/// Placements, memory, transfers and updates are the base's. An additive_cost_model; a layer costs two forest queries.
+/// Placements, memory, transfers and updates are the base's. An additive_cost_model; a layer costs two forest queries or,
+/// with an exact profile, O(its placements).
 template <additive_cost_model Base>
 class corrected_cost_model {
  public:

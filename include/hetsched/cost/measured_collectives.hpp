@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -36,8 +37,7 @@ class measured_collectives {
   /// and where a group comes twice.
   explicit measured_collectives(std::span<const collective_measurements> measured, const transfer_fit_options& options = {}) {
     for (const auto& m : measured) {
-      if (m.nodes < 1 || m.per_node < 1 || m.nodes * m.per_node < 2)
-        throw input_error("a measured collective needs at least two ranks");
+      if (ranks(m.nodes, m.per_node) < 2) throw input_error("a measured collective needs at least two ranks");
       for (const auto& g : groups_)
         if (g.kind == m.collective && g.nodes == m.nodes && g.per_node == m.per_node)
           throw input_error("the measurements of a collective on one group must come together");
@@ -46,10 +46,9 @@ class measured_collectives {
   }
 
   /// Seconds of a collective on `bytes` (as in collective.hpp) > 0, 0 for one rank; none where nothing like it was measured.
-  /// O(groups).
+  /// Throws input_error for nodes or ranks below 1 and too many of them. O(groups).
   [[nodiscard]] std::optional<double> seconds(collective kind, int nodes, int per_node, double bytes) const {
-    if (nodes < 1 || per_node < 1) throw input_error("a collective needs ranks and nodes");
-    if (nodes * per_node == 1) return 0;
+    if (ranks(nodes, per_node) == 1) return 0;
     if (const auto s = nearby(kind, nodes, per_node, bytes)) return s;
     if (kind != collective::all_gather && kind != collective::reduce_scatter) return std::nullopt;
     const auto twin = kind == collective::all_gather ? collective::reduce_scatter : collective::all_gather;
@@ -59,6 +58,12 @@ class measured_collectives {
   }
 
  private:
+  [[nodiscard]] static int ranks(int nodes, int per_node) {
+    if (nodes < 1 || per_node < 1) throw input_error("a collective needs ranks and nodes");
+    if (nodes > INT_MAX / per_node) throw input_error("a collective has too many ranks");
+    return nodes * per_node;
+  }
+
   struct group {
     collective kind;
     int nodes, per_node;
@@ -84,9 +89,8 @@ class measured_collectives {
       return g.curve.transfer_s(bytes) * wire_share(kind, nodes * per_node) / wire_share(kind, g.nodes * g.per_node);
     };
     if (!side[0] && !side[1]) return std::nullopt;
-    if (!side[0]) return price(*side[1]);
-    if (!side[1]) return price(*side[0]) * growth(*side[0], nodes, bytes);
-    if (distance[0].first != distance[1].first) return price(distance[0] < distance[1] ? *side[0] : *side[1]);
+    if (!side[0] || (side[1] && distance[1].first < distance[0].first)) return price(*side[1]);
+    if (!side[1] || distance[0].first < distance[1].first) return price(*side[0]) * growth(*side[0], nodes, bytes);
     const double between = distance[0].second + distance[1].second;
     if (between == 0) return price(*side[0]);
     const double weight = distance[1].second / between;
@@ -100,7 +104,7 @@ class measured_collectives {
       if (g.kind == largest.kind && g.per_node == largest.per_node && g.nodes > 1 && g.nodes < largest.nodes &&
           (!smaller || g.nodes > smaller->nodes))
         smaller = &g;
-    if (!smaller) return 1;
+    if (!smaller || nodes <= largest.nodes) return 1;
     const auto per_wire_byte = [&](const group& g) {
       return g.curve.transfer_s(bytes) / wire_share(g.kind, g.nodes * g.per_node);
     };

@@ -112,7 +112,7 @@ class parallel_costs {
   }
 
   [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
-    const auto bytes = chain_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
+    const auto bytes = at(boundary).boundary_bytes;
     return stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes) * options_.microbatch_size);
   }
 

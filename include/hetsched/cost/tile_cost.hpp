@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/cost/parallel_costs.hpp>

@@ -83,10 +83,13 @@ inline void validate(const operator_graph& graph) {
   return n.launches && n.op.kind == operator_kind::gemm && (n.parameters > 0 || n.shared_parameters > 0);
 }
 
-/// Bytes of the right operand of a node's product where it is weights, else 0.
+/// Bytes of the right operand of a node's product where it is weights, else 0; no more than the node has weights or moves bytes,
+/// since products of a batch may share their weights.
 [[nodiscard]] inline double weight_traffic(const graph_node& n) {
   if (!multiplies_weights(n)) return 0;
-  return static_cast<double>(n.op.batch) * static_cast<double>(n.op.n) * static_cast<double>(n.op.k) * element_bytes(n.op.format);
+  const double operand = static_cast<double>(n.op.batch) * static_cast<double>(n.op.n) * static_cast<double>(n.op.k);
+  const double weights = static_cast<double>(n.parameters) + static_cast<double>(n.shared_parameters);
+  return std::min(std::min(operand, weights) * element_bytes(n.op.format), n.op.traffic_bytes);
 }
 
 /// What a node launches for so many samples: weights are read once for all of them. Throws input_error for samples below 1 and

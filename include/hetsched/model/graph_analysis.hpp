@@ -14,6 +14,8 @@
 
 namespace hetsched {
 
+[[nodiscard]] inline std::vector<char> attention_cores(const operator_graph& graph);
+
 namespace detail {
 
 // Numbers keys in the order in which they come.
@@ -30,10 +32,11 @@ class numbering {
 
 }  // namespace detail
 
-/// Numbers operators: equal ones have the same type, launch, sizes, and sizes of what they read and keep. Neither names count nor
-/// how far back an operator reads, or a mask that all blocks read would tell them apart. O(n log n).
+/// Numbers operators: equal ones have the same type, launch, sizes, sizes of what they read and keep, and place in
+/// an attention core. Neither names count nor how far back an operator reads, or a mask that all blocks read would tell them
+/// apart. O(n log n).
 [[nodiscard]] inline std::vector<int> operator_tokens(const operator_graph& graph) {
-  const auto needs = needs_gradient(graph);
+  const auto needs = needs_gradient(graph), cores = attention_cores(graph);
   detail::numbering types, operators;
   std::vector<int> tokens;
   tokens.reserve(graph.nodes.size());
@@ -57,6 +60,7 @@ class numbering {
                                   n.output_bytes,
                                   n.saved_bytes,
                                   needs[static_cast<std::size_t>(i)],
+                                  cores[static_cast<std::size_t>(i)],
                                   static_cast<std::int64_t>(n.inputs.size())};
     for (const int j : n.inputs) key.insert(key.end(), {graph.at(j).output_bytes, needs[static_cast<std::size_t>(j)]});
     for (const int j : n.kept) key.push_back(j == i ? -1 : graph.at(j).output_bytes);
@@ -67,7 +71,7 @@ class numbering {
 
 /// Bytes that cross a cut before each operator, and behind the last: results made before it and read after it, each once however
 /// many views of it are read, and no more of it than is read. The model's inputs and parameters are at hand everywhere.
-/// O(n log n).
+/// Throws input_error for bytes beyond 64 bits. O(n log n).
 [[nodiscard]] inline std::vector<bytes_t> cut_bytes(const operator_graph& graph) {
   const auto n = graph.nodes.size();
   std::vector<int> last_read(n, -1);
@@ -76,8 +80,13 @@ class numbering {
   // a result enters the cuts behind its maker and leaves behind its last reader
   // as (storage, cut), in order, and the node or its complement
   std::vector<std::pair<std::uint64_t, int>> events;
+  std::vector<int> storages(n);  // storage_of() every node, without walking chains of views
   for (int i = 0; i < graph.size(); ++i) {
-    const int last = last_read[static_cast<std::size_t>(i)], storage = storage_of(graph, i);
+    const auto& node = graph.at(i);
+    const bool view = !node.launches && !node.inputs.empty();
+    const int last = last_read[static_cast<std::size_t>(i)];
+    const int storage = view ? storages[static_cast<std::size_t>(node.inputs.front())] : i;
+    storages[static_cast<std::size_t>(i)] = storage;
     if (last < 0 || !graph.at(storage).launches) continue;
     const auto at = [&](int cut) { return static_cast<std::uint64_t>(storage) << 32 | static_cast<std::uint32_t>(cut); };
     events.emplace_back(at(i + 1), i);
@@ -91,7 +100,8 @@ class numbering {
     if (e == 0 || at >> 32 != events[e - 1].first >> 32) read = counted = 0;
     read = checked_add(read, node >= 0 ? graph.at(node).output_bytes : -graph.at(~node).output_bytes);
     const auto now = std::min(read, graph.at(static_cast<int>(at >> 32)).output_bytes);
-    bytes[at & 0xffffffffu] += now - counted;
+    auto& change = bytes[at & 0xffffffffu];
+    change = checked_add(change, now - counted);
     counted = now;
   }
   for (std::size_t i = 1; i <= n; ++i) bytes[i] = checked_add(bytes[i], bytes[i - 1]);

@@ -31,7 +31,8 @@ struct graph_layer_options {
 
 /// A graph's layers.
 struct graph_layers {
-  layer_chain chain{};                      ///< amounts per sample; tensor_reduce_bytes and context_gather_bytes are not known: 0
+  layer_chain chain{};                      ///< amounts per sample; tensor_reduce_bytes and context_gather_bytes are not known:
+                                            ///< 0, so cost models must keep tensor and context degrees at 1
   std::vector<layer_range> operators_of{};  ///< each layer's operators, in order
   std::vector<int> kind{};                  ///< first layer with equal operators: one measurement or price serves all of a kind
   std::vector<repeated_module> modules{};   ///< in operators
@@ -75,11 +76,12 @@ class layer_sums {
           l.selective_saved_bytes = checked_add(l.selective_saved_bytes, graph_.at(j).output_bytes);
       }
       // A copy is needed of what another layer owns, once.
-      if (n.shared_parameters > 0 && (n.owners.empty() || n.owners.front() < range.first)) {
+      const auto elsewhere = [&](int owner) { return owner < range.first; };
+      if (n.shared_parameters > 0 && (n.owners.empty() || std::any_of(n.owners.begin(), n.owners.end(), elsewhere))) {
         copies = checked_add(copies, n.shared_parameters);
         if (n.owners.empty()) owners_hold = checked_add(owners_hold, n.shared_parameters);
         for (const int j : n.owners)
-          if (std::exchange(owned_[static_cast<std::size_t>(j)], stamp_) != stamp_)
+          if (elsewhere(j) && std::exchange(owned_[static_cast<std::size_t>(j)], stamp_) != stamp_)
             owners_hold = checked_add(owners_hold, graph_.at(j).parameters);
       }
     }

@@ -55,7 +55,8 @@ struct node_backward {
   return result;
 }
 
-/// An operator_model of a graph. Its layers are not sharded: a graph does not say how.
+/// An operator_model of a graph. Its layers are not sharded, since a graph does not say how: cost models of it need
+/// max_tensor and max_context of 1.
 class graph_operators {
  public:
   /// Throws input_error as make_layers does.
@@ -68,7 +69,10 @@ class graph_operators {
   [[nodiscard]] const operator_graph& graph() const { return graph_; }
   [[nodiscard]] const graph_layers& layers() const { return layers_; }
   [[nodiscard]] const layer_chain& chain() const { return layers_.chain; }
-  [[nodiscard]] int kind(int index) const { return layers_.kind[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] int kind(int index) const {
+    HETSCHED_EXPECTS(index >= 0 && index < chain().size());
+    return layers_.kind[static_cast<std::size_t>(index)];
+  }
 
   /// Throws input_error where the share is a part of a layer. O(operators of the layer).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
@@ -94,5 +98,7 @@ class graph_operators {
   graph_layers layers_;
   std::vector<char> needs_, cores_;
 };
+
+static_assert(operator_model<graph_operators>);
 
 }  // namespace hetsched

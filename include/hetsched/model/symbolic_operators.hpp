@@ -132,7 +132,8 @@ namespace detail {
   tensor left = a, right = b;
   left.shape.resize(a.shape.size() - 2), right.shape.resize(b.shape.size() - 2);
   auto shape = detail::broadcast("matmul", left, right);
-  auto op = batched_gemm(element_count(shape), m, n, k, a.trace->format());
+  const bool weight_left = a.is_parameter() && !b.is_parameter();  // as its transpose: weights are right operands
+  auto op = batched_gemm(element_count(shape), weight_left ? n : m, weight_left ? m : n, k, a.trace->format());
   op.traffic_bytes = static_cast<double>(detail::element_size(a)) *
                      (static_cast<double>(element_count(a.shape)) + static_cast<double>(element_count(b.shape)) +
                       static_cast<double>(op.batch) * static_cast<double>(m) * static_cast<double>(n));
@@ -242,11 +243,11 @@ namespace detail {
                                         std::int64_t wide, const window& w) {
   require(x.rank() == 3, type, x, "is not channels x height x width");
   require(w.stride >= 1 && w.padding >= 0, type, x, "cannot be walked with this stride and padding");
-  tensor_shape shape{channels, (x.shape[1] + 2 * w.padding - high) / w.stride + 1,
-                     (x.shape[2] + 2 * w.padding - wide) / w.stride + 1};
-  require(x.shape[1] + 2 * w.padding >= high && x.shape[2] + 2 * w.padding >= wide, type, x,
+  const auto padded = [&](std::int64_t size) { return checked_add(size, checked_mul(2, w.padding)); };
+  const auto height = padded(x.shape[1]), width = padded(x.shape[2]);
+  require(height >= high && width >= wide, type, x,
           "is smaller than a window of " + std::to_string(high) + " x " + std::to_string(wide));
-  return shape;
+  return {channels, (height - high) / w.stride + 1, (width - wide) / w.stride + 1};
 }
 
 [[nodiscard]] inline tensor pool(const char* type, const tensor& x, std::int64_t size, const window& w, bool keeps) {
@@ -263,8 +264,8 @@ namespace detail {
 
 /// Convolution of x [channels x height x width] with weight [out x channels / groups x high x wide], as an implicit product.
 [[nodiscard]] inline tensor conv2d(const tensor& x, const tensor& weight, const window& w = {}) {
-  detail::require_fit(x.rank() == 3 && weight.rank() == 4 && w.groups >= 1 && x.shape[0] == weight.shape[1] * w.groups &&
-                          weight.shape[0] % w.groups == 0,
+  detail::require_fit(x.rank() == 3 && weight.rank() == 4 && w.groups >= 1 &&
+                          x.shape[0] == checked_mul(weight.shape[1], w.groups) && weight.shape[0] % w.groups == 0,
                       "conv2d", x, weight);
   const auto shape = detail::slide("conv2d", x, weight.shape[0], weight.shape[2], weight.shape[3], w);
   const auto pixels = checked_mul(shape[1], shape[2]), inner = element_count(weight.shape) / weight.shape[0];

@@ -100,9 +100,13 @@ class tracer {
     return guard(this, outer);
   }
 
-  /// Records an operator: the door for those that symbolic_operators.hpp lacks. Throws input_error for tensors of another trace
-  /// and sizes below 1.
+  /// Records an operator: the door for those that symbolic_operators.hpp lacks. Throws input_error for tensors of another trace,
+  /// a view of nothing, and sizes below 1.
   tensor record(traced_operator what) {
+    for (const auto* list : {&what.reads, &what.keeps})
+      for (const auto& t : *list)
+        if (t.trace != this) throw input_error(what.type + ": a tensor of another trace");
+    if (!what.launches && what.reads.empty()) throw input_error(what.type + ": a view of nothing");
     // A view of a weight is that weight, and one of an input that input.
     if (!what.launches && (what.reads.front().is_parameter() || what.reads.front().node < 0))
       return make(std::move(what.result), -1, what.reads.front().parameter);
@@ -111,7 +115,6 @@ class tracer {
     node.output_bytes = bytes_of(what.result);
     node.saved_bytes = what.saved_bytes;
     for (const auto& t : what.reads) {
-      if (t.trace != this) throw input_error(node.type + ": a tensor of another trace");
       if (t.is_parameter())
         read_parameter(node, index, t.parameter);
       else if (t.node >= 0)
