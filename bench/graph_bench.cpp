@@ -42,7 +42,7 @@ operator_graph gpt_of(int operators) {
         }
         (void)linear(x, net.parameter({1024, 50257}));
       },
-      {}, tensor_shape{1024});
+      {}, symbolic_shape{1024});
 }
 
 int size_of(const benchmark::State& state) { return static_cast<int>(state.range(0)); }

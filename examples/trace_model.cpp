@@ -91,7 +91,7 @@ hetsched::cluster two_kinds_of_machines() {
 int main() {
   // One sample: 4096 frames of 80 bands. There is no axis for the batch.
   const auto graph =
-      hetsched::trace(trainer::encoder{}, {.format = hetsched::number_format::fp16}, hetsched::tensor_shape{1, 4096, 80});
+      hetsched::trace(trainer::encoder{}, {.format = hetsched::number_format::fp16}, hetsched::symbolic_shape{1, 4096, 80});
   hetsched::graph_operators model(graph, {.layers = 96});
   const auto& layers = model.layers();
   std::printf("%d operators, %.2f G parameters; %d layers of %zu kinds\n", graph.size(),

@@ -79,6 +79,8 @@ TEST_CASE("one device: arithmetic or traffic, whichever takes longer") {
   CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / 0.5e14));
   options.precision = precision::fp32;
   CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / (0.75 * 2e13)));
+  options.precision = precision::tf32;  // which this device lacks
+  CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / (0.75 * 2e13)));
 }
 
 TEST_CASE("tensor, data and context parallel stages by hand") {

@@ -25,7 +25,7 @@ std::int64_t parameters_of(const operator_graph& graph) {
 template <class Model>
 std::string refusal(Model model) {
   try {
-    (void)trace(model, {}, tensor_shape{6, 4});
+    (void)trace(model, {}, symbolic_shape{6, 4});
   } catch (const input_error& wrong) {
     return wrong.what();
   }
@@ -80,7 +80,7 @@ TEST_CASE("traced transformers have the published parameters and the formulas' F
 }
 
 TEST_CASE("ResNet-50 traced: 25,557,032 parameters, 4.09 G multiply-adds, the paper's image sizes") {
-  const auto graph = trace(test::traced_resnet50{}, {.format = number_format::fp32}, tensor_shape{3, 224, 224});
+  const auto graph = trace(test::traced_resnet50{}, {.format = number_format::fp32}, symbolic_shape{3, 224, 224});
   CHECK_NOTHROW(validate(graph));
   CHECK(parameters_of(graph) == 25'557'032);
   double products = 0;
@@ -119,7 +119,7 @@ TEST_CASE("a trace records what is read, kept and owned") {
         (void)mul(linear(parts[1], transpose(w)), parts[1]);
         (void)net.parameter({100});
       },
-      {.format = number_format::fp16}, tensor_shape{6, 4});
+      {.format = number_format::fp16}, symbolic_shape{6, 4});
   REQUIRE(graph.size() == 6);
   const auto& nodes = graph.nodes;
   CHECK(nodes[0].name == "net/first/linear");
@@ -142,26 +142,26 @@ TEST_CASE("a trace records what is read, kept and owned") {
 
 TEST_CASE("shapes: broadcasting, windows, views") {
   const auto shapes = [](auto build) {
-    tensor_shape shape;
-    (void)trace([&](tracer& net, const traced_tensor& x) { shape = build(net, x).shape; }, {}, tensor_shape{8, 9, 12});
+    symbolic_shape shape;
+    (void)trace([&](tracer& net, const traced_tensor& x) { shape = build(net, x).shape; }, {}, symbolic_shape{8, 9, 12});
     return shape;
   };
-  CHECK(shapes([](auto& net, auto& x) { return add(x, net.parameter({12})); }) == tensor_shape{8, 9, 12});
-  CHECK(shapes([](auto& net, auto& x) { return mul(net.parameter({2, 1, 9, 1}), x); }) == tensor_shape{2, 8, 9, 12});
-  CHECK(shapes([](auto&, auto& x) { return matmul(x, transpose(x)); }) == tensor_shape{8, 9, 9});
-  CHECK(shapes([](auto& net, auto& x) { return matmul(x, net.parameter({12, 5})); }) == tensor_shape{8, 9, 5});
+  CHECK(shapes([](auto& net, auto& x) { return add(x, net.parameter({12})); }) == symbolic_shape{8, 9, 12});
+  CHECK(shapes([](auto& net, auto& x) { return mul(net.parameter({2, 1, 9, 1}), x); }) == symbolic_shape{2, 8, 9, 12});
+  CHECK(shapes([](auto&, auto& x) { return matmul(x, transpose(x)); }) == symbolic_shape{8, 9, 9});
+  CHECK(shapes([](auto& net, auto& x) { return matmul(x, net.parameter({12, 5})); }) == symbolic_shape{8, 9, 5});
   CHECK(shapes([](auto& net, auto& x) {
           return conv2d(x, net.parameter({6, 4, 3, 3}), {.stride = 2, .padding = 1, .groups = 2});
-        }) == tensor_shape{6, 5, 6});
-  CHECK(shapes([](auto&, auto& x) { return avg_pool2d(x, 2, {.stride = 2}); }) == tensor_shape{8, 4, 6});
-  CHECK(shapes([](auto&, auto& x) { return reshape(x, {-1, 6, 2}); }) == tensor_shape{72, 6, 2});
-  CHECK(shapes([](auto&, auto& x) { return transpose(x, 0, 2); }) == tensor_shape{12, 9, 8});
-  CHECK(shapes([](auto&, auto& x) { return concat(1, x, x, x); }) == tensor_shape{8, 27, 12});
-  CHECK(shapes([](auto&, auto& x) { return sum(x, 3); }) == tensor_shape{1});
-  CHECK(shapes([](auto& net, auto& x) { return embedding(x, net.parameter({7, 5})); }) == tensor_shape{8, 9, 12, 5});
+        }) == symbolic_shape{6, 5, 6});
+  CHECK(shapes([](auto&, auto& x) { return avg_pool2d(x, 2, {.stride = 2}); }) == symbolic_shape{8, 4, 6});
+  CHECK(shapes([](auto&, auto& x) { return reshape(x, {-1, 6, 2}); }) == symbolic_shape{72, 6, 2});
+  CHECK(shapes([](auto&, auto& x) { return transpose(x, 0, 2); }) == symbolic_shape{12, 9, 8});
+  CHECK(shapes([](auto&, auto& x) { return concat(1, x, x, x); }) == symbolic_shape{8, 27, 12});
+  CHECK(shapes([](auto&, auto& x) { return sum(x, 3); }) == symbolic_shape{1});
+  CHECK(shapes([](auto& net, auto& x) { return embedding(x, net.parameter({7, 5})); }) == symbolic_shape{8, 9, 12, 5});
   CHECK(shapes([](auto&, auto& x) {
           return attention(x, split(x, {2, 6}, 0)[0], split(x, {2, 6}, 0)[0]);
-        }) == tensor_shape{8, 9, 12});
+        }) == symbolic_shape{8, 9, 12});
 }
 
 TEST_CASE("shapes that do not fit are refused with the operator and both shapes") {
@@ -193,9 +193,9 @@ TEST_CASE("weights that a batch of products shares are read once, also as left o
       [](tracer& net, auto x) {
         return matmul(x, net.parameter({1, 64, 64}));
       },
-      {}, tensor_shape{8, 2, 64});
+      {}, symbolic_shape{8, 2, 64});
   CHECK(scaled(shared.at(0), 4).traffic_bytes == 2 * (64 * 64 + 4 * 2 * 8 * 2 * 64));
-  const auto left = trace([](tracer& net, auto x) { return matmul(net.parameter({5, 7}), x); }, {}, tensor_shape{7, 9});
+  const auto left = trace([](tracer& net, auto x) { return matmul(net.parameter({5, 7}), x); }, {}, symbolic_shape{7, 9});
   CHECK(scaled(left.at(0), 4).traffic_bytes == 2 * (5 * 7 + 4 * (7 * 9 + 5 * 9)));
   CHECK(left.at(0).output_bytes == 2 * 5 * 9);
 }

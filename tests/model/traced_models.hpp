@@ -117,9 +117,9 @@ struct traced_transformer {
 [[nodiscard]] inline operator_graph traced(const transformer& m, number_format format = number_format::bf16) {
   const trace_options options{.format = format, .heads = m.heads};
   const traced_transformer model{m};
-  if (m.patch_inputs == 0) return trace(model, options, tensor_shape{m.sequence});
+  if (m.patch_inputs == 0) return trace(model, options, symbolic_shape{m.sequence});
   return trace([&](auto& net, const auto& x) { return model.classify(net, x); }, options,
-               tensor_shape{m.sequence - 1, m.patch_inputs});
+               symbolic_shape{m.sequence - 1, m.patch_inputs});
 }
 
 /// ResNet-50 (He et al. 2015, with the stride in the 3 x 3 convolution) for 1000 classes.

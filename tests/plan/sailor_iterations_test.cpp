@@ -67,7 +67,7 @@ struct site {
 site make_site(const std::vector<row>& data, int mbs, int tp, double bandwidth) {
   site s;
   for (auto& l : s.measured.layers) l.boundary_bytes = static_cast<bytes_t>(fp32 * mbs * sequence * hidden);
-  const link between{0, bandwidth};
+  const hetsched::link between{0, bandwidth};
   for (const auto& r : data) {
     if (r.at("kind") == "plan" || number(r, "mbs") != mbs || number(r, "tp") != tp) continue;
     if (r.at("kind") == "backward") {

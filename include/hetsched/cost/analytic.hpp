@@ -71,6 +71,9 @@ class analytic_cost_model {
     require(options.layer_overhead_s >= 0, "layer_overhead_s must not be negative");
     for (const auto& s : costs_.hardware().subclusters) {
       auto shares = default_efficiencies(s.device.name);
+      // What falls back to the fp32 units runs as they do.
+      if (s.device.flops(options.precision) == s.device.flops(precision::fp32))
+        shares[static_cast<std::size_t>(options.precision)] = shares[static_cast<std::size_t>(precision::fp32)];
       for (const auto& e : options.efficiency)
         if (e.device == s.device.name) shares = e.of_peak;
       const double share = shares[static_cast<std::size_t>(options.precision)];

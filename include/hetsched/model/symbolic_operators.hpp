@@ -31,12 +31,12 @@ inline void require_fit(bool holds, const char* type, const tensor& a, const ten
   require(holds, type, a, "and " + to_string(b.shape) + " do not fit");
 }
 
-[[nodiscard]] inline std::int64_t rows_of(const tensor_shape& shape) { return element_count(shape) / shape.back(); }
+[[nodiscard]] inline std::int64_t rows_of(const symbolic_shape& shape) { return element_count(shape) / shape.back(); }
 
 [[nodiscard]] inline int element_size(const tensor& t) { return element_bytes(t.trace->format()); }
 
 // A kernel that reads these tensors and writes one.
-[[nodiscard]] inline operator_shape moving(const tensor& where, const tensor_shape& result,
+[[nodiscard]] inline operator_shape moving(const tensor& where, const symbolic_shape& result,
                                            std::initializer_list<const tensor*> reads) {
   auto op = hetsched::elementwise(element_count(result), 0, 1, where.trace->format());
   for (const auto* t : reads) op.traffic_bytes += static_cast<double>(element_count(t->shape)) * element_size(where);
@@ -44,8 +44,8 @@ inline void require_fit(bool holds, const char* type, const tensor& a, const ten
 }
 
 // NumPy's rule: aligned at the last axis, axes of size 1 stretch.
-[[nodiscard]] inline tensor_shape broadcast(const char* type, const tensor& a, const tensor& b) {
-  tensor_shape shape = a.shape.size() >= b.shape.size() ? a.shape : b.shape;
+[[nodiscard]] inline symbolic_shape broadcast(const char* type, const tensor& a, const tensor& b) {
+  symbolic_shape shape = a.shape.size() >= b.shape.size() ? a.shape : b.shape;
   const auto& other = a.shape.size() >= b.shape.size() ? b.shape : a.shape;
   for (std::size_t i = 0; i < other.size(); ++i) {
     auto& size = shape[shape.size() - 1 - i];
@@ -78,12 +78,12 @@ inline void require_fit(bool holds, const char* type, const tensor& a, const ten
 
 [[nodiscard]] inline tensor normalize(const char* type, const tensor& x, std::vector<tensor> scales) {
   require(x.rank() >= 1, type, x, "has no axis");
-  for (const auto& s : scales) require_fit(s.shape == tensor_shape{x.shape.back()}, type, x, s);
+  for (const auto& s : scales) require_fit(s.shape == symbolic_shape{x.shape.back()}, type, x, s);
   scales.insert(scales.begin(), x);
   return by_rows(type, hetsched::norm(rows_of(x.shape), x.shape.back(), x.trace->format()), x, std::move(scales), false);
 }
 
-[[nodiscard]] inline tensor view(const char* type, const tensor& x, tensor_shape shape) {
+[[nodiscard]] inline tensor view(const char* type, const tensor& x, symbolic_shape shape) {
   return x.trace->record({.type = type, .result = std::move(shape), .reads = {x}, .launches = false});
 }
 
@@ -95,8 +95,8 @@ inline void require_fit(bool holds, const char* type, const tensor& a, const ten
 // Over the last `axes` axes.
 [[nodiscard]] inline tensor reduce(const char* type, const tensor& x, int axes) {
   require(axes >= 1 && axes <= x.rank(), type, x, "has not " + std::to_string(axes) + " axes to reduce");
-  tensor_shape shape(x.shape.begin(), x.shape.end() - axes);
-  if (shape.empty()) shape = {1};
+  symbolic_shape shape(x.shape.begin(), x.shape.end() - axes);
+  if (shape.empty()) shape.push_back(1);
   return x.trace->record({.type = type, .op = moving(x, shape, {&x}), .result = shape, .reads = {x}});
 }
 
@@ -106,7 +106,7 @@ namespace detail {
 
 [[nodiscard]] inline tensor product_with(const tensor& x, const tensor& weight, std::vector<tensor> reads) {
   require_fit(x.rank() >= 1 && weight.rank() == 2 && x.shape.back() == weight.shape[0], "linear", x, weight);
-  if (reads.size() == 3) require_fit(reads[2].shape == tensor_shape{weight.shape[1]}, "linear", weight, reads[2]);
+  if (reads.size() == 3) require_fit(reads[2].shape == symbolic_shape{weight.shape[1]}, "linear", weight, reads[2]);
   auto shape = x.shape;
   shape.back() = weight.shape[1];
   return x.trace->record({.type = "linear",
@@ -216,7 +216,7 @@ namespace detail {
 [[nodiscard]] inline tensor batch_norm(const tensor& x, const tensor& scale, const tensor& shift) {
   detail::require(x.rank() >= 1, "batch_norm", x, "has no axis");
   const auto channels = x.shape.front();
-  for (const auto* s : {&scale, &shift}) detail::require_fit(s->shape == tensor_shape{channels}, "batch_norm", x, *s);
+  for (const auto* s : {&scale, &shift}) detail::require_fit(s->shape == symbolic_shape{channels}, "batch_norm", x, *s);
   return detail::by_rows("batch_norm", hetsched::norm(channels, element_count(x.shape) / channels, x.trace->format()), x,
                          {x, scale, shift}, false);
 }
@@ -239,7 +239,7 @@ struct window {
 
 namespace detail {
 
-[[nodiscard]] inline tensor_shape slide(const char* type, const tensor& x, std::int64_t channels, std::int64_t high,
+[[nodiscard]] inline symbolic_shape slide(const char* type, const tensor& x, std::int64_t channels, std::int64_t high,
                                         std::int64_t wide, const window& w) {
   require(x.rank() == 3, type, x, "is not channels x height x width");
   require(w.stride >= 1 && w.padding >= 0, type, x, "cannot be walked with this stride and padding");
@@ -300,7 +300,7 @@ namespace detail {
 }
 
 /// The same elements in another shape; one size may be -1, which is then what is left.
-[[nodiscard]] inline tensor reshape(const tensor& x, tensor_shape shape) {
+[[nodiscard]] inline tensor reshape(const tensor& x, symbolic_shape shape) {
   const auto count = element_count(x.shape);
   if (const auto open = std::find(shape.begin(), shape.end(), -1); open != shape.end()) {
     *open = 1;

@@ -18,16 +18,16 @@
 namespace hetsched {
 
 /// Sizes along each axis, of one sample: there is no axis for the batch.
-using tensor_shape = std::vector<std::int64_t>;
+using symbolic_shape = std::vector<std::int64_t>;
 
-[[nodiscard]] inline std::string to_string(const tensor_shape& shape) {
+[[nodiscard]] inline std::string to_string(const symbolic_shape& shape) {
   std::string text = "[";
   for (const auto size : shape) text += (text.size() > 1 ? " x " : "") + std::to_string(size);
   return text + "]";
 }
 
 /// Throws input_error where the product does not fit 64 bits.
-[[nodiscard]] inline std::int64_t element_count(const tensor_shape& shape) {
+[[nodiscard]] inline std::int64_t element_count(const symbolic_shape& shape) {
   std::int64_t count = 1;
   for (const auto size : shape) count = checked_mul(count, size);
   return count;
@@ -41,7 +41,7 @@ class tracer;
 /// argument-dependent lookup, so that a template over the tensor type calls matmul(x, y) on these and on real ones alike.
 /// Not to be used after its trace has ended.
 struct tensor {
-  tensor_shape shape{};
+  symbolic_shape shape{};
   tracer* trace = nullptr;
   int node = -1;       ///< whose result it is; -1 for parameters and the model's inputs
   int parameter = -1;  ///< which parameter it is, or a view of
@@ -54,7 +54,7 @@ struct tensor {
 struct traced_operator {
   std::string type{};
   operator_shape op{};
-  tensor_shape result{};
+  symbolic_shape result{};
   std::vector<tensor> reads{};
   std::vector<tensor> keeps{};  ///< of these, what its backward needs; parameters need no keeping
   bool keeps_result = false;
@@ -77,10 +77,10 @@ class tracer {
   [[nodiscard]] const operator_graph& graph() const { return graph_; }
 
   /// An input of the model, at hand on every device.
-  [[nodiscard]] tensor input(tensor_shape shape) { return make(std::move(shape), -1, -1); }
+  [[nodiscard]] tensor input(symbolic_shape shape) { return make(std::move(shape), -1, -1); }
 
   /// A weight. The operator that reads it first owns it, all others share it; one that nothing reads does not count.
-  [[nodiscard]] tensor parameter(tensor_shape shape) {
+  [[nodiscard]] tensor parameter(symbolic_shape shape) {
     parameters_.push_back({element_count(shape), -1});
     return make(std::move(shape), -1, static_cast<int>(parameters_.size()) - 1);
   }
@@ -143,13 +143,13 @@ class tracer {
     if (std::find(set.begin(), set.end(), x) == set.end()) set.push_back(x);
   }
 
-  [[nodiscard]] tensor make(tensor_shape shape, int node, int parameter) {
+  [[nodiscard]] tensor make(symbolic_shape shape, int node, int parameter) {
     for (const auto size : shape)
       if (size < 1) throw input_error("tensor " + to_string(shape) + ": sizes must be at least 1");
     return {std::move(shape), this, node, parameter};
   }
 
-  [[nodiscard]] bytes_t bytes_of(const tensor_shape& shape) const {
+  [[nodiscard]] bytes_t bytes_of(const symbolic_shape& shape) const {
     return checked_mul(element_count(shape), graph_.parameter_bytes);
   }
 
@@ -183,7 +183,7 @@ struct trace_options {
 
 /// The operators of a model: calls `model(tracer, inputs...)` with a symbolic tensor for each shape. What it returns is not
 /// looked at. Throws input_error where shapes do not fit, naming operator and shapes; what `model` throws passes through.
-template <class Model, std::same_as<tensor_shape>... Shapes>
+template <class Model, std::same_as<symbolic_shape>... Shapes>
 [[nodiscard]] operator_graph trace(Model&& model, const trace_options& options, const Shapes&... inputs) {
   tracer recorder(options.format, options.heads);
   const auto run = [&](const auto&... tensors) { std::invoke(std::forward<Model>(model), recorder, tensors...); };
