@@ -94,14 +94,14 @@ TEST_CASE("iterations of Megatron-LM are predicted without having been fitted") 
     CAPTURE(r.hidden);
     CAPTURE(r.data);
     CAPTURE(r.selective);
-    CHECK(ratio.back() == doctest::Approx(1).epsilon(0.13));
+    CHECK(std::abs(ratio.back() - 1) < 0.12);
   }
-  CHECK(sum / 10 < 0.08);
+  CHECK(sum / 10 < 0.06);
 
   // Whatever the devices' speed: large models and small ones alike, four times the replicas for the same batch (Table 2), and
   // selective recomputation in place of full (Table 5).
   const auto [least, most] = std::minmax_element(ratio.begin(), ratio.end());
   CHECK(*most / *least < 1.17);
-  CHECK(ratio[5] / ratio[4] == doctest::Approx(1).epsilon(0.03));
-  CHECK(ratio[9] / ratio[8] == doctest::Approx(1).epsilon(0.04));
+  CHECK(std::abs(ratio[5] / ratio[4] - 1) < 0.03);
+  CHECK(std::abs(ratio[9] / ratio[8] - 1) < 0.04);
 }
