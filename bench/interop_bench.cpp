@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the inter-operator planner: a whole search, the search's own cost tables included. Counters: dynamic programs solved and labels kept;
-// stages, largest warm-up count and largest share of memory in use of the plan; the objective; the process's peak memory so far, which is that
-// of one search when --benchmark_filter picks one. A search that takes longer than thirty seconds is stopped and shown as an error.
+// Speed of the inter-operator planner: a whole search, the search's own cost tables included. Counters: dynamic programs solved
+// and labels kept; stages, largest warm-up count and largest share of memory in use of the plan; the objective; the process's
+// peak memory so far, which is that of one search when --benchmark_filter picks one. A search that takes longer than thirty
+// seconds is stopped and shown as an error.
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
@@ -37,13 +38,15 @@ cluster two_types(int nodes) {
 
 cluster four_types(int nodes) {
   return joined({nodes_of_8("v100", "V100-SXM2-32GB", nodes, 1200, 200), nodes_of_8("a100", "A100-SXM4-40GB", nodes, 2400, 200),
-                 nodes_of_8("a100-80", "A100-SXM4-80GB", nodes, 2400, 200), nodes_of_8("h100", "H100-SXM5-80GB", nodes, 3600, 400)});
+                 nodes_of_8("a100-80", "A100-SXM4-80GB", nodes, 2400, 200),
+                 nodes_of_8("h100", "H100-SXM5-80GB", nodes, 3600, 400)});
 }
 
 // GPT with three layers a block; the last block is cut short where the number of layers asks for it.
 layer_chain gpt_chain(int layers, int hidden) {
   const int blocks = layers / 3;
-  auto chain = make_chain(gpt({.layers = blocks, .hidden = hidden, .heads = hidden / 128, .vocab = 51200, .sequence = 1024}), granularity::sublayer);
+  auto chain = make_chain(gpt({.layers = blocks, .hidden = hidden, .heads = hidden / 128, .vocab = 51200, .sequence = 1024}),
+                          granularity::sublayer);
   chain.layers.erase(chain.layers.begin() + layers - 1, chain.layers.end() - 1);
   return chain;
 }
@@ -70,7 +73,9 @@ template <stage_cost_model Costs>
 void plan_with(benchmark::State& state, const cluster& hardware, const Costs& costs, interop_options options) {
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    options.progress = [start](const search_progress&) { return std::chrono::steady_clock::now() - start < std::chrono::seconds(30); };
+    options.progress = [start](const search_progress&) {
+      return std::chrono::steady_clock::now() - start < std::chrono::seconds(30);
+    };
     const auto found = interop_dp(hardware, costs, options);
     if (!found || !found->evidence.complete) {
       const bool infeasible = !found && found.why_not().why == refusal::kind::infeasible;
@@ -85,7 +90,9 @@ interop_options with(int microbatches, int microbatch_size, warmup_rule rule) {
   return {.microbatches = microbatches, .microbatch_size = microbatch_size, .warmup = rule};
 }
 
-analytic_options trained(int microbatch_size, recomputation recompute) { return {.microbatch_size = microbatch_size, .recompute = recompute}; }
+analytic_options trained(int microbatch_size, recomputation recompute) {
+  return {.microbatch_size = microbatch_size, .recompute = recompute};
+}
 
 // A model of which the planner cannot know that it is additive: a table of costs by placement, first and last layer.
 struct interval_costs {
@@ -116,7 +123,9 @@ struct interval_costs {
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
     return cells[cell(static_cast<std::size_t>(std::find(known.begin(), known.end(), where) - known.begin()), layers)];
   }
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const { return model.transfer(boundary, from, to); }
+  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+    return model.transfer(boundary, from, to);
+  }
 };
 
 // GPT-39B in 146 layers on 32 V100 and 32 A100.
@@ -138,17 +147,21 @@ void gpt39b_intervals(benchmark::State& state, warmup_rule rule) {
 void large(benchmark::State& state, warmup_rule rule) {
   const int size = static_cast<int>(state.range(2));
   const auto hardware = four_types(32);
-  const analytic_cost_model costs(hardware, gpt_chain(1024, static_cast<int>(state.range(0))), trained(size, recomputation::full));
+  const analytic_cost_model costs(hardware, gpt_chain(1024, static_cast<int>(state.range(0))),
+                                  trained(size, recomputation::full));
   plan_with(state, hardware, costs, with(static_cast<int>(state.range(1)), size, rule));
 }
 
 void growth(benchmark::State& state, const cluster& hardware, int hidden) {
   constexpr int size = 4;
-  const analytic_cost_model costs(hardware, gpt_chain(static_cast<int>(state.range(0)), hidden), trained(size, recomputation::full));
+  const analytic_cost_model costs(hardware, gpt_chain(static_cast<int>(state.range(0)), hidden),
+                                  trained(size, recomputation::full));
   plan_with(state, hardware, costs, with(128, size, warmup_rule::h1f1b));
 }
 
-cluster with_devices(cluster (*make)(int), std::int64_t devices) { return make(static_cast<int>(devices) / make(1).device_count()); }
+cluster with_devices(cluster (*make)(int), std::int64_t devices) {
+  return make(static_cast<int>(devices) / make(1).device_count());
+}
 
 // A model that leaves memory to spare.
 void growth_loose(benchmark::State& state, cluster (*make)(int)) { growth(state, with_devices(make, state.range(1)), 2048); }
@@ -159,11 +172,13 @@ void growth_tight(benchmark::State& state, cluster (*make)(int)) {
   double bytes = 0;
   for (const auto& s : hardware.subclusters) bytes += static_cast<double>(s.device.memory_bytes) * s.device_count();
   const double parameters = bytes / 4 / 16;  // of 12 * hidden^2 in every block of three layers
-  growth(state, hardware, 1024 * static_cast<int>(1 + std::sqrt(parameters / (4.0 * static_cast<double>(state.range(0)))) / 1024));
+  growth(state, hardware,
+         1024 * static_cast<int>(1 + std::sqrt(parameters / (4.0 * static_cast<double>(state.range(0)))) / 1024));
 }
 
-// The recurrence as its paper has it (HARP Eq. 13-19): one t_max after the other, every cut looked at, one count per state, all devices in use.
-// Without the paper's number of stages in the state, which changes nothing, and with its stop when t_max alone is too long.
+// The recurrence as its paper has it (HARP Eq. 13-19): one t_max after the other, every cut looked at, one count per state, all
+// devices in use. Without the paper's number of stages in the state, which changes nothing, and with its stop when t_max alone is
+// too long.
 double textbook(const cluster& hardware, const analytic_cost_model& costs, int microbatches) {
   constexpr double none = std::numeric_limits<double>::infinity();
   const int layers = costs.layer_count();
@@ -219,9 +234,11 @@ double textbook(const cluster& hardware, const analytic_cost_model& costs, int m
               const double c = last == layers ? 0 : costs.transfer(last - 1, o.where, {{behind, 1, 1}, {}});
               if (c > t_max) continue;
               const int warmup = last == layers ? 1 : next.warmup + h1f1b_step(c, t_max);
-              const double memory = static_cast<double>(cost.weight_bytes) + static_cast<double>(warmup) * static_cast<double>(cost.activation_bytes);
+              const double memory = static_cast<double>(cost.weight_bytes) +
+                                    static_cast<double>(warmup) * static_cast<double>(cost.activation_bytes);
               const double latency = next.latency + cost.total_s() + 2 * c;
-              if (memory <= static_cast<double>(s.device.memory_bytes) && latency < at(first, used).latency) at(first, used) = {latency, warmup};
+              if (memory <= static_cast<double>(s.device.memory_bytes) && latency < at(first, used).latency)
+                at(first, used) = {latency, warmup};
             }
           }
       before += s.device_count();
@@ -231,8 +248,8 @@ double textbook(const cluster& hardware, const analytic_cost_model& costs, int m
   return least;
 }
 
-// GPT of 2.6 billion parameters in 66 layers on 8 V100 and two nodes of 2 A100, with memory to spare; no two layers take the same time, as if
-// they were measured.
+// GPT of 2.6 billion parameters in 66 layers on 8 V100 and two nodes of 2 A100, with memory to spare; no two layers take the same
+// time, as if they were measured.
 struct small_case {
   static layer_chain chain() {
     auto c = make_chain(gpt({.layers = 64, .hidden = 1792, .heads = 16, .vocab = 51200, .sequence = 1024}));
@@ -251,7 +268,8 @@ struct small_case {
     return joined({std::move(v100), std::move(a100)});
   }();
   analytic_cost_model costs{hardware, chain(), trained(4, recomputation::full)};
-  interop_options options{.microbatches = 64, .microbatch_size = 4, .use_all_devices = true, .order = subcluster_order::as_given, .near_tie = 0};
+  interop_options options{
+      .microbatches = 64, .microbatch_size = 4, .use_all_devices = true, .order = subcluster_order::as_given, .near_tie = 0};
 };
 
 void small_textbook(benchmark::State& state) {
@@ -260,7 +278,8 @@ void small_textbook(benchmark::State& state) {
   for (auto _ : state) objective = textbook(c.hardware, c.costs, c.options.microbatches);
   const auto found = interop_dp(c.hardware, c.costs, c.options);
   state.counters["objective"] = objective;
-  if (!found || std::abs(found->evidence.objective_s - objective) > 1e-9 * objective) state.SkipWithError("interop_dp finds another objective");
+  if (!found || std::abs(found->evidence.objective_s - objective) > 1e-9 * objective)
+    state.SkipWithError("interop_dp finds another objective");
 }
 
 void small_interop_dp(benchmark::State& state) {
@@ -285,7 +304,9 @@ BENCHMARK_CAPTURE(large, h1f1b, warmup_rule::h1f1b)
     ->Unit(benchmark::kMillisecond);
 
 void grid(benchmark::internal::Benchmark* b) {
-  b->ArgsProduct({{128, 256, 512, 1024}, {32, 64, 128, 256, 512, 1024}})->ArgNames({"layers", "devices"})->Unit(benchmark::kMillisecond);
+  b->ArgsProduct({{128, 256, 512, 1024}, {32, 64, 128, 256, 512, 1024}})
+      ->ArgNames({"layers", "devices"})
+      ->Unit(benchmark::kMillisecond);
 }
 BENCHMARK_CAPTURE(growth_loose, two_subclusters, two_types)->Apply(grid);
 BENCHMARK_CAPTURE(growth_loose, four_subclusters, four_types)->Apply(grid);

@@ -7,7 +7,8 @@
 
 TEST_CASE("submesh shapes are powers of two in a node, then whole nodes") {
   using hetsched::submesh;
-  const hetsched::subcluster two_nodes{.name = "x", .device = {}, .nodes = 2, .devices_per_node = 8, .intra_node = {}, .inter_node = {}};
+  const hetsched::subcluster two_nodes{
+      .name = "x", .device = {}, .nodes = 2, .devices_per_node = 8, .intra_node = {}, .inter_node = {}};
   CHECK(submeshes(two_nodes, 0) == std::vector<submesh>{{0, 1, 1}, {0, 1, 2}, {0, 1, 4}, {0, 1, 8}, {0, 2, 8}});
   auto six = two_nodes;
   six.devices_per_node = 6;

@@ -20,7 +20,8 @@ const std::string cluster_text = R"({"format": "hetsched/cluster", "version": 1,
   {"name": "a", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 5},
    "inter_node": {"gbit_per_s": 100, "latency_us": 10}}],
   "links": [{"between": ["v", "a"], "gbit_per_s": 5, "latency_us": 100}]})";
-const std::string model_text = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 12, "hidden": 1024, "heads": 16,
+const std::string model_text =
+    R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 12, "hidden": 1024, "heads": 16,
   "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})";
 const std::string pipeline_text = R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 64,
   "forward_s": [1, 1, 1, 1], "backward_s": [2, 2, 2, 2], "transfer_s": [0, 1.5, 0]})";
@@ -44,7 +45,8 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   CHECK(planned.errors.empty());
   CHECK(planned.output.find("period") != std::string::npos);
   CHECK(planned.output.find("6 of 6 in use") != std::string::npos);
-  CHECK(w.files() == std::set<std::string>{"cluster.json", "model.json", "pipeline.json", "plan.json", "report.html", "trace.json"});
+  CHECK(w.files() ==
+        std::set<std::string>{"cluster.json", "model.json", "pipeline.json", "plan.json", "report.html", "trace.json"});
 
   const auto file = parse_plan(w.get("plan.json"), "plan.json");
   CHECK(file.plan.planner == "interop_dp");
@@ -76,7 +78,8 @@ TEST_CASE("hetsched-plan hands its stages to any schedule, and hetsched-simulate
   const double plain_s = parse_plan(w.get("plain.json"), "plain.json").plan.predicted.iteration_s;
   for (const std::string name : {"auto", "gpipe", "zb_h1"}) {
     CAPTURE(name);
-    const auto planned = w.run(plan_command + "--schedule " + name + " --schedule-csv order.csv --out plan.json --report report.html");
+    const auto planned =
+        w.run(plan_command + "--schedule " + name + " --schedule-csv order.csv --out plan.json --report report.html");
     CAPTURE(planned.errors);
     REQUIRE(planned.status == 0);
     const auto p = parse_plan(w.get("plan.json"), "plan.json").plan;
@@ -130,7 +133,8 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
     const char* part;
   };
   const row rows[] = {
-      {"hetsched-plan --cluster typo.json --model model.json --global-batch 32 --out plan.json", "typo.json: /subclusters/0/node"},
+      {"hetsched-plan --cluster typo.json --model model.json --global-batch 32 --out plan.json",
+       "typo.json: /subclusters/0/node"},
       {"hetsched-plan --cluster cut.json --model model.json --global-batch 32 --out plan.json", "cut.json: /subclusters"},
       {"hetsched-plan --cluster none.json --model model.json --global-batch 32 --out plan.json", "none.json: cannot be opened"},
       {"hetsched-plan --cluster cluster.json --model cluster.json --global-batch 32 --out plan.json", "cluster.json: /format"},
@@ -149,7 +153,8 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {plan_command + "--out plan.json --unknown", "--unknown"},
       {plan_command, "--out"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 0 --out plan.json", "--global-batch"},
-      {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json", "--global-batch"},
+      {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json",
+       "--global-batch"},
   };
   const auto before = w.files();
   for (const auto& r : rows) {
@@ -191,8 +196,9 @@ TEST_CASE("--help is no error") {
 TEST_CASE("the shipped profile is what the converter makes of the shipped measurements") {
   const workplace w;
   const std::string data = HETSCHED_SOURCE_DIR "/examples/data/";
-  const auto result = w.run("sailor-to-profile --csv " + data + "sailor_gpt_neo_2.7b.csv --measured-model GPT-Neo-2.7 --model " + data +
-                            "model.json --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out profile.json");
+  const auto result =
+      w.run("sailor-to-profile --csv " + data + "sailor_gpt_neo_2.7b.csv --measured-model GPT-Neo-2.7 --model " + data +
+            "model.json --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out profile.json");
   REQUIRE(result.status == 0);
   CHECK(w.get("profile.json") == read_text(data + "profile.json"));
   const auto measured = parse_profile(w.get("profile.json"), "profile.json");

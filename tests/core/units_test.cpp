@@ -41,10 +41,14 @@ TEST_CASE("checked sums and products agree with 128-bit arithmetic") {
     CAPTURE(b);
     const wide sum = static_cast<wide>(a) + b;
     const wide product = static_cast<wide>(a) * b;
-    if (fits(sum)) CHECK(checked_add(a, b) == static_cast<std::int64_t>(sum));
-    else CHECK_THROWS_AS((void)checked_add(a, b), hetsched::input_error);
-    if (fits(product)) CHECK(checked_mul(a, b) == static_cast<std::int64_t>(product));
-    else CHECK_THROWS_AS((void)checked_mul(a, b), hetsched::input_error);
+    if (fits(sum))
+      CHECK(checked_add(a, b) == static_cast<std::int64_t>(sum));
+    else
+      CHECK_THROWS_AS((void)checked_add(a, b), hetsched::input_error);
+    if (fits(product))
+      CHECK(checked_mul(a, b) == static_cast<std::int64_t>(product));
+    else
+      CHECK_THROWS_AS((void)checked_mul(a, b), hetsched::input_error);
     overflows += !fits(sum) + !fits(product);
   }
   CHECK(overflows > 1000);

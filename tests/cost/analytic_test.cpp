@@ -40,7 +40,9 @@ analytic_options exact(int microbatch_size = 8) {
   return {.microbatch_size = microbatch_size, .efficiency = {{"D", {1, 1, 1, 1}}}, .layer_overhead_s = 0};
 }
 
-analytic_cost_model small_model(analytic_options options = exact()) { return {small_cluster(), small_chain(), std::move(options)}; }
+analytic_cost_model small_model(analytic_options options = exact()) {
+  return {small_cluster(), small_chain(), std::move(options)};
+}
 
 doctest::Approx near(double x) { return doctest::Approx(x).epsilon(1e-12); }
 
@@ -217,7 +219,8 @@ TEST_CASE("better hardware is never slower") {
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
     auto hardware = small_cluster();
-    const auto chain = make_chain(llama({.layers = 1, .hidden = 64 * random.integer(1, 64), .heads = 8, .sequence = 1 << random.integer(4, 12)}));
+    const auto chain = make_chain(
+        llama({.layers = 1, .hidden = 64 * random.integer(1, 64), .heads = 8, .sequence = 1 << random.integer(4, 12)}));
     analytic_options options{.microbatch_size = 8,
                              .recompute = static_cast<recomputation>(random.integer(0, 2)),
                              .memory = {.zero = random.integer(0, 3)},
@@ -226,10 +229,17 @@ TEST_CASE("better hardware is never slower") {
     auto& s = hardware.subclusters[0];
     const double factor = random.uniform(1, 4);
     switch (random.integer(0, 3)) {
-      case 0: s.device.peak_flops[2] *= factor; break;
-      case 1: s.device.memory_bandwidth *= factor; break;
-      case 2: s.intra_node.bandwidth *= factor; break;
-      default: s.inter_node.bandwidth *= factor;
+      case 0:
+        s.device.peak_flops[2] *= factor;
+        break;
+      case 1:
+        s.device.memory_bandwidth *= factor;
+        break;
+      case 2:
+        s.intra_node.bandwidth *= factor;
+        break;
+      default:
+        s.inter_node.bandwidth *= factor;
     }
     const analytic_cost_model after(hardware, chain, options);
     for (const auto& mesh : submeshes(s, 0))
@@ -246,7 +256,8 @@ TEST_CASE("better hardware is never slower") {
 }
 
 TEST_CASE("a large GPT on A100 runs near the published throughput") {
-  // Narayanan et al. 2021, Table 1: 39.1B parameters, tensor 8: 138 TFLOP/s of A100 with recomputation, pipeline bubbles included.
+  // Narayanan et al. 2021, Table 1: 39.1B parameters, tensor 8: 138 TFLOP/s of A100 with recomputation, pipeline bubbles
+  // included.
   const auto chain = make_chain(gpt({.layers = 48, .hidden = 8192, .heads = 64, .vocab = 51200, .sequence = 2048}));
   const cluster hardware{{{"a", *find_device("A100-SXM4-80GB"), 1, 8, {5e-6, 300e9}, {}}}, {}};
   const analytic_cost_model model(hardware, chain, {.microbatch_size = 1, .recompute = recomputation::full});

@@ -342,9 +342,8 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
   CHECK(*growing(30, 20).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(20e6 * wire_32));
   CHECK(*growing(1, 3000).seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(4 * 3000e6 * wire_32));
   // also beside larger groups unlike the one asked for; and fewer nodes with more ranks gain nothing from the trend
-  const measured_collectives beside(std::vector<collective_measurements>{{all_reduce, 2, 8, line(30 * 1.875)},
-                                                                         {all_reduce, 8, 8, line(60 * wire_8)},
-                                                                         {all_reduce, 64, 4, line(1)}});
+  const measured_collectives beside(std::vector<collective_measurements>{
+      {all_reduce, 2, 8, line(30 * 1.875)}, {all_reduce, 8, 8, line(60 * wire_8)}, {all_reduce, 64, 4, line(1)}});
   CHECK(*beside.seconds(all_reduce, 32, 8, 1e6) == doctest::Approx(120e6 * wire_32));
   CHECK(*growing(30, 60).seconds(all_reduce, 4, 64, 1e6) == doctest::Approx(60e6 * wire_32));
   // and groups with other ranks per node tell nothing

@@ -19,7 +19,9 @@ using hetsched::submesh;
 struct archetype {
   int layer_count() const { return 4; }
   std::vector<placement> placements(const submesh& mesh) const { return {{mesh, {1, 1, mesh.device_count()}}}; }
-  stage_cost stage(layer_range layers, const placement&) const { return {.forward_s = 1.0 * layers.size(), .backward_s = 2, .weight_bytes = 3, .activation_bytes = 4}; }
+  stage_cost stage(layer_range layers, const placement&) const {
+    return {.forward_s = 1.0 * layers.size(), .backward_s = 2, .weight_bytes = 3, .activation_bytes = 4};
+  }
   double transfer(int boundary, const placement&, const placement&) const { return boundary; }
 };
 static_assert(stage_cost_model<archetype>);
@@ -27,7 +29,9 @@ static_assert(!additive_cost_model<archetype>);
 
 // The least an additive one needs.
 struct additive_archetype : archetype {
-  stage_cost layer(int index, const placement&) const { return {.forward_s = 1.0 * index, .backward_s = 1, .weight_bytes = index, .activation_bytes = 1}; }
+  stage_cost layer(int index, const placement&) const {
+    return {.forward_s = 1.0 * index, .backward_s = 1, .weight_bytes = index, .activation_bytes = 1};
+  }
   stage_cost stage(layer_range layers, const placement& where) const { return hetsched::sum_of_layers(*this, layers, where); }
 };
 static_assert(additive_cost_model<additive_archetype>);
@@ -39,7 +43,9 @@ struct with_everything : additive_archetype {
 static_assert(additive_cost_model<with_everything>);
 
 template <class M>
-concept has_transfer_class = requires(const M& m, const placement& p) { hetsched::cost_of::transfer_class(m, p); };
+concept has_transfer_class = requires(const M& m, const placement& p) {
+  hetsched::cost_of::transfer_class(m, p);
+};
 static_assert(has_transfer_class<with_everything>);
 static_assert(!has_transfer_class<archetype>);
 
@@ -53,8 +59,12 @@ struct table {
 };
 inline int layer_count(const table& t) { return static_cast<int>(t.seconds.size()); }
 inline std::vector<placement> placements(const table&, const submesh& mesh) { return {{mesh, {1, 1, mesh.device_count()}}}; }
-inline stage_cost layer(const table& t, int index, const placement&) { return {.forward_s = t.seconds[static_cast<std::size_t>(index)]}; }
-inline stage_cost stage(const table& t, layer_range layers, const placement& where) { return hetsched::sum_of_layers(t, layers, where); }
+inline stage_cost layer(const table& t, int index, const placement&) {
+  return {.forward_s = t.seconds[static_cast<std::size_t>(index)]};
+}
+inline stage_cost stage(const table& t, layer_range layers, const placement& where) {
+  return hetsched::sum_of_layers(t, layers, where);
+}
 inline double transfer(const table&, int, const placement&, const placement&) { return 0.25; }
 inline double update(const table&, layer_range, const placement&) { return 7; }
 inline int transfer_class(const table&, const placement&) { return 5; }

@@ -42,12 +42,14 @@ TEST_CASE("activations of a GPT block under each recomputation (Korthikanti et a
   CHECK(activation_bytes(chain, 1, recomputation::selective, {.context = 4, .tensor = 2}) == 34 * s * h / 8);
   CHECK(activation_bytes(chain, 1, recomputation::full, {.context = 4, .tensor = 2}) == 2 * s * h / 4);
   // The embedding and the head are never recomputed.
-  for (const int l : {0, 3}) CHECK(activation_bytes(chain, l, recomputation::full, {}) == activation_bytes(chain, l, recomputation::none, {}));
+  for (const int l : {0, 3})
+    CHECK(activation_bytes(chain, l, recomputation::full, {}) == activation_bytes(chain, l, recomputation::none, {}));
   CHECK_THROWS_AS((void)activation_bytes(chain, 1, recomputation::none, {}, std::int64_t{1} << 40), input_error);
 }
 
 TEST_CASE("recomputing more never keeps more") {
-  const transformer models[] = {gpt({.layers = 1, .hidden = 1024, .heads = 16}), llama({.layers = 1, .hidden = 1024, .heads = 16}),
+  const transformer models[] = {gpt({.layers = 1, .hidden = 1024, .heads = 16}),
+                                llama({.layers = 1, .hidden = 1024, .heads = 16}),
                                 moe({.layers = 1, .hidden = 1024, .heads = 16}), bert({.layers = 1, .hidden = 1024, .heads = 16}),
                                 vit({.layers = 1, .hidden = 1024, .heads = 16})};
   for (const auto& model : models)

@@ -16,12 +16,14 @@ namespace {
 cluster two_kinds() {
   const auto v100 = *find_device("V100-SXM2-32GB");
   const auto a100 = *find_device("A100-SXM4-40GB");
-  return {{{"v1", v100, 2, 4, {1e-6, 1e11}, {1e-5, 1e10}}, {"v2", v100, 1, 2, {1e-6, 1e11}, {}}, {"a", a100, 1, 4, {1e-6, 1e11}, {}}},
-          {{0, 2, {1e-3, 1e9}}}};
+  return {
+      {{"v1", v100, 2, 4, {1e-6, 1e11}, {1e-5, 1e10}}, {"v2", v100, 1, 2, {1e-6, 1e11}, {}}, {"a", a100, 1, 4, {1e-6, 1e11}, {}}},
+      {{0, 2, {1e-3, 1e9}}}};
 }
 
 profile_entry entry(std::string subcluster, std::string device, int nodes, int devices, double scale) {
-  return {std::move(subcluster), std::move(device), nodes, devices, {}, {scale, 2 * scale}, {3 * scale, 4 * scale}, {100, 200}, {10, 20}};
+  return {std::move(subcluster), std::move(device),      nodes,      devices, {},
+          {scale, 2 * scale},    {3 * scale, 4 * scale}, {100, 200}, {10, 20}};
 }
 
 profile two_layers(std::vector<profile_entry> entries) { return {{{"first", 1'000'000}, {"second", 0}}, std::move(entries)}; }
@@ -54,8 +56,9 @@ TEST_CASE("costs come from the entry of the shape, and a stage is the sum of its
 }
 
 TEST_CASE("a device's entry serves every subcluster of that device that has the shape") {
-  const profile_cost_model model(two_kinds(), two_layers({entry("", "V100-SXM2-32GB", 1, 2, 1.0), entry("", "V100-SXM2-32GB", 2, 4, 2.0),
-                                                          entry("", "H20-96GB", 1, 1, 1.0), entry("v2", "", 1, 4, 1.0)}));
+  const profile_cost_model model(two_kinds(),
+                                 two_layers({entry("", "V100-SXM2-32GB", 1, 2, 1.0), entry("", "V100-SXM2-32GB", 2, 4, 2.0),
+                                             entry("", "H20-96GB", 1, 1, 1.0), entry("v2", "", 1, 4, 1.0)}));
   CHECK(model.placements({1, 1, 4}).empty());
   CHECK(model.placements({1, 2, 4}).empty());
   CHECK(model.placements({0, 1, 2}).size() == 1);
@@ -102,7 +105,9 @@ TEST_CASE("what makes no sense is refused with its place") {
   CHECK(spoiled([](auto& p) { p.entries[1].subcluster = ""; }).find("/costs/1: ") == 0);
   CHECK(spoiled([](auto& p) { p.entries[1].nodes = 0; }).find("/costs/1/nodes: ") == 0);
   CHECK(spoiled([](auto& p) { p.entries[1].devices = -4; }).find("/costs/1/devices: ") == 0);
-  CHECK(spoiled([](auto& p) { p.entries[0].forward_s.pop_back(); }).find("/costs/0/forward_s: has 1 numbers, expected one for each of the 2") == 0);
+  CHECK(spoiled([](auto& p) {
+          p.entries[0].forward_s.pop_back();
+        }).find("/costs/0/forward_s: has 1 numbers, expected one for each of the 2") == 0);
   CHECK(spoiled([](auto& p) { p.entries[0].backward_s[1] = -1; }).find("/costs/0/backward_s/1: ") == 0);
   CHECK(spoiled([](auto& p) { p.entries[0].forward_s[0] = std::nan(""); }).find("/costs/0/forward_s/0: ") == 0);
   CHECK(spoiled([](auto& p) { p.entries[0].weight_bytes.push_back(1); }).find("/costs/0/weight_bytes: ") == 0);

@@ -26,7 +26,8 @@ TEST_CASE("cluster.json in the library's units") {
 }
 
 TEST_CASE("a device of the file overrides the catalogue's, and keeps what it does not name") {
-  const auto text = documents::with(documents::cluster, "\"MyGPU\": {", "\"A100-SXM4-40GB\": {\"memory_gib\": 39.5}, \"MyGPU\": {");
+  const auto text =
+      documents::with(documents::cluster, "\"MyGPU\": {", "\"A100-SXM4-40GB\": {\"memory_gib\": 39.5}, \"MyGPU\": {");
   const auto c = parse_cluster(text, "x.json");
   auto wanted = *find_device("A100-SXM4-40GB");
   wanted.memory_bytes = 79 * gib / 2;
@@ -36,7 +37,8 @@ TEST_CASE("a device of the file overrides the catalogue's, and keeps what it doe
 TEST_CASE("without links a pair cannot exchange data, and one node needs no inter_node link") {
   const auto c = parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
       {"name": "a", "device": "T4", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 64, "latency_us": 5}},
-      {"name": "b", "device": "L4", "nodes": 1, "devices_per_node": 1}]})", "x.json");
+      {"name": "b", "device": "L4", "nodes": 1, "devices_per_node": 1}]})",
+                               "x.json");
   CHECK_FALSE(c.between(0, 1));
   CHECK_NOTHROW(validate(c));
   CHECK(parse_cluster(to_json(c), "x.json") == c);

@@ -22,6 +22,4 @@ TEST_CASE("tables are aligned, also with wide characters") {
   CHECK(format_table({"name", ">value"}, {{"a", "1"}, {"bé", "10"}}) == "name  value\na         1\nbé       10\n");
 }
 
-TEST_CASE("text is safe in HTML") {
-  CHECK(escape_html("<a href=\"x\">'&\x01") == "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
-}
+TEST_CASE("text is safe in HTML") { CHECK(escape_html("<a href=\"x\">'&\x01") == "&lt;a href=&quot;x&quot;&gt;&#39;&amp;"); }

@@ -75,7 +75,8 @@ TEST_CASE("numbers out of range, of a wrong type, negative or huge, at any place
       {"model", "\"kv_heads\": 2", "\"kv_heads\": 3", "/transformer/kv_heads", "a divisor of the 4 heads"},
       {"model", "\"bf16\"", "\"fp15\"", "/transformer/dtype", "found \"fp15\""},
       {"model", "\"hidden\": 64", "\"hiden\": 64", "/transformer/hiden", "did you mean \"hidden\""},
-      {"model", "\"experts_per_token\": 2", "\"experts_per_token\": 5", "/transformer/experts_per_token", "at most the 4 experts"},
+      {"model", "\"experts_per_token\": 2", "\"experts_per_token\": 5", "/transformer/experts_per_token",
+       "at most the 4 experts"},
       {"model", "\"transformer\": {", "\"layers\": [], \"transformer\": {", "", "either"},
       {"profile", "[0.1, 0.25]", "[0.1]", "/costs/0/forward_s", "found 1 entries, expected 2 (one per layer)"},
       {"profile", "[0.1, 0.25]", "[0.1, -0.25]", "/costs/0/forward_s/1", "found -0.25"},
@@ -94,14 +95,16 @@ TEST_CASE("numbers out of range, of a wrong type, negative or huge, at any place
       {"plan", "\"transfer_s\": 0,", "\"transfer_s\": 0.5,", "/pipelines/0/stages/1/transfer_s", "found 0.5, expected 0"},
       {"plan", "\"microbatches\": 64", "\"microbatches\": 65", "/microbatches", "found 65, expected 64"},
       {"plan", "\"mfu\": 0.4", "\"mfu\": -0.4", "/predicted/mfu", "found -0.4"},
-      {"plan", "\"memory_bytes\": 1000", "\"memory_byte\": 1000", "/pipelines/0/stages/0/memory_byte", "did you mean \"memory_bytes\""},
+      {"plan", "\"memory_bytes\": 1000", "\"memory_byte\": 1000", "/pipelines/0/stages/0/memory_byte",
+       "did you mean \"memory_bytes\""},
       {"pipeline", "\"microbatches\": 128", "\"microbatches\": 0", "/microbatches", "found 0"},
       {"pipeline", "[1, 1.5]", "[]", "/forward_s", "at least one stage"},
       {"pipeline", "[2, 2.5]", "[2]", "/backward_s", "expected 2 (one per stage)"},
       {"pipeline", "[0.25]", "[0.25, 1]", "/transfer_s", "expected 1"},
       {"pipeline", "[0.25]", "0.25", "/transfer_s", "found 0.25, expected an array"},
       {"pipeline", "[0.5]", "[-0.5]", "/gradient_transfer_s/0", "found -0.5"},
-      {"pipeline", "\"weight_backward_s\": [1, 1]", "\"weight_backward_s\": [1, 3]", "/weight_backward_s/1", "at most the stage's backward_s"},
+      {"pipeline", "\"weight_backward_s\": [1, 1]", "\"weight_backward_s\": [1, 3]", "/weight_backward_s/1",
+       "at most the stage's backward_s"},
       {"pipeline", "[100, 200]", "[100, -1]", "/activation_bytes/1", "found -1"},
   };
   for (const auto& r : rows)
@@ -130,6 +133,7 @@ TEST_CASE("a repeated key anywhere is refused with its place") {
 }
 
 TEST_CASE("an unreadable file is an error with its name") {
-  CHECK_THROWS_WITH_AS((void)hetsched::read_cluster("/nowhere/cluster.json"), "/nowhere/cluster.json: cannot be opened", hetsched::file_error);
+  CHECK_THROWS_WITH_AS((void)hetsched::read_cluster("/nowhere/cluster.json"), "/nowhere/cluster.json: cannot be opened",
+                       hetsched::file_error);
   CHECK_THROWS_AS((void)hetsched::read_text("/"), hetsched::file_error);
 }

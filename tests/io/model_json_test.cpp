@@ -52,14 +52,17 @@ TEST_CASE("wrong configs are refused with their place") {
   const std::string config = models[1].config;
   const documents::kind kind{"model", config, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
   documents::refuses(kind, documents::with(config, "\"llama\"", "\"t5\""), "/model_type", "one of gpt2, llama");
-  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": \"big\""), "/hidden_size", "found \"big\"");
+  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": \"big\""), "/hidden_size",
+                     "found \"big\"");
   documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096, ", ""), "/hidden_size", "missing");
-  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": 4097"), "", "hidden must be divisible by heads");
+  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": 4097"), "",
+                     "hidden must be divisible by heads");
   documents::refuses(kind, documents::with(config, "\"float16\"", "\"int8\""), "/torch_dtype", "found \"int8\"");
 }
 
 TEST_CASE("a transformer by its sizes: HARP's GPT-39B has 146 layers") {
-  const std::string text = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 48, "hidden": 8192, "heads": 64,
+  const std::string text =
+      R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 48, "hidden": 8192, "heads": 64,
                                "vocab": 51200, "sequence": 1024, "dtype": "fp32"}})";
   const auto model = parse_model(text, "x.json");
   CHECK(model.chain.size() == 146);
@@ -70,7 +73,8 @@ TEST_CASE("a transformer by its sizes: HARP's GPT-39B has 146 layers") {
 
 TEST_CASE("explicit layers") {
   const auto model = parse_model(R"({"format": "hetsched/model", "version": 1, "layers": [
-      {"name": "a", "forward_flops": 1e9, "weight_bytes": 1000, "activation_bytes": 2000, "boundary_bytes": 300}]})", "x.json");
+      {"name": "a", "forward_flops": 1e9, "weight_bytes": 1000, "activation_bytes": 2000, "boundary_bytes": 300}]})",
+                                 "x.json");
   REQUIRE(model.chain.size() == 1);
   const auto& l = model.chain.layers[0];
   CHECK(l.forward_flops == 1e9);
@@ -100,8 +104,9 @@ TEST_CASE("layers written as a model.json come back with their amounts") {
 
 TEST_CASE("sizes whose products overflow are an error with a place") {
   const documents::kind kind{"model", documents::model, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
-  documents::refuses(kind,
-                     R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 1, "hidden": 16777216, "heads": 16777216,
+  documents::refuses(
+      kind,
+      R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 1, "hidden": 16777216, "heads": 16777216,
                          "vocab": 1000000000, "sequence": 16777216}})",
-                     "/transformer", "overflow");
+      "/transformer", "overflow");
 }

@@ -12,7 +12,12 @@ using namespace hetsched;
 namespace {
 
 layer_chain two_layers() {
-  return {{{.name = "a", .forward_flops = 1, .backward_flops = 2, .parameters = 10, .activation_bytes = 5, .selective_saved_bytes = 5},
+  return {{{.name = "a",
+            .forward_flops = 1,
+            .backward_flops = 2,
+            .parameters = 10,
+            .activation_bytes = 5,
+            .selective_saved_bytes = 5},
            {.name = "b", .forward_flops = 4, .backward_flops = 8, .parameters = 20, .shared_parameters = 10}}};
 }
 

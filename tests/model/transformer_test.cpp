@@ -28,7 +28,8 @@ const published published_counts[] = {
     {"Llama-2-7B", llama({.layers = 32, .hidden = 4096, .heads = 32}), 6'738'415'616},
     {"Llama-2-13B", llama({.layers = 40, .hidden = 5120, .heads = 40}), 13'015'864'320},
     {"Llama-2-70B", llama({.layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn_hidden = 28672}), 68'976'648'192},
-    {"Llama-3-8B", llama({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336, .vocab = 128256, .sequence = 8192}),
+    {"Llama-3-8B",
+     llama({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336, .vocab = 128256, .sequence = 8192}),
      8'030'261'248},
     {"Mistral-7B", llama({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336}), 7'241'732'096},
     {"Mixtral-8x7B", moe({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336}), 46'702'792'704},
@@ -114,8 +115,11 @@ TEST_CASE("activations of the standard block follow Korthikanti et al.") {
   const std::array<std::int64_t, 3> sizes[] = {{12288, 96, 2048}, {8192, 64, 1024}, {768, 12, 512}};
   for (const auto& [h, a, s] : sizes) {
     CAPTURE(h);
-    const transformer_shape shape{
-        .layers = 3, .hidden = static_cast<int>(h), .heads = static_cast<int>(a), .vocab = 51200, .sequence = static_cast<int>(s)};
+    const transformer_shape shape{.layers = 3,
+                                  .hidden = static_cast<int>(h),
+                                  .heads = static_cast<int>(a),
+                                  .vocab = 51200,
+                                  .sequence = static_cast<int>(s)};
     const auto blocks = make_chain(gpt(shape));
     const auto& block = blocks.layers[1];
     CHECK(block.activation_bytes == 34 * s * h + 5 * a * s * s);
@@ -162,7 +166,8 @@ TEST_CASE("GPT-39B has 146 layers by sublayer, and a cut after a norm carries tw
   CHECK(chain.layers[145].name == "head");
 
   const auto post_norm = make_chain(bert({.layers = 2, .hidden = 768, .heads = 12}), granularity::sublayer);
-  for (int i = 0; i + 1 < post_norm.size(); ++i) CHECK(post_norm.layers[static_cast<std::size_t>(i)].boundary_bytes == 2 * 512 * 768);
+  for (int i = 0; i + 1 < post_norm.size(); ++i)
+    CHECK(post_norm.layers[static_cast<std::size_t>(i)].boundary_bytes == 2 * 512 * 768);
 }
 
 TEST_CASE("both granularities describe the same model") {

@@ -184,7 +184,8 @@ layer_chain model_of(const published_plan& p, block_cut cut = block_cut::sublaye
   std::vector<layer> thirds{chain.layers.front()};
   for (int i = 1; i + 1 < chain.size(); ++i) {
     layer third = chain.layers[static_cast<std::size_t>(i)];
-    for (double* share : {&third.forward_flops, &third.backward_flops, &third.weight_backward_flops, &third.selective_flops}) *share /= 3;
+    for (double* share : {&third.forward_flops, &third.backward_flops, &third.weight_backward_flops, &third.selective_flops})
+      *share /= 3;
     for (auto* share : {&third.parameters, &third.activation_bytes, &third.selective_saved_bytes, &third.memory_traffic_bytes,
                         &third.tensor_reduce_bytes})
       *share = ceil_div(*share, 3);

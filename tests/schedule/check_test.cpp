@@ -172,9 +172,9 @@ TEST_CASE("more memory than a rank has") {
   CHECK(check(order, bytes_of(order, {})).empty());
   CHECK(check(order, bytes_of(order, {2, 2})).empty());
   CHECK(check(order, bytes_of(order, {1, 1.5}, 0.5)) == findings{"rank 0 holds activations of 2 from 0F1 on, its cap is 1"});
-  CHECK(
-      check(order, bytes_of(order, {1, 1.25}, 0.5)) ==
-      findings{"rank 0 holds activations of 2 from 0F1 on, its cap is 1", "rank 1 holds activations of 1.5 from 1F1 on, its cap is 1.25"});
+  CHECK(check(order, bytes_of(order, {1, 1.25}, 0.5)) ==
+        findings{"rank 0 holds activations of 2 from 0F1 on, its cap is 1",
+                 "rank 1 holds activations of 1.5 from 1F1 on, its cap is 1.25"});
   // A recomputed stage holds its checkpoint (a quarter) until the recomputation begins.
   const auto recomputed = parse_schedule_csv("0F0,0F1,0R0,0B0,0R1,0B1\n");
   CHECK(peak_memory(recomputed, bytes_of(recomputed, {})) == std::vector<double>{1.25});

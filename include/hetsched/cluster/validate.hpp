@@ -17,7 +17,9 @@ inline void validate(const cluster& c) {
   const auto require = [](bool holds, const std::string& what) {
     if (!holds) throw input_error(what);
   };
-  const auto usable = [](const link& l) { return l.latency_s >= 0 && l.latency_s <= std::numeric_limits<double>::max() && l.bandwidth > 0; };
+  const auto usable = [](const link& l) {
+    return l.latency_s >= 0 && l.latency_s <= std::numeric_limits<double>::max() && l.bandwidth > 0;
+  };
 
   require(!c.subclusters.empty(), "the cluster has no subcluster");
   std::int64_t devices = 0;
@@ -37,8 +39,10 @@ inline void validate(const cluster& c) {
   const int count = static_cast<int>(c.subclusters.size());
   for (std::size_t i = 0; i < c.links.size(); ++i) {
     const auto& l = c.links[i];
-    require(l.a >= 0 && l.a < count && l.b >= 0 && l.b < count && l.a != l.b, "a link must join two different subclusters of the cluster");
-    const std::string who = "link " + c.subclusters[static_cast<std::size_t>(l.a)].name + " - " + c.subclusters[static_cast<std::size_t>(l.b)].name;
+    require(l.a >= 0 && l.a < count && l.b >= 0 && l.b < count && l.a != l.b,
+            "a link must join two different subclusters of the cluster");
+    const std::string who =
+        "link " + c.subclusters[static_cast<std::size_t>(l.a)].name + " - " + c.subclusters[static_cast<std::size_t>(l.b)].name;
     require(usable(l.link), who + ": needs bandwidth > 0 and latency >= 0");
     for (std::size_t j = 0; j < i; ++j) {
       const auto& other = c.links[j];

@@ -42,7 +42,7 @@ struct analytic_options {
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = 10e-6;  ///< launches and small kernels, per layer and direction
   int max_data = INT_MAX;
-  int max_context = 1;              ///< 1: no context parallelism
+  int max_context = 1;  ///< 1: no context parallelism
   int max_tensor = INT_MAX;
 };
 
@@ -88,7 +88,9 @@ class analytic_cost_model {
   /// All degrees whose product is the mesh: tensor divides the devices of a node and the heads, data divides the microbatch.
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return costs_.placements(mesh); }
 
-  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return costs_.layer(index, where, compute(index, where)); }
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    return costs_.layer(index, where, compute(index, where));
+  }
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 

@@ -16,9 +16,9 @@ enum class recomputation { none, selective, full };
 /// Bytes that training holds for each parameter, by default mixed precision with Adam: an fp32 copy and two moments.
 /// For fp32 throughout: {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8}.
 struct training_memory {
-  int zero = 0;             ///< ZeRO stage: replicas share out 1 optimizer state, 2 also gradients, 3 also weights
+  int zero = 0;  ///< ZeRO stage: replicas share out 1 optimizer state, 2 also gradients, 3 also weights
   int weight_bytes = 2;
-  int gradient_bytes = 2;   ///< 4 where gradients are accumulated in fp32
+  int gradient_bytes = 2;  ///< 4 where gradients are accumulated in fp32
   int optimizer_bytes = 12;
 };
 

@@ -28,7 +28,7 @@ struct profile_entry {
   std::string subcluster{};
   std::string device{};
   int nodes = 1;
-  int devices = 1;                         ///< per node
+  int devices = 1;                             ///< per node
   std::optional<hetsched::degrees> degrees{};  ///< none: all tensor parallel
   std::vector<double> forward_s{};
   std::vector<double> backward_s{};
@@ -50,13 +50,15 @@ struct profile {
 class profile_cost_model {
  public:
   /// Entries for shapes and devices that the cluster does not have are ignored. Throws input_error, naming the place as in the
-  /// file ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, degrees that do not
-  /// multiply to the shape, and two entries for one shape of a subcluster with equal degrees.
-  profile_cost_model(hetsched::cluster hardware, profile measured) : cluster_(std::move(hardware)), profile_(std::move(measured)) {
+  /// file ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, degrees that do
+  /// not multiply to the shape, and two entries for one shape of a subcluster with equal degrees.
+  profile_cost_model(hetsched::cluster hardware, profile measured)
+      : cluster_(std::move(hardware)), profile_(std::move(measured)) {
     validate(cluster_);
     if (profile_.layers.empty()) throw input_error("/layers: the profile has no layer");
     for (std::size_t i = 0; i < profile_.layers.size(); ++i)
-      if (profile_.layers[i].boundary_bytes < 0) throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes: is negative");
+      if (profile_.layers[i].boundary_bytes < 0)
+        throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes: is negative");
     choices_.resize(cluster_.subclusters.size());
     for (std::size_t i = 0; i < profile_.entries.size(); ++i) add(i);
   }
@@ -141,7 +143,8 @@ class profile_cost_model {
       const placement where{{static_cast<int>(s), e.nodes, e.devices},
                             e.degrees.value_or(hetsched::degrees{1, 1, static_cast<int>(devices)})};
       for (const auto& other : choices_[s])
-        require(!(other.where == where), ": same shape and degrees on subcluster " + candidate.name + " as /costs/" + std::to_string(other.entry));
+        require(!(other.where == where),
+                ": same shape and degrees on subcluster " + candidate.name + " as /costs/" + std::to_string(other.entry));
       choices_[s].push_back({where, index});
     }
   }

@@ -35,7 +35,8 @@ inline constexpr std::string_view precision_names[precision_count] = {"fp32", "t
     peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3]});
     for (std::size_t p = 0; p < precision_count; ++p)
       if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
-    if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0) peaks->expected("a peak for fp32, fp16 or bf16");
+    if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
+      peaks->expected("a peak for fp32, fp16 or bf16");
   }
   if (const auto memory = wanted("memory_gib")) result.memory_bytes = bytes_of(memory->positive(1e6), gib);
   if (const auto bandwidth = wanted("memory_bandwidth_gb_per_s")) result.memory_bandwidth = bandwidth->positive(1e9) * 1e9;
@@ -79,7 +80,8 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   const auto top = document.format("cluster", {"devices", "subclusters", "links"});
   std::map<std::string, device> own;
   if (const auto devices = top.find("devices"))
-    devices->members([&](const std::string& name, const detail::json_value& value) { own[name] = detail::read_device(name, value); });
+    devices->members(
+        [&](const std::string& name, const detail::json_value& value) { own[name] = detail::read_device(name, value); });
 
   cluster result;
   const auto subclusters = top.at("subclusters");
@@ -146,7 +148,8 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   auto links = nlohmann::ordered_json::array();
   for (const auto& s : c.subclusters) {
     devices[s.device.name] = detail::write_device(s.device);
-    nlohmann::ordered_json value{{"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
+    nlohmann::ordered_json value{
+        {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
     detail::write_link(value["intra_node"], s.intra_node);
     detail::write_link(value["inter_node"], s.inter_node);
     subclusters.push_back(std::move(value));

@@ -53,7 +53,8 @@ struct arithmetic {
 }
 
 /// Layers of a transformer whose sizes came from one place of a file; what is wrong with them is told with that place.
-[[nodiscard]] inline model_file model_of(const json_value& place, transformer model, arithmetic numbers, const model_options& options) {
+[[nodiscard]] inline model_file model_of(const json_value& place, transformer model, arithmetic numbers,
+                                         const model_options& options) {
   model.parameter_bytes = numbers.bytes;
   if (options.sequence > 0) {
     model.sequence = options.sequence;
@@ -72,7 +73,8 @@ struct arithmetic {
 /// GPT by its sizes; with experts in every moe_every-th block if there are any.
 [[nodiscard]] inline model_file read_transformer(const json_value& top, const model_options& options) {
   const auto value = top.at("transformer");
-  value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts", "experts_per_token", "moe_every"});
+  value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts",
+                "experts_per_token", "moe_every"});
   const auto optional = [&](const char* key, int low, int otherwise) {
     const auto given = value.find(key);
     return given ? given->count(low, max_width) : otherwise;
@@ -177,14 +179,16 @@ struct arithmetic {
 
 /// Reads a model.json or a Hugging Face config.json from its text. A `transformer` is a GPT: learned positions, GELU, biases,
 /// tied embeddings. Without a dtype, fp16. Throws file_error. O(size + layers).
-[[nodiscard]] inline model_file parse_model(std::string_view text, std::string_view file_name, const model_options& options = {}) {
+[[nodiscard]] inline model_file parse_model(std::string_view text, std::string_view file_name,
+                                            const model_options& options = {}) {
   const detail::json_document document(text, file_name);
   const auto any = document.value();
   any.object();
   if (!any.has("format") && any.has("model_type")) return detail::read_hugging_face(any, options);
   const auto top = document.format("model", {"transformer", "layers"});
   if (top.has("transformer") == top.has("layers"))
-    top.fail("expected either the key \"transformer\" or the key \"layers\", or a Hugging Face config.json with its \"model_type\"");
+    top.fail(
+        "expected either the key \"transformer\" or the key \"layers\", or a Hugging Face config.json with its \"model_type\"");
   if (top.has("transformer")) return detail::read_transformer(top, options);
   const auto layers = top.at("layers");
   if (layers.size() == 0 || layers.size() > static_cast<std::size_t>(max_layers))

@@ -25,8 +25,9 @@ struct plan_file {
 namespace detail {
 
 [[nodiscard]] inline stage_plan read_stage(const json_value& value, std::vector<std::string>& subclusters) {
-  value.object({"layers", "subcluster", "first_device", "nodes", "devices_per_node", "degrees", "warmup", "forward_s", "backward_s",
-                "transfer_s", "memory_bytes", "memory_capacity_bytes", "weight_backward_s", "weight_bytes", "activation_bytes"});
+  value.object({"layers", "subcluster", "first_device", "nodes", "devices_per_node", "degrees", "warmup", "forward_s",
+                "backward_s", "transfer_s", "memory_bytes", "memory_capacity_bytes", "weight_backward_s", "weight_bytes",
+                "activation_bytes"});
   stage_plan stage;
   const auto layers = value.at("layers");
   if (layers.size() != 2) layers.expected("[first, last], both included");
@@ -45,7 +46,8 @@ namespace detail {
   if (devices > 1'000'000) value.fail("more than 1000000 devices in one stage");
   const auto degrees = value.at("degrees");
   degrees.object({"data", "context", "tensor"});
-  stage.where.degrees = {.data = degrees.at("data").count(), .context = degrees.at("context").count(), .tensor = degrees.at("tensor").count()};
+  stage.where.degrees = {
+      .data = degrees.at("data").count(), .context = degrees.at("context").count(), .tensor = degrees.at("tensor").count()};
   const auto& d = stage.where.degrees;
   if (static_cast<double>(d.data) * d.context * d.tensor != static_cast<double>(devices))
     degrees.fail("data x context x tensor must be the " + std::to_string(devices) + " devices of the stage");
@@ -78,7 +80,8 @@ namespace detail {
     const int next = result.stages.empty() ? 0 : result.stages.back().layers.last;
     if (stage.layers.first != next)
       stages[i].at("layers").fail("starts at layer " + std::to_string(stage.layers.first) + ", expected " + std::to_string(next));
-    if (i + 1 == stages.size() && stage.transfer_s != 0) stages[i].at("transfer_s").expected("0, the last stage sends nothing on");
+    if (i + 1 == stages.size() && stage.transfer_s != 0)
+      stages[i].at("transfer_s").expected("0, the last stage sends nothing on");
     result.stages.push_back(stage);
   }
   return result;
@@ -134,7 +137,8 @@ namespace detail {
       item["first_device"] = s.first_device;
       item["nodes"] = s.where.mesh.nodes;
       item["devices_per_node"] = s.where.mesh.devices_per_node;
-      item["degrees"] = {{"data", s.where.degrees.data}, {"context", s.where.degrees.context}, {"tensor", s.where.degrees.tensor}};
+      item["degrees"] = {
+          {"data", s.where.degrees.data}, {"context", s.where.degrees.context}, {"tensor", s.where.degrees.tensor}};
       item["warmup"] = s.warmup;
       item["forward_s"] = s.forward_s;
       item["backward_s"] = s.backward_s;
@@ -150,7 +154,8 @@ namespace detail {
     value["stages"] = std::move(stages);
     pipelines.push_back(std::move(value));
   }
-  nlohmann::ordered_json out{{"format", "hetsched/plan"}, {"version", 1}, {"planner", p.planner}, {"microbatches", p.microbatches}};
+  nlohmann::ordered_json out{
+      {"format", "hetsched/plan"}, {"version", 1}, {"planner", p.planner}, {"microbatches", p.microbatches}};
   out["pipelines"] = std::move(pipelines);
   out["schedule"] = p.schedule;
   out["predicted"] = {{"iteration_s", p.predicted.iteration_s},     {"lower_bound_s", p.predicted.lower_bound_s},

@@ -19,7 +19,8 @@ inline constexpr int max_layers = 100'000;
 namespace detail {
 
 [[nodiscard]] inline profile_entry read_profile_entry(const json_value& value, std::size_t layers) {
-  value.object({"subcluster", "device", "nodes", "devices", "degrees", "forward_s", "backward_s", "weight_bytes", "activation_bytes"});
+  value.object(
+      {"subcluster", "device", "nodes", "devices", "degrees", "forward_s", "backward_s", "weight_bytes", "activation_bytes"});
   profile_entry entry;
   if (value.has("subcluster") == value.has("device")) value.fail("expected either the key \"subcluster\" or the key \"device\"");
   if (const auto name = value.find("subcluster")) entry.subcluster = name->name();
@@ -32,7 +33,8 @@ namespace detail {
     entry.degrees = degrees{.data = size("data"), .context = size("context"), .tensor = size("tensor")};
     const double product = static_cast<double>(entry.degrees->data) * entry.degrees->context * entry.degrees->tensor;
     if (product != static_cast<double>(entry.nodes) * entry.devices)
-      given->fail("data x context x tensor must be the " + std::to_string(std::int64_t{entry.nodes} * entry.devices) + " devices of the shape");
+      given->fail("data x context x tensor must be the " + std::to_string(std::int64_t{entry.nodes} * entry.devices) +
+                  " devices of the shape");
   }
   const auto seconds = [&](const char* key) { return read_seconds(value.at(key).sized(layers, "layer")); };
   const auto bytes = [&](const char* key) {
@@ -69,7 +71,8 @@ namespace detail {
       return std::tuple(e.subcluster, e.device, e.nodes, e.devices, d.data, d.context, d.tensor);
     };
     for (std::size_t other = 0; other < i; ++other)
-      if (key(result.entries[other]) == key(entry)) costs[i].fail("the same shape and degrees as /costs/" + std::to_string(other));
+      if (key(result.entries[other]) == key(entry))
+        costs[i].fail("the same shape and degrees as /costs/" + std::to_string(other));
     result.entries.push_back(std::move(entry));
   }
   return result;

@@ -37,7 +37,8 @@ inline void write_file(const std::string& path, std::string_view text) {
   };
   std::FILE* out = std::fopen(temporary.c_str(), "wb");
   if (out == nullptr) fail("cannot be written");
-  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0 && ::fsync(::fileno(out)) == 0;
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0 && ::fsync(::fileno(out)) == 0;
   if (std::fclose(out) != 0 || !written) fail("writing failed");
   if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot be replaced");
 }

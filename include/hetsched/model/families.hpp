@@ -45,7 +45,8 @@ struct transformer_shape {
 }
 
 /// Mixtral and kin: llama with experts in every moe_every-th block, without shared ones.
-[[nodiscard]] inline transformer moe(const transformer_shape& shape, int experts = 8, int experts_per_token = 2, int moe_every = 1) {
+[[nodiscard]] inline transformer moe(const transformer_shape& shape, int experts = 8, int experts_per_token = 2,
+                                     int moe_every = 1) {
   transformer m = llama(shape);
   m.experts = experts;
   m.experts_per_token = experts_per_token;

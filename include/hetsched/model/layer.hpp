@@ -17,19 +17,20 @@ namespace hetsched {
 struct layer {
   std::string name{};
   double forward_flops = 0;
-  double backward_flops = 0;              ///< without recomputation
-  double weight_backward_flops = 0;       ///< of these, the weight gradients'; 0 if not told apart
+  double backward_flops = 0;         ///< without recomputation
+  double weight_backward_flops = 0;  ///< of these, the weight gradients'; 0 if not told apart
   std::int64_t parameters = 0;
-  std::int64_t shared_parameters = 0;     ///< owned by another layer of the chain (tied embedding); a copy is held here
-  bytes_t activation_bytes = 0;           ///< kept from forward to backward, no recomputation
-  bytes_t selective_saved_bytes = 0;      ///< of these, what selective recomputation drops
-  bytes_t boundary_bytes = 0;             ///< the output, as sent to the next layer
-  double selective_flops = 0;             ///< forward FLOPs that selective recomputation repeats
-  bool recomputable = true;               ///< under full recomputation only its input is kept; else all its activations are
-  bytes_t memory_traffic_bytes = 0;       ///< read and written by forward besides the parameters
-  double active_fraction = 1;             ///< share of its parameters that forward reads: 0 for tables of which it looks up rows
-  bytes_t tensor_reduce_bytes = 0;        ///< all-reduced by forward over a tensor-parallel group (as much again by backward)
-  bytes_t context_gather_bytes = 0;       ///< keys and values exchanged by forward over a context-parallel group (twice that by backward)
+  std::int64_t shared_parameters = 0;  ///< owned by another layer of the chain (tied embedding); a copy is held here
+  bytes_t activation_bytes = 0;        ///< kept from forward to backward, no recomputation
+  bytes_t selective_saved_bytes = 0;   ///< of these, what selective recomputation drops
+  bytes_t boundary_bytes = 0;          ///< the output, as sent to the next layer
+  double selective_flops = 0;          ///< forward FLOPs that selective recomputation repeats
+  bool recomputable = true;            ///< under full recomputation only its input is kept; else all its activations are
+  bytes_t memory_traffic_bytes = 0;    ///< read and written by forward besides the parameters
+  double active_fraction = 1;          ///< share of its parameters that forward reads: 0 for tables of which it looks up rows
+  bytes_t tensor_reduce_bytes = 0;     ///< all-reduced by forward over a tensor-parallel group (as much again by backward)
+  bytes_t context_gather_bytes =
+      0;  ///< keys and values exchanged by forward over a context-parallel group (twice that by backward)
 
   friend bool operator==(const layer&, const layer&) = default;
 };
@@ -77,7 +78,8 @@ inline void validate(const layer_chain& chain) {
     require(l.parameters >= 0, "parameters");
     require(l.shared_parameters >= 0, "shared_parameters");
     require(l.activation_bytes >= 0, "activation_bytes");
-    require(l.selective_saved_bytes >= 0 && l.selective_saved_bytes <= l.activation_bytes, "activation_bytes - selective_saved_bytes");
+    require(l.selective_saved_bytes >= 0 && l.selective_saved_bytes <= l.activation_bytes,
+            "activation_bytes - selective_saved_bytes");
     require(l.boundary_bytes >= 0, "boundary_bytes");
     require(l.memory_traffic_bytes >= 0, "memory_traffic_bytes");
     require(l.tensor_reduce_bytes >= 0, "tensor_reduce_bytes");

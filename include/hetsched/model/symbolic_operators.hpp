@@ -240,7 +240,7 @@ struct window {
 namespace detail {
 
 [[nodiscard]] inline symbolic_shape slide(const char* type, const tensor& x, std::int64_t channels, std::int64_t high,
-                                        std::int64_t wide, const window& w) {
+                                          std::int64_t wide, const window& w) {
   require(x.rank() == 3, type, x, "is not channels x height x width");
   require(w.stride >= 1 && w.padding >= 0, type, x, "cannot be walked with this stride and padding");
   const auto padded = [&](std::int64_t size) { return checked_add(size, checked_mul(2, w.padding)); };

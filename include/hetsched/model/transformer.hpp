@@ -21,28 +21,29 @@ struct transformer {
   int layers = 0;  ///< blocks
   int hidden = 0;
   int heads = 0;
-  int kv_heads = 0;           ///< 0: as many as heads
-  int head_size = 0;          ///< 0: hidden / heads
-  int ffn_hidden = 0;         ///< of one expert, where there are experts; 0: 4 * hidden
+  int kv_heads = 0;    ///< 0: as many as heads
+  int head_size = 0;   ///< 0: hidden / heads
+  int ffn_hidden = 0;  ///< of one expert, where there are experts; 0: 4 * hidden
   std::int64_t vocab = 0;
-  int sequence = 0;           ///< tokens of a sample; for images patches + 1 class token
-  int parameter_bytes = 2;    ///< 2 for fp16 and bf16, 4 for fp32; activations alike
-  int experts = 0;            ///< 0: dense
+  int sequence = 0;         ///< tokens of a sample; for images patches + 1 class token
+  int parameter_bytes = 2;  ///< 2 for fp16 and bf16, 4 for fp32; activations alike
+  int experts = 0;          ///< 0: dense
   int experts_per_token = 0;
-  int moe_every = 1;          ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts, the others one dense MLP
+  int moe_every = 1;  ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts, the others one dense MLP
 
-  int positions = 0;          ///< rows of the learned position table; 0: none (rotary positions)
-  int token_types = 0;        ///< rows of BERT's segment table
-  int patch_inputs = 0;       ///< numbers of one image patch; > 0: patches are embedded in place of words
-  int classes = 0;            ///< of the classifier
+  int positions = 0;     ///< rows of the learned position table; 0: none (rotary positions)
+  int token_types = 0;   ///< rows of BERT's segment table
+  int patch_inputs = 0;  ///< numbers of one image patch; > 0: patches are embedded in place of words
+  int classes = 0;       ///< of the classifier
   output_head head = output_head::language_model;
-  bool pre_norm = true;       ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
-  bool rms_norm = false;      ///< norms have no bias
-  bool gated_mlp = false;     ///< three matrices (SwiGLU) in place of two
-  bool bias = true;           ///< of the linear layers in blocks
+  bool pre_norm =
+      true;  ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
+  bool rms_norm = false;   ///< norms have no bias
+  bool gated_mlp = false;  ///< three matrices (SwiGLU) in place of two
+  bool bias = true;        ///< of the linear layers in blocks
   bool qkv_bias = true;
   bool tied_embeddings = true;
-  bool dropout = true;        ///< its masks, one byte an element, are kept for backward
+  bool dropout = true;  ///< its masks, one byte an element, are kept for backward
 
   friend bool operator==(const transformer&, const transformer&) = default;
 };
@@ -75,7 +76,8 @@ inline void validate(const transformer& m) {
   require(m.token_types >= 0, "token_types must not be negative");
   require(m.patch_inputs >= 0, "patch_inputs must not be negative");
   require(m.patch_inputs > 0 || m.vocab >= 1, "vocab must be at least 1");
-  require(m.head == output_head::classifier ? m.classes >= 1 : m.vocab >= 1, "the head needs classes or a vocabulary of at least 1");
+  require(m.head == output_head::classifier ? m.classes >= 1 : m.vocab >= 1,
+          "the head needs classes or a vocabulary of at least 1");
 }
 
 namespace detail {
@@ -84,8 +86,7 @@ namespace detail {
 /// count as memory traffic. Kept activations follow Korthikanti et al. 2023, sec. 4, whose standard block
 /// (16 bits, dropout, 4 h wide MLP) comes out as 34 s h + 5 a s^2 bytes.
 struct transformer_sizes {
-  explicit transformer_sizes(const transformer& model)
-      : m(model), s(m.sequence), h(m.hidden), a(m.heads), e(m.parameter_bytes) {
+  explicit transformer_sizes(const transformer& model) : m(model), s(m.sequence), h(m.hidden), a(m.heads), e(m.parameter_bytes) {
     const std::int64_t head_size = m.head_size > 0 ? m.head_size : h / a;
     q = checked_mul(a, head_size);
     kv = checked_mul(m.kv_heads > 0 ? m.kv_heads : a, head_size);
@@ -96,9 +97,9 @@ struct transformer_sizes {
 
   const transformer& m;
   std::int64_t s, h, a, e;
-  std::int64_t q{}, kv{};          // widths of the queries and of the keys (or values), all heads together
-  std::int64_t f{};                // width inside the MLP
-  std::int64_t tensor{};           // bytes of one s x h activation
+  std::int64_t q{}, kv{};  // widths of the queries and of the keys (or values), all heads together
+  std::int64_t f{};        // width inside the MLP
+  std::int64_t tensor{};   // bytes of one s x h activation
   std::int64_t norm_parameters{};
 
   // FLOPs of an (s x k) * (k x n) product
@@ -144,7 +145,8 @@ struct transformer_sizes {
 
   [[nodiscard]] layer mlp(bool with_experts) const {
     const std::int64_t matrices = m.gated_mlp ? 3 : 2;
-    const auto mlp_parameters = checked_add(checked_mul(matrices, h, f), m.bias ? checked_add(checked_mul(matrices - 1, f), h) : 0);
+    const auto mlp_parameters =
+        checked_add(checked_mul(matrices, h, f), m.bias ? checked_add(checked_mul(matrices - 1, f), h) : 0);
     const double mlp_flops = static_cast<double>(matrices) * product(h, f);
     // before and after the non-linearity, whose gate is rebuilt in backward
     const auto inner = checked_mul(matrices, s, f, e);
@@ -184,7 +186,8 @@ struct transformer_sizes {
     } else {
       l.parameters = checked_mul(m.vocab, h);
       l.active_fraction = 0;
-      l.tensor_reduce_bytes = tensor / 2;  // once an iteration: the words here in forward, their gradients at the head in backward
+      l.tensor_reduce_bytes =
+          tensor / 2;  // once an iteration: the words here in forward, their gradients at the head in backward
     }
     l.parameters = checked_add(l.parameters, checked_mul(rows, h));
     l.activation_bytes = checked_add(l.activation_bytes, mask(checked_mul(s, h)));
@@ -217,7 +220,8 @@ struct transformer_sizes {
       words = checked_add(words, checked_mul(m.vocab, h));
       l.tensor_reduce_bytes = tensor - tensor / 2;
       if (m.head == output_head::masked_language_model) {
-        l.parameters = checked_add(l.parameters, checked_add(checked_add(checked_mul(h, h), h), checked_add(norm_parameters, m.vocab)));
+        l.parameters =
+            checked_add(l.parameters, checked_add(checked_add(checked_mul(h, h), h), checked_add(norm_parameters, m.vocab)));
         l.forward_flops += product(h, h);
         l.activation_bytes = checked_add(l.activation_bytes, checked_mul(3, tensor));
       }
@@ -232,8 +236,9 @@ struct transformer_sizes {
 inline void append(layer& a, const layer& b) {
   const auto parameters = checked_add(a.parameters, b.parameters);
   if (parameters > 0)
-    a.active_fraction = (a.active_fraction * static_cast<double>(a.parameters) + b.active_fraction * static_cast<double>(b.parameters)) /
-                        static_cast<double>(parameters);
+    a.active_fraction =
+        (a.active_fraction * static_cast<double>(a.parameters) + b.active_fraction * static_cast<double>(b.parameters)) /
+        static_cast<double>(parameters);
   a.parameters = parameters;
   a.forward_flops += b.forward_flops;
   a.backward_flops += b.backward_flops;
@@ -249,8 +254,8 @@ inline void append(layer& a, const layer& b) {
 
 }  // namespace detail
 
-/// The layers of a transformer, for one sample: layers + 2 of them, or 3 * layers + 2 by sublayer (GPT-39B: 146, as in HARP sec. 6.7).
-/// Attention counts all s^2 scores, also where a causal mask hides half of them, as the usual definition of MFU does.
+/// The layers of a transformer, for one sample: layers + 2 of them, or 3 * layers + 2 by sublayer (GPT-39B: 146, as in HARP
+/// sec. 6.7). Attention counts all s^2 scores, also where a causal mask hides half of them, as the usual definition of MFU does.
 /// A tied embedding counts at the embedding; the head holds a copy of it as shared_parameters, since the two lie in
 /// different stages of any pipeline with more than one. Throws input_error for sizes that make no sense or overflow.
 /// O(layers).

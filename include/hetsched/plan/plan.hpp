@@ -81,7 +81,9 @@ struct plan {
     bare.transfer_s.push_back(s.transfer_s);
   }
   if (!bare.transfer_s.empty()) bare.transfer_s.pop_back();
-  const auto any = [&](auto field) { return std::any_of(p.stages.begin(), p.stages.end(), [&](const auto& s) { return s.*field > 0; }); };
+  const auto any = [&](auto field) {
+    return std::any_of(p.stages.begin(), p.stages.end(), [&](const auto& s) { return s.*field > 0; });
+  };
   if (any(&stage_plan::weight_backward_s))
     for (const auto& s : p.stages) bare.weight_backward_s.push_back(s.weight_backward_s);
   if (any(&stage_plan::activation_bytes))

@@ -14,10 +14,10 @@ namespace hetsched {
 /// place of receive.
 enum class action_kind : std::uint8_t {
   forward,
-  backward,         ///< whole: input and weight gradients
-  backward_input,   ///< input gradient only; the weight gradient follows by itself
+  backward,        ///< whole: input and weight gradients
+  backward_input,  ///< input gradient only; the weight gradient follows by itself
   backward_weight,
-  recompute,        ///< the forward once more, before the backward
+  recompute,  ///< the forward once more, before the backward
   send_activation,
   receive_activation,
   send_gradient,

@@ -3,6 +3,7 @@
 
 int main() {
   const auto file = hetsched::parse_pipeline(R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 8,
-    "forward_s": [1, 1], "backward_s": [2, 2], "transfer_s": [0.5]})", "inline.json");
+    "forward_s": [1, 1], "backward_s": [2, 2], "transfer_s": [0.5]})",
+                                             "inline.json");
   return file.microbatches == 8 && hetsched::parse_pipeline(hetsched::to_json(file), "again.json") == file ? 0 : 1;
 }

@@ -4,6 +4,4 @@
 #include <vector>
 
 std::vector<int> warmups_of(const hetsched::pipeline& p);
-std::vector<int> warmups_of(const hetsched::pipeline& p) {
-  return hetsched::warmup_counts(hetsched::warmup_rule::exact, p);
-}
+std::vector<int> warmups_of(const hetsched::pipeline& p) { return hetsched::warmup_counts(hetsched::warmup_rule::exact, p); }
