@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/hetsched.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/hetsched.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 namespace trainer {
 

@@ -10,7 +10,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/schedule.hpp>
 
-#include "command.hpp"
+#include "commands/command.hpp"
 
 namespace {
 

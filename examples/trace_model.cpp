@@ -11,6 +11,7 @@
 
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/hetsched.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/model/graph_operators.hpp>
 #include <hetsched/model/symbolic_operators.hpp>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <hetsched/plan/interop_dp.hpp>
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/predict.hpp>

@@ -90,7 +90,7 @@ def check_program(where, text, expected, folder):
 
 def check_cpp():
     programs, folders, count = [], [], 0
-    fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n"
+    fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n"
     for page in pages:
         folders.append(folder := workplace(page))
         found = blocks(page)

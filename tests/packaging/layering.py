@@ -9,8 +9,12 @@ import re
 import sys
 import tempfile
 
-FLOORS = {"core": 0, "cluster": 1, "model": 1, "cost": 2, "schedule": 2, "reshard": 2, "plan": 3, "spmd": 3, "runtime": 4, "io": 4, "gloo": 5}
-PLANNING = {room for room, floor in FLOORS.items() if floor < 4}
+FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "planners": 5, "spmd": 5, "runtime": 5, "io": 6, "gloo": 6,
+          "cuda": 6}
+UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 4}
+PLANNING = UMBRELLA | {"planners", "spmd"}
+STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below
+KERNEL = "interop_dp"  # the planner that others may build on
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
 LONGEST = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -20,6 +24,11 @@ def room_of(path):
     """The room of a header named as in an #include: hetsched/plan/plan.hpp and hetsched/plan.hpp are both of room plan."""
     parts = path.removesuffix(".hpp").removesuffix(".cuh").split("/")
     return parts[1] if len(parts) > 1 else None
+
+
+def planner_of(path):
+    """The planner of a header below planners/: hetsched/planners/interop_dp/search.hpp and hetsched/planners/interop_dp.hpp."""
+    return path.removesuffix(".hpp").split("/")[2]
 
 
 def violations_of(name, text):
@@ -46,12 +55,16 @@ def violations_of(name, text):
             if other not in FLOORS:
                 yield f"{place}: no header includes the umbrella"
             elif umbrella:
-                if other not in PLANNING:
-                    yield f"{place}: the umbrella holds the planning rooms only"
+                if other not in UMBRELLA:
+                    yield f"{place}: the umbrella holds core to plan only"
             elif other != room and FLOORS[other] >= FLOORS[room]:
                 yield f"{place}: {room} stands on floor {FLOORS[room]}, {other} on {FLOORS[other]}"
             elif other == room and target == f"hetsched/{room}.hpp":
                 yield f"{place}: a room does not enter by its own front door"
+            elif (room, other) in STRANGERS:
+                yield f"{place}: {room} and {other} do not know each other"
+            elif room == other == "planners" and planner_of(target) not in {planner_of(name), KERNEL}:
+                yield f"{place}: of other planners, only {KERNEL} may be built on"
         elif target.startswith("range/v3/"):
             if name != "hetsched/core/views.hpp":
                 yield f"{place}: range-v3 enters through hetsched/core/views.hpp"
@@ -77,6 +90,7 @@ def self_test():
         "hetsched/core/views.hpp": "#include <range/v3/view/zip.hpp>\n",
         "hetsched/io/json.hpp": "#include <nlohmann/json.hpp>\n#include <chrono>\n#include <hetsched/plan/plan.hpp>\n",
         "hetsched/cost.hpp": "#include <hetsched/cost/concepts.hpp>\n",
+        "hetsched/planners/a.hpp": "#include <hetsched/plan.hpp>\n#include <hetsched/planners/a/b.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n",
         "hetsched/hetsched.hpp": "#include <hetsched/plan.hpp>\n",
     }
     planted = [
@@ -88,6 +102,11 @@ def self_test():
         ("hetsched/plan/a.hpp", "#include <hetsched/hetsched.hpp>\n"),
         ("hetsched/plan/a.hpp", '#include "b.hpp"\n'),
         ("hetsched/hetsched.hpp", "#include <hetsched/io.hpp>\n"),
+        ("hetsched/hetsched.hpp", "#include <hetsched/planners/a.hpp>\n"),
+        ("hetsched/cost/a.hpp", "#include <hetsched/schedule.hpp>\n"),
+        ("hetsched/plan/a.hpp", "#include <hetsched/planners/a.hpp>\n"),
+        ("hetsched/planners/a/b.hpp", "#include <hetsched/planners/c.hpp>\n"),
+        ("hetsched/io/a.hpp", "#include <hetsched/planners/a.hpp>\n"),
         ("hetsched/model/a.hpp", "#include <range/v3/view/zip.hpp>\n"),
         ("hetsched/model/a.hpp", "#include <nlohmann/json_fwd.hpp>\n"),
         ("hetsched/schedule/a.hpp", "#include <thread>\n"),

@@ -13,7 +13,7 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/model/families.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 using namespace hetsched;
 

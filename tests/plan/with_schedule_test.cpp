@@ -12,7 +12,7 @@
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/schedule/check.hpp>
 
 using namespace hetsched;

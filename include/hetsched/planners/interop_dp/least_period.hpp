@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include <hetsched/plan/interop_search.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
 #include <hetsched/schedule/period.hpp>
 
 namespace hetsched::detail {

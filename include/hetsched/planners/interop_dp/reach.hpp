@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include <hetsched/plan/interop_problem.hpp>
-#include <hetsched/plan/route.hpp>
+#include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/interop_dp/route.hpp>
 
 namespace hetsched::detail {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include <hetsched/plan/interop_search.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched::detail {

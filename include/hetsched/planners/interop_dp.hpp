@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/assemble.hpp>
-#include <hetsched/plan/interop_search.hpp>
-#include <hetsched/plan/least_period.hpp>
+#include <hetsched/planners/interop_dp/assemble.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
+#include <hetsched/planners/interop_dp/least_period.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/predict.hpp>
-#include <hetsched/plan/shortage.hpp>
+#include <hetsched/planners/interop_dp/shortage.hpp>
 
 namespace hetsched {
 

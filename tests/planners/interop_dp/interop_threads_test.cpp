@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/model/families.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 #include "plan_checks.hpp"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 #include "brute_force.hpp"
 

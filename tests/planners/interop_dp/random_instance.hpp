@@ -12,9 +12,9 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/concepts.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
-#include "../sanitizer_share.hpp"
+#include "../../sanitizer_share.hpp"
 
 namespace hetsched::test {
 

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 using namespace hetsched;
 

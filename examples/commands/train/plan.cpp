@@ -3,7 +3,7 @@
 #include <utility>
 
 #include <hetsched/cost/profile.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 
 #include <train/model.hpp>
 #include <train/plan.hpp>

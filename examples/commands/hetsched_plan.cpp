@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <hetsched/io.hpp>
-#include <hetsched/plan/interop_dp.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/predict.hpp>
 #include <hetsched/plan/with_schedule.hpp>

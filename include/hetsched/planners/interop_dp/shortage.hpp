@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <string>
 
-#include <hetsched/plan/interop_search.hpp>
-#include <hetsched/plan/least_period.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
+#include <hetsched/planners/interop_dp/least_period.hpp>
 
 namespace hetsched::detail {
 

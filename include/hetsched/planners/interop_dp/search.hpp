@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/plan/interop_problem.hpp>
-#include <hetsched/plan/reach.hpp>
-#include <hetsched/plan/rent_bound.hpp>
-#include <hetsched/plan/route.hpp>
-#include <hetsched/plan/warmup_algebra.hpp>
+#include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/interop_dp/reach.hpp>
+#include <hetsched/planners/interop_dp/rent_bound.hpp>
+#include <hetsched/planners/interop_dp/route.hpp>
+#include <hetsched/planners/interop_dp/warmup_algebra.hpp>
 
 namespace hetsched {
 
