@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/auto_schedule.hpp>
-#include <hetsched/schedule/min_memory.hpp>
+#include <hetsched/schedule/search/auto_schedule.hpp>
+#include <hetsched/schedule/search/min_memory.hpp>
 
 namespace {
 

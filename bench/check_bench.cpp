@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/text.hpp>
 

@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include <hetsched/runtime/executor.hpp>
-#include <hetsched/runtime/thread_communicator.hpp>
-#include <hetsched/schedule/builders.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/passes.hpp>
 
 namespace {

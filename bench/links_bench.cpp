@@ -29,10 +29,10 @@
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/runtime.hpp>
-#include <hetsched/runtime/measured.hpp>
-#include <hetsched/runtime/shaped_communicator.hpp>
+#include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/runtime/measure/measured.hpp>
 #include <hetsched/schedule.hpp>
-#include <hetsched/schedule/compare_timelines.hpp>
+#include <hetsched/schedule/simulate/compare_timelines.hpp>
 
 namespace {
 

@@ -8,6 +8,9 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/simulate/critical_path.hpp>
+#include <hetsched/schedule/simulate/what_if.hpp>
 
 namespace {
 
@@ -44,7 +47,7 @@ BENCHMARK(makespan_gpipe)->Args({8, 128})->Args({64, 512})->ArgNames({"stages", 
 /// Simulations of 64 ranks and 1,024 microbatches, or as many computations in another shape.
 void simulate_case(benchmark::State& state, const hetsched::workload& w, const hetsched::schedule& order,
                    const hetsched::simulate_options& options = {}) {
-  auto items = static_cast<std::int64_t>(hetsched::simulate(w, order, {.channels = options.channels}).timeline.actions.size());
+  auto items = static_cast<std::int64_t>(hetsched::simulate(w, order, {.semantics = options.semantics}).timeline.actions.size());
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions) items += hetsched::detail::is_receive(a.kind);
   for (auto _ : state) benchmark::DoNotOptimize(hetsched::simulate(w, order, options));
@@ -93,15 +96,15 @@ BENCHMARK(simulate_shared_wires)->Unit(benchmark::kMillisecond);
 void simulate_listed_transfers(benchmark::State& state) {
   const auto order = hetsched::split_streams(hetsched::add_transfers(h1f1b_order(64, 1024)));
   simulate_case(state, hetsched::make_workload(uneven(64), order), order,
-                {.channels = state.range(0) != 0 ? hetsched::channels::rendezvous : hetsched::channels::buffered});
+                {.semantics = state.range(0) != 0 ? hetsched::send_semantics::rendezvous : hetsched::send_semantics::buffered});
 }
 BENCHMARK(simulate_listed_transfers)->Arg(0)->Arg(1)->ArgName("rendezvous")->Unit(benchmark::kMillisecond);
 
 void simulate_staged(benchmark::State& state) {
   const auto order = h1f1b_order(64, 1024);
   auto w = hetsched::make_workload(uneven(64), order);
-  for (auto* routes : {&w.activations, &w.gradients})
-    for (auto& r : *routes) {
+  for (auto* paths : {&w.activations, &w.gradients})
+    for (auto& r : *paths) {
       r.staged = true;
       for (auto* leg : {&r.d2h, &r.h2d}) {
         *leg = {.wires = {static_cast<int>(w.wires.size()), -1, -1}, .occupied_s = 0.1, .latency_s = 0};

@@ -68,4 +68,5 @@ int main() {
     std::printf("%-21s  %13.3f  %16.3f  %9.1f  %4.1f %%\n", c.name.c_str(), period / pipelines, makespan / pipelines,
                 in_flight / pipelines, 100 * bubble / pipelines);
   }
+  return 0;
 }

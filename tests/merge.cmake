@@ -40,3 +40,73 @@ function(merge_tests result name)
   endwhile()
   set(${result} ${alone} PARENT_SCOPE)
 endfunction()
+
+# merge_programs(NAME TARGETS...): builds programs of one source file each as one, NAME, that asks under which name it was called:
+# what their headers instantiate is compiled once. Every main must return a value. Links stand where the programs would; those are built only if asked for, in
+# the folder "apart".
+function(merge_programs name)
+  set(units)
+  set(calls "")
+  set(declarations "")
+  set(libraries)
+  set(folders)
+  set(at 0)
+  foreach(program IN LISTS ARGN)
+    get_target_property(source ${program} SOURCES)
+    get_target_property(folder ${program} SOURCE_DIR)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${folder}" NORMALIZE)
+    cmake_path(GET source PARENT_PATH folder)
+    get_target_property(linked ${program} LINK_LIBRARIES)
+    list(APPEND libraries ${linked})
+    # What stands on one library stays together.
+    list(GET linked -1 unit)
+    string(MAKE_C_IDENTIFIER "${unit}" unit)
+    if(NOT unit STREQUAL "hetsched_train")
+      set(unit commands)
+    endif()
+    list(APPEND units ${unit})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
+    file(STRINGS "${source}" lines REGEX "^#include ")
+    list(TRANSFORM lines REPLACE "^#include \"" "#include \"${folder}/")
+    list(APPEND ${unit}_includes ${lines})
+    string(APPEND ${unit}_bodies "namespace program_${at} {\n#define main program_main\n#include \"${source}\"\n#undef main\n}\n"
+      "int program_${at}_main(int argc, char** argv) { return run(program_${at}::program_main, argc, argv); }\n")
+    string(APPEND declarations "int program_${at}_main(int argc, char** argv);\n")
+    string(APPEND calls "  if (name == \"${program}\") return program_${at}_main(argc, argv);\n")
+    get_target_property(folder ${program} RUNTIME_OUTPUT_DIRECTORY)
+    if(NOT folder)
+      get_target_property(folder ${program} BINARY_DIR)
+    endif()
+    list(APPEND folders "${folder}")
+    set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/apart")
+    math(EXPR at "${at} + 1")
+  endforeach()
+  list(REMOVE_DUPLICATES units)
+  list(REMOVE_DUPLICATES libraries)
+  set(sources)
+  foreach(unit IN LISTS units)
+    list(REMOVE_DUPLICATES ${unit}_includes)
+    list(JOIN ${unit}_includes "\n" includes)
+    set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}_${unit}.cpp")
+    file(CONFIGURE OUTPUT "${file}" CONTENT "${includes}
+static int run(int (*program)(int, char**), int argc, char** argv) { return program(argc, argv); }
+[[maybe_unused]] static int run(int (*program)(), int, char**) { return program(); }
+${declarations}${${unit}_bodies}" @ONLY)
+    list(APPEND sources "${file}")
+  endforeach()
+  set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp")
+  file(CONFIGURE OUTPUT "${file}" CONTENT "#include <cstdio>\n#include <string_view>\n${declarations}
+int main(int argc, char** argv) {
+  std::string_view name = argv[0];
+  name.remove_prefix(name.rfind('/') + 1);
+${calls}  std::fprintf(stderr, \"%s: there is no such program here\\n\", argv[0]);
+  return 127;
+}
+" @ONLY)
+  add_executable(${name} ${sources} "${file}")
+  target_link_libraries(${name} PRIVATE ${libraries})
+  foreach(program folder IN ZIP_LISTS ARGN folders)
+    add_custom_command(TARGET ${name} POST_BUILD COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}"
+      COMMAND "${CMAKE_COMMAND}" -E create_symlink "$<TARGET_FILE:${name}>" "${folder}/${program}")
+  endforeach()
+endfunction()

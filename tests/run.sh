@@ -1,19 +1,60 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds, and runs every test. The last line is "N passed, N failed", with ", N skipped" if any were.
+# Installs what is missing, builds, and runs the tests of the named lanes, or every test: usage run.sh [LANE...]
+#   release  every test program and command, optimised where that pays; what the docs show
+#   package  compiles the tree as its users do: headers alone, consumers, programs alone, code in the docs, benchmarks
+#   debug    contracts, AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan     ThreadSanitizer, tests with threads
+#   fuzz     readers of files, with libFuzzer
+# The last line is "N passed, N failed", with ", N skipped" if any were.
 # A test is a doctest case, or a CTest test that is not a doctest program; each counts once in every lane that runs it.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-bash examples/setup.sh g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev \
-  libcli11-dev doctest-dev libbenchmark-dev libgloo-dev libdlib-dev libonnx-dev libprotobuf-dev iproute2 || exit 1
+(($# > 0)) || set -- release package debug tsan fuzz
+for lane in "$@"; do
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz" >&2; exit 2; }
+done
+lanes=" $* "
+runs() { [[ $lanes == *" $1 "* ]]; }
+
+needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
+runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev)
+runs release && needed+=(libdlib-dev libonnx-dev libprotobuf-dev iproute2)
+runs package && needed+=(libbenchmark-dev)
+bash examples/setup.sh "${needed[@]}" || exit 1
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+lacking=()
+# wanted WHAT PACKAGES...: installs what lanes can do without; what cannot be had is told in the end.
+wanted() {
+  local what=$1
+  shift
+  bash examples/setup.sh "$@" >"$log" 2>&1 || lacking+=("$what (Debian: $*)")
+}
+# Prints a clang with libFuzzer.
+find_fuzzing_clang() {
+  local clang
+  clang=$(bash tests/find_clang.sh) || return
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    "$clang" -fsanitize=fuzzer -x c++ - -o "$log" 2>/dev/null && echo "$clang"
+}
+wanted "compilations are not kept for the next time" ccache
+{ runs release || runs package; } && wanted "the format is not checked" clang-format-14
+if { runs fuzz && ! find_fuzzing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
+  # The first that the distribution has.
+  for version in 16 18 17 19 20; do
+    bash examples/setup.sh "clang-$version" "libclang-rt-$version-dev" >"$log" 2>&1 && break
+  done
+fi
+if runs package && ! bash tests/find_clang.sh >/dev/null; then lacking+=("headers are not compiled with clang: none from 16 on (Debian: clang-16)"); fi
 
 export CXX=${CXX:-g++}
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(nproc)}
+command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 passed=0 failed=0 skipped=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 
 step() { # step NAME COMMAND...: counts as one failure if the command fails
   local name=$1
@@ -46,6 +87,7 @@ count='
 lane() { # lane PRESET OPTION...: configure, build, test
   local preset=$1 p f s
   shift
+  local start=$SECONDS
   step "configure $preset" cmake --preset "$preset" -DHETSCHED_MERGE_TESTS=ON "$@" || return
   # A target that does not build fails here; the others are still tested.
   step "build $preset" cmake --build --preset "$preset" -- -k 0
@@ -55,21 +97,23 @@ lane() { # lane PRESET OPTION...: configure, build, test
   read -r p f s < <(awk "$count" "$log")
   if ((status != 0 && f == 0)); then f=1; fi
   if ((f > 0)); then cat "$log"; else grep -E 'Test +#[0-9]+:|skipped: ' "$log"; fi
-  echo "== $preset: $p passed, $f failed, $s skipped"
+  echo "== $preset: $p passed, $f failed, $s skipped, in $((SECONDS - start)) s"
   ((passed += p, failed += f, skipped += s))
 }
 
-lane release -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
-lane debug
-lane tsan
-if CXX=$(bash tests/find_clang.sh) &&
-  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
-  "$CXX" -fsanitize=fuzzer -x c++ - -o "$log" 2>/dev/null; then
-  lane fuzz
-else
-  echo "== fuzz: skipped: no clang 16 or later with libFuzzer"
-  ((++skipped))
+runs release && lane release -DHETSCHED_TESTS=unit -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
+runs package && lane package
+runs debug && lane debug -DHETSCHED_TESTS=unit
+runs tsan && lane tsan
+if runs fuzz; then
+  if CXX=$(find_fuzzing_clang); then
+    lane fuzz
+  else
+    lacking+=("the lane fuzz: no clang 16 or later with libFuzzer (Debian: clang-16 libclang-rt-16-dev)")
+    ((++skipped))
+  fi
 fi
 
+for what in "${lacking[@]}"; do echo "== NOT ON THIS MACHINE: $what"; done
 echo "$passed passed, $failed failed$( ((skipped > 0)) && echo ", $skipped skipped")"
 ((failed == 0 && passed > 0))

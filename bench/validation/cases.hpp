@@ -20,7 +20,8 @@ struct prediction_case {
 
 /// A set of cases that is reported together, with one picture.
 struct validation_part {
-  std::string title{};           ///< heading in docs/accuracy.md
+  std::string title{};           ///< heading of its page in docs/accuracy
+  std::string compared{};        ///< what is compared, for its line in docs/accuracy.md
   std::string unit{};            ///< of measured and predicted: "ms", "s", "GB"
   std::string method{};          ///< a few sentences of Markdown: what is predicted from what, and what was fitted to what
   double goal_mean_percent = 0;  ///< of every group; 0: none

@@ -147,6 +147,7 @@ std::vector<validation_part> communication_parts(const std::string& data) {
                         "Every group of ranks is predicted by `measured_collectives` from the machine's other groups of the "
                         "same kind, from 1 MB up.";
   validation_part inside{.title = "Collectives inside a node, sizes held out",
+                         .compared = "message sizes, by a curve through the other sizes of the same ranks",
                          .unit = "ms",
                          .method = sizes,
                          .goal_mean_percent = 8,
@@ -156,6 +157,7 @@ std::vector<validation_part> communication_parts(const std::string& data) {
                              "all-to-all, whose eleven sizes double and whose times up to 8 MB grow little or even fall.",
                          .goal_of_all = true},
       across{.title = "Collectives across nodes, sizes held out",
+             .compared = "message sizes, by a curve through the other sizes of the same ranks",
              .unit = "ms",
              .method = sizes,
              .goal_mean_percent = 12,
@@ -166,23 +168,25 @@ std::vector<validation_part> communication_parts(const std::string& data) {
                  "send between nodes of A100s with NVLink in pairs, which slows down from 8 to 2 GB/s as messages grow.",
              .goal_of_all = true},
       inside_groups{.title = "Collectives inside a node, groups held out",
+                    .compared = "groups of ranks, from the other groups of the machine",
                     .unit = "ms",
                     .method = groups,
                     .goal_mean_percent = 8,
                     .remarks =
-                        "With NVLink in pairs two ranks have a link of 200 GB/s and four go over PCIe: neither tells of the "
-                        "other, and whoever has such nodes must measure both.",
+                        "With NVLink in pairs two ranks have a link of 200 GB/s and four go over PCIe: neither says "
+                        "anything about the other, so both must be measured on such nodes.",
                     .goal_of_all = true},
       across_groups{
           .title = "Collectives across nodes, groups held out",
+          .compared = "groups of ranks, from the other groups of the machine",
           .unit = "ms",
           .method = groups,
           .goal_mean_percent = 12,
           .remarks =
-              "More nodes with as many ranks each are foretold well (SimAI, M40, TITAN X: 4 - 9 %). Other ranks per node are "
+              "More nodes with as many ranks each are predicted well (SimAI, M40, TITAN X: 4 - 9 %). Other ranks per node are "
               "not: bus bandwidths on Vidur's two nodes are 5.8, 5.9, 21 and 17 GB/s with 1, 2, 4 and 8 ranks per node, "
               "Galvatron's 8, 16, 21 and 45 GB/s; which ranks share a network port, and how many rings the library makes of "
-              "them, decides. Five rules were compared on all-reduces, each group held out: the geometric mean of the "
+              "them, decide. Five rules were compared on all-reduces, each group held out: the geometric mean of the "
               "neighbours (mean of 15 groups 19 %), the nearest group (27 %), the neighbours' trend (28 %), hierarchical "
               "with the time across nodes taken from the nearest group (27 %) and the same with a port for each rank (32 %). "
               "The first is the library's, with the trend on more nodes than were measured (128 nodes: 34 to 17 %).",

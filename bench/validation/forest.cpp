@@ -61,6 +61,7 @@ bool is_known(const measurement& x, const std::set<std::tuple<std::int64_t, std:
 validation_part corrected_half_operators(const std::string& folder) {
   validation_part part{
       .title = "fp16 operators with a forest, device held out",
+      .compared = "Vidur's operators on A40, corrected by a forest grown on A100",
       .unit = "ms",
       .method =
           "Vidur's operators on A40, which counts as never measured: the tile model's constants are fitted without "
@@ -81,13 +82,14 @@ validation_part corrected_half_operators(const std::string& folder) {
 }
 
 validation_part corrected_other_models(const std::string& folder) {
-  validation_part part{
-      .title = "fp16 operators with a forest, models held out",
-      .unit = "ms",
-      .method =
-          "The same, but every second shape of Vidur's weights and rows counts as measured on A40 too; the others "
-          "are predicted.",
-      .others = {"tile model alone"}};
+  validation_part part{.title = "fp16 operators with a forest, models held out",
+                       .compared = "Vidur's operators on A40, corrected by a forest that also knows every second shape there",
+                       .unit = "ms",
+                       .method =
+                           "As where the [device is held out](fp16-operators-with-a-forest-device-held-out.md), but every second "
+                           "shape of Vidur's weights and rows counts as measured on A40 too; the others "
+                           "are predicted.",
+                       .others = {"tile model alone"}};
   const auto groups = read_operators(folder);
   const auto c = fit(groups, {"A40"});
   std::vector<operator_sample> samples;
@@ -115,6 +117,7 @@ validation_part corrected_other_models(const std::string& folder) {
 validation_part corrected_single_operators(const std::string& folder) {
   validation_part part{
       .title = "fp32 operators with a forest, devices held out",
+      .compared = "NeuSight's test set, corrected by a forest grown on the other devices",
       .unit = "ms",
       .method = "NeuSight's test set; for each device, the tile model's constants and the forest are from the others.",
       .goal_mean_percent = 15,
@@ -210,6 +213,7 @@ std::vector<measured_layer> read_layers(const std::string& folder) {
 validation_part corrected_layers_of_sailor(const std::string& folder) {
   validation_part part{
       .title = "Layers with a forest",
+      .compared = "transformer blocks, corrected by forests grown on some of them",
       .unit = "s",
       .method =
           "Sailor's transformer blocks, forward and backward, by the tile model, corrected by forests on "

@@ -16,8 +16,8 @@
 #include <hetsched/cost/collective.hpp>
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
-#include <hetsched/schedule/interleaved.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/builders/interleaved.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "csv.hpp"
 #include "statistics.hpp"
@@ -106,7 +106,8 @@ class run_costs {
   // What a stage waits for in each direction of a microbatch.
   [[nodiscard]] double exchange_s() const {
     if (run_.pipeline == 1) return 0;
-    const double whole_s = model_.transfer(model_.layer_count() - 2, where_, where_);  // over all ports of a node at once
+    const double whole_s =
+        model_.transfer(model_.layer_count() - 2, where_, where_).forward_s;  // over all ports of a node at once
     return run_.code.splits_transfers ? whole_s + tensor_s(collective::all_gather) : run_.tensor * whole_s;
   }
 
@@ -115,7 +116,7 @@ class run_costs {
     tile_cost_options options;
     options.microbatch_size = r.microbatch;
     options.precision = r.precision;
-    options.recompute = r.recompute;
+    options.recompute = {r.recompute};
     options.efficiency = {{d.name, {efficiency, efficiency, efficiency, efficiency}}};
     options.max_data = 1;
     subcluster nodes{.name = "nodes", .device = d, .nodes = 2, .devices_per_node = node_size, .intra_node = nvlink};
@@ -129,7 +130,7 @@ class run_costs {
   const training_run& run_;
   hetsched::device device_;
   cost_model model_;
-  placement where_{{0, 1, run_.tensor}, {1, 1, run_.tensor}};
+  placement where_{{0, 1, run_.tensor}, {1, 1, run_.tensor}, run_.recompute};
 };
 
 // Seconds of an iteration under pipeline, tensor and data parallelism.
@@ -340,9 +341,17 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
     without[r.group] = scan.best([&](std::size_t i) { return runs[i].group != r.group; });
   }
 
-  validation_part megatron{.title = "Megatron-LM iterations", .unit = "s", .goal_mean_percent = 4, .goal_max_percent = 9};
-  validation_part sharded{.title = "ZeRO-3 iterations", .unit = "s", .goal_mean_percent = 4, .goal_max_percent = 9};
-  validation_part mpt{.title = "MPT iterations under FSDP", .unit = "s"};
+  validation_part megatron{.title = "Megatron-LM iterations",
+                           .compared = "iterations of GPT from 1.7 billion to a trillion parameters on A100",
+                           .unit = "s",
+                           .goal_mean_percent = 4,
+                           .goal_max_percent = 9};
+  validation_part sharded{.title = "ZeRO-3 iterations",
+                          .compared = "iterations of GPT-175B and 530B under ZeRO-3 on A100",
+                          .unit = "s",
+                          .goal_mean_percent = 4,
+                          .goal_max_percent = 9};
+  validation_part mpt{.title = "MPT iterations under FSDP", .compared = "iterations of MPT under FSDP on A100", .unit = "s"};
   for (const auto& r : runs) megatron.cases.push_back(make_case(r, without[r.group]));
   for (const auto& r : zero3) sharded.cases.push_back(make_case(r, joint));
   for (const auto& r : mosaic) mpt.cases.push_back(make_case(r, joint));
@@ -408,7 +417,8 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
       "those of equal stages.\n";
 
   sharded.method =
-      "The same costs with the efficiency fitted to the tables above, none of it to these rows. A block's weights are gathered "
+      "The costs of [Megatron-LM's iterations](megatron-lm-iterations.md), with the efficiency fitted to those tables, none of "
+      "it to these rows. A block's weights are gathered "
       "by one ring "
       "through all GPUs, over one port per node, in forward, in the recomputation and in backward, each while another block "
       "computes; its "
@@ -432,7 +442,8 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
       "ahead.\n";
 
   mpt.method =
-      "As ZeRO-3, with the efficiency fitted to Megatron-LM's tables; kernels of PyTorch with flash attention, all eight 200 "
+      "As for [ZeRO-3](zero-3-iterations.md), with the efficiency fitted to Megatron-LM's tables; kernels of PyTorch with flash "
+      "attention, all eight 200 "
       "Gbit/s ports, one "
       "gather for recomputation and backward, and reductions behind backward. The runs used a Triton kernel of FlashAttention's "
       "first version: its "

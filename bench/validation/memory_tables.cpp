@@ -30,12 +30,19 @@ struct process {
   double bytes = 0;
 };
 
+// What is fitted: the overheads, and what the optimizer step keeps for each parameter.
+struct constants {
+  memory_overheads overheads = fitted_overheads;
+  int step_bytes = 0;
+};
+
 // The largest need of any stage under 1F1B.
-double predict(const process& p, const memory_overheads& overheads) {
+double predict(const process& p, const constants& fitted) {
   double most = 0;
   layer_range layers{0, 0};
   auto options = p.options;
-  options.overheads = overheads;
+  options.overheads = fitted.overheads;
+  options.state.optimizer_bytes += fitted.step_bytes;
   const int count = static_cast<int>(p.stages.size());
   for (int i = 0; i < count; ++i) {
     layers = {layers.last, layers.last + p.stages[static_cast<std::size_t>(i)]};
@@ -47,13 +54,13 @@ double predict(const process& p, const memory_overheads& overheads) {
 
 // Least squares of the relative error over a grid, coarse enough that the constants are round numbers; then the least margin, in
 // tenths of a percent, with which no fitted row is more than 2 % under the truth.
-memory_overheads fit(const std::vector<const process*>& rows) {
-  memory_overheads best{};
+constants fit(const std::vector<const process*>& rows) {
+  constants best;
   double least = 1e300;
   for (int runtime = 0; runtime <= 45; ++runtime)
     for (int step = 0; step <= 24; step += 4)
       for (int fragments = 0; fragments <= 10; fragments += 2) {
-        const memory_overheads o{runtime * bytes_t{100'000'000}, step, fragments / 100.0, 0};
+        const constants o{{.runtime_bytes = runtime * bytes_t{100'000'000}, .fragmentation = fragments / 100.0}, step};
         double sum = 0;
         for (const auto* p : rows) {
           const double e = predict(*p, o) / p->bytes - 1;
@@ -63,7 +70,7 @@ memory_overheads fit(const std::vector<const process*>& rows) {
       }
   double lowest = 1e300;
   for (const auto* p : rows) lowest = std::min(lowest, predict(*p, best) / p->bytes);
-  best.margin = std::max(0.0, std::ceil(1000 * (0.98 / lowest - 1)) / 1000);
+  best.overheads.margin = std::max(0.0, std::ceil(1000 * (0.98 / lowest - 1)) / 1000);
   return best;
 }
 
@@ -84,7 +91,7 @@ std::vector<process> read_sailor(const std::string& data) {
     p.chain = make_chain(opt ? gpt({.layers = 24, .hidden = 1024, .heads = 16, .vocab = 50304, .sequence = 2048})
                              : gpt({.layers = 32, .hidden = 2560, .heads = 20, .vocab = 50304, .sequence = 2048}));
     p.shape = {.data = std::stoi(r["dp"]), .context = 1, .tensor = std::stoi(r["tp"])};
-    p.options = {.samples = std::stoi(r["mbs"]), .sequence_parallel = false, .attention_scale = opt ? 1.0 : 1.4};
+    p.options = {.samples = std::stoi(r["mbs"]), .style = {.sequence_parallel = false, .attention_scale = opt ? 1.0 : 1.4}};
     p.bytes = std::stod(r["max_mem_bytes"]);
     found.push_back(std::move(p));
   }
@@ -131,10 +138,10 @@ std::string plans_over_80_gb(const std::string& data) {
     p.shape = {.data = std::stoi(r["dp"]), .context = 1, .tensor = std::stoi(r["tp"])};
     p.options = {.samples = std::stoi(r["mbs"]),
                  .recompute = selective ? recomputation::selective : recomputation::full,
-                 .sequence_parallel = selective};
-    if (r["table"].find("ZeRO3") != std::string::npos) p.options.state.zero = 3;
+                 .style = {.sequence_parallel = selective}};
+    if (r["table"].find("ZeRO3") != std::string::npos) p.options.zero = 3;
     ++plans;
-    if (const double bytes = predict(p, memory_overheads{}); bytes > 80e9)
+    if (const double bytes = predict(p, constants{}); bytes > 80e9)
       over += text("%s%s under ZeRO 3 with %s samples on each of %d devices (%.0f GB)", over.empty() ? "" : ", ",
                    r["model"].c_str(), r["mbs"].c_str(), p.shape.data, bytes / 1e9);
   }
@@ -148,18 +155,18 @@ std::string plans_over_80_gb(const std::string& data) {
 validation_part sailor(const std::string& data) {
   const auto all = read_sailor(data);
   const auto shipped = fit(those(all, [](const auto&) { return true; }));
-  const memory_overheads defaults{.step_bytes = flattening_step_bytes};
-  if (shipped.runtime_bytes != defaults.runtime_bytes || shipped.step_bytes != defaults.step_bytes ||
-      shipped.fragmentation != defaults.fragmentation || shipped.margin != defaults.margin)
+  if (shipped.overheads != fitted_overheads || shipped.step_bytes != flattening_step_bytes)
     std::fprintf(stderr,
-                 "memory_overheads differ from the fit: runtime_bytes %lld, step_bytes %d, fragmentation %.2f, margin %.3f\n",
-                 static_cast<long long>(shipped.runtime_bytes), shipped.step_bytes, shipped.fragmentation, shipped.margin);
+                 "fitted_overheads differ from the fit: runtime_bytes %lld, step_bytes %d, fragmentation %.2f, margin %.3f\n",
+                 static_cast<long long>(shipped.overheads.runtime_bytes), shipped.step_bytes, shipped.overheads.fragmentation,
+                 shipped.overheads.margin);
 
   validation_part part{.title = "Sailor peak memory",
+                       .compared = "peak memory of training processes, by the driver",
                        .unit = "GB",
                        .method =
-                           "What the driver counted as the peak of any process that trained OPT-350M or GPT-Neo-2.7B by "
-                           "1F1B, and the largest stage by `stage_memory`. Its four overheads (runtime, bytes per parameter "
+                           "The peak that the driver counted for any process that trained OPT-350M or GPT-Neo-2.7B under "
+                           "1F1B, beside the largest stage by `stage_memory`. Its four overheads (runtime, bytes per parameter "
                            "of the optimizer step, fragments, margin) are fitted to nodes of the other kind: least squares, "
                            "then the least margin with which no fitted row is more than 2 % under. Errors are meant to be "
                            "positive: a plan that does not fit is worse than one that wastes a little.",
@@ -200,6 +207,7 @@ validation_part galvatron(const std::string& data) {
   const auto profile = nlohmann::ordered_json::parse(file);
   const auto chain = make_chain(llama({.layers = 4, .hidden = 4096, .heads = 32, .sequence = 2048}));
   validation_part part{.title = "Galvatron memory of a block",
+                       .compared = "what one more block or sample takes in PyTorch's allocator",
                        .unit = "MiB",
                        .method =
                            "Differences of what PyTorch had allocated with one and with two blocks of Llama-2-7B in bf16 on "
@@ -210,8 +218,8 @@ validation_part galvatron(const std::string& data) {
                        .goal_mean_percent = 10,
                        .goal_of_all = true,
                        .goal_under_percent = 2};
-  const double margin = 1 + memory_overheads{}.margin;
-  const memory_overheads none{0, 0, 0, 0};
+  const double margin = 1 + fitted_overheads.margin;
+  const memory_overheads none{};
   const auto block = [&](const degrees& d, const stage_memory_options& o) { return stage_memory(chain, {1, 2}, d, o); };
   for (const auto& [name, rows] : profile.items()) {
     int stages = 0, tensor = 0, replicas = 0;
@@ -222,7 +230,7 @@ validation_part galvatron(const std::string& data) {
       };
       return of(2) - of(1);
     };
-    const auto use = block({.data = replicas, .tensor = tensor}, {.state = {.zero = 3}, .overheads = none});
+    const auto use = block({.data = replicas, .tensor = tensor}, {.zero = 3, .overheads = none});
     part.cases.push_back(
         {.set = "Galvatron",
          .group = "state of a block",
@@ -232,7 +240,7 @@ validation_part galvatron(const std::string& data) {
   }
   const auto& kept = profile.at("layertype_0_sp").at("2048").at("tp_activation_per_bsz_dict");
   const auto activations = [&](int tensor, recomputation mode, double scale) {
-    const auto use = block({.tensor = tensor}, {.recompute = mode, .activation_scale = scale, .overheads = none});
+    const auto use = block({.tensor = tensor}, {.recompute = mode, .style = {.activation_scale = scale}, .overheads = none});
     return static_cast<double>(use.activations) / static_cast<double>(mib);
   };
   const double scale = kept.at("1").get<double>() / activations(1, recomputation::selective, 1);
@@ -250,7 +258,7 @@ validation_part galvatron(const std::string& data) {
   part.remarks =
       "Under full recomputation Galvatron keeps two tensors of the size of a block's input where Korthikanti's formula, and "
       "ours, has one. That the formulas for parameters and activations are Korthikanti's exactly is a test "
-      "([training_memory_test.cpp](../tests/cost/training_memory_test.cpp)).";
+      "([training_memory_test.cpp](../../tests/cost/training_memory_test.cpp)).";
   return part;
 }
 

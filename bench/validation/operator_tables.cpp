@@ -116,6 +116,7 @@ validation_part operator_tables::vidur(const std::string& device, const std::str
   return part_of(
       groups_,
       {.title = "Vidur fp16 operators, " + short_name + " held out",
+       .compared = "operators of language models as an inference engine launches them, on " + short_name,
        .method = "Operators of language models in fp16 as an inference engine launches them, by tokens and tensor-parallel "
                  "degree; medians in steps of 1 us. The constants are fitted without all boards of this chip. Groups are "
                  "operators.",
@@ -133,6 +134,7 @@ std::vector<validation_part> operator_tables::parts() {
   found.push_back(part_of(
       groups_,
       {.title = "NeuSight fp32 products",
+       .compared = "linear layers and batched products of PyTorch, on six GPUs",
        .method = text("Linear layers and batched products of PyTorch, NeuSight's test set. The tile model knows the shape "
                       "and the datasheet; its constants are fitted to the operators of NeuSight, Vidur and DeepBench on all "
                       "chips but the one predicted. The set was timed one launch at a time: %.0f us of host time are added, "
@@ -140,18 +142,21 @@ std::vector<validation_part> operator_tables::parts() {
                       1e6 * neusight_host_s),
        .goal_mean_percent = 15,
        .remarks =
-           "Most of T4's error are batched products: on 70 W they run at 1.1 to 7.0 TFLOP/s. Its two worst linear layers run "
+           "Most of T4's error comes from batched products: on 70 W they run at 1.1 to 7.0 TFLOP/s. Its two worst linear layers "
+           "run "
            "at 1.5 TFLOP/s where neighbours with as long a reduction reach 3.8 to 4.0, and V100's two at 7.8 where all "
-           "others of that reduction reach 12 to 13.9; shapes do not tell why. Linear layers of P100 slow down from 6.9 to "
+           "others of that reduction reach 12 to 13.9; the shapes do not explain it. Linear layers of P100 slow down from 6.9 to "
            "2.1 TFLOP/s as their input grows from 0.5 to 4 GB, P4's from 4.4 to 2.1; `page_misses` follows the mean of both."},
       [](const auto& x) { return x.set == "NeuSight" && is_product(x); }, by_device));
   found.push_back(part_of(
       groups_,
       {.title = "NeuSight fp32 vector operators",
-       .method = "Elementwise operators, softmax and layer norms of the same set, predicted in the same way.",
+       .compared = "elementwise operators, softmax and norms of PyTorch, on six GPUs",
+       .method = "Elementwise operators, softmax and layer norms of NeuSight's test set, predicted in the same way as its "
+                 "[products](neusight-fp32-products.md).",
        .goal_mean_percent = 15,
        .remarks = "What is left lies in softmax and norms with rows of 1280 to 16384 elements: PyTorch has several kernels "
-                  "by row length, the model one of each."},
+                  "by row length, the model has one of each."},
       [](const auto& x) { return x.set == "NeuSight" && !is_product(x); }, by_device));
   std::vector<measurement> training;
   read_neusight(data_ + "/neusight_train_gemm_1in8.csv", training);
@@ -159,9 +164,10 @@ std::vector<validation_part> operator_tables::parts() {
   found.push_back(part_of(
       grouped(training),
       {.title = "NeuSight fp32 training set",
+       .compared = "operators of random shapes, on five GPUs",
        .method = "What NeuSight's networks are trained on, thinned out. Nothing here is fitted to it. Shapes are random and "
                  "many are small: launches, and tiles that hang over the edge, count for more than in models.",
-       .remarks = "P4's large linear layers run at 0.9 to 1.6 TFLOP/s on average here, whatever their shape, and at 2.7 to "
+       .remarks = "P4's large linear layers run at 0.9 to 1.6 TFLOP/s on average here, whatever their shape, but at 2.7 to "
                   "4.5 in the test set: the board must have been throttled. T4's are a quarter slower than there. Single "
                   "products in batched kernels are predicted too slow on A100: the model gives those of devices with tf32 "
                   "one tile, 128 x 128, and does not split their reduction."},
@@ -171,6 +177,7 @@ std::vector<validation_part> operator_tables::parts() {
   found.push_back(part_of(
       groups_,
       {.title = "DeepBench products",
+       .compared = "matrix products of training with cuBLAS, on three GPUs",
        .method = text("Matrix products of training with cuBLAS, %.0f us of host time added. The set's other devices are not "
                       "in the catalogue.",
                       1e6 * deepbench_host_s),
@@ -239,6 +246,7 @@ validation_part operator_tables::llmcompass() {
   }
 
   validation_part part{.title = "LLMCompass fp16 operators",
+                       .compared = "operators of PyTorch and of a GPT-3 block, on A100",
                        .unit = "ms",
                        .method =
                            "PyTorch operators on an A100 (SXM4, 80 GB), and those of a GPT-3 block shared by four of them. "
@@ -263,7 +271,7 @@ validation_part operator_tables::llmcompass() {
   part.remarks =
       "Products reach 94 % of the datasheet's peak here; on the same board Vidur's best reach 85 %, and the constants know "
       "boards of that kind only. Softmax with 2048 and 4096 columns is predicted from fp32 rows, which PyTorch treats "
-      "otherwise. Rows of the AMD MI210 are not predicted: the tiles are those of NVIDIA's libraries, and the catalogue does "
+      "differently. Rows of the AMD MI210 are not predicted: the tiles are those of NVIDIA's libraries, and the catalogue does "
       "not have the device. The block's two all-reduces belong to no curve.";
   return part;
 }
@@ -280,6 +288,7 @@ std::string whole_model_device(const std::string& name) {
 
 validation_part operator_tables::whole_models() {
   validation_part part{.title = "NeuSight whole models",
+                       .compared = "inference and training of BERT, GPT and OPT on one and four devices",
                        .unit = "ms",
                        .method =
                            "BERT, GPT-2, GPT-3 and OPT in fp32, inference and training, on one device and on four (data, "
@@ -329,7 +338,9 @@ validation_part operator_tables::whole_models() {
   }
   std::stable_sort(part.cases.begin(), part.cases.end(), [](const auto& a, const auto& b) { return a.group < b.group; });
   part.remarks =
-      "P4 is slower than its operators are above, and the more samples the slower: 16 take 2.3 times as long as 8, as on a "
+      "P4 is slower than its [operators](neusight-fp32-products.md) suggest, and the more samples, the slower: 16 take 2.3 times "
+      "as "
+      "long as 8, as on a "
       "board that is throttled. NeuSight's program empties the allocator's cache before every iteration, so in training each "
       "kept tensor is allocated anew: A100-PCIe-80GB's small batches are 24 % under." +
       text(" Left out: %d rows of AMD devices, and %d of a mixture of experts (`switchxl4`) whose sizes the table does not give.",

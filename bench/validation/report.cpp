@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares predictions with measurements and writes OUT/accuracy.md and a picture for each of its parts in OUT/accuracy.
-// Usage: hetsched_validate DATA OUT, where DATA holds the tables that the parts read.
+// Compares predictions with measurements: writes the summary OUT/accuracy.md, and a page and a picture for each part in
+// OUT/accuracy. Usage: hetsched_validate DATA OUT, where DATA holds the tables that the parts read.
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -26,19 +26,20 @@ namespace {
 
 constexpr const char* introduction = R"(# Accuracy
 
-What hetsched predicts, beside what others measured and published: operators, whole models, collectives, memory and whole iterations. The error of a case is
-predicted / measured - 1. *Mean*, *median* and *max* are of absolute errors; *lowest* and *highest* keep the sign. *Held out* means that no constant in a prediction was
-fitted to measurements of its group, most often a device; lines marked "fitted" are not. Goals are judged on what was held out. The lists of the worst show at most
-two cases of each group and kind. In the pictures the solid line is equality, the dashed lines are 10 % and the dotted ones 25 % off; of thousands of points those that would
-cover each other are left out.
+This page sets what hetsched predicts beside what others measured and published: operators, whole models, layers, collectives, memory and iterations.
+Each part has a page of its own with a picture, a table of errors and the worst cases.
 
-One program writes all of this from the tables of measurements, which are not part of the repository (see [sources](#sources)):
-
-    cmake --preset release
-    cmake --build --preset release --target hetsched_validate
-    build/release/bench/validation/hetsched_validate DATA docs
+An *error* is predicted / measured - 1. *Mean* and *median* are of absolute errors; the *worst* case is the one that is off by the largest factor, and keeps its sign.
+*Held out* means that no constant in a prediction was fitted to measurements of its group, which most often is a device.
 
 ## Goals
+
+)";
+
+constexpr const char* parts_heading = R"(
+## Parts
+
+The errors are those of the cases that were held out. A part marked "fitted" has none; its errors are those of all cases.
 
 )";
 
@@ -48,7 +49,7 @@ constexpr const char* constants = R"(
 | constants | where | fitted to | reproduced by |
 | --- | --- | --- | --- |
 | `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur and DeepBench; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
-| `memory_overheads` | [training_memory.hpp](../include/hetsched/cost/training_memory.hpp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
+| `fitted_overheads`, `flattening_step_bytes` | [memory.hpp](../include/hetsched/cost/memory.hpp), [training_memory.hpp](../include/hetsched/cost/training_memory.hpp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
 | efficiency of iterations | none ships: 1 by default | Megatron-LM's tables but the one predicted; one number for all operators | `hetsched_validate` |
 | network ports of Sailor's sites | none ships | the gradient reductions of the site's other plans | `hetsched_validate` |
 | forests | none ships | measured operators or layers, as each part says | `hetsched_validate` |
@@ -56,6 +57,12 @@ constexpr const char* constants = R"(
 
 All else is shapes, [datasheets](devices.md) and formulas.
 
+## How to read the pages
+
+In a picture, the solid line is equality; the dashed lines are 10 % off and the dotted ones 25 %. Of thousands of points, those that would cover each other are left out.
+
+*Mean*, *median* and *max* are of absolute errors; *lowest* and *highest* keep the sign. Lines marked "fitted" were not held out. Columns with names in italics
+are other predictors. The list of the worst shows at most two cases of each group and kind.
 )";
 
 constexpr const char* sources = R"(
@@ -64,6 +71,14 @@ constexpr const char* sources = R"(
 NeuSight (sitar-lab/NeuSight, MIT), Vidur (microsoft/vidur, MIT), DeepBench (baidu-research/DeepBench, Apache-2.0), LLMCompass (PrincetonUniversity/LLMCompass,
 BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), and the tables of Megatron-LM's papers
 (Narayanan et al. 2021, Korthikanti et al. 2023, Smith et al. 2022). Small samples of some of them are [test data](../tests/data/README.md).
+
+## Reproduce
+
+One program writes this page and all behind it from the tables of measurements, which are not part of the repository:
+
+    cmake --preset release
+    cmake --build --preset release --target hetsched_validate
+    build/release/bench/validation/hetsched_validate DATA docs
 )";
 
 void write(const std::filesystem::path& path, const std::string& text) {
@@ -102,13 +117,11 @@ int main(int argc, char** argv) try {
   const std::filesystem::path out = argv[2];
   std::filesystem::create_directories(out / "accuracy");
   const auto parts = measure(argv[1]);
-  std::string page = introduction + goals_table(parts) + constants;
   for (const auto& part : parts) {
     write(out / "accuracy" / (slug(part.title) + ".svg"), scatter_svg(part));
-    page += part_markdown(part) + "\n";
+    write(out / "accuracy" / (slug(part.title) + ".md"), part_page(part));
   }
-  page.pop_back();
-  write(out / "accuracy.md", page + sources);
+  write(out / "accuracy.md", introduction + goals_table(parts) + parts_heading + parts_table(parts) + constants + sources);
   for (const auto& part : parts)
     for (const auto& v : judge(part))
       std::fprintf(stderr, "%-4s %s: %s: %s\n", v.reached ? "yes" : "NO", part.title.c_str(), v.goal.c_str(), v.measured.c_str());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A validation_part as Markdown.
+// Parts as Markdown: a line each on the summary page, and a page each.
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace validation {
 
-/// "NeuSight fp32 products" as "neusight-fp32-products": the name of the picture and of the heading's anchor.
+/// "NeuSight fp32 products" as "neusight-fp32-products": the name of its page and picture.
 [[nodiscard]] inline std::string slug(const std::string& title) {
   std::string out;
   for (const char c : title) {
@@ -122,22 +122,38 @@ struct verdict {
   return found;
 }
 
-/// All goals in one table, then what has none.
+/// The link from the summary to a part's page.
+[[nodiscard]] inline std::string page_link(const validation_part& part) {
+  return "[" + part.title + "](accuracy/" + slug(part.title) + ".md)";
+}
+
+/// How many goals are reached, and all of them, a line each.
 [[nodiscard]] inline std::string goals_table(const std::vector<validation_part>& parts) {
-  std::string out = "| what | goal | held out | reached |\n| --- | --- | --- | --- |\n", rest;
-  for (const auto& part : parts) {
-    const auto link = "[" + part.title + "](#" + slug(part.title) + ")";
-    const auto verdicts = judge(part);
-    for (const auto& v : verdicts)
-      out += "| " + link + " | " + v.goal + " | " + v.measured + " | " + (v.reached ? "yes" : "**no**") + " |\n";
-    if (verdicts.empty()) {
-      const auto held = detail::held_out(part);
-      const auto s = detail::summary_of(held.empty() ? detail::all_cases(part) : held);
-      rest += "| " + link + " | none | " +
-              text("mean %.1f %%, median %.1f %%%s", s.mean, s.median, held.empty() ? " (fitted)" : "") + " | |\n";
+  std::string out = "| part | goal | held out | reached |\n| --- | --- | --- | --- |\n";
+  int goals = 0, reached = 0;
+  for (const auto& part : parts)
+    for (const auto& v : judge(part)) {
+      ++goals;
+      reached += v.reached;
+      out += "| " + page_link(part) + " | " + v.goal + " | " + v.measured + " | " + (v.reached ? "yes" : "**no**") + " |\n";
     }
+  return text("%d of %d goals are reached, judged on what was held out.\n\n", reached, goals) + out;
+}
+
+/// All parts, a line each: what was compared, and the errors of what was held out, or of all where nothing was.
+[[nodiscard]] inline std::string parts_table(const std::vector<validation_part>& parts) {
+  std::string out =
+      "| part | compared | cases | mean | median | worst |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: |\n";
+  for (const auto& part : parts) {
+    const auto held = detail::held_out(part), cases = held.empty() ? detail::all_cases(part) : held;
+    const auto s = detail::summary_of(cases);
+    const auto* worst =
+        *std::max_element(cases.begin(), cases.end(), [](const auto* a, const auto* b) { return off_by(*a) < off_by(*b); });
+    out += "| " + page_link(part) + " | " + part.compared + (held.empty() ? " (fitted)" : "") +
+           text(" | %d | %.1f %% | %.1f %% | %+.1f %% |\n", s.rows, s.mean, s.median, 100 * relative_error(*worst));
   }
-  return out + rest;
+  return out;
 }
 
 /// A line for each group. Where groups have several sets, these have columns with their means if they are few, else lines.
@@ -209,12 +225,13 @@ struct verdict {
   return out;
 }
 
-[[nodiscard]] inline std::string part_markdown(const validation_part& part) {
+/// The page of a part; its picture lies beside it.
+[[nodiscard]] inline std::string part_page(const validation_part& part) {
   auto remarks = part.remarks;
   while (remarks.ends_with('\n')) remarks.pop_back();
-  return "## " + part.title + "\n\n" + part.method + "\n\n![" + part.title + ": predicted against measured](accuracy/" +
-         slug(part.title) + ".svg)\n\n" + errors_table(part) + "\n" + worst_table(part) +
-         (remarks.empty() ? "" : "\n" + remarks + "\n");
+  return "# " + part.title + "\n\n" + part.method + "\n\n![" + part.title + ": predicted against measured](" + slug(part.title) +
+         ".svg)\n\n" + errors_table(part) + "\n" + worst_table(part) + (remarks.empty() ? "" : "\n" + remarks + "\n") +
+         "\n[All parts](../accuracy.md), and [how to read this page](../accuracy.md#how-to-read-the-pages).\n";
 }
 
 }  // namespace validation

@@ -18,7 +18,7 @@
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 #include <hetsched/schedule/passes.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "csv.hpp"
 #include "statistics.hpp"
@@ -285,7 +285,7 @@ double predict(const sailor_plan& p, const layer_table& table, double bandwidth,
   for (int i = 0; i < p.stages(); ++i) warmups.push_back(p.stages() - i);
   auto order = one_f_one_b(warmups, p.microbatches);
   if (who != waiting::nobody) order = add_transfers(order);  // unlisted, they overlap with what both ends compute
-  const simulate_options options{.channels = who == waiting::both_ends ? channels::rendezvous : channels::buffered,
+  const simulate_options options{.semantics = who == waiting::both_ends ? send_semantics::rendezvous : send_semantics::buffered,
                                  .timeline = false};
   double slowest = 0;
   for (int replica = 0; replica < p.data; ++replica) {
@@ -344,7 +344,9 @@ bool contains(const std::string& text, const char* part) { return text.find(part
 }  // namespace
 
 validation_part sailor_iterations(const std::string& folder) {
-  validation_part part{.title = "Sailor: whole iterations on GH200 and mixed RTX nodes", .unit = "s"};
+  validation_part part{.title = "Sailor: whole iterations on GH200 and mixed RTX nodes",
+                       .compared = "iterations from layers that were measured alone",
+                       .unit = "s"};
   part.method =
       "Layers that were measured alone, by device, microbatch and tensor-parallel size, are summed to stages and played as 1F1B "
       "with transfers that both ends wait for, as those of the engine do (DeepSpeed's, in 32 bits); then gradients are reduced "
@@ -421,7 +423,9 @@ validation_part sailor_iterations(const std::string& folder) {
 }
 
 validation_part sailor_layers(const std::string& folder) {
-  validation_part part{.title = "Sailor: layers in training on seven GPUs", .unit = "ms"};
+  validation_part part{.title = "Sailor: layers in training on seven GPUs",
+                       .compared = "forward and backward of single layers, from datasheets",
+                       .unit = "ms"};
   part.method =
       "Forward and backward of blocks, embeddings and heads, by the tile model from shapes and datasheets, with constants that "
       "were fitted to other tables (kernels of V100 and A100 among them); no time of this table was used. Everything is in 32 "
@@ -456,12 +460,13 @@ validation_part sailor_layers(const std::string& folder) {
       all([](const auto& c) { return c.group == "V100-16" && c.set == "block" && c.what.starts_with("OPT-30"); }) +
       ".\n"
       "* RTX 3090 in groups of eight: from what a layer takes longer than alone, a device moves 1.4 to 1.9 GB/s, a quarter of "
-      "what is assumed by way of host memory. No datasheet tells; groups of two have a bridge.\n"
+      "what is assumed by way of host memory. No datasheet says so; groups of two have a bridge.\n"
       "* Backward of OPT-30, where products are all, takes twice the forward in fp32 and up to three times in tf32, likely for "
       "its transposed operands. The tile model prices a product whichever operand is transposed.\n"
       "* Small layers on fast devices wait for the host: on GH200 a block takes at least 1.2 ms forward, however small. A "
-      "datasheet does not know the host. Embeddings, which only look up, are almost only that, and what prepares their indices.\n"
-      "* What the table does not tell follows from the rates: OPT-30 and Llama on A100-40 stay below the fp32 peak, while "
+      "datasheet does not know the host. An embedding only looks up: nearly all of its time is the host, and what prepares the "
+      "indices.\n"
+      "* What the table does not say follows from the rates: OPT-30 and Llama on A100-40 stay below the fp32 peak, while "
       "GPT-Neo "
       "and OPT-350 there exceed it and must be tf32; Llama fits sequences of 8192 and a vocabulary of about 50,000 only. Left "
       "out: Llama's last norm, a layer of its own, and backward of embeddings, timed as 1 to 3 us.\n"
@@ -470,7 +475,9 @@ validation_part sailor_layers(const std::string& folder) {
 }
 
 validation_part galvatron_layers(const std::string& folder) {
-  validation_part part{.title = "Galvatron: forward of Llama-2 7B on A100", .unit = "ms"};
+  validation_part part{.title = "Galvatron: forward of Llama-2 7B on A100",
+                       .compared = "a layer, and embedding with head, from the datasheet",
+                       .unit = "ms"};
   part.method = "A layer, and embedding with head, in bf16 with flash attention on one device, from shapes and the datasheet.";
   std::map<std::string, double> times;
   for (const auto& cells : csv_lines(folder + "/galvatron/computation_profiling_bf16_llama2-7b_all.json")) {

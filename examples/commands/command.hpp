@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands share: exit status, progress on standard error, output files.
+// What the commands share: exit status, progress on standard error, interruption, output files.
 #pragma once
 
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/write_file.hpp>
+
+#include "interruption.hpp"
 
 namespace command {
 
@@ -48,16 +52,28 @@ int run(CLI::App& app, int argc, char** argv, Body body) {
   }
 }
 
-/// Files to write at the very end: their folders are checked when they are named, and nothing is written before `write`.
+/// Files to write at the very end: they are checked when they are named, and nothing is written before `write`. No two outputs
+/// may be the same file, nor an output and an input, by whatever names; but terminals, /dev/null and /dev/stdout may be several.
 class outputs {
  public:
   /// An empty path means that the file is not wanted.
   void expect(const std::string& path) {
     if (path.empty()) return;
     hetsched::check_writable(path);
-    for (const auto& other : paths_)
-      if (other == path) throw hetsched::input_error(path + ": named for two outputs");
-    paths_.push_back(path);
+    const named file{path, hetsched::detail::find_write_target(path)};
+    for (const auto& other : expected_)
+      if (clash(file, other)) throw hetsched::input_error(same(file, other) + "named for two outputs");
+    for (const auto& input : read_) refuse(file, input);
+    expected_.push_back(file);
+  }
+
+  /// A file that the command reads, if it is there. An empty path means none.
+  void reads(const std::string& path) {
+    std::error_code none;
+    if (path.empty() || !std::filesystem::exists(path, none) || std::filesystem::is_directory(path, none)) return;
+    const named input{path, hetsched::detail::find_write_target(path)};
+    for (const auto& file : expected_) refuse(file, input);
+    read_.push_back(input);
   }
 
   void add(const std::string& path, std::string text) {
@@ -65,6 +81,7 @@ class outputs {
   }
 
   void write() const {
+    std::cout.flush();  // what has been printed stands first, should a file be standard output
     for (const auto& [path, text] : files_) hetsched::write_file(path, text);
   }
 
@@ -76,12 +93,28 @@ class outputs {
   }
 
  private:
-  std::vector<std::string> paths_;
+  struct named {
+    std::string path;
+    hetsched::detail::write_target target;
+  };
+
+  static bool clash(const named& a, const named& b) {
+    return a.target == b.target && !(a.target.is_stream() && b.target.is_stream());
+  }
+  static std::string same(const named& a, const named& b) { return a.path + (a.path == b.path ? ": " : ": is " + b.path + ", "); }
+  static void refuse(const named& output, const named& input) {
+    if (clash(output, input)) throw hetsched::input_error(same(output, input) + "an input, which would be overwritten");
+  }
+
+  std::vector<named> expected_, read_;
   std::vector<std::pair<std::string, std::string>> files_;
 };
 
-/// Progress of work that takes longer than a second, on standard error: a bar on a terminal, plain lines at growing
-/// intervals otherwise.
+/// The file that --schedule names as @FILE; else none.
+[[nodiscard]] inline std::string schedule_file(const std::string& name) { return name.starts_with('@') ? name.substr(1) : ""; }
+
+/// Progress of work that takes longer than a second, with the time that it has taken, on standard error: a bar on a terminal,
+/// plain lines at growing intervals otherwise.
 class progress_line {
  public:
   progress_line() : start_(clock::now()), next_(start_ + std::chrono::seconds(1)) {}
@@ -99,13 +132,14 @@ class progress_line {
     if (now < next_) return;
     next_ = now + (terminal_ ? std::chrono::milliseconds(200) : now - start_);
     drawn_ = true;
+    const auto line = std::to_string(static_cast<long>(elapsed_s())) + " s: " + text;
     if (terminal_) {
       const int filled = static_cast<int>(30 * share);
       const std::string bar =
           std::string(static_cast<std::size_t>(filled), '#') + std::string(static_cast<std::size_t>(30 - filled), '.');
-      std::fprintf(stderr, "\r\033[K[%s] %s", bar.c_str(), text.c_str());
+      std::fprintf(stderr, "\r\033[K[%s] %s", bar.c_str(), line.c_str());
     } else {
-      std::fprintf(stderr, "%s\n", text.c_str());
+      std::fprintf(stderr, "%s\n", line.c_str());
     }
     std::fflush(stderr);
   }

@@ -10,8 +10,9 @@
 
 #include <hetsched/io.hpp>
 #include <hetsched/io/read_trace.hpp>
+#include <hetsched/plan/order.hpp>
 #include <hetsched/schedule.hpp>
-#include <hetsched/schedule/compare_timelines.hpp>
+#include <hetsched/schedule/simulate/compare_timelines.hpp>
 
 #include "command.hpp"
 
@@ -54,17 +55,23 @@ timeline read_prediction(const arguments& given) {
     return play(file.times, file.microbatches, given.schedule, {}, {});
   }
   const auto file = read_plan(given.plan);
-  if (file.plan.pipelines.size() != 1)
-    throw file_error(given.plan, "/pipelines",
-                     "a plan of " + std::to_string(file.plan.pipelines.size()) + " pipelines has no single timeline");
-  const auto& line = file.plan.pipelines.front();
-  const std::string name = given.schedule.empty() ? file.plan.schedule : given.schedule;
-  std::vector<int> counts;
-  for (const auto& known : detail::named_schedules)
-    if (known.has_warmups && known.name == name && name == file.plan.schedule) counts = warmups(line);
-  const bool tells_memory = std::all_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.weight_bytes > 0; });
-  return play(to_pipeline(line), line.microbatches, name, counts,
-              {.memory_capacity = tells_memory ? activation_capacities(line) : std::vector<double>{}});
+  std::vector<timeline> pipelines;
+  for (auto line : file.plan.pipelines) {
+    if (line.boundaries.size() + 1 != line.stages.size())
+      throw file_error(given.plan, "/pipelines", "tells no times of its boundaries: hetsched-predict --plan fills them in");
+    if (given.schedule.starts_with('@')) {
+      pipelines.push_back(play(to_pipeline(line), line.microbatches, given.schedule, {}, {}));
+      continue;
+    }
+    if (!given.schedule.empty() && given.schedule != line.schedule.name) {
+      line.schedule = {.name = given.schedule};
+      for (auto& s : line.stages) s.warmup = 0;
+    }
+    const auto found = order_of(line, activation_rooms(line));
+    if (!found) throw input_error("no schedule: " + found.why_not().reason);
+    pipelines.push_back(simulate(to_pipeline(line), found->order).timeline);
+  }
+  return side_by_side(pipelines);
 }
 
 std::string percent_more(double predicted, double measured) {
@@ -82,7 +89,7 @@ std::string shares_cell(double predicted, double measured) {
 /// Whether every rank computes the stage of its number only.
 bool one_stage_per_rank(const timeline& t) {
   return std::all_of(t.actions.begin(), t.actions.end(), [](const timed_action& a) {
-    return !is_compute(a.what.kind) || (a.what.stage == a.rank && a.what.replica == 0);
+    return !is_compute(a.what.kind) || (a.what.stage == a.rank && a.what.direction == 0);
   });
 }
 
@@ -119,7 +126,7 @@ report_table stages_table(const timeline_comparison& both, const char* what) {
 }
 
 /// Mean times of what the ranks do: of a forward, of what a microbatch's backward takes in all, and of a transfer to the next.
-std::vector<report_stage> mean_times(const timeline& t) {
+pipeline_plan mean_times(const timeline& t) {
   struct sum {
     double seconds = 0;
     int count = 0;
@@ -153,15 +160,17 @@ std::vector<report_stage> mean_times(const timeline& t) {
         if (is_transfer(a.what.kind) && !moves_gradient(a.what.kind) && a.peer == a.rank + 1) transfer[r].add(seconds);
     }
   }
-  std::vector<report_stage> stages(ranks);
+  pipeline_plan line;
   for (std::size_t r = 0; r < ranks; ++r) {
     const int count = std::max(1, backwards[r]);
-    stages[r].forward_s = forward[r].mean();
-    stages[r].backward_s = backward[r] / count;
-    stages[r].weight_backward_s = weight[r] / count;
-    stages[r].transfer_s = transfer[r].mean();
+    stage_plan s;
+    s.cost.forward_s = forward[r].mean();
+    s.cost.backward_s = backward[r] / count;
+    s.cost.weight_backward_s = weight[r] / count;
+    line.stages.push_back(s);
+    if (r + 1 < ranks) line.boundaries.push_back({.forward_s = transfer[r].mean(), .backward_s = transfer[r].mean()});
   }
-  return stages;
+  return line;
 }
 
 /// Both timelines on one scale.
@@ -181,9 +190,9 @@ std::string page_text(const timeline_comparison& both, timeline predicted, timel
                   {"overlap", format_percent(m.overlap_ratio), "predicted " + format_percent(p.overlap_ratio)}};
   const double span_s = std::max(detail::end_of(predicted), detail::end_of(measured));
   const auto section = [&](const char* heading, timeline t) {
-    auto stages = mean_times(t);
+    auto line = mean_times(t);
     return report_section{.heading = heading,
-                          .stages = std::move(stages),
+                          .line = std::move(line),
                           .timeline = std::move(t),
                           .picture = {.labels = {}, .period_s = p.period_s, .width = 1240, .compact = false, .span_s = span_s}};
   };
@@ -231,6 +240,8 @@ int compare_command(const arguments& given) {
   if (sources != 1) throw input_error("give one of --predicted, --pipeline and --plan");
   command::outputs files;
   files.expect(given.report);
+  for (const auto& path : {given.predicted, given.pipeline, given.plan, command::schedule_file(given.schedule), given.measured})
+    files.reads(path);
 
   auto predicted = read_prediction(given);
   auto measured = from_departure(read_trace(given.measured));

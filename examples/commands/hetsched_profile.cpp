@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/io/cluster_json.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/profile_json.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/profile_json.hpp>
 
 #include <train/measure.hpp>
 
@@ -59,6 +59,7 @@ std::string tables(const train::measuring& m, const profile& costs) {
 int profile_command(const arguments& given) {
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
+  for (const auto& path : {given.model.file, given.text}) files.reads(path);
   command::progress_line progress;
   train::measuring m{.config = train::read_config(given.model),
                      .wide = given.model.precision == "fp64",

@@ -9,6 +9,11 @@
 
 #include <hetsched/io.hpp>
 #include <hetsched/schedule.hpp>
+#include <hetsched/schedule/check/check.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/simulate/critical_path.hpp>
+#include <hetsched/schedule/simulate/what_if.hpp>
+#include <hetsched/schedule/text.hpp>
 
 #include "command.hpp"
 
@@ -24,13 +29,13 @@ struct arguments {
   bool json = false, rendezvous = false, explain = false, cut_stages = false;
 };
 
-/// What is simulated, from either kind of file.
+/// One pipeline that is simulated, from either kind of file.
 struct subject {
   hetsched::pipeline times;
   int microbatches = 1;
-  std::string schedule;      // the plan's own
-  std::vector<int> warmups;  // the plan's own
-  std::optional<plan_file> plan;
+  std::string schedule;               // the plan's own
+  std::optional<pipeline_plan> line;  // of the plan
+  std::vector<std::string> subclusters;
 };
 
 /// A schedule by its name, and what is known of it.
@@ -40,22 +45,49 @@ struct choice {
   double bound_s = 0;              // of auto, which knows the memory
 };
 
-subject read_subject(const arguments& given) {
+/// A pipeline under its schedule.
+struct played_pipeline {
+  subject what;
+  std::string name;
+  schedule order;
+  workload work;
+  simulation played;
+  std::vector<int> counts;
+  double period_s = 0, bound_s = 0;
+  std::vector<timed_action> path;  // of --explain
+  what_if_result free;
+};
+
+std::vector<subject> read_subjects(const arguments& given) {
   if (!given.pipeline.empty()) {
     auto file = read_pipeline(given.pipeline);
-    return {
-        .times = std::move(file.times), .microbatches = file.microbatches, .schedule = {}, .warmups = {}, .plan = std::nullopt};
+    return {{.times = std::move(file.times), .microbatches = file.microbatches, .schedule = {}, .line = {}, .subclusters = {}}};
   }
   auto file = read_plan(given.plan);
-  if (file.plan.pipelines.size() != 1)
-    throw file_error(given.plan, "/pipelines",
-                     "a plan of " + std::to_string(file.plan.pipelines.size()) + " pipelines cannot be simulated yet");
-  const auto& line = file.plan.pipelines.front();
-  return {.times = to_pipeline(line),
-          .microbatches = line.microbatches,
-          .schedule = file.plan.schedule,
-          .warmups = hetsched::warmups(line),
-          .plan = file};
+  std::vector<subject> found;
+  for (std::size_t l = 0; l < file.plan.pipelines.size(); ++l) {
+    auto& line = file.plan.pipelines[l];
+    const bool timed = std::any_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.cost.total_s() > 0; });
+    if (!timed || line.boundaries.size() + 1 != line.stages.size())
+      throw file_error(given.plan, "/pipelines/" + std::to_string(l),
+                       "tells no times of its stages and boundaries: hetsched-predict --plan fills them in");
+    found.push_back({.times = to_pipeline(line),
+                     .microbatches = line.microbatches,
+                     .schedule = line.schedule.name,
+                     .line = std::move(line),
+                     .subclusters = file.subclusters});
+  }
+  if (found.size() > 1) {
+    const auto refuse = [&](bool asked, const char* option) {
+      if (asked) throw input_error(std::string(option) + ": the plan has " + std::to_string(found.size()) + " pipelines");
+    };
+    refuse(!given.warmup.empty(), "--warmup");
+    refuse(!given.cross.empty(), "--cross");
+    refuse(given.memory_caps.size() > 1, "--memory-caps");
+    refuse(!given.schedule_csv.empty(), "--schedule-csv");
+    refuse(given.schedule.starts_with('@'), "--schedule");
+  }
+  return found;
 }
 
 /// One number per stage, or one for all of them.
@@ -69,8 +101,7 @@ std::vector<int> per_stage(const std::vector<int>& numbers, std::size_t stages, 
 
 /// Boundaries between clusters: those of --cross; or else of the plan; or else those whose transfer H-1F1B takes notice of.
 std::vector<bool> crossings(const arguments& given, const subject& what) {
-  if (given.cross.empty())
-    return what.plan ? subcluster_boundaries(what.plan->plan.pipelines.front()) : slow_boundaries(what.times, given.epsilon);
+  if (given.cross.empty()) return what.line ? subcluster_boundaries(*what.line) : slow_boundaries(what.times, given.epsilon);
   std::vector<bool> cross(what.times.forward_s.size() - 1, false);
   for (const int at : given.cross) {
     if (at < 0 || static_cast<std::size_t>(at) >= cross.size())
@@ -89,7 +120,8 @@ std::vector<int> family_warmups(const arguments& given, const subject& what, con
     if (name == schedule_name(candidate)) rule = candidate;
   if (!rule && !is_virtual) return {};
   if (!given.warmup.empty()) return per_stage(given.warmup, what.times.forward_s.size(), "--warmup", false);
-  if (what.plan && name == what.schedule && given.cross.empty()) return what.warmups;
+  if (what.line && name == what.schedule && given.cross.empty() && what.line->stages.front().warmup > 0)
+    return warmups(*what.line);
   return is_virtual ? virtual_1f1b_warmups(crossings(given, what)) : warmup_counts(*rule, what.times, given.epsilon);
 }
 
@@ -102,27 +134,15 @@ schedule read_own_schedule(const arguments& given, const subject& what) {
                      "a schedule of " + std::to_string(ranks) + " ranks and " + std::to_string(order.microbatches) +
                          " microbatches, expected " + std::to_string(what.times.forward_s.size()) + " and " +
                          std::to_string(what.microbatches));
-  const auto asked = given.rendezvous ? channels::rendezvous : channels::buffered;
+  const auto asked = given.rendezvous ? send_semantics::rendezvous : send_semantics::buffered;
   std::string wrong;
   for (const auto& finding : check(order, {.semantics = {asked}, .most_findings = 10}))
     wrong += (wrong.empty() ? "" : "\n  ") + finding;
   if (!wrong.empty()) throw file_error(path, {}, wrong);
   if (!given.rendezvous)
-    for (const auto& finding : check(order, {.semantics = {channels::rendezvous}, .most_findings = 1}))
+    for (const auto& finding : check(order, {.semantics = {send_semantics::rendezvous}, .most_findings = 1}))
       std::cerr << "hetsched-simulate: warning: " << path << ": " << finding << "; it is played with buffered sends\n";
   return order;
-}
-
-/// GPipe's phases follow each other, each as slow as its slowest step.
-double gpipe_period(const hetsched::pipeline& p) {
-  double forward = 0, backward = 0;
-  for (int i = 0; i < p.stages(); ++i) {
-    const auto k = static_cast<std::size_t>(i);
-    const bool last = i + 1 == p.stages();
-    forward = std::max({forward, p.forward_s[k], last ? 0 : p.activation_s(i)});
-    backward = std::max({backward, p.backward_s[k], last ? 0 : p.gradient_s(i)});
-  }
-  return forward + backward;
 }
 
 /// What options ask for belongs to the schedule that is asked for.
@@ -147,10 +167,8 @@ std::vector<double> memory_capacities(const arguments& given, const subject& wha
       const auto i = capacities.size();
       capacities.push_back(count * (activation.empty() ? 1 : activation[i]));
     }
-  } else if (what.plan && !activation.empty()) {
-    const auto& planned = what.plan->plan.pipelines.front().stages;
-    if (std::all_of(planned.begin(), planned.end(), [](const auto& s) { return s.weight_bytes > 0; }))
-      capacities = activation_capacities(what.plan->plan.pipelines.front());
+  } else if (what.line) {
+    capacities = activation_rooms(*what.line);
   }
   return capacities;
 }
@@ -165,10 +183,13 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   if (cells > most)
     throw input_error("stages x microbatches is " + std::to_string(cells) + ", expected at most " + std::to_string(most));
 
+  if (what.line && what.line->schedule.actions && name == what.schedule && given.chunks == 0 && given.memory_caps.empty() &&
+      given.warmup.empty() && given.cross.empty() && !given.cut_stages)
+    return choice{.order = *what.line->schedule.actions, .period_s = {}};
   if (name == "auto") {
     check_options_of(given, name, false, false);
     if (cells > 200'000) std::cerr << "hetsched-simulate: auto orders " << cells << " microbatches of stages\n";
-    if (what.plan && capacities.empty())
+    if (what.line && capacities.empty())
       std::cerr
           << "hetsched-simulate: warning: this plan does not tell weight gradients and memory, so auto splits no backward and "
           << "knows no limits; hetsched-plan --schedule auto does\n";
@@ -205,23 +226,9 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   return built;
 }
 
-bool lists(const schedule& order, action_kind kind) {
-  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
-    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
-  });
-}
-
-bool one_stage_per_rank(const schedule& order) {
-  for (int s = 0; s < order.stages; ++s)
-    if (order.rank(0, s) != s) return false;
-  return order.replicas == 1;
-}
-
-/// No order of the same actions on the same ranks ends earlier.
-double lower_bound(const hetsched::pipeline& p, const workload& work, const schedule& order) {
-  if (!one_stage_per_rank(order)) return makespan_lower_bound(work, order);
-  if (!lists(order, action_kind::backward_weight)) return makespan_lower_bound(p, order.microbatches);
-  return std::max(split_backward_lower_bound(p, order.microbatches), makespan_lower_bound(work, order));
+/// "1 stage", "2 stages".
+std::string count_text(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 template <class T>
@@ -248,7 +255,7 @@ double held_microbatches(const subject& what, const simulation& played, std::siz
 
 /// A plan's memory was checked for its own schedule; without activation_bytes a plan.json does not tell what others take.
 void warn_of_memory(const subject& what, const simulation& played, const std::vector<double>& capacities) {
-  const auto& stages = what.plan->plan.pipelines.front().stages;
+  const auto& stages = what.line->stages;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const double held = held_microbatches(what, played, i);
     if (capacities.empty() ? held <= stages[i].warmup * (1 + 1e-9) : played.peak_memory_bytes[i] <= capacities[i] * (1 + 1e-9))
@@ -281,13 +288,8 @@ nlohmann::ordered_json to_json(const std::vector<timed_action>& path) {
   return out;
 }
 
-int simulate_command(const arguments& given) {
-  if (given.pipeline.empty() == given.plan.empty()) throw input_error("give either --pipeline or --plan");
-  if (!(given.epsilon >= 0 && given.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
-  command::outputs files;
-  for (const auto& path : {given.trace, given.report, given.schedule_csv}) files.expect(path);
-
-  const auto what = read_subject(given);
+/// Plays a pipeline under the schedule that was asked for, or its own.
+outcome<played_pipeline> play(const arguments& given, subject what) {
   const std::string name = !given.schedule.empty()  ? given.schedule
                            : !what.schedule.empty() ? what.schedule
                            : !given.warmup.empty()  ? "1f1b"
@@ -295,104 +297,198 @@ int simulate_command(const arguments& given) {
   if (name.empty()) throw input_error("--schedule is required with --pipeline");
   const auto capacities = memory_capacities(given, what);
   auto chosen = choose(given, what, name, capacities);
-  if (!chosen) {
-    std::cerr << "hetsched-simulate: no schedule: " << chosen.why_not().reason << '\n';
-    return command::infeasible;
-  }
-  auto order = std::move(chosen->order);
-  const bool split = lists(order, action_kind::backward_weight), in_bytes = !what.times.activation_bytes.empty();
-  if (split && what.times.weight_backward_s.empty())
+  if (!chosen) return chosen.why_not();
+  played_pipeline p;
+  p.name = name;
+  p.order = std::move(chosen->order);
+  if (lists(p.order, action_kind::backward_weight) && what.times.weight_backward_s.empty())
     std::cerr << "hetsched-simulate: " << name << " splits backwards, but no weight_backward_s tell how: weight gradients "
               << "are taken to cost nothing\n";
   // Transfers that are not listed are buffered by nature.
-  if (given.rendezvous && !lists(order, action_kind::send_activation) && !lists(order, action_kind::send_gradient))
-    order = split_streams(add_transfers(order));
+  if (given.rendezvous && !lists(p.order, action_kind::send_activation) && !lists(p.order, action_kind::send_gradient))
+    p.order = split_streams(add_transfers(p.order));
 
-  auto work = make_workload(what.times, order);
-  work.memory_capacity = capacities;
-  const simulate_options how{.channels = given.rendezvous ? channels::rendezvous : channels::buffered};
-  auto played = simulate(work, order, how);
-  if (const auto wrong = beyond_caps(given, what, played); !wrong.empty()) {
-    std::cerr << "hetsched-simulate: no schedule: " << name << " on " << wrong << '\n';
-    return command::infeasible;
-  }
-  if (what.plan && given.memory_caps.empty() && name != what.schedule) warn_of_memory(what, played, capacities);
+  p.work = make_workload(what.times, p.order);
+  p.work.memory_capacity = capacities;
+  const simulate_options how{.semantics = given.rendezvous ? send_semantics::rendezvous : send_semantics::buffered};
+  p.played = simulate(p.work, p.order, how);
+  if (const auto wrong = beyond_caps(given, what, p.played); !wrong.empty())
+    return refusal{.why = refusal::kind::infeasible, .reason = name + " on " + wrong};
+  if (what.line && given.memory_caps.empty() && name != what.schedule) warn_of_memory(what, p.played, capacities);
 
-  const double period_s = chosen->period_s.value_or(played.period_s);
-  double bound_s = std::max(chosen->bound_s, lower_bound(what.times, work, order));
-  if (bound_s < played.makespan_s * (1 + 1e-9)) bound_s = std::min(bound_s, played.makespan_s);  // rounding
-  const auto counts = warmup_counts(order);
-
-  std::vector<timed_action> path;
-  std::vector<report_table> tables;
-  what_if_result free;
+  p.period_s = chosen->period_s.value_or(p.played.period_s);
+  p.bound_s = std::max(chosen->bound_s, makespan_lower_bound(what.times, p.work, p.order));
+  if (p.bound_s < p.played.makespan_s * (1 + 1e-9)) p.bound_s = std::min(p.bound_s, p.played.makespan_s);  // rounding
+  p.counts = warmup_counts(p.order);
   if (given.explain) {
-    path = critical_path(work, order, how);
-    free = what_if(work, order, how);
-    tables = {critical_path_table(path), what_if_table(free, work)};
+    p.path = critical_path(p.work, p.order, how);
+    p.free = what_if(p.work, p.order, how);
   }
-  if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(order));
-  if (!given.trace.empty()) files.add(given.trace, chrome_trace(played.timeline));
-  if (!given.report.empty()) {
-    report page;
-    page.title = "Simulated pipeline";
-    page.summary = std::to_string(order.ranks) + " stages, " + std::to_string(what.microbatches) + " microbatches, schedule " +
-                   name + ", from " + (given.plan.empty() ? given.pipeline : given.plan) + ".";
-    page.figures = {{"makespan", format_seconds(played.makespan_s), "from first forward to last backward"},
-                    {"lower bound", format_seconds(bound_s), gap_text(played.makespan_s, bound_s)},
-                    {"period", format_seconds(period_s), "per microbatch, pipeline full"}};
-    for (auto& figure : simulation_figures(played)) page.figures.push_back(std::move(figure));
-    auto memory = memory_curves(work, played.timeline);
-    auto section =
-        what.plan ? plan_section(what.plan->plan.pipelines.front(), what.plan->subclusters, std::move(played.timeline), period_s)
-                  : pipeline_section(what.times, counts, std::move(played.timeline), period_s);
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      section.stages[i].warmup = counts[i];
-      section.stages[i].in_flight = played.peak_in_flight[i];
+  p.what = std::move(what);
+  return p;
+}
+
+std::vector<report_table> explanations(const arguments& given, const played_pipeline& p) {
+  if (!given.explain) return {};
+  return {critical_path_table(p.path), what_if_table(p.free, p.work)};
+}
+
+bool in_bytes(const played_pipeline& p) { return !p.what.times.activation_bytes.empty(); }
+
+/// All pipelines together: the longest of them counts.
+struct whole_figures {
+  double makespan_s = 0, bound_s = 0, period_s = 0, bubble_ratio = 0, overlap_ratio = 1;
+};
+
+whole_figures together(const std::vector<played_pipeline>& all) {
+  if (all.size() == 1) {
+    const auto& p = all.front();
+    return {p.played.makespan_s, p.bound_s, p.period_s, p.played.bubble_ratio, p.played.overlap_ratio};
+  }
+  whole_figures f;
+  double busy_s = 0, rate = 0, transfer_s = 0, hidden_s = 0;
+  int ranks = 0;
+  for (const auto& p : all) {
+    f.makespan_s = std::max(f.makespan_s, p.played.makespan_s);
+    f.bound_s = std::max(f.bound_s, p.bound_s);
+    rate += p.period_s > 0 ? 1 / p.period_s : 0;
+    for (const double s : p.played.rank_busy_s) busy_s += s;
+    for (const double s : p.played.wire_busy_s) {
+      transfer_s += s;
+      hidden_s += s * p.played.overlap_ratio;
     }
-    section.memory = std::move(memory);
-    section.memory_in_bytes = in_bytes;
-    section.picture.critical = path;
-    section.tables = tables;
-    page.sections.push_back(std::move(section));
-    files.add(given.report, to_html(page));
+    ranks += p.order.ranks;
   }
+  if (rate > 0) f.period_s = 1 / rate;
+  if (f.makespan_s > 0) f.bubble_ratio = std::max(0.0, 1 - busy_s / (ranks * f.makespan_s));
+  if (transfer_s > 0) f.overlap_ratio = hidden_s / transfer_s;
+  return f;
+}
+
+std::string page_text(const arguments& given, const std::vector<played_pipeline>& all) {
+  const auto whole = together(all);
+  report page;
+  page.title = all.size() == 1 ? "Simulated pipeline" : "Simulated pipelines";
+  for (const auto& p : all)
+    page.summary += (page.summary.empty() ? "" : "; ") + count_text(p.order.ranks, "stage") + ", " +
+                    std::to_string(p.what.microbatches) + " microbatches, schedule " + p.name;
+  page.summary += ", from " + (given.plan.empty() ? given.pipeline : given.plan) + ".";
+  page.figures = {{"makespan", format_seconds(whole.makespan_s), "from first forward to last backward"},
+                  {"lower bound", format_seconds(whole.bound_s), gap_text(whole.makespan_s, whole.bound_s)},
+                  {"period", format_seconds(whole.period_s), "per microbatch, pipeline full"}};
+  if (all.size() == 1)
+    for (auto& figure : simulation_figures(all.front().played)) page.figures.push_back(std::move(figure));
+  for (std::size_t l = 0; l < all.size(); ++l) {
+    const auto& p = all[l];
+    auto section = p.what.line ? plan_section(*p.what.line, p.what.subclusters, p.played.timeline, p.period_s)
+                               : pipeline_section(p.what.times, p.counts, p.played.timeline, p.period_s);
+    for (std::size_t i = 0; i < p.counts.size(); ++i) section.line.stages[i].warmup = p.counts[i];
+    section.in_flight = p.played.peak_in_flight;
+    section.memory = memory_curves(p.work, p.played.timeline);
+    section.memory_in_bytes = in_bytes(p);
+    section.picture.critical = p.path;
+    section.tables = explanations(given, p);
+    if (all.size() > 1) {
+      section.heading = "Pipeline " + std::to_string(l);
+      section.picture.span_s = whole.makespan_s;
+    }
+    page.sections.push_back(std::move(section));
+  }
+  return to_html(page);
+}
+
+nlohmann::ordered_json to_json(const arguments& given, const played_pipeline& p) {
+  nlohmann::ordered_json out{{"makespan_s", p.played.makespan_s},
+                             {"period_s", p.period_s},
+                             {"lower_bound_s", p.bound_s},
+                             {"bubble_ratio", p.played.bubble_ratio},
+                             {"overlap_ratio", p.played.overlap_ratio},
+                             {"warmup", p.counts},
+                             {"peak_in_flight", p.played.peak_in_flight}};
+  if (in_bytes(p)) out["peak_memory_bytes"] = p.played.peak_memory_bytes;
+  if (given.explain) {
+    out["critical_path"] = to_json(p.path);
+    out["free_rank_s"] = p.free.free_rank_s;
+    for (std::size_t k = 0; k < p.free.free_wire_s.size(); ++k) out["free_wire_s"][p.work.wires[k].name] = p.free.free_wire_s[k];
+  }
+  return out;
+}
+
+/// Of several pipelines: the figures of all, warm-ups and peaks rank after rank, and each by itself.
+nlohmann::ordered_json to_json(const arguments& given, const std::vector<played_pipeline>& all) {
+  if (all.size() == 1) return to_json(given, all.front());
+  const auto whole = together(all);
+  nlohmann::ordered_json out{{"makespan_s", whole.makespan_s},
+                             {"period_s", whole.period_s},
+                             {"lower_bound_s", whole.bound_s},
+                             {"bubble_ratio", whole.bubble_ratio},
+                             {"overlap_ratio", whole.overlap_ratio}};
+  auto &warmup = out["warmup"] = nlohmann::ordered_json::array(),
+       &peaks = out["peak_in_flight"] = nlohmann::ordered_json::array();
+  auto pipelines = nlohmann::ordered_json::array();
+  for (const auto& p : all) {
+    for (const int n : p.counts) warmup.push_back(n);
+    for (const int n : p.played.peak_in_flight) peaks.push_back(n);
+    pipelines.push_back(to_json(given, p));
+  }
+  out["pipelines"] = std::move(pipelines);
+  return out;
+}
+
+std::string text_of(const arguments& given, const played_pipeline& p) {
+  std::vector<std::vector<std::string>> rows{
+      {"makespan", format_seconds(p.played.makespan_s) + (p.what.line ? " (without gradient reduction and optimizer step)" : "")},
+      {"lower bound", format_seconds(p.bound_s) + " (" + gap_text(p.played.makespan_s, p.bound_s) + ")"},
+      {"period", format_seconds(p.period_s)},
+      {"bubble", format_percent(p.played.bubble_ratio)},
+      {"overlap", format_percent(p.played.overlap_ratio)},
+      {"warm-up", joined(p.counts)},
+      {"in flight", joined(p.played.peak_in_flight)}};
+  if (in_bytes(p))
+    rows.push_back({"memory", memory_text(p.played, true)});
+  else if (!one_stage_per_rank(p.order))
+    rows.push_back({"held", memory_text(p.played, false) + " microbatches of a whole rank"});
+  std::string text = format_table({"schedule", p.name + ", " + count_text(p.order.ranks, "stage") + ", " +
+                                                   std::to_string(p.what.microbatches) + " microbatches"},
+                                  rows);
+  for (const auto& table : explanations(given, p)) text += '\n' + table_text(table);
+  return text;
+}
+
+int simulate_command(const arguments& given) {
+  if (given.pipeline.empty() == given.plan.empty()) throw input_error("give either --pipeline or --plan");
+  if (!(given.epsilon >= 0 && given.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
+  command::outputs files;
+  for (const auto& path : {given.pipeline, given.plan, command::schedule_file(given.schedule)}) files.reads(path);
+  for (const auto& path : {given.trace, given.report, given.schedule_csv}) files.expect(path);
+
+  std::vector<played_pipeline> all;
+  for (auto& what : read_subjects(given)) {
+    auto played = play(given, std::move(what));
+    if (!played) {
+      std::cerr << "hetsched-simulate: no schedule: " << played.why_not().reason << '\n';
+      return command::infeasible;
+    }
+    all.push_back(*std::move(played));
+  }
+  if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(all.front().order));
+  if (!given.trace.empty()) {
+    std::vector<timeline> parts;
+    for (const auto& p : all) parts.push_back(p.played.timeline);
+    files.add(given.trace, chrome_trace(side_by_side(parts)));
+  }
+  if (!given.report.empty()) files.add(given.report, page_text(given, all));
   files.write();
 
   if (given.json) {
-    nlohmann::ordered_json out{{"makespan_s", played.makespan_s},
-                               {"period_s", period_s},
-                               {"lower_bound_s", bound_s},
-                               {"bubble_ratio", played.bubble_ratio},
-                               {"overlap_ratio", played.overlap_ratio},
-                               {"warmup", counts},
-                               {"peak_in_flight", played.peak_in_flight}};
-    if (in_bytes) out["peak_memory_bytes"] = played.peak_memory_bytes;
-    if (given.explain) {
-      out["critical_path"] = to_json(path);
-      out["free_rank_s"] = free.free_rank_s;
-      for (std::size_t k = 0; k < free.free_wire_s.size(); ++k) out["free_wire_s"][work.wires[k].name] = free.free_wire_s[k];
-    }
-    std::cout << out.dump() << '\n';
+    std::cout << to_json(given, all).dump() << '\n';
     return command::done;
   }
-  std::vector<std::vector<std::string>> rows{
-      {"makespan", format_seconds(played.makespan_s) + (what.plan ? " (without gradient reduction and optimizer step)" : "")},
-      {"lower bound", format_seconds(bound_s) + " (" + gap_text(played.makespan_s, bound_s) + ")"},
-      {"period", format_seconds(period_s)},
-      {"bubble", format_percent(played.bubble_ratio)},
-      {"overlap", format_percent(played.overlap_ratio)},
-      {"warm-up", joined(counts)},
-      {"in flight", joined(played.peak_in_flight)}};
-  if (in_bytes)
-    rows.push_back({"memory", memory_text(played, true)});
-  else if (!one_stage_per_rank(order))
-    rows.push_back({"held", memory_text(played, false) + " microbatches of a whole rank"});
-  std::cout << format_table(
-      {"schedule", name + ", " + std::to_string(order.ranks) + " stages, " + std::to_string(what.microbatches) + " microbatches"},
-      rows);
-  for (const auto& table : tables) std::cout << '\n' << table_text(table);
-  if (!tables.empty() && !files.summary().empty()) std::cout << '\n';
+  for (std::size_t l = 0; l < all.size(); ++l) {
+    if (all.size() > 1) std::cout << (l > 0 ? "\n" : "") << "pipeline " << l << ":\n";
+    std::cout << text_of(given, all[l]);
+  }
+  if (given.explain && !files.summary().empty()) std::cout << '\n';
   std::cout << files.summary();
   return command::done;
 }

@@ -30,7 +30,7 @@ std::string losses_csv(const train::job::result& r) {
 }
 
 double tokens_per_s(const train::job& j) {
-  const double tokens = static_cast<double>(train::samples_per_step(j.told.plan.plan)) * j.config.sequence;
+  const double tokens = static_cast<double>(sample_count(j.told.plan.plan)) * j.config.sequence;
   return j.told.seconds > 0 ? tokens * static_cast<double>(j.told.losses.size()) / j.told.seconds : 0;
 }
 
@@ -40,7 +40,8 @@ std::string report_page(const train::job& j) {
   report page;
   page.title = "Measured training step";
   page.summary = "Step " + std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
-                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " + p.schedule + ".";
+                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " +
+                 p.pipelines.front().schedule.name + ".";
   double measured_s = 0;
   for (const auto& t : r.measured)
     for (const auto& a : t.actions) measured_s = std::max(measured_s, a.end_s);
@@ -68,7 +69,7 @@ std::string json_text(const train::job& j) {
       {"seconds", r.seconds},
       {"tokens_per_s", tokens_per_s(j)},
       {"ranks", r.layout.ranks()},
-      {"schedule", r.plan.plan.schedule}};
+      {"schedule", r.plan.plan.pipelines.front().schedule.name}};
   auto& pipelines = out["pipelines"] = nlohmann::ordered_json::array();
   for (const auto& line : r.layout.pipelines) {
     auto stages = nlohmann::ordered_json::array();
@@ -113,10 +114,10 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
                        "found " + std::to_string(line.microbatch_size) + ", but --microbatch-size is " +
                            std::to_string(*given.microbatch_size));
   }
-  if (given.microbatches && file.plan.microbatches != *given.microbatches)
+  if (const int microbatches = microbatch_count(file.plan); given.microbatches && microbatches != *given.microbatches)
     throw file_error(
-        given.plan, "/microbatches",
-        "found " + std::to_string(file.plan.microbatches) + ", but --microbatches is " + std::to_string(*given.microbatches));
+        given.plan, "/pipelines",
+        "found " + std::to_string(microbatches) + " microbatches, but --microbatches is " + std::to_string(*given.microbatches));
   return file;
 }
 
@@ -129,6 +130,7 @@ bool are_there(std::vector<int> ranks, int count) {
 int train_command(const train::arguments& given) {
   command::outputs files;
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan}) files.expect(path);
+  for (const auto& path : {given.plan, given.model.file, given.text}) files.reads(path);
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
     const auto names = schedule_names();
@@ -154,9 +156,11 @@ int train_command(const train::arguments& given) {
   if (!given.plan.empty()) {
     j.plan = read_plan_for(given, j.config);
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
-    const auto ranks = train::planned_ranks(j.plan->plan, j.plan->subclusters);
+    const auto ranks = first_devices(*j.plan);
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    const bool named = given.place.transport == "gloo" && !ranks.empty();
+    // Device n is rank n of as many ranks as the subclusters have devices; of other numbers of ranks, stage i is on rank i.
+    const int devices = std::accumulate(j.plan->device_counts.begin(), j.plan->device_counts.end(), 0);
+    const bool named = given.place.transport == "gloo" && !ranks.empty() && (devices == j.place.ranks || wanted != j.place.ranks);
     const bool fits = named ? are_there(ranks, j.place.ranks) : wanted == j.place.ranks;
     const std::string elsewhere = ": its stages are on ranks that are not there, or on one rank twice";
     if (!fits && given.checkpoint.resume) {
@@ -168,7 +172,7 @@ int train_command(const train::arguments& given) {
       // The same samples per step, in microbatches that all of the plan's can be cut into.
       int size = 0;
       for (const auto& line : j.plan->plan.pipelines) size = std::gcd(size, line.microbatch_size);
-      j.given.microbatches = train::samples_per_step(j.plan->plan) / size;
+      j.given.microbatches = static_cast<int>(sample_count(j.plan->plan)) / size;
       j.given.microbatch_size = size;
       j.plan.reset();
     } else if (!fits && named) {
@@ -211,9 +215,9 @@ int train_command(const train::arguments& given) {
   const auto& told = j.told;
   if (rank == 0) {
     files.add(given.losses, losses_csv(told));
-    files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters));
+    files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
     if (!told.losses.empty()) {
-      if (!given.trace.empty()) files.add(given.trace, chrome_trace(train::side_by_side(told.measured)));
+      if (!given.trace.empty()) files.add(given.trace, chrome_trace(side_by_side(told.measured)));
       if (!given.report.empty()) files.add(given.report, report_page(j));
     }
     files.write();

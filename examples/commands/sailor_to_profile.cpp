@@ -119,7 +119,8 @@ profile convert(const arguments& given) {
       entry.degrees = degrees{.data = 1, .context = 1, .tensor = r.tensor};
       for (std::size_t l = 0; l < layers; ++l) {
         const auto& layer = model.chain.layers[l];
-        entry.weight_bytes.push_back(state_bytes(checked_add(layer.parameters, layer.shared_parameters), *entry.degrees, memory));
+        entry.weight_bytes.push_back(
+            state_bytes(checked_add(layer.parameters, layer.shared_parameters), *entry.degrees, 0, memory));
         entry.activation_bytes.push_back(
             activation_bytes(model.chain, static_cast<int>(l), recomputation::none, *entry.degrees, given.microbatch_size));
       }
@@ -159,6 +160,7 @@ int main(int argc, char** argv) {
   return command::run(app, argc, argv, [&] {
     command::outputs files;
     files.expect(given.out);
+    for (const auto& path : {given.csv, given.model}) files.reads(path);
     files.add(given.out, to_json(convert(given)));
     files.write();
     std::cout << files.summary();

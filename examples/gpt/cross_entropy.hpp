@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <gpt/embedding.hpp>
 #include <gpt/tensor.hpp>

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/layer.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
 
 #include <gpt/config.hpp>
 #include <gpt/tokenizer.hpp>

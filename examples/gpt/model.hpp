@@ -8,8 +8,8 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/model/transformer.hpp>
-#include <hetsched/runtime/any_layer.hpp>
-#include <hetsched/runtime/parameter.hpp>
+#include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/parameter.hpp>
 
 #include <gpt/block.hpp>
 #include <gpt/config.hpp>

@@ -9,8 +9,8 @@
 #include <hetsched/cost/collective.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/cost/memory.hpp>
-#include <hetsched/cost/placement.hpp>
 #include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/stage_cost.hpp>
 #include <hetsched/cost/tile.hpp>
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/cost/training_memory.hpp>

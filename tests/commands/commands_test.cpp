@@ -50,8 +50,10 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
 
   const auto file = parse_plan(w.get("plan.json"), "plan.json");
   CHECK(file.plan.planner == "interop_dp");
-  CHECK(file.plan.schedule == "h1f1b");
-  CHECK(file.plan.microbatches == 32);
+  CHECK(file.plan.pipelines.at(0).schedule.name == "h1f1b");
+  CHECK(sample_count(file.plan) == 32);
+  CHECK(file.subclusters == std::vector<std::string>{"v", "a"});
+  CHECK(file.plan.evidence.value().complete);
   const auto& p = file.plan.predicted;
   CHECK(p.mfu > 0);
   CHECK(p.mfu < 1);
@@ -83,7 +85,7 @@ TEST_CASE("hetsched-plan hands its stages to any schedule, and hetsched-simulate
     CAPTURE(planned.errors);
     REQUIRE(planned.status == 0);
     const auto p = parse_plan(w.get("plan.json"), "plan.json").plan;
-    CHECK(p.schedule == name);
+    CHECK(p.pipelines.at(0).schedule.name == name);
     CHECK(p.predicted.lower_bound_s <= p.predicted.iteration_s);
     if (name == "auto") CHECK(p.predicted.iteration_s < plain_s);
     for (const auto& s : p.pipelines.at(0).stages) CHECK(s.memory_bytes <= s.memory_capacity_bytes);
@@ -151,7 +153,8 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {plan_command + "--out plan.json --planner magic", "--planner"},
       {plan_command + "--out plan.json --profile none.json", "none.json"},
       {plan_command + "--out plan.json --unknown", "--unknown"},
-      {plan_command, "--out"},
+      {plan_command + "--out plan.json --time-budget 0", "--time-budget"},
+      {"hetsched-plan --cluster cluster.json --global-batch 32 --out plan.json", "--model is required without --profile"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 0 --out plan.json", "--global-batch"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json",
        "--global-batch"},

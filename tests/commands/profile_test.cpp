@@ -5,11 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cost/profile.hpp>
-#include <hetsched/io/cluster_json.hpp>
-#include <hetsched/io/json_reader.hpp>
-#include <hetsched/io/model_json.hpp>
-#include <hetsched/io/plan_json.hpp>
-#include <hetsched/io/profile_json.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json/model_json.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json/profile_json.hpp>
 
 #include "processes.hpp"
 #include "workplace.hpp"

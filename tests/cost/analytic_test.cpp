@@ -72,10 +72,12 @@ TEST_CASE("one device: arithmetic or traffic, whichever takes longer") {
   // The weight gradients' share of the arithmetic, nothing of the overhead and of what is computed again.
   chain = small_chain();
   for (auto& l : chain.layers) l.weight_backward_flops = 0.9e12;
-  options.recompute = recomputation::full;
+  options.recompute = {recomputation::full};
   const analytic_cost_model split(small_cluster(), chain, options);
-  CHECK(split.layer(1, one).weight_backward_s == near(0.45 * 0.16));
-  CHECK(split.stage({0, 2}, one).weight_backward_s == near(2 * 0.45 * 0.16));
+  auto again = one;
+  again.recompute = recomputation::full;
+  CHECK(split.layer(1, again).weight_backward_s == near(0.45 * 0.16));
+  CHECK(split.stage({0, 2}, again).weight_backward_s == near(2 * 0.45 * 0.16));
   options = exact();
   options.efficiency = {{"E", {1, 1, 1, 1}}};
   CHECK(small_model(options).layer(1, one).forward_s == near(8e12 / 0.5e14));
@@ -113,40 +115,42 @@ TEST_CASE("tensor, data and context parallel stages by hand") {
 }
 
 TEST_CASE("recomputation is paid in backward") {
-  const placement four{{0, 1, 4}, {1, 1, 4}};
+  placement four{{0, 1, 4}, {1, 1, 4}};
   const double ring4 = 2 * 3 * (1e-6 + 8e7 / 4 / 1e11);
-  auto options = exact();
-  options.recompute = recomputation::selective;
-  CHECK(small_model(options).layer(1, four).backward_s == near(0.04 + ring4 + 8e11 / 4 / 1e14));
-  CHECK(small_model(options).layer(1, four).activation_bytes == 8 * 600'000'000LL / 4);
-  options.recompute = recomputation::full;
-  CHECK(small_model(options).layer(1, four).forward_s == near(0.02 + ring4));
-  CHECK(small_model(options).layer(1, four).backward_s == near(0.06 + 2 * ring4));
-  CHECK(small_model(options).layer(1, four).activation_bytes == 80'000'000);
+  const auto model = small_model();
+  four.recompute = recomputation::selective;
+  CHECK(model.layer(1, four).backward_s == near(0.04 + ring4 + 8e11 / 4 / 1e14));
+  CHECK(model.layer(1, four).activation_bytes == 8 * 600'000'000LL / 4);
+  four.recompute = recomputation::full;
+  CHECK(model.layer(1, four).forward_s == near(0.02 + ring4));
+  CHECK(model.layer(1, four).backward_s == near(0.06 + 2 * ring4));
+  CHECK(model.layer(1, four).activation_bytes == 80'000'000);
 }
 
 TEST_CASE("the update reduces gradients and steps the optimizer") {
-  const placement where{{0, 2, 4}, {2, 1, 4}};
+  placement where{{0, 2, 4}, {2, 1, 4}};
   // two replicas on two nodes; four such groups share the nodes' link
   const double pass = 1e-5 + 2.5e7 * 2 / 2 / (1e10 / 4);
   const double step = 2.5e7 * (24 + 2 + 2) / 1e12;
-  auto options = exact();
-  CHECK(small_model(options).update({1, 2}, where) == near(2 * pass + step));
-  CHECK(small_model(options).update({0, 2}, {{0, 1, 1}, {}}) == near(2e8 * 28 / 1e12));
-  const auto plain = small_model(options).layer(1, where);
+  const auto model = small_model();
+  CHECK(model.update({1, 2}, where) == near(2 * pass + step));
+  CHECK(model.update({0, 2}, {{0, 1, 1}, {}}) == near(2e8 * 28 / 1e12));
+  const auto plain = model.layer(1, where);
 
-  options.memory.zero = 1;
-  CHECK(small_model(options).update({1, 2}, where) == near(2 * pass + step / 2));
-  CHECK(small_model(options).layer(1, where).total_s() == near(plain.total_s()));
-  options.memory.zero = 2;
-  CHECK(small_model(options).update({1, 2}, where) == near(pass + step / 2));
-  CHECK(small_model(options).layer(1, where).forward_s == near(plain.forward_s));
-  CHECK(small_model(options).layer(1, where).backward_s == near(plain.backward_s + pass));
-  options.memory.zero = 3;
-  CHECK(small_model(options).update({1, 2}, where) == near(step / 2));
-  CHECK(small_model(options).layer(1, where).forward_s == near(plain.forward_s + pass));
-  CHECK(small_model(options).layer(1, where).backward_s == near(plain.backward_s + 2 * pass));
-  CHECK(small_model(options).layer(1, where).weight_bytes == 16LL * 25'000'000 / 2);
+  where.zero = 1;
+  CHECK(model.update({1, 2}, where) == near(2 * pass + step / 2));
+  CHECK(model.layer(1, where).total_s() == near(plain.total_s()));
+  where.zero = 2;
+  CHECK(model.update({1, 2}, where) == near(pass + step / 2));
+  CHECK(model.layer(1, where).forward_s == near(plain.forward_s));
+  CHECK(model.layer(1, where).backward_s == near(plain.backward_s + pass));
+  where.zero = 3;
+  CHECK(model.update({1, 2}, where) == near(step / 2));
+  CHECK(model.layer(1, where).forward_s == near(plain.forward_s + pass));
+  CHECK(model.layer(1, where).backward_s == near(plain.backward_s + 2 * pass));
+  CHECK(model.layer(1, where).weight_bytes == 16LL * 25'000'000 / 2);
+  // The layer at work has its weights whole.
+  CHECK(model.layer(1, where).temporary_bytes == plain.temporary_bytes + 2LL * 25'000'000);
 }
 
 TEST_CASE("a tied embedding's copy costs memory and an update at the head") {
@@ -189,20 +193,77 @@ TEST_CASE("placements are all degrees that fit the mesh, the heads and the micro
   CHECK(degrees_of({small_cluster(), six_heads, options(8)}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}});
 }
 
+TEST_CASE("placements with a choice of recomputation and ZeRO: no doubles of the same thing") {
+  auto options = exact();
+  options.recompute = {recomputation::full, recomputation::none};
+  options.zero = {3, 0, 1};
+  const submesh pair{0, 1, 2};
+  using list = std::vector<placement>;
+  constexpr auto none = recomputation::none, selective = recomputation::selective, full = recomputation::full;
+  // Sorted; one replica shares nothing out; two have stage 1 rather than 0, which holds more and takes as long.
+  CHECK(small_model(options).placements(pair) == list{{pair, {2, 1, 1}, none, 1},
+                                                      {pair, {2, 1, 1}, none, 3},
+                                                      {pair, {2, 1, 1}, full, 1},
+                                                      {pair, {2, 1, 1}, full, 3},
+                                                      {pair, {1, 1, 2}, none, 0},
+                                                      {pair, {1, 1, 2}, full, 0}});
+  options.zero = {0, 2};
+  options.recompute = {none, selective};
+  const list both{{pair, {2, 1, 1}, none, 0},      {pair, {2, 1, 1}, none, 2}, {pair, {2, 1, 1}, selective, 0},
+                  {pair, {2, 1, 1}, selective, 2}, {pair, {1, 1, 2}, none, 0}, {pair, {1, 1, 2}, selective, 0}};
+  CHECK(small_model(options).placements(pair) == both);
+  // Where no layer has scores to drop, selective is none.
+  auto chain = small_chain();
+  for (auto& l : chain.layers) l.selective_saved_bytes = 0;
+  options.zero = {0};
+  CHECK(analytic_cost_model(small_cluster(), chain, options).placements(pair) ==
+        list{{pair, {2, 1, 1}, none, 0}, {pair, {1, 1, 2}, none, 0}});
+}
+
+TEST_CASE("overheads: the options', and four boundary tensors of buffers unless they are none") {
+  const auto model = small_model();
+  auto expected = fitted_overheads;
+  expected.buffer_bytes = 4 * 8 * 10'000'000LL;
+  CHECK(model.overheads({{0, 1, 1}, {}}) == expected);
+  expected.buffer_bytes /= 4;
+  CHECK(model.overheads({{0, 1, 4}, {1, 1, 4}}) == expected);
+  CHECK(model.overheads({{0, 1, 4}, {4, 1, 1}}) == expected);
+  auto options = exact();
+  options.overheads = {};
+  CHECK(small_model(options).overheads({{0, 1, 1}, {}}) == memory_overheads{});
+}
+
+TEST_CASE("gradients of layers that several stages hold are a ring over the slowest link") {
+  const auto model = small_model();
+  const placement a{{0, 1, 4}, {1, 1, 4}}, b{{1, 1, 4}, {4, 1, 1}}, c{{2, 1, 1}, {}};
+  const auto sync = [&](layer_range layers, const std::vector<placement>& holders) {
+    return model.gradient_sync(layers, holders);
+  };
+  CHECK(sync({0, 2}, {a}).seconds == 0);
+  CHECK(sync({0, 2}, {a, b}).bytes == 400'000'000);
+  CHECK(sync({0, 2}, {a, b}).seconds == near(2 * (1e-3 + 4e8 / 2 / 1e9)));
+  CHECK(sync({0, 2}, {a, a, b}).seconds == near(4 * (1e-3 + 4e8 / 3 / 1e9)));
+  CHECK(sync({0, 2}, {b, b}).seconds == near(2 * (1e-6 + 4e8 / 2 / 1e11)));
+  CHECK(sync({0, 2}, {a, c}).seconds == std::numeric_limits<double>::infinity());
+}
+
 TEST_CASE("transfers take the link between the stages") {
   const auto model = small_model();
   const placement a{{0, 1, 4}, {1, 1, 4}}, b{{1, 1, 4}, {4, 1, 1}}, c{{2, 1, 1}, {}};
-  CHECK(model.transfer(0, a, b) == near(1e-3 + 8e7 / 1e9));
+  CHECK(model.transfer(0, a, b).forward_s == near(1e-3 + 8e7 / 1e9));
+  CHECK(model.transfer(0, a, b).backward_s == near(1e-3 + 8e7 / 1e9));
+  CHECK(model.transfer(0, a, b).bytes == 80'000'000);
   CHECK(model.transfer(0, b, a) == model.transfer(0, a, b));
-  CHECK(model.transfer(0, a, a) == near(1e-5 + 8e7 / 1e10));
-  CHECK(model.transfer(0, b, b) == near(1e-6 + 8e7 / 1e11));
-  CHECK(model.transfer(0, a, c) == std::numeric_limits<double>::infinity());
+  CHECK(model.transfer(0, a, a).forward_s == near(1e-5 + 8e7 / 1e10));
+  CHECK(model.transfer(0, b, b).forward_s == near(1e-6 + 8e7 / 1e11));
+  CHECK(model.transfer(0, a, c).forward_s == std::numeric_limits<double>::infinity());
+  CHECK(model.transfer(0, a, c).backward_s == std::numeric_limits<double>::infinity());
   CHECK(model.transfer_class(a) == model.transfer_class(b));
 }
 
 TEST_CASE("a stage costs the sum of its layers") {
   const auto chain = make_chain(gpt({.layers = 4, .hidden = 256, .heads = 8, .sequence = 128}), granularity::sublayer);
-  const analytic_cost_model model(small_cluster(), chain, {.microbatch_size = 4, .recompute = recomputation::selective});
+  const analytic_cost_model model(small_cluster(), chain, {.microbatch_size = 4, .recompute = {recomputation::selective}});
   for (const auto& mesh : submeshes(small_cluster().subclusters[0], 0))
     for (const auto& where : model.placements(mesh))
       for (int i = 0; i < chain.size(); ++i) {
@@ -222,8 +283,8 @@ TEST_CASE("better hardware is never slower") {
     const auto chain = make_chain(
         llama({.layers = 1, .hidden = 64 * random.integer(1, 64), .heads = 8, .sequence = 1 << random.integer(4, 12)}));
     analytic_options options{.microbatch_size = 8,
-                             .recompute = static_cast<recomputation>(random.integer(0, 2)),
-                             .memory = {.zero = random.integer(0, 3)},
+                             .recompute = {static_cast<recomputation>(random.integer(0, 2))},
+                             .zero = {random.integer(0, 3)},
                              .max_context = 2};
     const analytic_cost_model before(hardware, chain, options);
     auto& s = hardware.subclusters[0];
@@ -250,7 +311,8 @@ TEST_CASE("better hardware is never slower") {
           CHECK(after.layer(l, where).weight_bytes == before.layer(l, where).weight_bytes);
         }
         CHECK(after.update({0, chain.size()}, where) <= before.update({0, chain.size()}, where));
-        CHECK(after.transfer(0, where, where) <= before.transfer(0, where, where));
+        CHECK(after.transfer(0, where, where).forward_s <= before.transfer(0, where, where).forward_s);
+        CHECK(after.transfer(0, where, where).backward_s <= before.transfer(0, where, where).backward_s);
       }
   }
 }
@@ -260,8 +322,8 @@ TEST_CASE("a large GPT on A100 runs near the published throughput") {
   // included.
   const auto chain = make_chain(gpt({.layers = 48, .hidden = 8192, .heads = 64, .vocab = 51200, .sequence = 2048}));
   const cluster hardware{{{"a", *find_device("A100-SXM4-80GB"), 1, 8, {5e-6, 300e9}, {}}}, {}};
-  const analytic_cost_model model(hardware, chain, {.microbatch_size = 1, .recompute = recomputation::full});
-  const auto cost = model.stage({0, chain.size()}, {{0, 1, 8}, {1, 1, 8}});
+  const analytic_cost_model model(hardware, chain, {.microbatch_size = 1, .recompute = {recomputation::full}});
+  const auto cost = model.stage({0, chain.size()}, {{0, 1, 8}, {1, 1, 8}, recomputation::full});
   const double s = 2048, l = 48, h = 8192, v = 51200;
   const double tflops = 96 * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h)) / cost.total_s() / 8 / 1e12;
   CHECK(tflops > 0.8 * 138);
@@ -280,7 +342,15 @@ TEST_CASE("what makes no sense is refused") {
   o.efficiency[0].of_peak = {2, 2, 2, 2};
   refused(o);
   o = exact();
-  o.memory.zero = 5;
+  o.zero = {5};
+  refused(o);
+  o.zero = {};
+  refused(o);
+  o = exact();
+  o.recompute = {};
+  refused(o);
+  o = exact();
+  o.overheads.margin = -1;
   refused(o);
   o = exact();
   o.max_tensor = 0;

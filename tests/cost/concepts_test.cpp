@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ static_assert(additive_cost_model<additive_archetype>);
 struct with_everything : additive_archetype {
   double update(layer_range layers, const placement&) const { return 10.0 * layers.size(); }
   int transfer_class(const placement& where) const { return where.degrees.tensor; }
+  hetsched::reduction_cost gradient_sync(layer_range layers, std::span<const placement>) const { return {0.5, layers.size()}; }
+  hetsched::memory_overheads overheads(const placement&) const { return {.margin = 0.25}; }
 };
 static_assert(additive_cost_model<with_everything>);
 
@@ -65,7 +68,13 @@ inline stage_cost layer(const table& t, int index, const placement&) {
 inline stage_cost stage(const table& t, layer_range layers, const placement& where) {
   return hetsched::sum_of_layers(t, layers, where);
 }
-inline double transfer(const table&, int, const placement&, const placement&) { return 0.25; }
+inline hetsched::transfer_cost transfer(const table&, int, const placement&, const placement&) {
+  return {0.25, 0.5, 7, 8, "direct"};
+}
+inline double gradient_sync(const table&, layer_range layers, std::span<const placement> holders) {
+  return static_cast<double>(layers.size()) * static_cast<double>(holders.size());
+}
+inline hetsched::memory_overheads overheads(const table&, const placement&) { return {.runtime_bytes = 9}; }
 inline double update(const table&, layer_range, const placement&) { return 7; }
 inline int transfer_class(const table&, const placement&) { return 5; }
 
@@ -139,20 +148,26 @@ TEST_CASE("members and free functions are reached alike") {
   CHECK(hetsched::cost_of::layer_count(plain) == 4);
   CHECK(hetsched::cost_of::placements(plain, submesh{0, 1, 2}) == std::vector{where});
   CHECK(hetsched::cost_of::stage(plain, {1, 3}, where).forward_s == 2);
-  CHECK(hetsched::cost_of::transfer(plain, 3, where, where) == 3);
+  CHECK(hetsched::cost_of::transfer(plain, 3, where, where) == hetsched::transfer_cost{3, 3});
+  CHECK(hetsched::cost_of::gradient_sync(plain, {0, 4}, std::vector{where, where}) == hetsched::reduction_cost{});
+  CHECK(hetsched::cost_of::overheads(plain, where) == hetsched::memory_overheads{});
   CHECK(hetsched::cost_of::update(plain, {0, 4}, where) == 0);
 
   const with_everything rich;
   CHECK(hetsched::cost_of::stage(rich, {1, 4}, where) == stage_cost{6, 3, 6, 3});
   CHECK(hetsched::cost_of::update(rich, {0, 4}, where) == 40);
   CHECK(hetsched::cost_of::transfer_class(rich, where) == 2);
+  CHECK(hetsched::cost_of::gradient_sync(rich, {0, 4}, std::vector{where}) == hetsched::reduction_cost{0.5, 4});
+  CHECK(hetsched::cost_of::overheads(rich, where).margin == 0.25);
 
   const elsewhere::table table{{1, 2, 4}};
   CHECK(hetsched::cost_of::layer_count(table) == 3);
   CHECK(hetsched::cost_of::placements(table, submesh{0, 1, 2}) == std::vector{where});
   CHECK(hetsched::cost_of::layer(table, 2, where).forward_s == 4);
   CHECK(hetsched::cost_of::stage(table, {0, 3}, where).forward_s == 7);
-  CHECK(hetsched::cost_of::transfer(table, 0, where, where) == 0.25);
+  CHECK(hetsched::cost_of::transfer(table, 0, where, where) == hetsched::transfer_cost{0.25, 0.5, 7, 8, "direct"});
+  CHECK(hetsched::cost_of::gradient_sync(table, {0, 3}, std::vector{where, where}) == hetsched::reduction_cost{6, 0});
+  CHECK(hetsched::cost_of::overheads(table, where).runtime_bytes == 9);
   CHECK(hetsched::cost_of::update(table, {0, 3}, where) == 7);
   CHECK(hetsched::cost_of::transfer_class(table, where) == 5);
 }

@@ -85,11 +85,11 @@ TEST_CASE("different degrees are choices, equal ones an error") {
 TEST_CASE("transfers take the link between the stages") {
   const profile_cost_model model(two_kinds(), two_layers({entry("v1", "", 1, 2, 1.0)}));
   const placement v1{{0, 1, 2}, {}}, v2{{1, 1, 2}, {}}, a{{2, 1, 2}, {}};
-  CHECK(model.transfer(0, v1, a) == doctest::Approx(1e-3 + 1e6 / 1e9));
-  CHECK(model.transfer(0, v1, v1) == doctest::Approx(1e-5 + 1e6 / 1e10));
-  CHECK(model.transfer(0, a, a) == doctest::Approx(1e-6 + 1e6 / 1e11));
-  CHECK(model.transfer(0, v1, v2) == std::numeric_limits<double>::infinity());
-  CHECK(model.transfer(1, v1, a) == doctest::Approx(1e-3));
+  CHECK(model.transfer(0, v1, a).forward_s == doctest::Approx(1e-3 + 1e6 / 1e9));
+  CHECK(model.transfer(0, v1, v1).forward_s == doctest::Approx(1e-5 + 1e6 / 1e10));
+  CHECK(model.transfer(0, a, a).forward_s == doctest::Approx(1e-6 + 1e6 / 1e11));
+  CHECK(model.transfer(0, v1, v2).forward_s == std::numeric_limits<double>::infinity());
+  CHECK(model.transfer(1, v1, a).forward_s == doctest::Approx(1e-3));
 }
 
 TEST_CASE("what makes no sense is refused with its place") {

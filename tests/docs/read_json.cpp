@@ -24,4 +24,5 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", wrong.what());
       return 2;
     }
+  return 0;
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <hetsched/io/checkpoint_manifest.hpp>
+#include <hetsched/io/checkpoint/checkpoint_manifest.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string text(reinterpret_cast<const char*>(data), size);

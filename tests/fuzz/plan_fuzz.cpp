@@ -5,13 +5,13 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <hetsched/io/plan_json.hpp>
+#include <hetsched/io/json/plan_json.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const auto read = hetsched::parse_plan(text, "input");
-    if (hetsched::parse_plan(hetsched::to_json(read.plan, read.subclusters), "output") != read) std::abort();
+    if (hetsched::parse_plan(hetsched::to_json(read.plan, read.subclusters, read.device_counts), "output") != read) std::abort();
   } catch (const hetsched::input_error&) {
   }
   return 0;

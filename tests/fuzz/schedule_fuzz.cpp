@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/text.hpp>
 

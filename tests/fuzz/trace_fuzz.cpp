@@ -10,7 +10,7 @@
 
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/read_trace.hpp>
-#include <hetsched/schedule/compare_timelines.hpp>
+#include <hetsched/schedule/simulate/compare_timelines.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../runtime/dense.hpp"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../runtime/dense.hpp"
@@ -162,7 +162,7 @@ TEST_CASE("[threads] gloo: an abort reaches everybody with the first reason, and
 }
 
 TEST_CASE("[threads] gloo: stamps and shapes that differ abort on both sides") {
-  const stamp expected{.step = 3, .microbatch = 1, .what = payload::gradient, .replica = 0, .stage = 2};
+  const stamp expected{.step = 3, .microbatch = 1, .what = payload::gradient, .direction = 0, .stage = 2};
   const edge e{1, 0, payload::gradient, 0, 2};
   int instance = 0;
   const auto run = [&](const stamp& other, std::size_t rows, std::size_t columns) {

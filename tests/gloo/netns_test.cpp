@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../runtime/dense.hpp"
@@ -125,7 +125,9 @@ TEST_CASE("gloo between two network namespaces: the right address is found, and 
     const auto last = processes.hear(r, 30);
     CAPTURE(last);
     CHECK(contains(last, "rank " + std::to_string(r) + ", step "));
-    CHECK(contains(last, " waits for the "));
+    // The link may be cut while either end is the one that sends.
+    CHECK(
+        (contains(last, " waits for the ") || contains(last, " is not received: ") || contains(last, " finds no room for the ")));
     CHECK(contains(last, ", microbatch "));
     CHECK(contains(last, ", for 2.0"));
     CHECK(steady_now_s() - cut_s < 20);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../runtime/dense.hpp"
@@ -78,7 +78,7 @@ std::string differences(const instance& one, gloo_communicator<matrix<Real>> com
   std::string found;
   for (std::size_t i = 0; i < copies.size(); ++i)
     if (copies_of<Real>(stages[i].gradients()) !=
-        expected.gradients[static_cast<std::size_t>(copies[i].replica * one.order.stages + copies[i].stage)])
+        expected.gradients[static_cast<std::size_t>(copies[i].direction * one.order.stages + copies[i].stage)])
       found += " gradients of stage " + std::to_string(copies[i].stage);
   std::vector<double> losses(expected.losses.size(), 0);  // those of microbatches whose last stage is here
   for (const auto& l : one.order.lanes)

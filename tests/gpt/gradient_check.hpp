@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/layer.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
 
 namespace gpt {
 

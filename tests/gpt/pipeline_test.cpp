@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/runtime/executor.hpp>
-#include <hetsched/runtime/layer_stack.hpp>
-#include <hetsched/runtime/thread_communicator.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
-#include <hetsched/schedule/builders.hpp>
-#include <hetsched/schedule/zero_bubble.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/builders/zero_bubble.hpp>
 
 #include "gradient_check.hpp"
 

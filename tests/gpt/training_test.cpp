@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/runtime/layer_stack.hpp>
+#include <hetsched/runtime/layer/layer_stack.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "gradient_check.hpp"

@@ -10,8 +10,8 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/chrome_trace.hpp>
-#include <hetsched/schedule/named.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 using namespace hetsched;
 using enum action_kind;
@@ -62,7 +62,7 @@ TEST_CASE("every action of a timeline is one event of the trace, on its rank and
                {{.kind = send_activation, .stage = 0, .microbatch = 1}, 0, 1, 0.5, 0.75},
                {{.kind = send_gradient, .stage = 5, .microbatch = 0}, 0, 2, 1, 2},
                {{.kind = reduce_scatter, .stage = 0, .microbatch = no_microbatch}, 0, -1, 2, 3},
-               {{.kind = backward_input, .replica = 1, .stage = 2, .microbatch = 0}, 1, -1, 2, 3},
+               {{.kind = backward_input, .direction = 1, .stage = 2, .microbatch = 0}, 1, -1, 2, 3},
                {{.kind = d2h_activation, .stage = 1, .microbatch = 0}, 1, 2, 3, 4},
                {{.kind = network_activation, .stage = 1, .microbatch = 0}, 1, 2, 4, 5},
                {{.kind = h2d_activation, .stage = 2, .microbatch = 0}, 1, 2, 5, 6}};
@@ -83,7 +83,7 @@ TEST_CASE("every action of a timeline is one event of the trace, on its rank and
     CHECK(e.at("pid") == places[i].first);
     CHECK(names.at({e.at("pid"), e.at("tid")}) == places[i].second);
     CHECK(e.at("args").at("stage") == a.what.stage);
-    CHECK(e.at("args").at("replica") == a.what.replica);
+    CHECK(e.at("args").at("replica") == a.what.direction);
     CHECK(e.at("args").contains("microbatch") == (a.what.microbatch != no_microbatch));
     if (a.what.microbatch != no_microbatch) CHECK(e.at("args").at("microbatch") == a.what.microbatch);
   }

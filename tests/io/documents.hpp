@@ -39,6 +39,34 @@ inline const std::string profile = R"({
       "backward_s": [0.2, 0.4], "weight_bytes": [1000, 2000], "activation_bytes": [10, 20] } ] })";
 
 inline const std::string plan = R"({
+  "format": "hetsched/plan", "version": 2, "planner": "interop_dp", "objective": "iteration",
+  "subclusters": [ {"name": "v100e", "devices": 32}, {"name": "a100", "devices": 8} ],
+  "setting": { "costs": "analytic", "granularity": "block", "sequence": 1024, "precision": "fp16", "attention": "flash" },
+  "pipelines": [
+    { "microbatches": 64, "microbatch_size": 1,
+      "stages": [
+        { "layers": [0, 39], "devices": [ {"subcluster": "v100e", "first_device": 0, "nodes": 1, "devices_per_node": 4},
+                                          {"subcluster": "v100e", "first_device": 8, "devices_per_node": 4} ],
+          "degrees": {"data": 2, "context": 1, "tensor": 4}, "shares": {"data": [0.25, 0.75]}, "recompute": "full", "zero": 1,
+          "warmup": 3, "forward_s": 0.1, "backward_s": 0.2, "weight_backward_s": 0.05, "update_s": 0.01, "weight_bytes": 600,
+          "gradient_bytes": 100, "optimizer_bytes": 300, "activation_bytes": 50, "temporary_bytes": 20,
+          "overheads": {"runtime_bytes": 100, "buffer_bytes": 30, "fragmentation": 0.5, "margin": 0.25},
+          "memory_bytes": 1000, "memory_capacity_bytes": 2000 },
+        { "layers": [40, 40], "devices": [ {"subcluster": "a100", "first_device": 2, "nodes": 1, "devices_per_node": 1} ],
+          "degrees": {"tensor": 1}, "warmup": 1, "forward_s": 0.1, "backward_s": 0.2, "memory_bytes": 1000,
+          "memory_capacity_bytes": 2000 } ],
+      "boundaries": [ {"bytes": 4096, "forward_s": 0.05, "backward_s": 0.06, "reshard": "direct", "extra_bytes": 7} ],
+      "schedule": {"name": "h1f1b"} },
+    { "microbatches": 2, "microbatch_size": 3,
+      "stages": [ { "layers": [0, 40], "devices": [ {"subcluster": "a100", "first_device": 4, "devices_per_node": 4} ],
+                    "degrees": {"data": 4} } ],
+      "schedule": {"name": "mine", "actions": "0F0,0B0,0F1,0B1\n"} } ],
+  "gradient_sync": [ {"layers": [0, 39], "pipelines": [0, 1], "bytes": 80, "seconds": 0.5} ],
+  "predicted": { "iteration_s": 20.5, "lower_bound_s": 20, "samples_per_s": 3.1, "mfu": 0.4, "load_balance": 0.9, "period_s": 0.3 },
+  "evidence": { "objective_value": 20.25, "objective_bound": 20, "complete": false, "work": {"evaluations": 12, "labels": 3456} } })";
+
+/// What planners wrote before.
+inline const std::string plan_1 = R"({
   "format": "hetsched/plan", "version": 1, "planner": "interop_dp", "microbatches": 64,
   "pipelines": [ { "microbatches": 64, "microbatch_size": 1,
     "stages": [
@@ -59,6 +87,8 @@ struct kind {
   const char* name;
   const std::string& text;
   std::function<void(std::string_view)> parse;
+  int version = 1;
+  int latest = 1;
 };
 
 inline const std::vector<kind>& kinds() {
@@ -66,7 +96,8 @@ inline const std::vector<kind>& kinds() {
       {"cluster", cluster, [](std::string_view text) { (void)hetsched::parse_cluster(text, "x.json"); }},
       {"model", model, [](std::string_view text) { (void)hetsched::parse_model(text, "x.json"); }},
       {"profile", profile, [](std::string_view text) { (void)hetsched::parse_profile(text, "x.json"); }},
-      {"plan", plan, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }},
+      {"plan", plan, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }, 2, 2},
+      {"plan", plan_1, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }, 1, 2},
       {"pipeline", pipeline, [](std::string_view text) { (void)hetsched::parse_pipeline(text, "x.json"); }},
   };
   return all;

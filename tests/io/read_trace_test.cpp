@@ -10,8 +10,8 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/read_trace.hpp>
-#include <hetsched/schedule/named.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "../schedule/random_pipeline.hpp"
@@ -65,7 +65,7 @@ TEST_CASE("traces of every schedule come back as the timeline that was written")
     }
 }
 
-TEST_CASE("so do staged transfers, several replicas, fused work, and work on parameters") {
+TEST_CASE("so do staged transfers, several directions, fused work, and work on parameters") {
   random_source random(12);
   int count = 0;
   for (int i = 0; i < 300 / test::sanitizer_share; ++i) {

@@ -11,8 +11,10 @@ TEST_CASE("what the writers write, the readers take back equal") {
   CHECK(parse_cluster(to_json(c), "y.json") == c);
   const auto p = parse_profile(documents::profile, "x.json");
   CHECK(parse_profile(to_json(p), "y.json") == p);
-  const auto plan = parse_plan(documents::plan, "x.json");
-  CHECK(parse_plan(to_json(plan.plan, plan.subclusters), "y.json") == plan);
+  for (const auto& document : {documents::plan, documents::plan_1}) {
+    const auto plan = parse_plan(document, "x.json");
+    CHECK(parse_plan(to_json(plan.plan, plan.subclusters, plan.device_counts), "y.json") == plan);
+  }
   const auto line = parse_pipeline(documents::pipeline, "x.json");
   CHECK(parse_pipeline(to_json(line), "y.json") == line);
 }

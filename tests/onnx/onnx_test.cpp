@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/io/model_json.hpp>
+#include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/operators_csv.hpp>
 #include <hetsched/model/graph_layers.hpp>
 

@@ -45,6 +45,21 @@ component_io() {
   build_and_run
   "$work/build/io_app"
 }
+component_views() {
+  install
+  find "$work/prefix" -name hetsched-views-targets.cmake | grep -q . || { echo "skipped: built without views"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;views"
+  build_and_run
+  "$work/build/views_app"
+}
+no_range() {
+  install
+  find "$work/prefix" -name hetsched-views-targets.cmake | grep -q . || { echo "skipped: built without views"; exit 77; }
+  local without=-DCMAKE_DISABLE_FIND_PACKAGE_range-v3=ON
+  refused "component views needs range-v3" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;views"
+  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
+  build_and_run
+}
 component_gloo() {
   install
   find "$work/prefix" -name hetsched-gloo-targets.cmake | grep -q . || { echo "skipped: built without Gloo"; exit 77; }

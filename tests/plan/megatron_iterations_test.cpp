@@ -12,8 +12,8 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
-#include <hetsched/schedule/interleaved.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/builders/interleaved.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 using namespace hetsched;
 
@@ -55,14 +55,14 @@ double predicted_s(const iteration& r) {
                                         .inter_node = {5e-6, 180e9}}}};
   tile_cost_options options;
   options.microbatch_size = r.microbatch;
-  options.recompute = r.selective ? recomputation::selective : recomputation::full;
+  options.recompute = {r.selective ? recomputation::selective : recomputation::full};
   options.max_data = 1;
   const auto model =
       make_tile_cost(selene, gpt({.layers = r.layers, .hidden = r.hidden, .heads = r.heads, .vocab = 51200, .sequence = 2048}),
                      options, {.sequence_parallel = r.selective});
-  const placement one{{0, 1, r.tensor}, {1, 1, r.tensor}};
+  const placement one{{0, 1, r.tensor}, {1, 1, r.tensor}, options.recompute.front()};
   const int ranks = r.data * r.tensor;
-  const placement all{{0, ranks < 8 ? 1 : ranks / 8, ranks < 8 ? ranks : 8}, {r.data, 1, r.tensor}};
+  const placement all{{0, ranks < 8 ? 1 : ranks / 8, ranks < 8 ? ranks : 8}, {r.data, 1, r.tensor}, options.recompute.front()};
   pipeline stages;
   double update_s = 0;
   for (int i = 0; i < r.pipeline; ++i) {
@@ -73,7 +73,7 @@ double predicted_s(const iteration& r) {
     const auto cost = model.stage(layers, one);
     stages.forward_s.push_back(cost.forward_s);
     stages.backward_s.push_back(cost.backward_s);
-    if (i > 0) stages.transfer_s.push_back(model.transfer(layers.first - 1, one, one));
+    if (i > 0) stages.transfer_s.push_back(model.transfer(layers.first - 1, one, one).forward_s);
     update_s = std::max(update_s, model.update(layers, all));
   }
   const auto order = interleaved_1f1b(r.pipeline, r.chunks, r.microbatches);

@@ -22,7 +22,7 @@ namespace {
 outcome<plan> of_rate(double samples_per_s, int size) {
   plan p;
   p.predicted.samples_per_s = samples_per_s;
-  p.pipelines = {{1, size, {}}};
+  p.pipelines = {{.microbatches = 1, .microbatch_size = size}};
   return p;
 }
 
@@ -111,10 +111,8 @@ TEST_CASE("with the planner: the best of all sizes tried one by one") {
   const auto plan_for = [&](int size, int microbatches) {
     analytic_options costs;
     costs.microbatch_size = size;
-    interop_options options;
-    options.microbatches = microbatches;
-    options.microbatch_size = size;
-    auto found = interop_dp(hardware, analytic_cost_model(hardware, chain, costs), options);
+    auto found = interop_dp(hardware, analytic_cost_model(hardware, chain, costs),
+                            {.microbatches = microbatches, .microbatch_size = size});
     rates.push_back(found ? found->predicted.samples_per_s : 0);
     return found;
   };
@@ -122,7 +120,7 @@ TEST_CASE("with the planner: the best of all sizes tried one by one") {
   REQUIRE(best);
   REQUIRE(rates.size() == 7);
   CHECK(best->predicted.samples_per_s == *std::max_element(rates.begin(), rates.end()));
-  CHECK(best->microbatches * best->pipelines.front().microbatch_size == 64);
+  CHECK(sample_count(*best) == 64);
   // Neither end wins: one sample is slow to compute, 64 leave no pipeline.
   CHECK(rates.front() < best->predicted.samples_per_s);
   CHECK(rates.back() < best->predicted.samples_per_s);

@@ -13,7 +13,7 @@
 #include <hetsched/cost/collective.hpp>
 #include <hetsched/cost/profile.hpp>
 #include <hetsched/schedule/passes.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 using namespace hetsched;
 
@@ -141,11 +141,12 @@ double predict(const std::vector<row>& data, const row& plan) {
     const auto cost = costs.stage(stages[i], on(i));
     line.forward_s.push_back(cost.forward_s);
     line.backward_s.push_back(cost.backward_s);
-    if (i + 1 < stages.size()) line.transfer_s.push_back(costs.transfer(stages[i].last - 1, on(i), on(i + 1)));
+    if (i + 1 < stages.size()) line.transfer_s.push_back(costs.transfer(stages[i].last - 1, on(i), on(i + 1)).forward_s);
     warmups.push_back(static_cast<int>(stages.size() - i));
   }
   const auto order = add_transfers(one_f_one_b(warmups, number(plan, "microbatches")));
-  return simulate(line, order, {.channels = channels::rendezvous, .timeline = false}).makespan_s + reduction_s(plan, of_device);
+  return simulate(line, order, {.semantics = send_semantics::rendezvous, .timeline = false}).makespan_s +
+         reduction_s(plan, of_device);
 }
 
 }  // namespace

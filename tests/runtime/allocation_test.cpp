@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,10 +10,10 @@
 #include <new>
 #include <vector>
 
-#include <hetsched/runtime/optimizer.hpp>
-#include <hetsched/runtime/trainer.hpp>
-#include <hetsched/runtime/training_layout.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/trainer.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/passes.hpp>
 
 #include "dense.hpp"

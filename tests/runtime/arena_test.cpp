@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -15,9 +15,9 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
-#include <hetsched/schedule/named.hpp>
-#include <hetsched/schedule/simulate.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/schedule/text.hpp>
 
 #include "../sanitizer_share.hpp"
@@ -130,15 +130,15 @@ std::vector<double> predicted_inputs(const schedule& order, const std::vector<st
   for (const auto width : std::set<std::size_t>(widths.begin(), widths.end())) {
     workload w{.ranks = order.ranks,
                .stages = order.stages,
-               .replicas = order.replicas,
+               .directions = order.directions,
                .work = {},
-               .activations = std::vector<route>(static_cast<std::size_t>(order.replicas * (order.stages - 1))),
+               .activations = std::vector<tensor_path>(static_cast<std::size_t>(order.directions * (order.stages - 1))),
                .gradients = {},
                .wires = {},
                .memory_capacity = {},
                .fused_factor = 1};
     w.gradients = w.activations;
-    for (int c = 0; c < order.replicas; ++c)
+    for (int c = 0; c < order.directions; ++c)
       for (int s = 0; s < order.stages; ++s) {
         const bool held = s > 0 && widths[static_cast<std::size_t>(s)] == width;
         const double input = held ? static_cast<double>(width * sizeof(float)) : 0;
@@ -163,7 +163,7 @@ std::vector<double> predicted_gradients(const schedule& order, const std::vector
     const auto& actions = order.lanes[static_cast<std::size_t>(r)].actions;
     std::set<std::tuple<int, int, int>> split;
     for (const auto& a : actions)
-      if (a.kind == backward_weight) split.emplace(a.replica, a.stage, a.microbatch);
+      if (a.kind == backward_weight) split.emplace(a.direction, a.stage, a.microbatch);
     double sum = 0;
     for (const auto width : std::set<std::size_t>(widths.begin(), widths.end())) {
       int now = 0, most = 0, ended = 0;
@@ -171,7 +171,7 @@ std::vector<double> predicted_gradients(const schedule& order, const std::vector
         if (!a.joined) now -= std::exchange(ended, 0);
         if (a.stage + 1 == order.stages || widths[static_cast<std::size_t>(a.stage) + 1] != width) continue;
         if (a.kind == backward || a.kind == backward_input) most = std::max(most, ++now);
-        if (a.kind == backward_weight || (a.kind == backward && !split.count({a.replica, a.stage, a.microbatch}))) ++ended;
+        if (a.kind == backward_weight || (a.kind == backward && !split.count({a.direction, a.stage, a.microbatch}))) ++ended;
       }
       sum += most * static_cast<double>(width * sizeof(float));
     }
@@ -195,7 +195,7 @@ void check_arena(const schedule& order, const std::vector<std::size_t>& widths) 
   // rank, what a layer has made and what it takes the place of, or what the loss has.
   CHECK(static_cast<std::size_t>(seen.made) * sizeof(float) == total);
   const long widest = static_cast<long>(*std::max_element(widths.begin(), widths.end()));
-  const long losses = static_cast<long>(order.microbatches * order.replicas) * static_cast<long>(widths.back());
+  const long losses = static_cast<long>(order.microbatches * order.directions) * static_cast<long>(widths.back());
   CHECK(seen.kept <= seen.made + losses);
   CHECK(seen.most <= seen.kept + 2 * widest * order.ranks);
 }

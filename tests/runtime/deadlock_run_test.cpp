@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the checker calls free of deadlock runs, over channels that hold nothing and with tensors that no buffer could hide.
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/shaped_communicator.hpp>
-#include <hetsched/schedule/check.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/text.hpp>
 
@@ -212,7 +212,7 @@ TEST_CASE("[threads] legal disorder of the library's schedules runs over channel
     for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
     const task<double> t(static_cast<std::uint64_t>(runs), layers, microbatches);
     const auto expected = reference(t, order);
-    CHECK(run_on_threads(t, order, {.deadline_s = patience_s, .semantics = channels::rendezvous}, 2) == expected);
+    CHECK(run_on_threads(t, order, {.deadline_s = patience_s, .semantics = send_semantics::rendezvous}, 2) == expected);
     CHECK(run_on_threads(t, order, {.deadline_s = patience_s}, 2) == expected);
     ++runs;
   }
@@ -233,7 +233,7 @@ TEST_CASE("[threads] sends that are seen to end late hold up what needs their pl
 TEST_CASE("[threads] tensors of 32 MiB") {
   const std::size_t count = (sanitizer_share == 1 ? 32 << 20 : 1 << 20) / sizeof(float);
   using channel = thread_communicator<large>;
-  for (const auto semantics : {channels::buffered, channels::rendezvous})
+  for (const auto semantics : {send_semantics::buffered, send_semantics::rendezvous})
     for (const auto* name : {"gpipe", "1f1b", "zb_h1"}) {
       CAPTURE(name);
       pass(channel::connect(3), named(name, 3, 3), count, {.deadline_s = patience_s, .semantics = semantics});
@@ -241,7 +241,7 @@ TEST_CASE("[threads] tensors of 32 MiB") {
   for (const auto* name : {"interleaved_1f1b", "zb_v", "chimera"}) {
     CAPTURE(name);
     const auto order = add_transfers(named(name, 2, 2));
-    pass(channel::connect(2), group_transfers(order), count, {.deadline_s = patience_s, .semantics = channels::rendezvous});
+    pass(channel::connect(2), group_transfers(order), count, {.deadline_s = patience_s, .semantics = send_semantics::rendezvous});
     pass<thread_stager<large>>(channel::connect(2), stage_transfers(order, [](int, int) { return true; }), count,
                                {.deadline_s = patience_s});
   }

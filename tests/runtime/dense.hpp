@@ -13,11 +13,11 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/any_layer.hpp>
-#include <hetsched/runtime/executor.hpp>
-#include <hetsched/runtime/layer_stack.hpp>
-#include <hetsched/runtime/thread_communicator.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/layer_stack.hpp>
 
 namespace hetsched::test {
 
@@ -188,17 +188,17 @@ std::vector<matrix<Real>> copies_of(std::vector<std::reference_wrapper<matrix<Re
 template <class Real>
 struct outcome_of_step {
   std::vector<double> losses;
-  std::vector<std::vector<matrix<Real>>> gradients;  ///< per replica and stage
+  std::vector<std::vector<matrix<Real>>> gradients;  ///< per direction and stage
   friend bool operator==(const outcome_of_step&, const outcome_of_step&) = default;
 };
 
 /// One device: all microbatches forward and backward, one whole stage after the other. Gradients of a stage are added in
 /// gradient_order(): those of linears in that of weight gradients, those of activations, which cannot put theirs off, in that
-/// of input gradients; then over replicas, then scaled.
+/// of input gradients; then over directions, then scaled.
 template <class Real>
 outcome_of_step<Real> reference(const task<Real>& t, const schedule& order) {
   const std::size_t stages = t.layers.size(), batches = t.inputs.size();
-  const int replicas = order.replicas;
+  const int directions = order.directions;
   outcome_of_step<Real> result;
   result.losses.assign(batches, 0);
   result.gradients.resize(order.rank_of.size());
@@ -224,7 +224,7 @@ outcome_of_step<Real> reference(const task<Real>& t, const schedule& order) {
     }
   }
   for (std::size_t s = 0; s < stages; ++s) {
-    for (int c = 0; c < replicas; ++c) {
+    for (int c = 0; c < directions; ++c) {
       auto& own = result.gradients[static_cast<std::size_t>(c) * stages + s];
       for (const bool split : {true, false}) {
         auto stage = t.stage(static_cast<int>(s));
@@ -242,10 +242,10 @@ outcome_of_step<Real> reference(const task<Real>& t, const schedule& order) {
     auto sum = result.gradients[s];
     for (std::size_t p = 0; p < sum.size(); ++p)
       for (std::size_t k = 0; k < sum[p].rows() * sum[p].columns(); ++k) {
-        if (replicas == 2) sum[p].data()[k] += result.gradients[stages + s][p].data()[k];
+        if (directions == 2) sum[p].data()[k] += result.gradients[stages + s][p].data()[k];
         sum[p].data()[k] *= static_cast<Real>(1.0 / static_cast<double>(batches));
       }
-    for (int c = 0; c < replicas; ++c) result.gradients[static_cast<std::size_t>(c) * stages + s] = sum;
+    for (int c = 0; c < directions; ++c) result.gradients[static_cast<std::size_t>(c) * stages + s] = sum;
   }
   return result;
 }
@@ -304,7 +304,7 @@ outcome_of_step<Real> run_over(std::vector<Communicator> ends, const task<Real>&
     losses[k].assign(executor.losses().begin(), executor.losses().end());
     seen.parts[k] = executor.measured();
     for (std::size_t i = 0; i < copies.size(); ++i)
-      result.gradients[static_cast<std::size_t>(copies[i].replica * order.stages + copies[i].stage)] =
+      result.gradients[static_cast<std::size_t>(copies[i].direction * order.stages + copies[i].stage)] =
           copies_of<Real>(stages[i].gradients());
   });
   for (const auto& part : losses)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "dense.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/shaped_communicator.hpp>
-#include <hetsched/runtime/thread_communicator.hpp>
+#include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random schedules that the checker finds nothing wrong with run to their end, with the bits of one device.
-#include <hetsched/runtime/executor.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/stager.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
-#include <hetsched/schedule/builders.hpp>
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/text.hpp>
 
 #include "../sanitizer_share.hpp"
@@ -32,8 +32,8 @@ using tensor = matrix<double>;
 using channel = thread_communicator<tensor>;
 
 template <class Stager>
-void check_run(const task<double>& t, const schedule& order, channels semantics) {
-  CAPTURE(semantics == channels::rendezvous);
+void check_run(const task<double>& t, const schedule& order, send_semantics semantics) {
+  CAPTURE(semantics == send_semantics::rendezvous);
   const auto done = run_over<Stager>(channel::connect(order.ranks), t, order, {.deadline_s = 20, .semantics = semantics}, 2);
   CHECK(done == reference(t, order));
 }
@@ -87,7 +87,7 @@ TEST_CASE("[threads] random sound schedules run as on one device") {
     random_source random(static_cast<std::uint64_t>(instance) + 1);
     const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
     check_options how;
-    how.semantics = {channels::buffered};
+    how.semantics = {send_semantics::buffered};
     if (!check(order, how).empty()) continue;
     const std::string text = to_csv(order);
     CAPTURE(text);
@@ -95,12 +95,12 @@ TEST_CASE("[threads] random sound schedules run as on one device") {
     for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
     const task<double> t(instance, layers, order.microbatches);
     ++sound;
-    check_run<no_stager>(t, order, channels::buffered);
-    check_run<thread_stager<tensor>>(t, order, channels::buffered);
-    how.semantics = {channels::rendezvous};
+    check_run<no_stager>(t, order, send_semantics::buffered);
+    check_run<thread_stager<tensor>>(t, order, send_semantics::buffered);
+    how.semantics = {send_semantics::rendezvous};
     if (!check(order, how).empty()) continue;
     ++rendezvous;
-    check_run<no_stager>(t, order, channels::rendezvous);
+    check_run<no_stager>(t, order, send_semantics::rendezvous);
   }
   CHECK(sound > 600 / sanitizer_share);
   CHECK(rendezvous > 300 / sanitizer_share);

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <functional>
 
-#include <hetsched/runtime/tensor.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched::test {
 

@@ -15,10 +15,10 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/thread_communicator.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
-#include <hetsched/runtime/trainer.hpp>
-#include <hetsched/schedule/named.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/trainer/trainer.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 
 #include "dense.hpp"
 
@@ -73,7 +73,7 @@ template <class Real>
 using plain_update = std::function<void(matrix<Real>& p, const matrix<Real>& g, std::vector<matrix<Real>>& kept, int n)>;
 
 /// One device, without any of the runtime's parts but the layers: every pipeline's microbatches, one after the other; gradients
-/// are added by microbatch, replica, pipeline and tied layer, then made a mean, then clipped.
+/// are added by microbatch, direction, pipeline and tied layer, then made a mean, then clipped.
 template <class Real>
 trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int steps, double clip_norm,
                           const plain_update<Real>& update) {
@@ -100,17 +100,17 @@ trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int
     std::vector<std::vector<tensor>> terms(layout.pipelines.size());
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p) {
       const auto& line = layout.pipelines[p];
-      std::vector<int> replica_of(static_cast<std::size_t>(line.order.microbatches), 0);
+      std::vector<int> direction_of(static_cast<std::size_t>(line.order.microbatches), 0);
       for (const auto& l : line.order.lanes)
         for (const auto& a : l.actions)
-          if (a.kind == action_kind::forward) replica_of[static_cast<std::size_t>(a.microbatch)] = a.replica;
+          if (a.kind == action_kind::forward) direction_of[static_cast<std::size_t>(a.microbatch)] = a.direction;
       for (auto& layer : net) terms[p].emplace_back(layer.gradients()[0].get().rows(), layer.gradients()[0].get().columns());
       const double weight = equal ? 1 : line.microbatch_size;
-      for (int replica = 0; replica < line.order.replicas; ++replica) {
+      for (int direction = 0; direction < line.order.directions; ++direction) {
         for (auto& layer : net)
           layer.gradients()[0].get() = tensor(layer.gradients()[0].get().rows(), layer.gradients()[0].get().columns());
         for (int m = 0; m < line.order.microbatches; ++m) {
-          if (replica_of[static_cast<std::size_t>(m)] != replica) continue;
+          if (direction_of[static_cast<std::size_t>(m)] != direction) continue;
           const auto [input, target] = t.batch(layout, step, p, m);
           std::vector<tensor> outputs{input};
           std::vector<typename any_layer<tensor>::context> contexts;

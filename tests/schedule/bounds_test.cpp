@@ -9,9 +9,9 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/interleaved.hpp>
-#include <hetsched/schedule/simulate.hpp>
-#include <hetsched/schedule/warmup.hpp>
+#include <hetsched/schedule/builders/interleaved.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "random_pipeline.hpp"
 #include "random_schedule.hpp"

@@ -77,7 +77,7 @@ TEST_CASE("listed transfers, in one leg or three") {
   CHECK(needs_of(csv, "3OPTIMIZER") == names{"3W0"});
 }
 
-TEST_CASE("replicas keep to themselves") {
+TEST_CASE("directions keep to themselves") {
   const std::string csv = "0F0,1F1r1,1B1r1,0B0\n0F1r1,1F0,1B0,0B1r1\n";
   CHECK(needs_of(csv, "1F0") == names{"0F0"});
   CHECK(needs_of(csv, "1F1r1") == names{"0F1r1"});
@@ -102,6 +102,5 @@ TEST_CASE("what is not there") {
   CHECK_THROWS_WITH_AS((void)needs_of("0F0,0B0\n1F0\n", "0F0"), "the schedule does not list what 0B0 needs", input_error);
   auto order = parse_schedule_csv("0F0,0B0\n");
   order.lanes[0].actions[0].microbatch = 1;
-  CHECK_THROWS_WITH_AS((void)action_index(order), "0F1 is not in a schedule of 1 stages, 1 replicas and 1 microbatches",
-                       input_error);
+  CHECK_THROWS_WITH_AS((void)action_index(order), "rank 0 0F1 is not of one of 1 microbatches", input_error);
 }

@@ -10,7 +10,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/text.hpp>
 
 #include "sound_schedule.hpp"
@@ -39,7 +39,7 @@ std::vector<action> all_actions(const schedule& order) {
       all.push_back(a);
     }
   std::sort(all.begin(), all.end(), [](const action& a, const action& b) {
-    return std::tie(a.kind, a.replica, a.stage, a.microbatch) < std::tie(b.kind, b.replica, b.stage, b.microbatch);
+    return std::tie(a.kind, a.direction, a.stage, a.microbatch) < std::tie(b.kind, b.direction, b.stage, b.microbatch);
   });
   return all;
 }

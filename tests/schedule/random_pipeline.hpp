@@ -38,16 +38,16 @@ inline std::string text(const pipeline& p) {
 }
 
 /// One line per lane: F0 F1 B0 ..., I and W for the halves of a backward, + before a joined action. Where a rank has several
-/// virtual stages, these come first, as in 2F0, and so does the replica behind the first, as in 1:2F0.
+/// virtual stages, these come first, as in 2F0, and so does the direction behind the first, as in 1:2F0.
 inline std::string text(const schedule& order) {
   static const char* const names[] = {"F",  "B",  "I",  "W",  "R",  "SF", "RF", "SB", "RB", "DF",
                                       "NF", "HF", "DB", "NB", "HB", "AG", "RL", "RS", "RG", "OP"};
-  const bool plain = order.replicas == 1 && order.stages == order.ranks;
+  const bool plain = order.directions == 1 && order.stages == order.ranks;
   std::string out;
   for (const auto& l : order.lanes) {
     for (const auto& a : l.actions) {
       if (a.joined) out += "+";
-      if (a.replica > 0) out += std::to_string(a.replica) + ":";
+      if (a.direction > 0) out += std::to_string(a.direction) + ":";
       if (!plain) out += std::to_string(a.stage);
       out += names[static_cast<int>(a.kind)];
       if (a.microbatch != no_microbatch) out += std::to_string(a.microbatch);

@@ -11,7 +11,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/channels.hpp>
+#include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/workload.hpp>
 
 namespace hetsched::test {
@@ -27,7 +27,7 @@ inline std::string text(const workload& w) {
     for (const int wire : h.wires) out += std::to_string(wire) + " ";
     return out + times({h.occupied_s, h.latency_s}) + "]";
   };
-  const auto way = [&](const route& r) { return r.staged ? leg(r.d2h) + leg(r.network) + leg(r.h2d) : leg(r.network); };
+  const auto way = [&](const tensor_path& r) { return r.staged ? leg(r.d2h) + leg(r.network) + leg(r.h2d) : leg(r.network); };
   std::string out = "fused " + std::to_string(w.fused_factor) + "\n";
   for (const auto& s : w.work) out += "work" + times({s.forward_s, s.backward_s, s.weight_backward_s, s.recompute_s}) + "\n";
   for (const auto& r : w.activations) out += "activation " + way(r) + "\n";
@@ -38,27 +38,27 @@ inline std::string text(const workload& w) {
 
 /// What random_schedule may list.
 struct random_schedule_options {
-  bool transfers = true;  ///< some or all transfers, in compute lanes or their own, staged, in groups
+  bool transfers = true;  ///< none or all transfers, in compute lanes or their own, staged, in groups
   bool parameters = true;
   bool swaps = true;  ///< exchange neighbours now and then: some schedules deadlock
 };
 
-/// A complete schedule of up to four ranks, six virtual stages anywhere and two replicas, with everything that the language
+/// A complete schedule of up to four ranks, six virtual stages anywhere and two directions, with everything that the language
 /// has, in an order in which it could run one action at a time but for what is exchanged afterwards.
 inline schedule random_schedule(random_source& random, const random_schedule_options& options = {}) {
   using enum action_kind;
-  const int ranks = random.integer(1, 4), replicas = random.integer(0, 3) == 0 ? 2 : 1;
+  const int ranks = random.integer(1, 4), directions = random.integer(0, 3) == 0 ? 2 : 1;
   const int stages = random.integer(1, 6), microbatches = random.integer(1, 4);
   std::vector<int> rank_of;
   const bool regular = random.integer(0, 1) == 0;
-  for (int c = 0; c < replicas; ++c)
+  for (int c = 0; c < directions; ++c)
     for (int s = 0; s < stages; ++s) rank_of.push_back(regular ? (s + c) % ranks : random.integer(0, ranks - 1));
-  auto order = make_schedule(ranks, microbatches, rank_of, replicas);
+  auto order = make_schedule(ranks, microbatches, rank_of, directions);
 
   // How tensors cross each boundary: 0 not listed, 1 send and receive, 2 by way of the hosts.
   const int listed = options.transfers ? random.integer(0, 3) : 0;  // none, all sends, all staged, mixed
-  std::vector<int> crossing(static_cast<std::size_t>(replicas * stages * 2));
-  for (int& x : crossing) x = listed == 3 ? random.integer(0, 2) : listed;
+  std::vector<int> crossing(static_cast<std::size_t>(directions * stages * 2));
+  for (int& x : crossing) x = listed == 3 ? random.integer(1, 2) : listed;
   const bool own_lanes = random.integer(0, 1) == 0;
   const int split = random.integer(0, 2), recomputing = random.integer(0, 3);  // never, sometimes, always (the rest: never)
 
@@ -92,7 +92,7 @@ inline schedule random_schedule(random_source& random, const random_schedule_opt
   };
 
   if (options.parameters && random.integer(0, 3) == 0)
-    for (int c = 0; c < replicas; ++c)
+    for (int c = 0; c < directions; ++c)
       for (int s = 0; s < stages; ++s) list(all_gather, c, s, no_microbatch, stream::collective);
 
   // Per microbatch, what it has to do in its order; weight gradients can be put off.
@@ -100,11 +100,11 @@ inline schedule random_schedule(random_source& random, const random_schedule_opt
     action_kind kind;
     int stage;
   };
-  std::vector<int> replica_of;
+  std::vector<int> direction_of;
   std::vector<std::vector<step>> todo(static_cast<std::size_t>(microbatches)), later(todo);
   for (int m = 0; m < microbatches; ++m) {
     auto& steps = todo[static_cast<std::size_t>(m)];
-    replica_of.push_back(random.integer(0, replicas - 1));
+    direction_of.push_back(random.integer(0, directions - 1));
     for (int s = 0; s < stages; ++s) steps.push_back({forward, s});
     for (int s = stages; s-- > 0;) {
       if (recomputing == 2 || (recomputing == 1 && random.integer(0, 1) == 0)) steps.push_back({recompute, s});
@@ -123,7 +123,7 @@ inline schedule random_schedule(random_source& random, const random_schedule_opt
     auto& from = weight ? later[m] : todo[m];
     const step next = from.front();
     from.erase(from.begin());
-    const int c = replica_of[m], batch = static_cast<int>(m);
+    const int c = direction_of[m], batch = static_cast<int>(m);
     const bool gradient = next.kind == backward || next.kind == backward_input;
     if (late && next.kind == forward && next.stage > 0) cross(c, next.stage - 1, next.stage, batch, false);
     if (late && gradient && next.stage + 1 < stages) cross(c, next.stage + 1, next.stage, batch, false);
@@ -135,7 +135,7 @@ inline schedule random_schedule(random_source& random, const random_schedule_opt
   if (options.parameters && random.integer(0, 1) == 0) {
     const bool scatter = random.integer(0, 1) == 0, reduce = random.integer(0, 1) == 0;
     for (int s = 0; s < stages; ++s)
-      for (int c = 0; c < replicas; ++c) {
+      for (int c = 0; c < directions; ++c) {
         if (scatter) list(reduce_scatter, c, s, no_microbatch, stream::collective);
         if (reduce) list(reduce_gradients, c, s, no_microbatch, stream::collective);
         list(optimizer, c, s, no_microbatch, stream::compute);
@@ -162,7 +162,7 @@ inline schedule random_schedule(random_source& random, const random_schedule_opt
 inline workload random_workload(random_source& random, const schedule& order) {
   workload w{.ranks = order.ranks,
              .stages = order.stages,
-             .replicas = order.replicas,
+             .directions = order.directions,
              .work = {},
              .activations = {},
              .gradients = {},
@@ -170,7 +170,7 @@ inline workload random_workload(random_source& random, const schedule& order) {
              .memory_capacity = {},
              .fused_factor = random.integer(0, 1) == 0 ? 1.0 : 0.5};
   const auto even = [&](int most) { return 2.0 * random.integer(0, most / 2); };
-  for (int k = 0; k < order.replicas * order.stages; ++k) {
+  for (int k = 0; k < order.directions * order.stages; ++k) {
     stage_work s;
     s.forward_s = even(6);
     s.weight_backward_s = even(4);
@@ -197,8 +197,8 @@ inline workload random_workload(random_source& random, const schedule& order) {
     h.latency_s = random.integer(0, 3) == 0 ? random.integer(1, 3) : 0;
     return h;
   };
-  const auto way = [&] { return route{.staged = random.integer(0, 3) == 0, .d2h = leg(), .network = leg(), .h2d = leg()}; };
-  for (int k = 0; k < order.replicas * (order.stages - 1); ++k) {
+  const auto way = [&] { return tensor_path{.staged = random.integer(0, 3) == 0, .d2h = leg(), .network = leg(), .h2d = leg()}; };
+  for (int k = 0; k < order.directions * (order.stages - 1); ++k) {
     w.activations.push_back(way());
     w.gradients.push_back(way());
   }

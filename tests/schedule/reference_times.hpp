@@ -45,7 +45,7 @@ struct reference_times {
 
 /// Transfers leave in the order in which their rank produces them. Preconditions: no wire carries transfers of two ranks.
 inline reference_times times_of(const workload& w, const schedule& order) {
-  using key = std::tuple<int, int, int>;  // replica, stage, microbatch
+  using key = std::tuple<int, int, int>;  // direction, stage, microbatch
   std::map<key, double> activation_here, gradient_here, forward_end, input_end;
   std::vector<double> wire_free(w.wires.size(), 0.0);
   const auto carry = [&](const hop& h, double ready) {
@@ -55,11 +55,11 @@ inline reference_times times_of(const workload& w, const schedule& order) {
       if (wire >= 0) wire_free[static_cast<std::size_t>(wire)] = ready + h.occupied_s;
     return ready + h.occupied_s + h.latency_s;
   };
-  const auto travel = [&](const route& way, double ready) {
+  const auto travel = [&](const tensor_path& way, double ready) {
     return way.staged ? carry(way.h2d, carry(way.network, carry(way.d2h, ready))) : carry(way.network, ready);
   };
   const auto seconds = [&](const action& a) {
-    const auto& work = w.at(a.replica, a.stage);
+    const auto& work = w.at(a.direction, a.stage);
     switch (a.kind) {
       case action_kind::forward:
         return work.forward_s;
@@ -80,7 +80,7 @@ inline reference_times times_of(const workload& w, const schedule& order) {
       const auto it = there.find(k);
       ready = it == there.end() || ready < 0 ? -1 : std::max(ready, it->second);
     };
-    const key own{a.replica, a.stage, a.microbatch};
+    const key own{a.direction, a.stage, a.microbatch};
     if (a.kind == action_kind::forward) {
       if (a.stage > 0) need(activation_here, own);
     } else if (a.kind == action_kind::backward_weight) {
@@ -127,17 +127,17 @@ inline reference_times times_of(const workload& w, const schedule& order) {
         result.busy[l] += length;
         for (std::size_t k = next[l]; k < stop; ++k) {
           const action& a = list[k];
-          const key own{a.replica, a.stage, a.microbatch};
+          const key own{a.direction, a.stage, a.microbatch};
           result.start[l][k] = begin;
           result.end[l][k] = finish;
           if (a.kind == action_kind::forward) {
             forward_end[own] = finish;
             if (a.stage + 1 < order.stages)
-              activation_here[{a.replica, a.stage + 1, a.microbatch}] = travel(w.activation(a.replica, a.stage), finish);
+              activation_here[{a.direction, a.stage + 1, a.microbatch}] = travel(w.activation(a.direction, a.stage), finish);
           } else if (a.kind == action_kind::backward || a.kind == action_kind::backward_input) {
             input_end[own] = finish;
             if (a.stage > 0)
-              gradient_here[{a.replica, a.stage - 1, a.microbatch}] = travel(w.gradient(a.replica, a.stage - 1), finish);
+              gradient_here[{a.direction, a.stage - 1, a.microbatch}] = travel(w.gradient(a.direction, a.stage - 1), finish);
           }
         }
         next[l] = stop;
@@ -150,7 +150,7 @@ inline reference_times times_of(const workload& w, const schedule& order) {
     result.deadlock = result.deadlock || next[l] < order.lanes[l].actions.size();
     double held = 0;
     for (const action& a : order.lanes[l].actions) {
-      const auto& work = w.at(a.replica, a.stage);
+      const auto& work = w.at(a.direction, a.stage);
       if (a.kind == action_kind::forward) held += work.activation_bytes;
       if (a.kind == action_kind::backward) held -= work.activation_bytes;
       if (a.kind == action_kind::backward_input) held -= work.activation_bytes - work.weight_backward_bytes;
@@ -174,20 +174,22 @@ inline workload equal_work(const schedule& order, double f, double b, double wei
   return w;
 }
 
-/// What is wrong with a compute-only schedule, or "": every microbatch passes every stage of exactly one replica once, on the
+/// What is wrong with a compute-only schedule, or "": every microbatch passes every stage of exactly one direction once, on the
 /// rank of that stage, with its backward whole or in two parts; joined actions are a backward after a forward.
 inline std::string defect(const schedule& order) {
   if (static_cast<int>(order.lanes.size()) != order.ranks) return "one compute lane per rank expected";
   std::map<std::tuple<int, int, int>, int> seen;  // stage, microbatch, kind -> times
-  std::map<int, int> replica_of;
+  std::map<int, int> direction_of;
   for (const auto& l : order.lanes)
     for (std::size_t k = 0; k < l.actions.size(); ++k) {
       const auto& a = l.actions[k];
       const std::string name = "rank " + std::to_string(l.rank) + ", position " + std::to_string(k);
-      if (a.replica < 0 || a.replica >= order.replicas || a.stage < 0 || a.stage >= order.stages) return name + ": no such stage";
+      if (a.direction < 0 || a.direction >= order.directions || a.stage < 0 || a.stage >= order.stages)
+        return name + ": no such stage";
       if (a.microbatch < 0 || a.microbatch >= order.microbatches) return name + ": no such microbatch";
-      if (order.rank(a.replica, a.stage) != l.rank) return name + ": stage of another rank";
-      if (replica_of.emplace(a.microbatch, a.replica).first->second != a.replica) return name + ": microbatch in two replicas";
+      if (order.rank(a.direction, a.stage) != l.rank) return name + ": stage of another rank";
+      if (direction_of.emplace(a.microbatch, a.direction).first->second != a.direction)
+        return name + ": microbatch in two directions";
       if (a.joined && (k == 0 || a.kind != action_kind::backward || l.actions[k - 1].kind != action_kind::forward))
         return name + ": joined to what is no forward";
       if (++seen[{a.stage, a.microbatch, static_cast<int>(a.kind)}] > 1) return name + ": listed twice";
@@ -209,7 +211,7 @@ inline std::string lines(const schedule& order) {
     int first = order.stages;
     for (const auto& a : l.actions) first = std::min(first, a.stage);
     for (const auto& a : l.actions) {
-      const bool second = order.replicas > 1 ? a.replica != 0 : a.stage != first;
+      const bool second = order.directions > 1 ? a.direction != 0 : a.stage != first;
       const int kind = static_cast<int>(a.kind);
       out += std::string(a.joined                            ? "+"
                          : out.empty() || out.back() == '\n' ? ""

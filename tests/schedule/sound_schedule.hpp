@@ -35,7 +35,7 @@ inline sound_options random_sound_options(random_source& random) {
 }
 
 /// Plain, interleaved, in a V, anywhere, or in both directions.
-inline schedule random_placement(random_source& random) {
+inline schedule random_map(random_source& random) {
   const int ranks = random.integer(1, 5), microbatches = random.integer(1, 6);
   const int way = random.integer(0, 4);
   std::vector<int> rank_of;
@@ -52,11 +52,11 @@ inline schedule random_placement(random_source& random) {
 /// boundary brings them.
 inline schedule sound_schedule(random_source& random, const sound_options& options) {
   using enum action_kind;
-  schedule order = random_placement(random);
+  schedule order = random_map(random);
   const auto rank_of = [&](int c, int s) { return order.rank(c, s); };
 
   struct tensor {
-    int replica, stage, microbatch;
+    int direction, stage, microbatch;
     bool gradient;
   };
   struct stage_state {
@@ -65,27 +65,27 @@ inline schedule sound_schedule(random_source& random, const sound_options& optio
     bool splits = false, recomputes = false;
     std::vector<int>& ready() { return recomputes ? recomputed : forwards; }
   };
-  std::map<std::array<int, 2>, stage_state> states;         // by replica and stage
+  std::map<std::array<int, 2>, stage_state> states;         // by direction and stage
   std::map<std::pair<int, int>, std::deque<tensor>> wires;  // by rank and rank
   const double eagerness = random.uniform(0.1, 1.0);        // of forwards
 
   const auto list = [&](int c, int s, action_kind kind, int m, bool joined) {
     order.lanes[static_cast<std::size_t>(rank_of(c, s))].actions.push_back({kind, joined, static_cast<std::int16_t>(c), s, m});
   };
-  for (int c = 0; c < order.replicas; ++c)
+  for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s < order.stages; ++s) {
       states[{c, s}].splits = random.integer(0, 1) == 1;
       states[{c, s}].recomputes = random.integer(0, 3) == 0;
       if (options.parameters) list(c, s, all_gather, no_microbatch, false);
     }
   for (int m = 0; m < order.microbatches; ++m) {
-    auto& queue = states[{random.integer(0, order.replicas - 1), 0}].inbox[0];
+    auto& queue = states[{random.integer(0, order.directions - 1), 0}].inbox[0];
     queue.insert(queue.begin() + random.integer(0, static_cast<int>(queue.size())), m);
   }
 
-  const auto arrive = [&](const tensor& t) { states[{t.replica, t.stage}].inbox[t.gradient].push_back(t.microbatch); };
+  const auto arrive = [&](const tensor& t) { states[{t.direction, t.stage}].inbox[t.gradient].push_back(t.microbatch); };
   const auto dispatch = [&](const tensor& t) {
-    const int from = rank_of(t.replica, t.stage + (t.gradient ? 1 : -1)), to = rank_of(t.replica, t.stage);
+    const int from = rank_of(t.direction, t.stage + (t.gradient ? 1 : -1)), to = rank_of(t.direction, t.stage);
     if (from != to && options.transfers)
       wires[{from, to}].push_back(t);
     else
@@ -104,7 +104,7 @@ inline schedule sound_schedule(random_source& random, const sound_options& optio
   };
   const auto possible = [&](int rank) {
     std::vector<step> steps;
-    for (int c = 0; c < order.replicas; ++c)
+    for (int c = 0; c < order.directions; ++c)
       for (int s = 0; s < order.stages; ++s) {
         if (rank_of(c, s) != rank) continue;
         auto& state = states[{c, s}];
@@ -163,9 +163,9 @@ inline schedule sound_schedule(random_source& random, const sound_options& optio
         const auto [from, to] = loaded[static_cast<std::size_t>(random.integer(0, static_cast<int>(loaded.size()) - 1))];
         const auto t = draw(wires[{from, to}], false);
         const int sender = t.stage + (t.gradient ? 1 : -1);
-        list(t.replica, sender, t.gradient ? send_gradient : send_activation, t.microbatch,
+        list(t.direction, sender, t.gradient ? send_gradient : send_activation, t.microbatch,
              std::exchange(grouped[static_cast<std::size_t>(from)], char{1}) != 0);
-        list(t.replica, t.stage, t.gradient ? receive_gradient : receive_activation, t.microbatch,
+        list(t.direction, t.stage, t.gradient ? receive_gradient : receive_activation, t.microbatch,
              std::exchange(grouped[static_cast<std::size_t>(to)], char{1}) != 0);
         arrive(t);
         std::erase_if(loaded, [&](const auto& pair) { return wires[pair].empty(); });
@@ -192,14 +192,14 @@ inline schedule sound_schedule(random_source& random, const sound_options& optio
 
   for (int s = 0; s < order.stages && options.parameters; ++s) {
     const bool scatters = random.integer(0, 1) == 1, optimizes = random.integer(0, 1) == 1;
-    const bool reduces = order.replicas == 2 || random.integer(0, 1) == 1;
-    const auto every_replica = [&](action_kind kind) {
-      for (int c = 0; c < order.replicas; ++c) list(c, s, kind, no_microbatch, false);
+    const bool reduces = order.directions == 2 || random.integer(0, 1) == 1;
+    const auto every_direction = [&](action_kind kind) {
+      for (int c = 0; c < order.directions; ++c) list(c, s, kind, no_microbatch, false);
     };
-    every_replica(release);
-    if (scatters) every_replica(reduce_scatter);
-    if (reduces) every_replica(reduce_gradients);
-    if (optimizes) every_replica(optimizer);
+    every_direction(release);
+    if (scatters) every_direction(reduce_scatter);
+    if (reduces) every_direction(reduce_gradients);
+    if (optimizes) every_direction(optimizer);
   }
   return order;
 }

@@ -9,7 +9,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/check.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
 
 #include "sound_schedule.hpp"
@@ -32,7 +32,7 @@ std::string error_of(const std::string& text) {
 
 TEST_CASE("the names of actions") {
   CHECK(to_text({.kind = forward, .stage = 2, .microbatch = 0}) == "2F0");
-  CHECK(to_text({.kind = forward, .replica = 1, .stage = 2, .microbatch = 10}) == "2F10r1");
+  CHECK(to_text({.kind = forward, .direction = 1, .stage = 2, .microbatch = 10}) == "2F10r1");
   const auto text = [](action_kind k) {
     return to_text({.kind = k, .joined = true, .stage = 1, .microbatch = is_parameter(k) ? no_microbatch : 3});
   };
@@ -42,7 +42,7 @@ TEST_CASE("the names of actions") {
                                           "1RECV_F3",     "1SEND_B3",  "1RECV_B3", "1D2H_F3",  "1NET_F3",  "1H2D_F3",
                                           "1D2H_B3",      "1NET_B3",   "1H2D_B3",  "1UNSHARD", "1RESHARD", "1REDUCE_SCATTER",
                                           "1REDUCE_GRAD", "1OPTIMIZER"});
-  CHECK(to_text({.kind = optimizer, .replica = 3, .stage = 0, .microbatch = no_microbatch}) == "0OPTIMIZERr3");
+  CHECK(to_text({.kind = optimizer, .direction = 3, .stage = 0, .microbatch = no_microbatch}) == "0OPTIMIZERr3");
 }
 
 TEST_CASE("files as torch.distributed.pipelining writes them") {
@@ -59,7 +59,7 @@ TEST_CASE("files as torch.distributed.pipelining writes them") {
   CHECK(split == expected);
   CHECK(to_csv(split) == "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n");
 
-  // A V placement with fused events, sharded parameters and transfers.
+  // A V with fused events, sharded parameters and transfers.
   const std::string text =
       "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,3RECV_F0,0SEND_F1,3F0,3I0,3SEND_B0,3RECV_F1,(3F1;3W0)OVERLAP_F_B,3B1,3SEND_B1,"
       "3RESHARD,3REDUCE_GRAD,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
@@ -68,7 +68,7 @@ TEST_CASE("files as torch.distributed.pipelining writes them") {
   CHECK(order.ranks == 2);
   CHECK(order.stages == 4);
   CHECK(order.microbatches == 2);
-  CHECK(order.replicas == 1);
+  CHECK(order.directions == 1);
   CHECK(order.rank_of == std::vector<int>{0, 1, 1, 0});
   CHECK(order.lanes[0].actions[0] == action{all_gather, false, 0, 0, no_microbatch});
   CHECK(order.lanes[0].actions[11] == action{forward, false, 0, 3, 1});
@@ -77,12 +77,12 @@ TEST_CASE("files as torch.distributed.pipelining writes them") {
   CHECK(check(order).empty());
 }
 
-TEST_CASE("what plain files do not have: replicas, groups, streams, sizes") {
-  const std::string replicas = "0F0,1F1r1,1B1r1,0B0\n0F1r1,1F0,1B0,0B1r1\n";
-  const auto two_ways = parse_schedule_csv(replicas);
-  CHECK(two_ways.replicas == 2);
+TEST_CASE("what plain files do not have: directions, groups, streams, sizes") {
+  const std::string directions = "0F0,1F1r1,1B1r1,0B0\n0F1r1,1F0,1B0,0B1r1\n";
+  const auto two_ways = parse_schedule_csv(directions);
+  CHECK(two_ways.directions == 2);
   CHECK(two_ways.rank_of == std::vector<int>{0, 1, 1, 0});
-  CHECK(to_csv(two_ways) == replicas);
+  CHECK(to_csv(two_ways) == directions);
 
   const std::string streams =
       "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n0:receive:1,(0RECV_B0;0RECV_B1)GROUP\n0:d2h,0D2H_F0,0D2H_F1\n0:network:1,0NET_F0,0NET_"
@@ -95,7 +95,7 @@ TEST_CASE("what plain files do not have: replicas, groups, streams, sizes") {
   CHECK(lanes.lanes[5] == lane{0, stream::collective, -1, {}});
   CHECK(to_csv(lanes) == streams);
 
-  // Sizes and a placement that the rows do not show: an idle rank is a row without cells, a stage without actions needs a header.
+  // Sizes and a stage map that the rows do not show: an idle rank is a row without cells, a stage without actions needs a header.
   CHECK(parse_schedule_csv("0F0,0B0\n\n").ranks == 2);
   auto empty = make_schedule(2, 5, {0, 1, 0});
   CHECK(to_csv(empty) == "#microbatches:5,replicas:1,placement:0;1;0\n\n\n");
@@ -152,10 +152,10 @@ TEST_CASE("errors name row, column, what is there and what should be") {
   expects("0F", "expected a microbatch after F");
   expects("0SEND_F", "expected a microbatch after SEND_F");
   expects("0UNSHARD1", "expected no microbatch after UNSHARD");
-  expects("0F0x", "found \"0F0x\", expected the end of the action, or a replica");
-  expects("0F0r0", "expected the end of the action, or a replica");
-  expects("0F0r40000", "expected the end of the action, or a replica");
-  expects("0F0r1r1", "expected the end of the action, or a replica");
+  expects("0F0x", "found \"0F0x\", expected the end of the action, or a direction");
+  expects("0F0r0", "expected the end of the action, or a direction");
+  expects("0F0r40000", "expected the end of the action, or a direction");
+  expects("0F0r1r1", "expected the end of the action, or a direction");
   expects("0F0,(0F1;0B0)", "row 1, column 2: found \"(0F1;0B0)\", expected a single action, (action;action)OVERLAP_F_B");
   expects("(0F1;0B0", "expected a single action");
   expects("(0F1)OVERLAP_F_B", "expected at least two actions between the parentheses");
@@ -170,14 +170,14 @@ TEST_CASE("errors name row, column, what is there and what should be") {
   expects("0F0\n0:send:1", "row 2, column 1: found \"0:send:1\", expected a lane of ranks below 1");
   expects("0F0\n0:d2h\n1F0", "row 3, column 1: found \"a row without a label\", expected the rows of ranks before");
   expects("0:d2h,0D2H_F0", "a schedule needs a row per rank");
-  expects("0F0,0B0\n0F1\n", "ranks 0 and 1 both compute stage 0 of replica 0");
+  expects("0F0,0B0\n0F1\n", "ranks 0 and 1 both compute stage 0 of direction 0");
   expects("0F0,0B0,2F0", "no row computes stage 1");
   expects("0F0,0B0,1F0r1,0F1r1,0F2", "no row computes stage 1");
   expects("#ranks:1\n0F0", "row 1, column 1: found \"ranks:1\", expected microbatches:...");
   expects("#microbatches:1,replicas:1\n0F0", "expected placement:...");
   expects("#microbatches:x,replicas:1,placement:0\n0F0", "expected a number of microbatches from 0 to 16777215");
-  expects("#microbatches:1,replicas:0,placement:0\n0F0", "expected at least one replica");
-  expects("#microbatches:1,replicas:2,placement:0;0;0\n0F0", "as many ranks for each of 2 replicas");
+  expects("#microbatches:1,replicas:0,placement:0\n0F0", "expected at least one direction");
+  expects("#microbatches:1,replicas:2,placement:0;0;0\n0F0", "as many ranks for each of 2 directions");
   expects("#microbatches:1,replicas:1,placement:0;1\n0F0", "the placement names rank 1, but the rows are those of 1 ranks");
   expects("#microbatches:1,replicas:1,placement:0\n0F0,0F1",
           "row 2, column 2: found \"0F1\", expected an action of the 1 stages");

@@ -15,7 +15,7 @@ namespace {
 
 const pipeline four{{1, 2, 3, 4}, {2, 4, 6, 8}, {0.5, 0.25, 0.125}, {1, 2, 3}, {1, 2, 3, 4}, {10, 20, 30, 40}};
 
-const hop& leg(const workload& w, int replica, int boundary) { return w.activation(replica, boundary).network; }
+const hop& leg(const workload& w, int direction, int boundary) { return w.activation(direction, boundary).network; }
 
 }  // namespace
 
@@ -23,7 +23,7 @@ TEST_CASE("one stage per rank: the pipeline's times, one wire per direction of a
   const auto w = make_workload(four, make_schedule(4, 8, {0, 1, 2, 3}));
   CHECK(w.ranks == 4);
   CHECK(w.stages == 4);
-  CHECK(w.replicas == 1);
+  CHECK(w.directions == 1);
   CHECK(w.work.size() == 4);
   CHECK(w.at(0, 2).forward_s == 3);
   CHECK(w.at(0, 2).backward_s == 6);
@@ -59,9 +59,9 @@ TEST_CASE("a V: its turning point stays on the last rank") {
   CHECK(w.wires.size() == 6);
 }
 
-TEST_CASE("two replicas: a rank does for a microbatch of either what its stage does") {
+TEST_CASE("two directions: a rank does for a microbatch of either what its stage does") {
   const auto w = make_workload(four, make_schedule(4, 8, {0, 1, 2, 3, 3, 2, 1, 0}, 2));
-  CHECK(w.replicas == 2);
+  CHECK(w.directions == 2);
   CHECK(w.stages == 4);
   CHECK(w.at(0, 0).forward_s == 1);
   CHECK(w.at(1, 0).forward_s == 4);
@@ -91,8 +91,8 @@ TEST_CASE("what does not fit is refused") {
   };
   refused([](workload& w) { w.ranks = 0; }, "at least one rank");
   refused([](workload& w) { w.work.pop_back(); }, "work for every stage");
-  refused([](workload& w) { w.activations.pop_back(); }, "routes both ways");
-  refused([](workload& w) { w.gradients.push_back({}); }, "routes both ways");
+  refused([](workload& w) { w.activations.pop_back(); }, "paths both ways");
+  refused([](workload& w) { w.gradients.push_back({}); }, "paths both ways");
   refused([](workload& w) { w.memory_capacity = {1}; }, "memory_capacity");
   refused([](workload& w) { w.work[0].forward_s = -1; }, "forward_s of a workload");
   refused([](workload& w) { w.work[3].backward_s = std::numeric_limits<double>::quiet_NaN(); }, "backward_s");

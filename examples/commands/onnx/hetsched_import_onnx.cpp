@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/model_json.hpp>
+#include <hetsched/io/json/model_json.hpp>
 #include <hetsched/model/graph_layers.hpp>
 
 #include "../command.hpp"
@@ -47,6 +47,7 @@ int import(const arguments& given) {
   command::outputs files;
   files.expect(given.out);
   files.expect(given.operators);
+  files.reads(given.model);
   onnx_import::options options{.format = given.dtype == "bf16" ? number_format::bf16 : number_format::fp16};
   for (const auto& sample : given.samples) read_sample(sample, options);
   std::ifstream file(given.model, std::ios::binary);

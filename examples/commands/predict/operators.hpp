@@ -69,6 +69,7 @@ inline int operators_command(const std::string& device_name, const std::string& 
                              const std::string& out) {
   command::outputs files;
   files.expect(out);
+  for (const auto& input : {cluster_path, path}) files.reads(input);
   const auto chosen = named_device(device_name, cluster_path);
   const auto file = read_operators(path);
   const auto times = operator_times_ms(chosen, file, path);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/io/checkpoint.hpp>
+#include <hetsched/io/checkpoint/checkpoint.hpp>
 
 #include <train/place.hpp>
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <hetsched/runtime/communicator/communicator.hpp>
+
 #include <gpt/batch.hpp>
 #include <gpt/model.hpp>
 #include <train/layers.hpp>
@@ -26,6 +30,20 @@ std::vector<hetsched::layer_profile> profile_model(const gpt::config& m, std::st
       [&](const gpt::tensor<Real>& logits) { return gpt::cross_entropy(logits, batch.targets); }, options);
 }
 
+template <class Real>
+double matrix_flops() {
+  constexpr Eigen::Index n = 192;
+  const gpt::matrix<Real> a = gpt::matrix<Real>::Ones(n, n), b = gpt::matrix<Real>::Ones(n, n);
+  gpt::matrix<Real> c(n, n);
+  double best_s = 1e9;
+  for (int run = 0; run < 8; ++run) {
+    const double start_s = hetsched::steady_now_s();
+    c.noalias() = a * b;
+    best_s = std::min(best_s, hetsched::steady_now_s() - start_s);
+  }
+  return 2.0 * n * n * n * (c(0, 0) > 0 ? 1 : 0) / best_s;
+}
+
 template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int);
 template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int);
 template hetsched::loss_value<gpt::tensor<float>> cross_entropy<float>(const gpt::tensor<float>&, const gpt::tensor<float>&);
@@ -34,5 +52,7 @@ template std::vector<hetsched::layer_profile> profile_model<float>(const gpt::co
                                                                    const hetsched::profile_options&);
 template std::vector<hetsched::layer_profile> profile_model<double>(const gpt::config&, std::string_view, int,
                                                                     const hetsched::profile_options&);
+template double matrix_flops<float>();
+template double matrix_flops<double>();
 
 }  // namespace train

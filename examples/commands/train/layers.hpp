@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include <hetsched/runtime/any_layer.hpp>
-#include <hetsched/runtime/executor.hpp>
-#include <hetsched/runtime/profile_layers.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/measure/profile_layers.hpp>
 
 #include <gpt/config.hpp>
 #include <gpt/tensor.hpp>
@@ -25,5 +25,9 @@ template <class Real>
 template <class Real>
 [[nodiscard]] std::vector<hetsched::layer_profile> profile_model(const gpt::config& m, std::string_view text, int samples,
                                                                  const hetsched::profile_options& options);
+
+/// FLOP/s of products of square matrices, the best of a few.
+template <class Real>
+[[nodiscard]] double matrix_flops();
 
 }  // namespace train

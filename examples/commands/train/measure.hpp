@@ -15,8 +15,8 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/profile.hpp>
-#include <hetsched/runtime/profile_layers.hpp>
-#include <hetsched/runtime/profile_links.hpp>
+#include <hetsched/runtime/measure/profile_layers.hpp>
+#include <hetsched/runtime/measure/profile_links.hpp>
 
 #include <gpt/model.hpp>
 #include <train/layers.hpp>
@@ -49,21 +49,6 @@ struct measurements {
   };
   std::vector<measured_link> links;
 };
-
-/// FLOP/s of products of square matrices, the best of a few.
-template <class Real>
-[[nodiscard]] double matrix_flops() {
-  constexpr Eigen::Index n = 192;
-  const gpt::matrix<Real> a = gpt::matrix<Real>::Ones(n, n), b = gpt::matrix<Real>::Ones(n, n);
-  gpt::matrix<Real> c(n, n);
-  double best_s = 1e9;
-  for (int run = 0; run < 8; ++run) {
-    const double start_s = hetsched::steady_now_s();
-    c.noalias() = a * b;
-    best_s = std::min(best_s, hetsched::steady_now_s() - start_s);
-  }
-  return 2.0 * n * n * n * (c(0, 0) > 0 ? 1 : 0) / best_s;
-}
 
 /// What hetsched-profile measures on the ranks of this process.
 struct measuring {

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/runtime/clock_offset.hpp>
-#include <hetsched/runtime/measured.hpp>
-#include <hetsched/runtime/training_layout.hpp>
+#include <hetsched/runtime/communicator/clock_offset.hpp>
+#include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 #include <train/place.hpp>
@@ -27,7 +27,7 @@ inline constexpr std::size_t numbers_per_action = 9;
   std::vector<double> numbers;
   for (const auto& a : t.actions)
     numbers.insert(numbers.end(),
-                   {static_cast<double>(a.what.kind), a.what.joined ? 1.0 : 0.0, static_cast<double>(a.what.replica),
+                   {static_cast<double>(a.what.kind), a.what.joined ? 1.0 : 0.0, static_cast<double>(a.what.direction),
                     static_cast<double>(a.what.stage), static_cast<double>(a.what.microbatch), static_cast<double>(a.rank),
                     static_cast<double>(a.peer), a.start_s, a.end_s});
   return numbers;
@@ -38,7 +38,7 @@ inline constexpr std::size_t numbers_per_action = 9;
     const auto n = numbers.subspan(i);
     t.actions.push_back({.what = {.kind = static_cast<hetsched::action_kind>(n[0]),
                                   .joined = n[1] != 0,
-                                  .replica = static_cast<std::int16_t>(n[2]),
+                                  .direction = static_cast<std::int16_t>(n[2]),
                                   .stage = static_cast<int>(n[3]),
                                   .microbatch = static_cast<int>(n[4])},
                          .rank = static_cast<int>(n[5]),
@@ -84,21 +84,6 @@ template <class Communicator>
     if (own_s > first_s) hetsched::shift(found.back(), own_s - first_s);
   }
   return found;
-}
-
-/// The pipelines' timelines as one, rank after rank.
-[[nodiscard]] inline hetsched::timeline side_by_side(const std::vector<hetsched::timeline>& pipelines) {
-  hetsched::timeline all;
-  for (const auto& t : pipelines) {
-    for (auto a : t.actions) {
-      a.rank += all.ranks;
-      if (a.peer >= 0) a.peer += all.ranks;
-      all.actions.push_back(a);
-    }
-    all.ranks += t.ranks;
-    all.microbatches = std::max(all.microbatches, t.microbatches);
-  }
-  return all;
 }
 
 }  // namespace train

@@ -10,8 +10,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <hetsched/io/json_reader.hpp>
-#include <hetsched/io/model_json.hpp>
+#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json/model_json.hpp>
 
 #include <gpt/model.hpp>
 

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
@@ -15,8 +14,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/gloo/process_place.hpp>
-#include <hetsched/plan/plan.hpp>
-#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace train {
 
@@ -74,25 +72,6 @@ inline constexpr bool with_gloo = false;
   if (place.ranks > 1 && given.store.empty())
     throw hetsched::input_error("--store is required for processes to meet: file:FOLDER or redis://HOST:PORT");
   return place;
-}
-
-/// The ranks that stages of a plan were planned for, where its subclusters are named as hetsched-profile names them: "ranks-2-5"
-/// are ranks 2 to 5. Empty for other names: then stage i belongs to rank i.
-[[nodiscard]] inline std::vector<int> planned_ranks(const hetsched::plan& p, const std::vector<std::string>& subclusters) {
-  std::vector<int> ranks;
-  for (const auto& line : p.pipelines)
-    for (const auto& s : line.stages) {
-      const auto& name = subclusters.at(static_cast<std::size_t>(s.where.mesh.subcluster));
-      int first = 0, last = 0;
-      int end = 0;
-      if (std::sscanf(name.c_str(), "ranks-%9d-%9d%n", &first, &last, &end) != 2 || end != static_cast<int>(name.size()))
-        return {};
-      if (first < 0 || first + s.first_device > last)
-        throw hetsched::input_error("the plan uses device " + std::to_string(s.first_device) + " of " + name +
-                                    ", which has fewer");
-      ranks.push_back(first + s.first_device);
-    }
-  return ranks;
 }
 
 /// Every rank's numbers to every rank. Throws error if a rank does not come.

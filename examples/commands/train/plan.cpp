@@ -39,5 +39,5 @@ hetsched::outcome<hetsched::plan_file> train::plan_for(const gpt::config& m, con
                            .use_all_devices = true,
                            .arithmetic = precision::fp32});
   if (!found) return found.why_not();
-  return plan_file{*std::move(found), {"local"}};
+  return plan_file{*std::move(found), {"local"}, {there.ranks}};
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/io/plan_json.hpp>
+#include <hetsched/io/json/plan_json.hpp>
 
 #include <gpt/config.hpp>
 

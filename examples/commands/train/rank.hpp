@@ -15,8 +15,8 @@
 
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/runtime/optimizer.hpp>
-#include <hetsched/runtime/trainer.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/trainer.hpp>
 
 #include <gpt/batch.hpp>
 #include <gpt/model.hpp>
@@ -121,7 +121,7 @@ template <class Real, class Communicator>
                         .clip_norm = given.clip,
                         .ties = gpt::ties(j.config),
                         .on_nonfinite = nonfinite::fail,
-                        .seed = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes))))});
+                        .configuration_digest = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes))))});
   } catch (const input_error& e) {
     throw known_to_all(e.what());
   }
@@ -141,7 +141,7 @@ template <class Real, class Communicator>
   command::progress_line progress;
   const auto start = std::chrono::steady_clock::now();
   std::vector<tensor> inputs, targets;
-  listen_to_signals();
+  command::listen_to_signals();
   while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
     const auto step = trainer.committed_step();
     inputs.clear();
@@ -156,7 +156,7 @@ template <class Real, class Communicator>
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     result.losses.push_back(done.loss);
     // All ranks stop after the same step.
-    for (const auto& told : gather(comm, {static_cast<double>(stop_signal)}, deadline_s, "between steps"))
+    for (const auto& told : gather(comm, {static_cast<double>(command::interruption)}, deadline_s, "between steps"))
       if (told[0] != 0) result.stopped_by = static_cast<int>(told[0]);
     const auto now = trainer.committed_step();
     const bool last = now == given.steps || result.stopped_by != 0;
@@ -170,14 +170,9 @@ template <class Real, class Communicator>
   if (!given.trace.empty() || !given.report.empty())
     result.measured = gather_timelines(comm, layout, trainer.measured(), given.place.transport == "threads", deadline_s);
   result.plan = plan;
-  if (!given.schedule.empty()) {
-    result.plan.plan.schedule = given.schedule;
-    for (std::size_t p = 0; p < layout.pipelines.size(); ++p) {
-      auto& stages = result.plan.plan.pipelines[p].stages;
-      const auto counts = warmup_counts(layout.pipelines[p].order);
-      for (std::size_t i = 0; i < stages.size(); ++i) stages[i].warmup = counts[i];
-    }
-  }
+  if (!given.schedule.empty())
+    for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
+      set_order(result.plan.plan.pipelines[p], given.schedule, layout.pipelines[p].order);
   result.layout = layout;
   return result;
 }

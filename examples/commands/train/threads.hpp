@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <hetsched/runtime/thread_communicator.hpp>
-#include <hetsched/runtime/thread_ranks.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
 
 namespace train {
 

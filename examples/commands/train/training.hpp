@@ -2,7 +2,6 @@
 // What hetsched-train is asked for, and what comes out.
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -10,8 +9,8 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/io/plan_json.hpp>
-#include <hetsched/runtime/training_layout.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 #include <train/checkpoint.hpp>
@@ -59,33 +58,9 @@ class no_plan : public hetsched::error {
   using error::error;
 };
 
-/// Set by a signal handler: all ranks stop after the step under way.
-inline volatile std::sig_atomic_t stop_signal = 0;
-
-extern "C" inline void ask_to_stop(int signal) { stop_signal = signal; }
-
-/// From now on, the first SIGINT or SIGTERM ends the training after the step under way, the second one at once. Any thread may
-/// call it, again too.
-inline void listen_to_signals() {
-  static const bool once = [] {
-    struct sigaction how = {};
-    how.sa_handler = ask_to_stop;
-    how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-    for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &how, nullptr);
-    return true;
-  }();
-  (void)once;
-}
-
 /// Trains on all ranks of this process, and fills `told`.
 void train_on_threads(job& j);
 void train_on_gloo(job& j);
-
-[[nodiscard]] inline int samples_per_step(const hetsched::plan& p) {
-  int samples = 0;
-  for (const auto& line : p.pipelines) samples += line.microbatches * line.microbatch_size;
-  return samples;
-}
 
 [[nodiscard]] inline std::string batch_text(const hetsched::plan& p) {
   std::string text;

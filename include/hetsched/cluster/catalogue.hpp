@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 
 namespace hetsched {
 
@@ -70,8 +72,9 @@ inline constexpr catalogue_row catalogue_rows[] = {
 
 }  // namespace detail
 
-/// Accelerators known by name, by their datasheets; sources and certainty are listed in docs/devices.md.
-/// Fixed order; built on first use, O(1) afterwards.
+/// All accelerators that the library knows by name, with their datasheet figures, in a fixed order. docs/devices.md has the
+/// sources.
+/// Complexity: built on first use, O(1) afterwards.
 [[nodiscard]] inline const std::vector<device>& device_catalogue() {
   static const std::vector<device> devices = [] {
     std::vector<device> all;
@@ -88,14 +91,15 @@ inline constexpr catalogue_row catalogue_rows[] = {
   return devices;
 }
 
-/// The catalogue's device of that name (case matters); none if it has no such device.
+/// The catalogue's device of that name, which is case-sensitive; none if it has no such device.
 [[nodiscard]] inline std::optional<device> find_device(std::string_view name) {
   for (const auto& d : device_catalogue())
     if (d.name == name) return d;
   return std::nullopt;
 }
 
-/// As find_device, but throws input_error for a name that the catalogue does not have.
+/// The catalogue's device of that name.
+/// Throws: input_error if it has no such device.
 [[nodiscard]] inline device catalogue_device(std::string_view name) {
   if (auto found = find_device(name)) return *std::move(found);
   throw input_error("the catalogue has no device \"" + std::string(name) + "\" (docs/devices.md lists its names)");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 
 namespace hetsched {
 
@@ -62,22 +64,23 @@ struct cluster {
     return count;
   }
 
-  /// Position of the subcluster of that name; none if there is no such subcluster.
+  /// The position of the subcluster of that name; none if there is no such subcluster.
   [[nodiscard]] std::optional<int> find(std::string_view name) const {
     for (std::size_t i = 0; i < subclusters.size(); ++i)
       if (subclusters[i].name == name) return static_cast<int>(i);
     return std::nullopt;
   }
 
-  /// Link between two different subclusters; none if they cannot exchange data.
+  /// The link between two different subclusters; none if they cannot exchange data.
   [[nodiscard]] std::optional<link> between(int a, int b) const {
     for (const auto& l : links)
       if ((l.a == a && l.b == b) || (l.a == b && l.b == a)) return l.link;
     return std::nullopt;
   }
 
-  /// Link that joins two devices: on one node, across nodes of a subcluster, or across subclusters.
-  /// None where no link joins their subclusters. Precondition: both exist and differ.
+  /// The link that joins two devices: on one node, across nodes of a subcluster, or across subclusters.
+  /// Requires: both exist and differ.
+  /// Returns: none where no link joins their subclusters.
   [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
     HETSCHED_EXPECTS(!(a == b));
     if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
@@ -88,7 +91,12 @@ struct cluster {
   friend bool operator==(const cluster&, const cluster&) = default;
 };
 
-/// Adds a link between two subclusters, by name. Throws input_error for a name that the cluster does not have.
+/// Adds a link between two subclusters, given by name.
+/// Throws: input_error for a name that the cluster does not have.
+/// Example:
+///   cluster c{.subclusters = {{"a", catalogue_device("A100-SXM4-80GB"), 1, 8, {5e-6, gbit_per_s(2400)}, {}},
+///                             {"v", catalogue_device("V100-SXM2-32GB"), 1, 8, {5e-6, gbit_per_s(1200)}, {}}}};
+///   connect(c, "a", "v", {.latency_s = 50e-6, .bandwidth = gbit_per_s(25)});
 inline void connect(cluster& c, std::string_view a, std::string_view b, const link& over) {
   const auto position = [&](std::string_view name) {
     const auto found = c.find(name);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cluster/catalogue_test.cpp.
 
 #include <array>
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include <hetsched/core/units.hpp>
 
@@ -11,6 +14,12 @@ namespace hetsched {
 /// Arithmetic in which matrix products run.
 enum class precision { fp32, tf32, fp16, bf16 };
 inline constexpr int precision_count = 4;
+
+/// The name of a precision in files.
+[[nodiscard]] constexpr std::string_view name_of(precision p) {
+  constexpr std::string_view names[] = {"fp32", "tf32", "fp16", "bf16"};
+  return names[static_cast<std::size_t>(p)];
+}
 
 /// One type of accelerator, by its datasheet.
 struct device {
@@ -22,7 +31,7 @@ struct device {
   bytes_t l2_bytes = 0;
   double clock_hz = 0;
 
-  /// FLOP/s in precision p; a precision that the device lacks falls back to fp16 for bf16 and to fp32 else.
+  /// Peak FLOP/s in a precision. Where the device lacks it, bf16 falls back to fp16, and everything to fp32.
   [[nodiscard]] double flops(precision p) const {
     const auto at = [&](precision q) { return peak_flops[static_cast<std::size_t>(q)]; };
     if (at(p) > 0) return at(p);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/contract.hpp>
 
 namespace hetsched {
 
@@ -23,10 +25,10 @@ struct submesh {
   return c.subclusters[static_cast<std::size_t>(mesh.subcluster)];
 }
 
-/// Shapes that a stage may take in a subcluster of N nodes x M devices (HARP sec. 5.2.2):
-/// (1,1), (1,2), (1,4) ... (1,M) and (2,M) ... (N,M), ordered by device count.
-/// With several nodes of a number of devices that is no power of two, the powers that do not divide M are left out:
-/// then every set of shapes with at most N*M devices in all can be packed onto the nodes.
+/// The shapes that a stage may take in a subcluster of N nodes with M devices each: (1,1), (1,2), (1,4) ... (1,M), (2,M) ...
+/// (N,M), by device count. With several nodes, powers of two that do not divide M are left out: then all shapes with at most
+/// N*M devices together can be packed onto the nodes. `position`: of the subcluster in cluster::subclusters.
+/// Source: HARP sec. 5.2.2.
 [[nodiscard]] inline std::vector<submesh> submeshes(const subcluster& s, int position) {
   std::vector<submesh> shapes;
   for (int m = 1; m < s.devices_per_node; m *= 2)

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 
 namespace hetsched {
 
-/// Throws input_error, naming the culprit, unless the cluster makes sense: at least one subcluster, distinct non-empty names,
-/// counts of at least 1, positive memory and memory bandwidth, latencies >= 0 and bandwidths > 0 on every link in use, and
-/// at most one link for each pair of different subclusters.
+/// Checks that a cluster makes sense.
+/// Throws: input_error, naming the culprit, unless there is at least one subcluster, names are distinct and not empty, counts
+/// are at least 1, memory and memory bandwidth are positive, every link in use has a latency >= 0 and a bandwidth > 0, and
+/// each pair of different subclusters has at most one link.
 inline void validate(const cluster& c) {
   const auto require = [](bool holds, const std::string& what) {
     if (!holds) throw input_error(what);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include <hetsched/core/contract.hpp>
 
@@ -21,33 +21,34 @@ struct refusal {
 template <class T>
 class outcome {
  public:
-  outcome(T value) : state_(std::move(value)) {}
-  outcome(refusal why) : state_(std::move(why)) {}
+  outcome(T value) : value_(std::move(value)) {}
+  outcome(refusal why) : why_(std::move(why)) {}
 
-  [[nodiscard]] bool has_value() const { return state_.index() == 0; }
+  [[nodiscard]] bool has_value() const { return value_.has_value(); }
   explicit operator bool() const { return has_value(); }
 
-  /// Precondition: has_value().
+  /// Requires: has_value().
   [[nodiscard]] T& operator*() & { return get(*this); }
   [[nodiscard]] const T& operator*() const& { return get(*this); }
   [[nodiscard]] T&& operator*() && { return std::move(get(*this)); }
   [[nodiscard]] T* operator->() { return &get(*this); }
   [[nodiscard]] const T* operator->() const { return &get(*this); }
 
-  /// Precondition: !has_value().
+  /// Requires: !has_value().
   [[nodiscard]] const refusal& why_not() const {
     HETSCHED_EXPECTS(!has_value());
-    return *std::get_if<1>(&state_);
+    return why_;
   }
 
  private:
   template <class Self>
   static auto& get(Self& self) {
     HETSCHED_EXPECTS(self.has_value());
-    return *std::get_if<0>(&self.state_);
+    return *self.value_;
   }
 
-  std::variant<T, refusal> state_;
+  std::optional<T> value_;
+  refusal why_;
 };
 
 }  // namespace hetsched

@@ -7,7 +7,9 @@
 
 namespace hetsched {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every machine.
+/// Random numbers by SplitMix64.
+/// Determinism: the same seed gives the same numbers on every machine.
+/// Source: Steele, Lea, Flood 2014.
 class random_source {
  public:
   using result_type = std::uint64_t;

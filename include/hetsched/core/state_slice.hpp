@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/io/checkpoint/checkpoint_test.cpp.
 
 #include <cstddef>
 #include <span>
@@ -8,7 +9,7 @@
 
 namespace hetsched {
 
-/// A piece of a training's state: a run of elements of one tensor of a layer, known by what it is and not by who holds it.
+/// A run of elements of one tensor of a layer, as part of a training's state. It is known by what it is, not by who holds it.
 struct state_slice {
   int layer = 0;
   std::string name;                ///< of the tensor in its layer: "parameter.0", "adamw.first_moment.0", ...

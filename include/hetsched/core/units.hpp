@@ -17,14 +17,16 @@ inline constexpr bytes_t gib = bytes_t{1} << 30;
 /// Bytes per second of a link quoted in Gbit/s (decimal, as vendors quote it).
 [[nodiscard]] constexpr double gbit_per_s(double rate) { return rate * 1e9 / 8; }
 
-/// Sum of two counts; throws input_error where it does not fit 64 bits.
+/// The sum of two counts.
+/// Throws: input_error where it does not fit 64 bits.
 [[nodiscard]] constexpr std::int64_t checked_add(std::int64_t a, std::int64_t b) {
   std::int64_t result{};
   if (__builtin_add_overflow(a, b, &result)) throw input_error("integer overflow in a sum");
   return result;
 }
 
-/// Product of counts; throws input_error where it does not fit 64 bits.
+/// The product of counts.
+/// Throws: input_error where it does not fit 64 bits.
 template <class... Factors>
 [[nodiscard]] constexpr std::int64_t checked_mul(std::int64_t a, std::int64_t b, Factors... rest) {
   std::int64_t result{};
@@ -33,7 +35,8 @@ template <class... Factors>
   return result;
 }
 
-/// Smallest integer >= a / b, for a >= 0 and b > 0.
+/// The smallest integer >= a / b.
+/// Requires: a >= 0, b > 0.
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 }  // namespace hetsched

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The only door to range-v3, which takes 0.5 s to compile, and 0.25 s on top of all that <hetsched/hetsched.hpp> includes: more
-// than the budgets of <hetsched/core.hpp> and <hetsched/hetsched.hpp> leave. Neither opens it; include it where it is used.
-// nvcc cannot parse range-v3 and gets small eager equivalents.
+// The only door to range-v3, which takes 0.5 s to compile. That is more than the budgets of <hetsched/core.hpp> and
+// <hetsched/hetsched.hpp> leave, so neither opens it: include it where it is used.
+// nvcc cannot parse range-v3 and gets small equivalents, which compute at once.
 
 #if !defined(__CUDACC__) && !defined(HETSCHED_VIEWS_FALLBACK)
 
@@ -12,7 +12,7 @@
 #include <range/v3/view/sliding.hpp>
 #include <range/v3/view/zip.hpp>
 
-/// Adaptors that C++20 lacks, as in range-v3.
+/// Range adaptors that C++20 lacks, from range-v3.
 namespace hetsched::views {
 
 using ::ranges::views::cartesian_product;
@@ -134,7 +134,7 @@ struct chunk_by_fn {
 
 }  // namespace hetsched::detail::eager_views
 
-/// What range-v3 offers under these names, but computed at once into a vector.
+/// The same adaptors as range-v3's, but computed at once into a vector.
 namespace hetsched::views {
 
 inline constexpr detail::eager_views::cartesian_product_fn cartesian_product{};

@@ -4,6 +4,7 @@
 #include <array>
 #include <climits>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,8 +38,10 @@ struct device_efficiency {
 struct analytic_options {
   int microbatch_size = 1;
   hetsched::precision precision = hetsched::precision::fp16;
-  recomputation recompute = recomputation::none;
+  std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
+  std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
+  memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = 10e-6;  ///< launches and small kernels, per layer and direction
   int max_data = INT_MAX;
@@ -60,7 +63,9 @@ class analytic_cost_model {
       : costs_(std::move(hardware), std::move(chain),
                {.microbatch_size = options.microbatch_size,
                 .recompute = options.recompute,
+                .zero = options.zero,
                 .memory = options.memory,
+                .overheads = options.overheads,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor}),
@@ -95,7 +100,7 @@ class analytic_cost_model {
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
   /// The whole microbatch moves over one link, whatever the degrees on both sides.
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
     return costs_.transfer(boundary, from, to);
   }
 
@@ -103,6 +108,14 @@ class analytic_cost_model {
 
   /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+
+  /// A ring over the slowest link between the stages, of whole layers.
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return costs_.gradient_sync(layers, holders);
+  }
+
+  /// The options' overheads, and buffers for transfers unless these are none.
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
 
  private:
   [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const {

@@ -7,7 +7,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/contract.hpp>
-#include <hetsched/cost/transfer_curve.hpp>
+#include <hetsched/cost/transfer_model.hpp>
 
 namespace hetsched {
 

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <concepts>
+#include <span>
 #include <vector>
 
+#include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/layer_range.hpp>
-#include <hetsched/cost/placement.hpp>
+#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/stage_cost.hpp>
 
 namespace hetsched {
 
@@ -19,6 +22,8 @@ void layer() = delete;
 void transfer() = delete;
 void update() = delete;
 void transfer_class() = delete;
+void gradient_sync() = delete;
+void overheads() = delete;
 
 struct layer_count_fn {
   template <class M>
@@ -83,11 +88,11 @@ struct layer_fn {
 
 struct transfer_fn {
   template <class M>
-  [[nodiscard]] constexpr double operator()(const M& model, int boundary, const placement& from,
-                                            const placement& to) const requires requires {
-    { model.transfer(boundary, from, to) } -> std::convertible_to<double>;
+  [[nodiscard]] constexpr transfer_cost operator()(const M& model, int boundary, const placement& from,
+                                                   const placement& to) const requires requires {
+    { model.transfer(boundary, from, to) } -> std::convertible_to<transfer_cost>;
   } || requires {
-    { transfer(model, boundary, from, to) } -> std::convertible_to<double>;
+    { transfer(model, boundary, from, to) } -> std::convertible_to<transfer_cost>;
   }
   {
     if constexpr (requires { model.transfer(boundary, from, to); })
@@ -106,6 +111,31 @@ struct update_fn {
       return update(model, layers, where);
     else
       return 0;
+  }
+};
+
+struct gradient_sync_fn {
+  template <class M>
+  [[nodiscard]] constexpr reduction_cost operator()(const M& model, layer_range layers,
+                                                    std::span<const placement> holders) const {
+    if constexpr (requires { model.gradient_sync(layers, holders); })
+      return model.gradient_sync(layers, holders);
+    else if constexpr (requires { gradient_sync(model, layers, holders); })
+      return gradient_sync(model, layers, holders);
+    else
+      return {};
+  }
+};
+
+struct overheads_fn {
+  template <class M>
+  [[nodiscard]] constexpr memory_overheads operator()(const M& model, const placement& where) const {
+    if constexpr (requires { model.overheads(where); })
+      return model.overheads(where);
+    else if constexpr (requires { overheads(model, where); })
+      return overheads(model, where);
+    else
+      return {};
   }
 };
 
@@ -141,10 +171,15 @@ inline constexpr detail::cost_model::placements_fn placements{};
 inline constexpr detail::cost_model::stage_fn stage{};
 /// Cost of one layer inside a stage.
 inline constexpr detail::cost_model::layer_fn layer{};
-/// Seconds to move the output of layer `boundary` of one microbatch from stage to stage, one way; infinity if it cannot be moved.
+/// What it takes to move the output of layer `boundary` of one microbatch from stage to stage, and its gradient back: a
+/// transfer_cost, or a plain number of seconds either way; infinity if it cannot be moved.
 inline constexpr detail::cost_model::transfer_fn transfer{};
-/// Seconds after the last backward of an iteration: gradient reduction and optimizer step; 0 if the model says nothing.
+/// Seconds after the last backward of an iteration: gradient reduction inside the stage and optimizer step. Default: 0.
 inline constexpr detail::cost_model::update_fn update{};
+/// What it takes to add up the gradients of layers that several stages hold, each of another pipeline. Default: nothing.
+inline constexpr detail::cost_model::gradient_sync_fn gradient_sync{};
+/// What a device of a stage holds besides its stage_cost. Default: nothing.
+inline constexpr detail::cost_model::overheads_fn overheads{};
 /// Placements of one subcluster with equal class have equal transfer prices to and from every other placement.
 inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 
@@ -152,7 +187,9 @@ inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 
 /// What a planner asks of costs: `layer_count()`, `placements(submesh)`, `stage(layers, placement)` and
 /// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
-/// Optional: `update(layers, placement)`, and `transfer_class(placement)`, which makes searches faster.
+/// A model is made for one microbatch size, and for training or inference.
+/// Optional: `update(layers, placement)`, `gradient_sync(layers, placements)` and `overheads(placement)`, whose defaults are 0;
+/// `transfer_class(placement)`, which makes searches faster.
 /// Not checked: that the same question always gets the same answer, that costs are finite and not negative
 /// (planners check this and throw input_error), and that `layer_count` is at least 1.
 template <class M>
@@ -160,7 +197,7 @@ concept stage_cost_model = requires(const M& m, layer_range r, const placement& 
   { cost_of::layer_count(m) } -> std::convertible_to<int>;
   { cost_of::placements(m, s) } -> std::convertible_to<std::vector<placement>>;
   { cost_of::stage(m, r, p) } -> std::convertible_to<stage_cost>;
-  { cost_of::transfer(m, 0, p, p) } -> std::convertible_to<double>;
+  { cost_of::transfer(m, 0, p, p) } -> std::convertible_to<transfer_cost>;
 };
 
 /// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers: planners take a faster path.

@@ -211,9 +211,13 @@ class corrected_cost_model {
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
     return cost_of::transfer(base_, boundary, from, to);
   }
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return cost_of::gradient_sync(base_, layers, holders);
+  }
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return cost_of::overheads(base_, where); }
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return cost_of::update(base_, layers, where); }
   [[nodiscard]] int transfer_class(const placement& where) const requires detail::cost_model::has_transfer_class<Base> {
     return cost_of::transfer_class(base_, where);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cost/analytic_test.cpp.
 
+#include <algorithm>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -11,7 +14,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/cost/memory.hpp>
-#include <hetsched/cost/placement.hpp>
+#include <hetsched/cost/training_memory.hpp>
 #include <hetsched/cost/transfer.hpp>
 #include <hetsched/model/layer.hpp>
 
@@ -28,8 +31,10 @@ struct layer_compute {
 
 struct parallel_options {
   int microbatch_size = 1;
-  recomputation recompute = recomputation::none;
+  std::vector<recomputation> recompute{recomputation::none};
+  std::vector<int> zero{0};
   training_memory memory{};
+  memory_overheads overheads{};
   int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX;
 };
 
@@ -45,11 +50,23 @@ class parallel_costs {
     const auto require = [](bool holds, const char* what) {
       if (!holds) throw input_error(what);
     };
+    validate(options_.overheads);
+    require(!options_.recompute.empty() && !options_.zero.empty(),
+            "a cost model needs a recomputation and a ZeRO stage to offer");
+    std::sort(options_.recompute.begin(), options_.recompute.end());
+    std::sort(options_.zero.begin(), options_.zero.end());
+    for (const int zero : options_.zero) validate_zero(zero);
     require(options_.microbatch_size >= 1, "microbatch_size must be at least 1");
     require(options_.max_data >= 1 && options_.max_context >= 1 && options_.max_tensor >= 1,
             "largest degrees must be at least 1");
     parameters_before_.push_back(0);
     for (const auto& l : chain_.layers) parameters_before_.push_back(checked_add(parameters_before_.back(), held(l)));
+    for (int j = 0; j + 1 < layer_count(); ++j) largest_boundary_ = std::max(largest_boundary_, at(j).boundary_bytes);
+    bool has_scores = false;
+    for (const auto& l : chain_.layers) has_scores = has_scores || l.selective_saved_bytes > 0;
+    // Selective recomputation is none where nothing can be dropped.
+    if (!has_scores && options_.recompute.front() == recomputation::none)
+      std::erase(options_.recompute, recomputation::selective);
   }
 
   [[nodiscard]] const hetsched::cluster& hardware() const { return cluster_; }
@@ -73,7 +90,10 @@ class parallel_costs {
       for (int c = 1; c <= devices / t && c <= options_.max_context; ++c) {
         if (devices / t % c != 0) continue;
         const int d = devices / t / c;
-        if (d <= options_.max_data && options_.microbatch_size % d == 0) found.push_back({mesh, {d, c, t}});
+        if (d > options_.max_data || options_.microbatch_size % d != 0) continue;
+        for (const auto recompute : options_.recompute)
+          for (const int zero : zero_stages({d, c, t}))
+            found.push_back({.mesh = mesh, .degrees = {d, c, t}, .recompute = recompute, .zero = zero});
       }
     }
     return found;
@@ -92,28 +112,50 @@ class parallel_costs {
     cost.forward_s = compute.forward_s + compute.overhead_s + tensor_s + context_s;
     cost.weight_backward_s = compute.weight_backward_s;
     cost.backward_s = compute.backward_s + (compute.overhead_s + tensor_s + 2 * context_s);
-    if (options_.recompute == recomputation::full && l.recomputable)
+    if (where.recompute == recomputation::full && l.recomputable)
       cost.backward_s += cost.forward_s;
-    else if (options_.recompute != recomputation::none)
+    else if (where.recompute != recomputation::none)
       cost.backward_s += compute.selective_s;
 
-    const auto& zero = options_.memory;
-    if (zero.zero >= 2) {
+    const auto& state = options_.memory;
+    if (where.zero >= 2) {
       const auto peers = replica_group(where);
-      const double gradients = static_cast<double>(held(l)) * zero.gradient_bytes / d.tensor;
+      const double gradients = static_cast<double>(held(l)) * state.gradient_bytes / d.tensor;
       const double gather_s =
-          zero.zero == 3 ? peers.collective_s(1, static_cast<double>(held(l)) * zero.weight_bytes / d.tensor) : 0;
+          where.zero == 3 ? peers.collective_s(1, static_cast<double>(held(l)) * state.weight_bytes / d.tensor) : 0;
       cost.forward_s += gather_s;
       cost.backward_s += gather_s + peers.collective_s(1, gradients);
     }
-    cost.weight_bytes = state_bytes(held(l), d, zero);
-    cost.activation_bytes = activation_bytes(chain_, index, options_.recompute, d, samples(d));
+    const auto memory = layer_memory(chain_, index, held(l), where, samples(d), state);
+    cost.weight_bytes = memory.weight_bytes;
+    cost.gradient_bytes = memory.gradient_bytes;
+    cost.optimizer_bytes = memory.optimizer_bytes;
+    cost.activation_bytes = memory.activation_bytes;
+    cost.temporary_bytes = memory.temporary_bytes;
     return cost;
   }
 
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
-    const auto bytes = at(boundary).boundary_bytes;
-    return stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes) * options_.microbatch_size);
+  // Four tensors may wait at once: an activation and a gradient on either side of the stage.
+  [[nodiscard]] memory_overheads overheads(const placement& where) const {
+    auto all = options_.overheads;
+    if (all == memory_overheads{}) return all;
+    const auto& d = where.degrees;
+    all.buffer_bytes = checked_add(all.buffer_bytes,
+                                   ceil_div(checked_mul(4, largest_boundary_, samples(d)), std::int64_t{d.context} * d.tensor));
+    return all;
+  }
+
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    const auto bytes = checked_mul(
+        parameters_before_[static_cast<std::size_t>(layers.last)] - parameters_before_[static_cast<std::size_t>(layers.first)],
+        options_.memory.gradient_bytes);
+    return {ring_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
+  }
+
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
+    const auto bytes = checked_mul(at(boundary).boundary_bytes, options_.microbatch_size);
+    const double seconds = stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
+    return {seconds, seconds, bytes, 0, "direct"};
   }
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const {
@@ -123,15 +165,23 @@ class parallel_costs {
     const auto& m = options_.memory;
     const auto peers = replica_group(where);
     double seconds = 0;
-    if (m.zero == 0) seconds += peers.collective_s(2, parameters * m.gradient_bytes);
-    if (m.zero == 1) seconds += peers.collective_s(1, parameters * m.gradient_bytes);
-    if (m.zero == 1 || m.zero == 2) seconds += peers.collective_s(1, parameters * m.weight_bytes);
-    const double stepped = m.zero >= 1 ? parameters / peers.ranks : parameters;
+    if (where.zero == 0) seconds += peers.collective_s(2, parameters * m.gradient_bytes);
+    if (where.zero == 1) seconds += peers.collective_s(1, parameters * m.gradient_bytes);
+    if (where.zero == 1 || where.zero == 2) seconds += peers.collective_s(1, parameters * m.weight_bytes);
+    const double stepped = where.zero >= 1 ? parameters / peers.ranks : parameters;
     const double touched = stepped * (2.0 * m.optimizer_bytes + m.gradient_bytes + m.weight_bytes);
     return seconds + touched / subcluster_of(cluster_, where.mesh).device.memory_bandwidth;
   }
 
  private:
+  // Those worth trying: without replicas all are alike, and with them stage 1 holds less than 0 and takes no longer.
+  [[nodiscard]] std::vector<int> zero_stages(const degrees& d) const {
+    const auto& all = options_.zero;
+    if (replicas(d) == 1) return {0};
+    if (all.size() > 1 && all[0] == 0 && all[1] == 1) return {all.begin() + 1, all.end()};
+    return all;
+  }
+
   // Ranks in a ring, and what each link of the ring has for it.
   struct ring {
     int ranks;
@@ -160,6 +210,7 @@ class parallel_costs {
   layer_chain chain_;
   parallel_options options_;
   std::vector<std::int64_t> parameters_before_;  // of each layer, and of the end
+  bytes_t largest_boundary_ = 0;                 // per sample
 };
 
 }  // namespace hetsched::detail

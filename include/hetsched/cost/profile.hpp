@@ -83,9 +83,10 @@ class profile_cost_model {
     return sum;
   }
 
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
     const auto bytes = profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
-    return stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
+    const double seconds = stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
+    return {seconds, seconds, bytes, 0, "direct"};
   }
 
   [[nodiscard]] static constexpr int transfer_class(const placement&) { return 0; }

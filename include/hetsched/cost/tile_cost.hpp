@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,8 +40,10 @@ struct tile_timer {
 struct tile_cost_options {
   int microbatch_size = 1;
   hetsched::precision precision = hetsched::precision::fp16;  ///< picks the efficiency; products compute in their own formats
-  recomputation recompute = recomputation::none;
+  std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
+  std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
+  memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
   double host_launch_s = 0;                     ///< the host needs this for each kernel; a layer is bound by it or by the device
   int max_data = INT_MAX;
@@ -62,7 +65,9 @@ class tile_cost_model {
       : costs_(std::move(hardware), model.chain(),
                {.microbatch_size = options.microbatch_size,
                 .recompute = options.recompute,
+                .zero = options.zero,
                 .memory = options.memory,
+                .overheads = options.overheads,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor}),
@@ -113,7 +118,7 @@ class tile_cost_model {
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
   /// As analytic_cost_model's.
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
     return costs_.transfer(boundary, from, to);
   }
 
@@ -121,6 +126,14 @@ class tile_cost_model {
 
   /// As analytic_cost_model's.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+
+  /// A ring over the slowest link between the stages, of whole layers.
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return costs_.gradient_sync(layers, holders);
+  }
+
+  /// The options' overheads, and buffers for transfers unless these are none.
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
 
  private:
   struct share_prices {

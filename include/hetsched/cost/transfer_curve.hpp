@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cost/collective_test.cpp.
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/cost/transfer_model.hpp>
 
 namespace hetsched {
-
-/// Anything that says how long a message takes: a link, or a curve fitted to measurements.
-template <class T>
-concept transfer_model = requires(const T& model, double bytes) {
-  { model.transfer_s(bytes) } -> std::convertible_to<double>;
-};
 
 /// One measurement: a message, or a collective on a tensor, of `bytes` took `seconds`.
 struct transfer_sample {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <atomic>
 #include <condition_variable>
@@ -12,7 +13,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <hetsched/gloo/frame.hpp>
-#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched::detail {
 
@@ -56,7 +57,7 @@ struct channel_end {
   std::thread worker;  ///< none, as long as this end has not been opened
 };
 
-/// What keeps a tensor from being sent to a receive; "" if nothing does.
+/// Why a tensor cannot be sent to a receive; empty if it can.
 [[nodiscard]] inline std::string difference(const edge& where, const gloo_transfer& sent, const posted_receive& wanted) {
   if (sent.stamp != wanted.expected())
     return to_text(where) + ": sent is " + to_text(sent.stamp) + ", expected is " + to_text(wanted.expected());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <algorithm>
 #include <atomic>
@@ -27,16 +28,18 @@
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/peer_state.hpp>
-#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched::detail {
 
-/// The channels of one rank. Gloo can only be waited for, so every end of a channel has a thread that does, as has every peer,
-/// whose frames it reads; one more sends frames and posts receives with Gloo, so that no call of the user waits for a socket.
+/// The channels of one rank. Gloo can only be waited for, so every end of a channel has a thread that waits, and every peer
+/// has one that reads its frames. One more thread sends frames and posts receives with Gloo, so that no call of the user
+/// waits for a socket.
 ///
-/// Bytes go from tensor to tensor. A receive is posted with Gloo and told to the sender (receive_posted), who compares it with
-/// what it is about to send: Gloo's own thread would end the process over a message that is too long. Channels are known by
-/// their edges, so the order in which the ends open them does not matter.
+/// Bytes go from tensor to tensor. A receive is posted with Gloo and told to the sender (receive_posted), who compares it
+/// with what it is about to send: Gloo's own thread would end the process over a message that is too long. Channels are known
+/// by their edges, so the ends may open them in any order.
 ///
 /// One mutex guards everything but `ended`. Gloo's threads never take it.
 class channel_engine {
@@ -60,7 +63,7 @@ class channel_engine {
   channel_engine(const channel_engine&) = delete;
   channel_engine& operator=(const channel_engine&) = delete;
 
-  /// Waits until all peers have what has been sent to them, 5 s at most (1 s once aborted), and ends all threads.
+  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends all threads.
   ~channel_engine() {
     if (mesh_.ranks == 1) return;
     {
@@ -210,8 +213,8 @@ class channel_engine {
     c.where = e;
     c.sending = e.from == mesh_.rank;
     c.peer = c.sending ? e.to : e.from;
-    c.slot = std::uint64_t{static_cast<std::uint8_t>(e.what)} << 56 | std::uint64_t{static_cast<std::uint16_t>(e.replica)} << 40 |
-             std::uint64_t{static_cast<std::uint32_t>(e.stage)};
+    c.slot = std::uint64_t{static_cast<std::uint8_t>(e.what)} << 56 |
+             std::uint64_t{static_cast<std::uint16_t>(e.direction)} << 40 | std::uint64_t{static_cast<std::uint32_t>(e.stage)};
     return c;
   }
 
@@ -279,7 +282,7 @@ class channel_engine {
     switch (header.kind) {
       case frame_kind::receive_posted: {
         const auto wanted = read_part<posted_receive>(body);
-        auto& c = find({mesh_.rank, p, static_cast<payload>(wanted.edge_what), wanted.edge_replica, wanted.edge_stage});
+        auto& c = find({mesh_.rank, p, static_cast<payload>(wanted.edge_what), wanted.edge_direction, wanted.edge_stage});
         c.wanted.push_back(wanted);
         c.changed.notify_one();
         break;
@@ -391,9 +394,9 @@ class channel_engine {
                               .elements = t.elements,
                               .shape = t.shape,
                               .microbatch = s.microbatch,
-                              .stamp_replica = s.replica,
+                              .stamp_direction = s.direction,
                               .stamp_stage = s.stage,
-                              .edge_replica = c.where.replica,
+                              .edge_direction = c.where.direction,
                               .edge_stage = c.where.stage,
                               .stamp_what = static_cast<std::uint8_t>(s.what),
                               .edge_what = static_cast<std::uint8_t>(c.where.what)};

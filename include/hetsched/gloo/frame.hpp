@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <type_traits>
 #include <vector>
 
-#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched::detail {
 
@@ -28,19 +28,19 @@ struct frame_header {
   std::uint64_t acknowledged = 0;  ///< frames that its sender has got from its receiver
 };
 
-/// Frames are no longer than this; hosts are taken to have one byte order.
+/// The longest frame, in bytes. All hosts are taken to have the same byte order.
 inline constexpr std::size_t longest_frame = 1024;
 
-/// What a receive expects; the sender compares before it sends, so that no tensor travels that does not fit.
+/// What a receive expects. The sender compares before it sends, so that no tensor travels that does not fit.
 struct posted_receive {
   std::int64_t step = 0;
   std::uint64_t bytes = 0, elements = 0, shape = 0;
-  std::int32_t microbatch = 0, stamp_replica = 0, stamp_stage = 0;
-  std::int32_t edge_replica = 0, edge_stage = 0;
+  std::int32_t microbatch = 0, stamp_direction = 0, stamp_stage = 0;
+  std::int32_t edge_direction = 0, edge_stage = 0;
   std::uint8_t stamp_what = 0, edge_what = 0;
 
   [[nodiscard]] stamp expected() const {
-    return {step, microbatch, static_cast<payload>(stamp_what), stamp_replica, stamp_stage};
+    return {step, microbatch, static_cast<payload>(stamp_what), stamp_direction, stamp_stage};
   }
 };
 
@@ -78,7 +78,7 @@ template <class T>
   return part;
 }
 
-/// FNV-1a over the extents.
+/// A hash of a tensor's extents (FNV-1a).
 template <class Shape>
 [[nodiscard]] std::uint64_t shape_hash(const Shape& shape) {
   std::uint64_t hash = 1469598103934665603u;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
@@ -16,23 +16,28 @@
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/process_place.hpp>
-#include <hetsched/runtime/communicator.hpp>
-#include <hetsched/runtime/tensor.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
 
-/// Connects ranks that are processes, on one host or several, over TCP with Gloo. Tensors are in host memory and travel without
-/// a copy on this side of the sockets. A rank whose process ends or whose connection is closed fails all others at once; one that
-/// is stuck or cut off, at their deadlines. Costs a thread per channel and per other rank, and two more.
-/// A handle: copies are the same rank's. The last one ends the connections when it is destroyed, and waits before, 5 s at most,
-/// until all others have what was sent to them. Once aborted it stays so.
+/// Connects ranks that are processes, on one host or several, over TCP with Gloo. Tensors are in host memory and are not
+/// copied on this side of the sockets. A rank whose process ends or whose connection is closed fails all others at once; one
+/// that is stuck or cut off, at their deadlines. Needs a thread per channel and per other rank, and two more.
+/// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
+/// then ends the connections. Once aborted it stays so.
+/// Example:
+///   gloo_communicator<Tensor> comm(place_from_environment(), {.rendezvous = "file:/shared/rendezvous"});
+///   auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});
+///   for (int step = 0; step < steps; ++step) trainer.step(inputs, targets, loss);
 template <pipeline_tensor Tensor>
 class gloo_communicator {
   using traits = tensor_traits<Tensor>;
   static_assert(traits::space != memory_space::device, "Gloo sends from host memory");
 
  public:
-  /// Meets all other ranks. Throws input_error or error that says which rank has not come, or what cannot be used.
+  /// Meets all other ranks.
+  /// Throws: input_error or error that says which rank has not come, or what cannot be used.
   gloo_communicator(const process_place& place, const gloo_options& options)
       : engine_(std::make_shared<detail::channel_engine>(detail::connect_mesh(place, options))) {
     std::vector<std::vector<double>> all;

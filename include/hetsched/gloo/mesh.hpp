@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,27 +30,27 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
-#include <hetsched/runtime/communicator.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched {
 
 struct gloo_options {
   std::string rendezvous;  ///< for open_gloo_store()
   gloo_store store;        ///< instead of it, if not null
-  /// Name of this run in the store; empty: the launcher's. A name serves again once all ranks of its last run have been
-  /// connected (in a file store), or never (elsewhere).
+  /// The name of this run in the store; empty: the launcher's. In a file store, a name may be used again once all ranks of
+  /// its last run have been connected; in other stores, never.
   std::string run;
   std::string interface;  ///< network interface to use; empty: see address
-  /// Own address or host name to use. Empty: 127.0.0.1 if all ranks are on one host; else the only address there is, or the one
-  /// that the launcher's master is reached from.
+  /// This rank's own address or host name. Empty: 127.0.0.1 if all ranks are on one host; else the only address there is, or
+  /// the one from which the launcher's master is reached.
   std::string address;
   double connect_deadline_s = 30;
 };
 
 namespace detail {
 
-/// Blocks all signals of this thread while it lives: threads begin with their maker's mask. Gloo writes to sockets whose other
-/// end may be gone, and that SIGPIPE would end the process.
+/// Blocks all signals of this thread while it lives, and so of threads that it makes. Gloo writes to sockets whose other end
+/// may be gone, and that SIGPIPE would end the process.
 class no_signals {
  public:
   no_signals() {
@@ -72,7 +74,7 @@ struct gloo_mesh {
   gloo_store store;
 };
 
-/// The same for processes that reach each other over 127.0.0.1.
+/// A text that is the same for processes that reach each other over 127.0.0.1.
 [[nodiscard]] inline std::string host_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -182,7 +184,7 @@ class roll_call {
   }
 
  private:
-  /// Of a launcher that names nothing, only the dots between the parts of a name are left.
+  /// Whether a launcher names nothing: then only the dots between the parts of a name are left.
   [[nodiscard]] static bool nameless(const std::string& run) { return run.find_first_not_of('.') == std::string::npos; }
   [[nodiscard]] std::string key(const std::string& name, int rank) const {
     return run_ + "." + name + "." + std::to_string(rank);
@@ -194,7 +196,8 @@ class roll_call {
   clock::time_point until_;
 };
 
-/// Connects this rank with all others. Throws input_error or error that says which rank was missed, or what does not fit.
+/// Connects this rank with all others.
+/// Throws: input_error or error that says which rank was missed, or what does not fit.
 [[nodiscard]] inline gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
@@ -254,7 +257,8 @@ class roll_call {
   return mesh;
 }
 
-/// To be called when all ranks are connected: the name of the run may then be used again.
+/// Removes this run's addresses from the store, so that its name may be used again.
+/// Requires: all ranks are connected.
 inline void forget_addresses(const gloo_mesh& mesh) {
   std::error_code ignored;
   if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))

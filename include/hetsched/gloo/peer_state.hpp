@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

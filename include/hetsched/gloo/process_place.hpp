@@ -21,9 +21,9 @@ struct process_place {
   std::string run;       ///< the launcher's name for this run, if it has one
 };
 
-/// From the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI) or srun, the first of them that is there:
-/// torchrun may run below srun. get(const char* name) -> const char* or null.
-/// Throws input_error if a launcher's variables are there in part, or make no sense.
+/// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI) or srun give. The first of
+/// them that is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
+/// Throws: input_error if a launcher's variables are there in part, or make no sense.
 template <class Get>
 [[nodiscard]] process_place place_from(const Get& get) {
   const auto text = [&](const char* name) -> std::string {
@@ -71,7 +71,8 @@ template <class Get>
   return {};
 }
 
-/// place_from() this process's environment.
+/// The place that this process's environment gives; see place_from.
+/// Throws: as place_from.
 [[nodiscard]] inline process_place place_from_environment() {
   return place_from([](const char* name) { return std::getenv(name); });
 }

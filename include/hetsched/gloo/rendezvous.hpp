@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/gloo/process_place_test.cpp.
 
 #include <charconv>
 #include <exception>
@@ -25,7 +26,7 @@ namespace hetsched {
 /// Where ranks leave their addresses for each other.
 using gloo_store = std::shared_ptr<::gloo::rendezvous::Store>;
 
-/// For ranks that are threads of one process.
+/// A store for ranks that are threads of one process.
 [[nodiscard]] inline gloo_store make_process_store() { return std::make_shared<::gloo::rendezvous::HashStore>(); }
 
 namespace detail {
@@ -36,7 +37,7 @@ struct store_place {
   int port = 6379;
 };
 
-/// "file:FOLDER", "redis://HOST" or "redis://HOST:PORT".
+/// Parses "file:FOLDER", "redis://HOST" or "redis://HOST:PORT".
 [[nodiscard]] inline store_place parse_store(const std::string& text) {
   const auto bad = [&](const char* why) {
     return input_error("rendezvous \"" + text + "\" " + why + ": write file:FOLDER or redis://HOST:PORT");
@@ -75,7 +76,7 @@ struct store_place {
 }  // namespace detail
 
 /// Opens "file:FOLDER" (shared by all hosts; made if it is not there) or "redis://HOST:PORT" (port 6379 if left out).
-/// Throws input_error for other texts, error if it cannot be opened.
+/// Throws: input_error for other texts, error if it cannot be opened.
 [[nodiscard]] inline gloo_store open_gloo_store(const std::string& where) {
   const auto place = detail::parse_store(where);
   try {

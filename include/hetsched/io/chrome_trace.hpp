@@ -9,8 +9,11 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/text.hpp>
 #include <hetsched/schedule/timeline.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 
@@ -21,8 +24,8 @@ inline constexpr const char* trace_categories[action_kinds] = {
     "gradient",     "gradient",   "activation d2h", "activation",      "activation h2d",   "gradient d2h", "gradient",
     "gradient h2d", "all_gather", "release",        "reduce_scatter",  "reduce_gradients", "optimizer"};
 
-/// A thread of a trace. Events of one thread may not overlap, so those that do (a link that holds several transfers) take
-/// further ones.
+/// A thread of a trace. Events of one thread may not overlap, so those that do (a link with several transfers under way) take
+/// further threads.
 struct trace_track {
   int rank = 0;
   hetsched::stream stream = hetsched::stream::compute;
@@ -31,28 +34,12 @@ struct trace_track {
   friend auto operator<=>(const trace_track&, const trace_track&) = default;
 };
 
-/// Where an action belongs: copies from host to device to the receiving rank, else to the rank that lists it.
+/// The thread of an action: on the receiving rank for copies from host to device, else on the rank that lists it.
 [[nodiscard]] constexpr trace_track track_of(const timed_action& a) {
-  using enum action_kind;
-  switch (a.what.kind) {
-    case d2h_activation:
-    case d2h_gradient:
-      return {a.rank, stream::d2h, a.peer, 0};
-    case network_activation:
-    case network_gradient:
-      return {a.rank, stream::network, a.peer, 0};
-    case h2d_activation:
-    case h2d_gradient:
-      return {a.peer, stream::h2d, a.rank, 0};
-    case all_gather:
-    case release:
-    case reduce_scatter:
-    case reduce_gradients:
-      return {a.rank, stream::collective, -1, 0};
-    default:
-      return is_transfer(a.what.kind) ? trace_track{a.rank, stream::send, a.peer, 0}
-                                      : trace_track{a.rank, stream::compute, -1, 0};
-  }
+  const auto kind = a.what.kind;
+  if (is_h2d(kind)) return {a.peer, stream::h2d, a.rank, 0};
+  if (is_transfer(kind)) return {a.rank, is_receive(kind) ? stream::send : stream_of(traits_of(kind).leg), a.peer, 0};
+  return {a.rank, is_parameter(kind) && kind != action_kind::optimizer ? stream::collective : stream::compute, -1, 0};
 }
 
 [[nodiscard]] inline std::string track_name(const trace_track& t) {
@@ -62,14 +49,19 @@ struct trace_track {
   return name;
 }
 
-/// Microseconds, whole nanoseconds: what ends where the next begins must still do so in the text.
+/// Microseconds, rounded to whole nanoseconds: what ends where the next begins must still do so in the text.
 [[nodiscard]] inline double trace_time(double seconds) { return __builtin_floor(seconds * 1e9 + 0.5) / 1e3; }
 
 }  // namespace detail
 
 /// A timeline as a Chrome trace (JSON object format, complete events in microseconds), for Perfetto or chrome://tracing.
-/// One process per rank; threads: compute, send to each peer (or d2h, network and, at the receiver, h2d), collective. Events
-/// are named by the text form of actions, 2F0 or 1SEND_F3. O(actions * log(threads)).
+/// Every rank is a process; its threads are compute, send to each peer (or d2h, network and, at the receiver, h2d), and
+/// collective. Events are named by the text form of actions, 2F0 or 1SEND_F3.
+/// Complexity: O(actions * log(threads)).
+/// Example:
+///   const auto order = build_schedule("1f1b", stages, 8);
+///   const auto played = simulate(stages, order);
+///   write_file("trace.json", chrome_trace(played.timeline));
 [[nodiscard]] inline std::string chrome_trace(const timeline& t) {
   // The thread of every action; the ends of the last events of a thread and its further ones tell where the next one fits.
   std::vector<detail::trace_track> tracks;
@@ -123,7 +115,7 @@ struct trace_track {
     std::string event = detail::print(
         R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"stage":%d,"replica":%d)",
         to_text(a.what).c_str(), detail::trace_categories[static_cast<std::size_t>(a.what.kind)], tracks[i].rank,
-        threads[tracks[i]], start, detail::trace_time(a.end_s) - start, a.what.stage, static_cast<int>(a.what.replica));
+        threads[tracks[i]], start, detail::trace_time(a.end_s) - start, a.what.stage, static_cast<int>(a.what.direction));
     if (a.what.microbatch != no_microbatch) event += ",\"microbatch\":" + std::to_string(a.what.microbatch);
     if (a.peer >= 0) event += ",\"peer\":" + std::to_string(a.peer);
     add(event + "}}");

@@ -58,8 +58,8 @@ template <class... Arguments>
   return std::abs(value) < 1e9 ? detail::print("%.*f", detail::decimals(std::abs(value)), value) : detail::print("%.3g", value);
 }
 
-/// Rows under a heading in aligned columns, two spaces apart; columns whose heading starts with '>' are aligned to the right.
-/// Precondition: every row has as many cells as the heading.
+/// Rows under a heading in aligned columns, two spaces apart. Columns whose heading starts with '>' are aligned to the right.
+/// Requires: every row has as many cells as the heading.
 [[nodiscard]] inline std::string format_table(const std::vector<std::string>& heading,
                                               const std::vector<std::vector<std::string>>& rows) {
   const auto right = [&](std::size_t c) { return !heading[c].empty() && heading[c][0] == '>'; };
@@ -120,7 +120,7 @@ template <class... Arguments>
   return out;
 }
 
-/// "gap 2.1 %": how far a time lies above a lower bound; rounding that puts it below counts as none.
+/// How far a time lies above a lower bound, as "gap 2.1 %". Where rounding puts it below, the gap is 0.
 [[nodiscard]] inline std::string gap_text(double seconds, double bound_s) {
   return "gap " + format_percent(bound_s > 0 ? std::max(0.0, seconds / bound_s - 1) : 0.0);
 }

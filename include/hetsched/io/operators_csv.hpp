@@ -9,16 +9,19 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/model/operator.hpp>
 
 namespace hetsched {
 
-/// Rows of an operators CSV, and what they run.
+/// The rows of an operators CSV, and what they run.
 struct operators_file {
   std::string heading;             ///< as in the file, without its line end
   std::vector<std::string> lines;  ///< rows as in the file; row i stands in line i + 2
@@ -103,7 +106,7 @@ inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf1
 inline constexpr other_name format_aliases[] = {{"float32", "fp32"}, {"float", "fp32"},    {"float16", "fp16"},
                                                 {"half", "fp16"},    {"bfloat16", "bf16"}, {"float8", "fp8"}};
 
-/// In lower case, without blanks around it, and with _ for blanks and hyphens in it.
+/// A name in lower case, without blanks around it, and with _ for blanks and hyphens in it.
 [[nodiscard]] inline std::string plain_name(std::string_view cell) {
   std::string name(cell);
   for (char& c : name) c = c == ' ' || c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -257,18 +260,22 @@ class operators_reader {
 
 }  // namespace detail
 
-/// Reads operators from CSV text: columns op, batch, m, n, k, dtype in any order, others are kept (docs/prediction.md says what
-/// the sizes mean). Names may be in any case, with blanks around them; lines may end in \r\n; cells are not quoted. Throws
-/// file_error that names line and column, what was found and what was expected. O(text).
+/// Reads operators from CSV text with the columns op, batch, m, n, k, dtype in any order (docs/prediction.md says what the
+/// sizes mean); other columns are kept. Names may be in any case, with blanks around them. Lines may end in \r\n. Cells are
+/// not quoted.
+/// Throws: file_error that names line and column, what was found and what was expected.
+/// Complexity: O(text).
 [[nodiscard]] inline operators_file parse_operators(std::string_view text, std::string_view file_name) {
   return detail::operators_reader(text, file_name).read();
 }
 
-/// Reads an operators CSV. Throws file_error.
+/// Reads an operators CSV.
+/// Throws: as parse_operators.
 [[nodiscard]] inline operators_file read_operators(const std::string& path) { return parse_operators(read_text(path), path); }
 
-/// The rows as they were read with the column predicted_ms behind the others, and error_percent, predicted over measured less
-/// one, where they tell what was measured. Precondition: one time per row.
+/// The rows as they were read, with the column predicted_ms behind the others, and error_percent (predicted over measured,
+/// less one) where the rows say what was measured.
+/// Requires: one time per row, in milliseconds.
 [[nodiscard]] inline std::string to_csv(const operators_file& file, const std::vector<double>& predicted_ms) {
   HETSCHED_EXPECTS(predicted_ms.size() == file.lines.size());
   const bool measured = !file.measured_ms.empty();

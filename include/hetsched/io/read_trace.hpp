@@ -13,10 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/io/json_reader.hpp>
-#include <hetsched/io/pipeline_json.hpp>
+#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json/pipeline_json.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/text.hpp>
 #include <hetsched/schedule/timeline.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 
@@ -25,7 +28,8 @@ namespace detail {
 /// Threads of a trace, by process and thread number.
 using trace_thread = std::pair<std::int64_t, std::int64_t>;
 
-/// Takes the timeline's events out of a trace. Processes are ranks; an event is an action if its args tell a stage and a replica.
+/// Takes the timeline's events out of a trace. Processes are ranks. An event is an action if its args name a stage and a
+/// replica, as traces call a direction.
 class trace_reader {
  public:
   explicit trace_reader(const json_value& top) {
@@ -71,7 +75,7 @@ class trace_reader {
 
   static int rank(const json_value& number) { return number.count(0, max_stages - 1); }
 
-  /// The number behind a text, if it is one of at most nine digits.
+  /// The number behind a prefix, if it has at most nine digits.
   static std::optional<int> number_behind(std::string_view text, std::string_view prefix) {
     if (!text.starts_with(prefix)) return std::nullopt;
     text.remove_prefix(prefix.size());
@@ -118,7 +122,7 @@ class trace_reader {
     const auto args = event.at("args");
     timed_action a;
     a.what.stage = args.at("stage").count(0, max_stages - 1);
-    a.what.replica = static_cast<std::int16_t>(args.at("replica").count(0, std::numeric_limits<std::int16_t>::max()));
+    a.what.direction = static_cast<std::int16_t>(args.at("replica").count(0, std::numeric_limits<std::int16_t>::max()));
     const auto microbatch = args.find("microbatch");
     a.what.microbatch = microbatch ? microbatch->count(0, max_microbatches - 1) : no_microbatch;
     a.what.kind = kind_of(event.at("name"), a.what);
@@ -129,7 +133,7 @@ class trace_reader {
     if (is_transfer(a.what.kind) != peer.has_value())
       args.fail(peer ? "a peer of what is no transfer" : "a transfer without a peer");
     if (peer) a.peer = rank(*peer);
-    if (a.what.kind == action_kind::h2d_activation || a.what.kind == action_kind::h2d_gradient) {
+    if (detail::is_h2d(a.what.kind)) {
       // It lies with the receiver, on a thread that is named after the sender.
       const auto from = senders_.find(thread_of(event));
       if (a.peer != a.rank || from == senders_.end() || from->second >= max_stages)
@@ -160,16 +164,19 @@ class trace_reader {
 }  // namespace detail
 
 /// Reads the timeline out of a Chrome trace (JSON object format) that chrome_trace() has written, whatever other events stand
-/// between: the same actions in the same order, times in whole nanoseconds (exact below 2^53 of them, about 100 days).
-/// Fused computations are told by their nested times, so those that take no time come back apart, and so do other joined
-/// actions. Throws file_error.
-/// O(events * log(events)).
+/// between.
+/// Returns: the same actions in the same order, with times in whole nanoseconds (exact below 2^53 of them, about 100 days).
+/// Fused computations are known by their nested times, so those that take no time come back apart, and so do other joined
+/// actions.
+/// Throws: file_error.
+/// Complexity: O(events * log(events)).
 [[nodiscard]] inline timeline parse_trace(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
   return detail::trace_reader(document.value()).read();
 }
 
-/// Reads a trace. Throws file_error.
+/// Reads a trace file; see parse_trace.
+/// Throws: file_error.
 [[nodiscard]] inline timeline read_trace(const std::string& path) { return parse_trace(read_text(path), path); }
 
 }  // namespace hetsched

@@ -4,13 +4,15 @@
 #include <string>
 #include <string_view>
 
-#include <hetsched/io/json_reader.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/write_file.hpp>
 #include <hetsched/schedule/text.hpp>
 
 namespace hetsched {
 
-/// As parse_schedule_csv, but throws file_error, which names the file, too.
+/// Reads a schedule from CSV text, as parse_schedule_csv does.
+/// Throws: file_error that names file, row and column.
 [[nodiscard]] inline schedule parse_schedule(std::string_view text, const std::string& file_name) {
   try {
     return parse_schedule_csv(text);
@@ -19,10 +21,12 @@ namespace hetsched {
   }
 }
 
-/// Reads a schedule from a CSV of torch.distributed.pipelining or of to_csv. Throws file_error that names file, row and column.
+/// Reads a schedule from a CSV of torch.distributed.pipelining or of to_csv.
+/// Throws: file_error that names file, row and column.
 [[nodiscard]] inline schedule read_schedule(const std::string& path) { return parse_schedule(read_text(path), path); }
 
-/// Writes a schedule as read_schedule takes it back equal. Throws input_error as to_csv, error if the file cannot be written.
+/// Writes a schedule that read_schedule reads back as an equal one.
+/// Throws: as to_csv; error if the file cannot be written.
 inline void write_schedule(const std::string& path, const schedule& order) { write_file(path, to_csv(order)); }
 
 }  // namespace hetsched

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/model/transformer_test.cpp.
 
+#include <cstdint>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/model/transformer.hpp>
 
 namespace hetsched {
@@ -17,7 +22,8 @@ struct transformer_shape {
   int parameter_bytes = 2;
 };
 
-/// GPT-2 and GPT-3: learned positions, GELU, biases, tied embeddings. Usually 50257 words, 1024 tokens, a 4 * hidden MLP.
+/// GPT-2 and GPT-3: learned positions, GELU, biases, tied embeddings. Usual values: 50257 words, 1024 tokens, an MLP of 4 *
+/// hidden.
 [[nodiscard]] inline transformer gpt(const transformer_shape& shape) {
   transformer m{.layers = shape.layers,
                 .hidden = shape.hidden,
@@ -31,8 +37,8 @@ struct transformer_shape {
   return m;
 }
 
-/// Llama, Mistral and kin: rotary positions, SwiGLU, RMS norms, no biases, no dropout, own output matrix.
-/// Usually 32000 words, 4096 tokens, an MLP of 8/3 * hidden rounded up to a multiple of 256.
+/// Llama, Mistral and kin: rotary positions, SwiGLU, RMS norms, no biases, no dropout, an output matrix of their own. Usual
+/// values: 32000 words, 4096 tokens, an MLP of 8/3 * hidden rounded up to a multiple of 256.
 [[nodiscard]] inline transformer llama(const transformer_shape& shape) {
   transformer m = gpt(shape);
   if (shape.vocab == 0) m.vocab = 32000;
@@ -44,7 +50,7 @@ struct transformer_shape {
   return m;
 }
 
-/// Mixtral and kin: llama with experts in every moe_every-th block, without shared ones.
+/// Mixtral and kin: llama with experts in every moe_every-th block, without shared experts.
 [[nodiscard]] inline transformer moe(const transformer_shape& shape, int experts = 8, int experts_per_token = 2,
                                      int moe_every = 1) {
   transformer m = llama(shape);
@@ -54,7 +60,7 @@ struct transformer_shape {
   return m;
 }
 
-/// BERT with its masked-language-model head (without the pooler). Usually 30522 words, 512 tokens, a 4 * hidden MLP.
+/// BERT with its masked-language-model head, without the pooler. Usual values: 30522 words, 512 tokens, an MLP of 4 * hidden.
 [[nodiscard]] inline transformer bert(const transformer_shape& shape) {
   transformer m = gpt(shape);
   if (shape.vocab == 0) m.vocab = 30522;
@@ -79,8 +85,8 @@ struct vit_shape {
   int parameter_bytes = 2;
 };
 
-/// ViT: embeds patches and a class token with learned positions, classifies by the class token.
-/// Throws input_error unless the patches tile the image.
+/// ViT: patches and a class token with learned positions, and a classifier on the class token.
+/// Throws: input_error unless the patches tile the image.
 [[nodiscard]] inline transformer vit(const vit_shape& shape) {
   if (shape.patch < 1 || shape.channels < 1 || shape.image < shape.patch || shape.image % shape.patch != 0)
     throw input_error("vit: the image must be a whole number of patches");

@@ -42,8 +42,10 @@ struct operator_graph {
   friend bool operator==(const operator_graph&, const operator_graph&) = default;
 };
 
-/// Throws input_error, naming the node, unless the graph has a node, inputs and owners lie before their readers, what is kept
-/// lies no later, amounts are finite and not negative, and sizes of operators are at least 1. O(nodes + edges).
+/// Checks that a graph makes sense.
+/// Throws: input_error, naming the node, unless there is a node, inputs and owners come before their readers, what is kept
+/// comes no later, amounts are finite and not negative, and sizes of operators are at least 1.
+/// Complexity: O(nodes + edges).
 inline void validate(const operator_graph& graph) {
   if (graph.nodes.empty()) throw input_error("the model has no operator");
   if (graph.parameter_bytes < 1) throw input_error("parameter_bytes must be at least 1");
@@ -68,7 +70,7 @@ inline void validate(const operator_graph& graph) {
   }
 }
 
-/// FLOPs of the matrix products of an operator; what a causal mask hides counts too, as in the usual definition of MFU.
+/// FLOPs of the matrix products of an operator. What a causal mask hides counts too, as in the usual definition of MFU.
 [[nodiscard]] constexpr double product_flops(const operator_shape& op) {
   const double one =
       static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
@@ -78,13 +80,13 @@ inline void validate(const operator_graph& graph) {
 /// Whether a node is compute-intensive: products, convolutions, attention.
 [[nodiscard]] inline bool has_product(const graph_node& n) { return n.launches && product_flops(n.op) > 0; }
 
-/// Whether a node multiplies by weights: the right operand of its product.
+/// Whether a node multiplies by weights, as the right operand of its product.
 [[nodiscard]] inline bool multiplies_weights(const graph_node& n) {
   return n.launches && n.op.kind == operator_kind::gemm && (n.parameters > 0 || n.shared_parameters > 0);
 }
 
-/// Bytes of the right operand of a node's product where it is weights, else 0; no more than the node has weights or moves bytes,
-/// since products of a batch may share their weights.
+/// Bytes of the right operand of a node's product where it is weights, else 0. Products of a batch may share their weights,
+/// so it is no more than the node has weights or moves bytes.
 [[nodiscard]] inline double weight_traffic(const graph_node& n) {
   if (!multiplies_weights(n)) return 0;
   const double operand = static_cast<double>(n.op.batch) * static_cast<double>(n.op.n) * static_cast<double>(n.op.k);
@@ -92,8 +94,8 @@ inline void validate(const operator_graph& graph) {
   return std::min(std::min(operand, weights) * element_bytes(n.op.format), n.op.traffic_bytes);
 }
 
-/// What a node launches for so many samples: weights are read once for all of them. Throws input_error for samples below 1 and
-/// sizes beyond 64 bits. O(1).
+/// What a node launches for so many samples. Weights are read once for all of them.
+/// Throws: input_error for samples below 1 and sizes beyond 64 bits.
 [[nodiscard]] inline operator_shape scaled(const graph_node& n, std::int64_t samples) {
   if (samples < 1) throw input_error("samples must be at least 1");
   auto op = n.op;
@@ -106,13 +108,15 @@ inline void validate(const operator_graph& graph) {
   return op;
 }
 
-/// The node whose memory a node's result lies in: itself, unless it is a view. O(chain of views).
+/// The node whose memory a node's result lies in: itself, unless it is a view.
+/// Complexity: O(chain of views).
 [[nodiscard]] inline int storage_of(const operator_graph& graph, int node) {
   while (!graph.at(node).launches && !graph.at(node).inputs.empty()) node = graph.at(node).inputs.front();
   return node;
 }
 
-/// Whether a gradient flows into each node's result: it, or something it reads, has parameters. O(nodes + edges).
+/// Per node, whether a gradient flows into its result: it, or something it reads, has parameters.
+/// Complexity: O(nodes + edges).
 [[nodiscard]] inline std::vector<char> needs_gradient(const operator_graph& graph) {
   std::vector<char> needs(graph.nodes.size());
   for (std::size_t i = 0; i < needs.size(); ++i) {
@@ -129,7 +133,8 @@ struct product_gradients {
   bool weights = false;
 };
 
-/// Of a node, given what needs_gradient() says of all. O(inputs).
+/// The gradients of a node's product; `needs`: needs_gradient() of the graph.
+/// Complexity: O(inputs).
 [[nodiscard]] inline product_gradients gradients_of(const operator_graph& graph, const std::vector<char>& needs, int node) {
   const auto& n = graph.at(node);
   if (!has_product(n) || needs[static_cast<std::size_t>(node)] == 0) return {};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/model/graph_layers_test.cpp.
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +12,7 @@
 
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/graph.hpp>
+#include <hetsched/model/operator.hpp>
 
 namespace hetsched {
 
@@ -32,9 +34,10 @@ class numbering {
 
 }  // namespace detail
 
-/// Numbers operators: equal ones have the same type, launch, sizes, sizes of what they read and keep, and place in
-/// an attention core. Neither names count nor how far back an operator reads, or a mask that all blocks read would tell them
-/// apart. O(n log n).
+/// A number per operator, equal for equal operators: those of the same type, launch, sizes, sizes of what they read and keep,
+/// and place in an attention core. Names do not count. Nor does how far back an operator reads: a mask that all blocks read
+/// would tell them apart.
+/// Complexity: O(n log n) for n operators.
 [[nodiscard]] inline std::vector<int> operator_tokens(const operator_graph& graph) {
   const auto needs = needs_gradient(graph), cores = attention_cores(graph);
   detail::numbering types, operators;
@@ -69,9 +72,11 @@ class numbering {
   return tokens;
 }
 
-/// Bytes that cross a cut before each operator, and behind the last: results made before it and read after it, each once however
-/// many views of it are read, and no more of it than is read. The model's inputs and parameters are at hand everywhere.
-/// Throws input_error for bytes beyond 64 bits. O(n log n).
+/// The bytes that cross a cut before each operator, and behind the last: results that are made before the cut and read after
+/// it. A result counts once, however many of its views are read, and no more of it than is read. The model's inputs and
+/// parameters do not count: every device has them.
+/// Throws: input_error for bytes beyond 64 bits.
+/// Complexity: O(n log n) for n operators.
 [[nodiscard]] inline std::vector<bytes_t> cut_bytes(const operator_graph& graph) {
   const auto n = graph.nodes.size();
   std::vector<int> last_read(n, -1);
@@ -108,9 +113,11 @@ class numbering {
   return bytes;
 }
 
-/// What selective recomputation runs again (Korthikanti et al. 2023): products of two activations with another such product
-/// behind or before them and no weights between, and the operators between the two. 2: its result is dropped and made again; 1:
-/// it is kept. O(nodes + edges).
+/// What selective recomputation runs again: two products of activations with no weights between them (scores, and the
+/// weighted sum), and the operators between the two.
+/// Returns: per operator 2: its result is dropped and made again; 1: its result is kept; 0: not part of a core.
+/// Complexity: O(nodes + edges).
+/// Source: Korthikanti et al. 2023, sec. 5.
 [[nodiscard]] inline std::vector<char> attention_cores(const operator_graph& graph) {
   const auto n = graph.nodes.size();
   const auto scores = [&](const graph_node& node) {

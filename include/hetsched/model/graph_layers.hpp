@@ -18,6 +18,7 @@
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/layer.hpp>
+#include <hetsched/model/operator.hpp>
 #include <hetsched/model/repeated_modules.hpp>
 
 namespace hetsched {
@@ -126,12 +127,15 @@ class layer_sums {
 
 }  // namespace detail
 
-/// A graph's layers (HARP sec. 5.1): runs of operators that stand in the model again and again become repeated modules; each
-/// module, and each run between modules, is clustered into layers on its own, equal modules equally: never fewer layers than
-/// modules. What lies between without products and parameters joins the layer before it. A layer's boundary carries all that
-/// crosses its end: skip connections, too. Under full recomputation all layers keep their input only, but for the first, which
-/// has none to keep, and the last, whose backward follows at once. Throws input_error for a graph that validate() refuses and for
-/// options out of range. O(n log^2 n) for n operators, memory O(n); deterministic, and the same whatever the names.
+/// Cuts a graph into layers. Runs of operators that the model repeats become modules (find_repeated_modules). Each module,
+/// and each run between modules, is clustered into layers on its own, and equal modules are cut equally; so there are never
+/// fewer layers than modules. A run between modules without products and parameters joins the layer before it.
+/// A layer's boundary carries all that crosses its end, skip connections too. Under full recomputation a layer keeps its
+/// input only, except the first, which has none to keep, and the last, whose backward follows at once.
+/// Throws: input_error for a graph that validate() refuses, and for options out of range.
+/// Complexity: O(n log^2 n) time and O(n) memory for n operators.
+/// Determinism: depends on the operators only, not on their names.
+/// Source: HARP sec. 5.1.
 [[nodiscard]] inline graph_layers make_layers(const operator_graph& graph, const graph_layer_options& options = {}) {
   validate(graph);
   if (options.layers < 0) throw input_error("layers must not be negative");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/model/graph_test.cpp.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,9 @@
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/graph_layers.hpp>
+#include <hetsched/model/layer.hpp>
 #include <hetsched/model/layer_operators.hpp>
+#include <hetsched/model/operator.hpp>
 
 namespace hetsched {
 
@@ -21,11 +24,13 @@ struct node_backward {
   std::vector<operator_use> weights{};  ///< of these, those that compute gradients of weights only
 };
 
-/// A node's backward for so many samples, given what needs_gradient() says of all. A product (m x k)(k x n) has one product for
-/// each operand that wants a gradient, attention in one kernel 2.5 times its forward (five products for two: the scores are made
-/// again; Dao 2023, sec. 3.1), and all else one kernel of its own kind that moves what forward did and what was kept for it. The
-/// gradients of biases and of scales ride along. Throws input_error for samples below 1 and sizes beyond 64 bits. O(inputs +
-/// kept).
+/// What a node's backward launches for so many samples; `needs`: needs_gradient() of the graph. A product (m x k)(k x n)
+/// launches one product for each operand that wants a gradient. Attention is one kernel of 2.5 times its forward: five
+/// products for two, as the scores are made again. All else is one kernel of its own kind, which moves what forward moved and
+/// kept. Gradients of biases and scales cost nothing extra.
+/// Throws: input_error for samples below 1 and sizes beyond 64 bits.
+/// Complexity: O(inputs + kept).
+/// Source: Dao 2023, sec. 3.1 (attention).
 [[nodiscard]] inline node_backward backward_operators(const operator_graph& graph, const std::vector<char>& needs, int node,
                                                       std::int64_t samples) {
   const auto& n = graph.at(node);
@@ -55,11 +60,11 @@ struct node_backward {
   return result;
 }
 
-/// An operator_model of a graph. Its layers are not sharded, since a graph does not say how: cost models of it need
-/// max_tensor and max_context of 1.
+/// A graph as an operator_model. A graph does not say how its layers could be sharded, so cost models of it need max_tensor
+/// and max_context of 1.
 class graph_operators {
  public:
-  /// Throws input_error as make_layers does.
+  /// Throws: as make_layers.
   explicit graph_operators(operator_graph graph, const graph_layer_options& options = {})
       : graph_(std::move(graph)),
         layers_(make_layers(graph_, options)),
@@ -74,7 +79,9 @@ class graph_operators {
     return layers_.kind[static_cast<std::size_t>(index)];
   }
 
-  /// Throws input_error where the share is a part of a layer. O(operators of the layer).
+  /// What a layer launches for so many samples.
+  /// Throws: input_error where the share is a part of a layer.
+  /// Complexity: O(operators of the layer).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain().size());
     if (share.tensor != 1 || share.context != 1)

@@ -12,8 +12,8 @@
 
 namespace hetsched {
 
-/// The planner's atom: a piece of a model that is never cut. All amounts are for one sample on one device,
-/// before any sharding; a sample is one sequence (or image).
+/// The planner's atom: a piece of a model that is never cut. All amounts are for one sample (a sequence or an image) on one
+/// device, before any sharding.
 struct layer {
   std::string name{};
   double forward_flops = 0;
@@ -45,21 +45,22 @@ struct layer_chain {
   friend bool operator==(const layer_chain&, const layer_chain&) = default;
 };
 
-/// Forward plus backward FLOPs of one sample, without recomputation: the numerator of model FLOP utilisation.
+/// Forward plus backward FLOPs of one sample, without recomputation: what model FLOP utilisation counts.
 [[nodiscard]] inline double training_flops(const layer_chain& chain) {
   double sum = 0;
   for (const auto& l : chain.layers) sum += l.forward_flops + l.backward_flops;
   return sum;
 }
 
-/// Parameters of the model; shared ones count once, where they are owned.
+/// The number of the model's parameters. Shared ones count once, where they are owned.
 [[nodiscard]] inline std::int64_t parameter_count(const layer_chain& chain) {
   std::int64_t sum = 0;
   for (const auto& l : chain.layers) sum = checked_add(sum, l.parameters);
   return sum;
 }
 
-/// Throws input_error, naming the layer and the field, unless the chain has a layer and every amount is finite and >= 0.
+/// Checks that a chain makes sense.
+/// Throws: input_error, naming the layer and the field, unless there is a layer and every amount is finite and >= 0.
 inline void validate(const layer_chain& chain) {
   if (chain.layers.empty()) throw input_error("the model has no layer");
   if (chain.parameter_bytes < 1) throw input_error("parameter_bytes must be at least 1");

@@ -10,7 +10,7 @@
 
 namespace hetsched {
 
-/// An operator, and how often it runs: not always a whole number where layers are averaged.
+/// An operator, and how often it runs. That is no whole number where layers are averaged.
 struct operator_use {
   operator_shape op{};
   double times = 1;
@@ -37,8 +37,10 @@ struct layer_operators {
   friend bool operator==(const layer_operators&, const layer_operators&) = default;
 };
 
-/// A model whose layers are known by their operators: `chain()` has the layers' amounts, `operators(index, share)` what each
-/// launches. `kind(index)` is the index of the first layer that launches the same as this one, for every share.
+/// A model whose layers are known by their operators.
+///   chain()                  the layers' amounts
+///   operators(index, share)  what one device launches for a layer
+///   kind(index)              the first layer that launches the same as this one, for every share
 template <class T>
 concept operator_model = requires(const T& model, int index, const layer_share& share) {
   { model.chain() } -> std::convertible_to<const layer_chain&>;

@@ -19,9 +19,9 @@ enum class number_format { fp32, tf32, fp16, bf16, fp8 };
 
 enum class operator_kind { gemm, flash_attention, softmax, norm, rowwise, elementwise, gather };
 
-/// One kernel by its shape: `batch` products (m x k)(k x n) for gemm; for flash_attention `batch` heads of m queries, n keys and
-/// width k; softmax, norm and rowwise work on m rows of n elements, a block each; elementwise and gather on m elements.
-/// Make one with the functions below.
+/// One kernel, by its shape. gemm: `batch` products (m x k)(k x n). flash_attention: `batch` heads of m queries, n keys and
+/// width k. softmax, norm and rowwise: m rows of n elements, a block each. elementwise and gather: m elements. Make one with
+/// the functions below.
 struct operator_shape {
   operator_kind kind = operator_kind::elementwise;
   number_format format = number_format::fp32;
@@ -46,8 +46,8 @@ inline void require_sizes(bool hold) {
 
 }  // namespace detail
 
-/// Floating-point operations of the products in `op`, a multiplication and an addition each, what a causal mask spares left out;
-/// 0 for operators that multiply nothing.
+/// FLOPs of the products in `op`, a multiplication and an addition each. What a causal mask spares does not count; operators
+/// that multiply nothing have 0.
 [[nodiscard]] constexpr double flops(const operator_shape& op) {
   const double products =
       static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
@@ -56,7 +56,8 @@ inline void require_sizes(bool hold) {
                                                      : 0;
 }
 
-/// (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. Throws input_error for sizes below 1.
+/// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {
   detail::require_sizes(m >= 1 && n >= 1 && k >= 1);
   return {.kind = operator_kind::gemm,
@@ -67,7 +68,8 @@ inline void require_sizes(bool hold) {
           .traffic_bytes = detail::product_bytes(1, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), f)};
 }
 
-/// `batch` products of one shape, each with its own operands. Throws input_error for sizes below 1.
+/// `batch` products of one shape, each with its own operands.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape batched_gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
                                                  number_format f) {
   detail::require_sizes(batch >= 1);
@@ -78,8 +80,9 @@ inline void require_sizes(bool hold) {
   return op;
 }
 
-/// Attention in one kernel that never stores its scores: `heads` query heads (all sequences together), of which each group shares
-/// one of `kv_heads`. Throws input_error for sizes below 1.
+/// Attention in one kernel that never stores its scores. `heads`: query heads of all sequences together; each group of them
+/// shares one of `kv_heads`.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape flash_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
                                                     std::int64_t keys, std::int64_t head_width, bool causal, number_format f) {
   detail::require_sizes(heads >= 1 && kv_heads >= 1 && queries >= 1 && keys >= 1 && head_width >= 1);
@@ -95,15 +98,16 @@ inline void require_sizes(bool hold) {
           .causal_share = causal && queries > 1 ? 0.5 : 1};
 }
 
-/// Softmax over rows, by a scalar kernel. Throws input_error for sizes below 1.
+/// Softmax over rows, by a scalar kernel.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape softmax(std::int64_t rows, std::int64_t columns, number_format f) {
   detail::require_sizes(rows >= 1 && columns >= 1);
   const double bytes = 2.0 * static_cast<double>(rows) * static_cast<double>(columns) * element_bytes(f);
   return {.kind = operator_kind::softmax, .format = f, .m = rows, .n = columns, .traffic_bytes = bytes, .scalar = true};
 }
 
-/// Layer or RMS norm over rows; scalar: by a kernel without vector loads, as inference engines have. Throws input_error for sizes
-/// below 1.
+/// Layer or RMS norm over rows. `scalar`: by a kernel without vector loads, as inference engines have.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape norm(std::int64_t rows, std::int64_t columns, number_format f, bool scalar = false) {
   auto op = softmax(rows, columns, f);
   op.kind = operator_kind::norm;
@@ -111,7 +115,8 @@ inline void require_sizes(bool hold) {
   return op;
 }
 
-/// Reads `read` tensors of `elements` each and writes `written`. Throws input_error for sizes below 1.
+/// Reads `read` tensors of `elements` each and writes `written`.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape elementwise(std::int64_t elements, int read, int written, number_format f) {
   detail::require_sizes(elements >= 1 && read >= 0 && written >= 0);
   return {.kind = operator_kind::elementwise,
@@ -120,8 +125,8 @@ inline void require_sizes(bool hold) {
           .traffic_bytes = static_cast<double>(read + written) * static_cast<double>(elements) * element_bytes(f)};
 }
 
-/// Gated activation or rotary embedding by a scalar kernel: reads `read` tensors of rows x columns and writes one. Throws
-/// input_error for sizes below 1.
+/// A gated activation or rotary embedding by a scalar kernel, which reads `read` tensors of rows x columns and writes one.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape rowwise(std::int64_t rows, std::int64_t columns, int read, number_format f) {
   auto op = softmax(rows, columns, f);
   detail::require_sizes(read >= 1);
@@ -131,7 +136,8 @@ inline void require_sizes(bool hold) {
   return op;
 }
 
-/// Looks up `tokens` rows of `width` elements. Throws input_error for sizes below 1.
+/// Looks up `tokens` rows of `width` elements.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape embedding(std::int64_t tokens, std::int64_t width, number_format f) {
   detail::require_sizes(tokens >= 1 && width >= 1);
   auto op = elementwise(checked_mul(tokens, width), 1, 1, f);
@@ -140,7 +146,7 @@ inline void require_sizes(bool hold) {
 }
 
 /// Attention as four kernels that store the scores of all heads: scores, scale and mask, softmax, weighted sum.
-/// Throws input_error for sizes below 1.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline std::array<operator_shape, 4> plain_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys,
                                                                    std::int64_t head_width, number_format f) {
   const auto scores = batched_gemm(heads, queries, keys, head_width, f);
@@ -155,8 +161,9 @@ struct convolution_sizes {
                stride = 1;
 };
 
-/// Convolution as an implicit matrix product: output pixels x output channels, reduced over the window and the input channels.
-/// Throws input_error for sizes below 1.
+/// A convolution as an implicit matrix product: output pixels x output channels, reduced over the window and the input
+/// channels.
+/// Throws: input_error for sizes below 1.
 [[nodiscard]] inline operator_shape convolution(const convolution_sizes& c, number_format f) {
   detail::require_sizes(c.images >= 1 && c.height >= 1 && c.width >= 1 && c.in_channels >= 1 && c.out_channels >= 1 &&
                         c.kernel_height >= 1 && c.kernel_width >= 1 && c.stride >= 1);

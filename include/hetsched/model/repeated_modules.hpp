@@ -15,7 +15,7 @@
 
 namespace hetsched {
 
-/// A sub-sequence of `length` operators and where it stands: at least twice, without overlap, in ascending order.
+/// A sub-sequence of `length` operators, and where it stands: at least twice, without overlap, in ascending order.
 struct repeated_module {
   int length = 0;
   std::vector<int> starts{};
@@ -34,8 +34,9 @@ struct operator_sequence {
 
 namespace detail {
 
-// Equal sub-sequences have equal fingerprints, polynomials modulo two primes below 2^31; that unequal ones do too is a chance of
-// n^2 / 2^62, and makes modules that are not equal, which nobody relies on.
+// Equal sub-sequences have equal fingerprints: polynomials modulo two primes below 2^31. Unequal ones collide with a chance
+// of
+// n^2 / 2^62; that would give a module whose occurrences differ, on which nobody relies.
 class fingerprints {
  public:
   explicit fingerprints(std::span<const int> tokens) : sums_(tokens.size() + 1), powers_(tokens.size() + 1) {
@@ -228,12 +229,15 @@ class module_search {
 
 }  // namespace detail
 
-/// Repeated modules of a sequence (HARP sec. 5.1): as long as one stands there twice, the most frequent sub-sequence with at
-/// least `least` intensive operators becomes a module at all its occurrences, and the search goes on in what lies between.
-/// Occurrences do not overlap and are chosen from left to right. Of the equally frequent the one around the leftmost intensive
-/// operators, as long as its frequency allows; of equally long ones that whose ends cross the fewest bytes, then the rightmost.
-/// In the order in which they are found. Throws input_error for least < 1. About O(n log^2 n) for n operators, memory O(n);
-/// deterministic.
+/// The repeated modules of a sequence, in the order in which they are found. While one stands there twice, the most frequent
+/// sub-sequence with at least `least` intensive operators becomes a module at all its occurrences, and the search goes on in
+/// what lies between. Occurrences do not overlap and are chosen from left to right. Among equally frequent sub-sequences, the
+/// one around the leftmost intensive operators is taken, and made as long as its frequency allows. Among equally long ones it
+/// is the one whose ends cross the fewest bytes, then the rightmost.
+/// Throws: input_error for least < 1.
+/// Complexity: about O(n log^2 n) time and O(n) memory for n operators.
+/// Determinism: the same sequence gives the same modules.
+/// Source: HARP sec. 5.1.
 [[nodiscard]] inline std::vector<repeated_module> find_repeated_modules(const operator_sequence& sequence, int least) {
   HETSCHED_EXPECTS(sequence.intensive.size() == sequence.tokens.size() &&
                    sequence.cut_bytes.size() == sequence.tokens.size() + 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/model/trace_test.cpp.
 
 #include <algorithm>
 #include <concepts>
@@ -15,10 +16,11 @@
 #include <hetsched/model/operator.hpp>
 #include <hetsched/model/trace.hpp>
 
-// The operators of a traced model, each recorded as the kernels of a trainer have it: biases and scales ride along with their
-// operator, views and transposes cost nothing. Axes count from 0; shapes have no axis for the batch. All throw input_error,
-// naming the operator and the shapes, where shapes do not fit. What each keeps for backward is what PyTorch keeps, without
-// statistics of norms.
+// The operators of a traced model. Each is recorded as the kernels that a trainer runs: biases and scales ride along with
+// their
+// operator, views and transposes cost nothing. Axes count from 0; shapes have no axis for the batch. What each keeps for
+// backward is what PyTorch keeps, without statistics of norms.
+// Throws: input_error, naming the operator and the shapes, where shapes do not fit.
 namespace hetsched::symbolic {
 
 namespace detail {
@@ -118,7 +120,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// x [... x k] times weight [k x n], plus a bias [n]: one product whatever the leading axes.
+/// x [... x k] times weight [k x n], plus a bias [n]: one product, whatever the leading axes.
 [[nodiscard]] inline tensor linear(const tensor& x, const tensor& weight) { return detail::product_with(x, weight, {x, weight}); }
 [[nodiscard]] inline tensor linear(const tensor& x, const tensor& weight, const tensor& bias) {
   return detail::product_with(x, weight, {x, weight, bias});
@@ -142,7 +144,7 @@ namespace detail {
 }
 
 /// Attention in one kernel: q [heads x queries x d], k and v [kv_heads x keys x d], where kv_heads divides heads. Keeps its
-/// operands, its result and a number for each row.
+/// operands, its result and one number per row.
 [[nodiscard]] inline tensor attention(const tensor& q, const tensor& k, const tensor& v, bool causal = false) {
   detail::require_fit(k.shape == v.shape, "attention", k, v);
   detail::require_fit(q.rank() == 3 && k.rank() == 3 && q.shape[2] == k.shape[2] && q.shape[0] % k.shape[0] == 0, "attention", q,
@@ -178,7 +180,7 @@ namespace detail {
   return a.trace->record(
       {.type = "mul", .op = detail::moving(a, shape, {&a, &b}), .result = shape, .reads = {a, b}, .keeps = {a, b}});
 }
-/// Scales, also with a mask that is not stored.
+/// Multiplies by a number, or by a mask that is not stored.
 [[nodiscard]] inline tensor mul(const tensor& x, double) { return detail::unary("scale", x, false, false); }
 
 [[nodiscard]] inline tensor gelu(const tensor& x) { return detail::unary("gelu", x, true, false); }
@@ -197,22 +199,22 @@ namespace detail {
                              .keeps = {gate, up}});
 }
 
-/// Keeps a mask of one byte an element.
+/// Dropout; keeps a mask of one byte an element.
 [[nodiscard]] inline tensor dropout(const tensor& x) { return detail::unary("dropout", x, false, false, element_count(x.shape)); }
 
-/// Along the last axis.
+/// Softmax along the last axis.
 [[nodiscard]] inline tensor softmax(const tensor& x) {
   detail::require(x.rank() >= 1, "softmax", x, "has no axis");
   return detail::by_rows("softmax", hetsched::softmax(detail::rows_of(x.shape), x.shape.back(), x.trace->format()), x, {x}, true);
 }
 
-/// Along the last axis, n long; scale and shift are [n].
+/// Layer norm along the last axis, n long; scale and shift are [n].
 [[nodiscard]] inline tensor layer_norm(const tensor& x, const tensor& scale, const tensor& shift) {
   return detail::normalize("layer_norm", x, {scale, shift});
 }
 [[nodiscard]] inline tensor rms_norm(const tensor& x, const tensor& scale) { return detail::normalize("rms_norm", x, {scale}); }
 
-/// Over the batch and the pixels of x [channels x height x width]; scale and shift are [channels].
+/// Batch norm over the batch and the pixels of x [channels x height x width]; scale and shift are [channels].
 [[nodiscard]] inline tensor batch_norm(const tensor& x, const tensor& scale, const tensor& shift) {
   detail::require(x.rank() >= 1, "batch_norm", x, "has no axis");
   const auto channels = x.shape.front();
@@ -275,7 +277,7 @@ namespace detail {
   return x.trace->record({.type = "conv2d", .op = op, .result = shape, .reads = {x, weight}, .keeps = {x, weight}});
 }
 
-/// Over windows of size x size; the maximum keeps its input.
+/// Pooling over windows of size x size; the maximum keeps its input.
 [[nodiscard]] inline tensor max_pool2d(const tensor& x, std::int64_t size, const window& w = {}) {
   return detail::pool("max_pool2d", x, size, w, true);
 }
@@ -283,11 +285,11 @@ namespace detail {
   return detail::pool("avg_pool2d", x, size, w, false);
 }
 
-/// Over the last `axes` axes, which go.
+/// Sum and mean over the last `axes` axes, which the result lacks.
 [[nodiscard]] inline tensor sum(const tensor& x, int axes = 1) { return detail::reduce("sum", x, axes); }
 [[nodiscard]] inline tensor mean(const tensor& x, int axes = 1) { return detail::reduce("mean", x, axes); }
 
-/// Of logits [... x classes] against labels; keeps the probabilities in fp32.
+/// Cross-entropy of logits [... x classes] against labels; keeps the probabilities in fp32.
 [[nodiscard]] inline tensor cross_entropy(const tensor& logits, const tensor& labels) {
   detail::require_fit(logits.rank() >= 1 && element_count(labels.shape) == detail::rows_of(logits.shape), "cross_entropy", logits,
                       labels);
@@ -299,7 +301,7 @@ namespace detail {
        .saved_bytes = checked_mul(4, element_count(logits.shape))});
 }
 
-/// The same elements in another shape; one size may be -1, which is then what is left.
+/// The same elements in another shape. One size may be -1: whatever is left.
 [[nodiscard]] inline tensor reshape(const tensor& x, symbolic_shape shape) {
   const auto count = element_count(x.shape);
   if (const auto open = std::find(shape.begin(), shape.end(), -1); open != shape.end()) {

@@ -26,7 +26,8 @@ using symbolic_shape = std::vector<std::int64_t>;
   return text + "]";
 }
 
-/// Throws input_error where the product does not fit 64 bits.
+/// The number of elements of a shape.
+/// Throws: input_error where it does not fit 64 bits.
 [[nodiscard]] inline std::int64_t element_count(const symbolic_shape& shape) {
   std::int64_t count = 1;
   for (const auto size : shape) count = checked_mul(count, size);
@@ -37,9 +38,9 @@ namespace symbolic {
 
 class tracer;
 
-/// A tensor without numbers: a shape, and where it comes from. The operators of symbolic_operators.hpp take it; found by
-/// argument-dependent lookup, so that a template over the tensor type calls matmul(x, y) on these and on real ones alike.
-/// Not to be used after its trace has ended.
+/// A tensor without numbers: a shape, and where it comes from. The operators of symbolic_operators.hpp take it. They are
+/// found by argument-dependent lookup, so a template over the tensor type calls matmul(x, y) on these and on real tensors
+/// alike. Not to be used after its trace has ended.
 struct tensor {
   symbolic_shape shape{};
   tracer* trace = nullptr;
@@ -79,13 +80,14 @@ class tracer {
   /// An input of the model, at hand on every device.
   [[nodiscard]] tensor input(symbolic_shape shape) { return make(std::move(shape), -1, -1); }
 
-  /// A weight. The operator that reads it first owns it, all others share it; one that nothing reads does not count.
+  /// A weight. The operator that reads it first owns it, all others share it. A weight that nothing reads does not count.
   [[nodiscard]] tensor parameter(symbolic_shape shape) {
     parameters_.push_back({element_count(shape), -1});
     return make(std::move(shape), -1, static_cast<int>(parameters_.size()) - 1);
   }
 
-  /// While the result lives, operators are named within it: for people only. Ends in the order of destruction.
+  /// Names operators within a scope, for people only, while the result lives. Scopes end in the reverse order of their
+  /// beginning.
   [[nodiscard]] auto scope(const std::string& name) {
     struct guard {
       tracer* owner;
@@ -100,8 +102,8 @@ class tracer {
     return guard(this, outer);
   }
 
-  /// Records an operator: the door for those that symbolic_operators.hpp lacks. Throws input_error for tensors of another trace,
-  /// a view of nothing, and sizes below 1.
+  /// Records an operator that symbolic_operators.hpp lacks.
+  /// Throws: input_error for tensors of another trace, a view of nothing, and sizes below 1.
   tensor record(traced_operator what) {
     for (const auto* list : {&what.reads, &what.keeps})
       for (const auto& t : *list)
@@ -181,8 +183,14 @@ struct trace_options {
   int heads = 0;                               ///< goes into the graph
 };
 
-/// The operators of a model: calls `model(tracer, inputs...)` with a symbolic tensor for each shape. What it returns is not
-/// looked at. Throws input_error where shapes do not fit, naming operator and shapes; what `model` throws passes through.
+/// The operators of a model, found by calling `model(tracer, inputs...)` with a symbolic tensor for each shape. What the
+/// model returns does not matter.
+/// Throws: input_error, naming operator and shapes, where shapes do not fit; and what `model` throws.
+/// Example:
+///   const auto perceptron = [](auto& net, const auto& x) {
+///     return linear(gelu(linear(x, net.parameter({64, 256}))), net.parameter({256, 10}));
+///   };
+///   const auto graph = trace(perceptron, {}, symbolic_shape{32, 64});
 template <class Model, std::same_as<symbolic_shape>... Shapes>
 [[nodiscard]] operator_graph trace(Model&& model, const trace_options& options, const Shapes&... inputs) {
   tracer recorder(options.format, options.heads);

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/model/layer.hpp>
 
 namespace hetsched {
@@ -48,11 +50,12 @@ struct transformer {
   friend bool operator==(const transformer&, const transformer&) = default;
 };
 
-/// How a transformer is cut into layers: embedding, whole blocks, head; or embedding, three layers per block, head.
-/// The three are attention, norm and MLP (for pre-norm: norm + attention + residual sum | norm | MLP + residual sum).
+/// How a transformer is cut into layers: embedding, whole blocks, head; or embedding, three layers per block (attention,
+/// norm, MLP), head. A pre-norm block is then cut as norm + attention + residual sum | norm | MLP + residual sum.
 enum class granularity { block, sublayer };
 
-/// Throws input_error, naming the field, unless the sizes make sense.
+/// Checks that a transformer's sizes make sense.
+/// Throws: input_error, naming the field, if they do not.
 inline void validate(const transformer& m) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw input_error(std::string("transformer: ") + what);
@@ -82,9 +85,10 @@ inline void validate(const transformer& m) {
 
 namespace detail {
 
-/// Sizes of one sample of a transformer, and its layers by formula. GEMM FLOPs only: norms, activations and sums
-/// count as memory traffic. Kept activations follow Korthikanti et al. 2023, sec. 4, whose standard block
-/// (16 bits, dropout, 4 h wide MLP) comes out as 34 s h + 5 a s^2 bytes.
+/// The sizes of one sample of a transformer, and its layers by formula. Only matrix products count as FLOPs; norms,
+/// activations and sums count as memory traffic. Kept activations of the standard block (16 bits, dropout, an MLP of 4 h)
+/// come to 34 s h + 5 a s^2 bytes.
+/// Source: Korthikanti et al. 2023, sec. 4 (activations).
 struct transformer_sizes {
   explicit transformer_sizes(const transformer& model) : m(model), s(m.sequence), h(m.hidden), a(m.heads), e(m.parameter_bytes) {
     const std::int64_t head_size = m.head_size > 0 ? m.head_size : h / a;
@@ -254,11 +258,17 @@ inline void append(layer& a, const layer& b) {
 
 }  // namespace detail
 
-/// The layers of a transformer, for one sample: layers + 2 of them, or 3 * layers + 2 by sublayer (GPT-39B: 146, as in HARP
-/// sec. 6.7). Attention counts all s^2 scores, also where a causal mask hides half of them, as the usual definition of MFU does.
-/// A tied embedding counts at the embedding; the head holds a copy of it as shared_parameters, since the two lie in
-/// different stages of any pipeline with more than one. Throws input_error for sizes that make no sense or overflow.
-/// O(layers).
+/// The layers of a transformer, for one sample: layers + 2 by block, 3 * layers + 2 by sublayer. Attention counts all s^2
+/// scores, also those that a causal mask hides, as the usual definition of MFU does. A tied embedding counts at the
+/// embedding; the head holds a copy as shared_parameters, since the two lie in different stages of any pipeline with more
+/// than one.
+/// Throws: input_error for sizes that make no sense or overflow.
+/// Complexity: O(layers).
+/// Source: HARP sec. 6.7 (146 layers of GPT-39B by sublayer).
+/// Example:
+///   const auto chain = make_chain(llama({.layers = 32, .hidden = 4096, .heads = 32}));
+///   const auto parameters = parameter_count(chain);
+///   const double flops_per_sample = training_flops(chain);
 [[nodiscard]] inline layer_chain make_chain(const transformer& model, granularity cut = granularity::block) {
   validate(model);
   const detail::transformer_sizes sizes(model);

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/model/flash_attention.hpp>
+#include <hetsched/model/layer.hpp>
 #include <hetsched/model/layer_operators.hpp>
+#include <hetsched/model/operator.hpp>
 #include <hetsched/model/transformer.hpp>
 
 namespace hetsched {
@@ -15,7 +21,7 @@ namespace hetsched {
 /// flash: one kernel that never stores the scores; plain: products and a softmax that do.
 enum class attention_kernels { plain, flash };
 
-/// Which elementwise operations share a kernel.
+/// Which elementwise operations run in one kernel.
 enum class elementwise_fusion {
   none,      ///< as in an eager framework, each reads and writes its tensors by itself
   grouped,   ///< bias with activation, dropout with residual sum, scale and mask with softmax (Megatron-LM)
@@ -29,7 +35,7 @@ struct elementwise_step {
   friend bool operator==(const elementwise_step&, const elementwise_step&) = default;
 };
 
-/// How a library without fusion writes what is between the products, an operation at a time.
+/// What a library without fusion runs between the products, one operation at a time.
 struct eager_library {
   bool joint_projections = true;            ///< one product for queries, keys and values, and one for a gated MLP's first two
   std::vector<elementwise_step> queries{};  ///< on the queries
@@ -265,8 +271,8 @@ class kernel_writer {
     gradient(batched_gemm(batch, k, n, m, f()));
   }
 
-  // What selective recomputation runs again. Flash attention's backward is five products to the two of its forward: it
-  // computes the scores again by itself.
+  // What selective recomputation runs again. Flash attention does so by itself: its backward has five products to the
+  // forward's two.
   void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head) {
     const auto keys = sizes_.s;
     if (style_.attention == attention_kernels::flash) {
@@ -297,19 +303,23 @@ class kernel_writer {
 
 }  // namespace detail
 
-/// A transformer by the kernels that it launches: an operator_model whose chain is make_chain's. Tensor-parallel devices share
-/// heads, inner width and vocabulary, rounded up, and all look up whole words (Megatron-LM); router, patches and BERT's transform
-/// are not shared but as sequence_parallel says. Experts get equally many tokens. Throws input_error where make_chain does.
+/// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style.
+/// Tensor-parallel devices share heads, inner width and vocabulary, rounded up, and all look up whole words, as in
+/// Megatron-LM. They do not share router, patches and BERT's transform, unless sequence_parallel says so. Experts get equally
+/// many tokens.
+/// Throws: as make_chain.
 class transformer_operators {
  public:
   explicit transformer_operators(transformer model, kernel_style style = {}, granularity cut = granularity::block)
-      : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {}
+      : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {
+    if (style_.attention == attention_kernels::flash) chain_ = with_flash_attention(std::move(chain_));
+  }
 
   [[nodiscard]] const layer_chain& chain() const { return chain_; }
   [[nodiscard]] const transformer& model() const { return model_; }
   [[nodiscard]] const kernel_style& style() const { return style_; }
 
-  /// Index of the first layer that launches the same as layer `index`.
+  /// The first layer that launches the same as layer `index`.
   [[nodiscard]] int kind(int index) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
     if (index == 0 || index == chain_.size() - 1) return index;
@@ -320,8 +330,9 @@ class transformer_operators {
     return 1 + first_block * parts + place;
   }
 
-  /// What one device launches for layer `index`; backward in no certain order. Throws input_error for a share below 1 and sizes
-  /// that overflow. O(operators).
+  /// What one device launches for a layer, its backward in no particular order.
+  /// Throws: input_error for a share below 1 and sizes that overflow.
+  /// Complexity: O(operators).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
     if (share.samples < 1 || share.context < 1 || share.tensor < 1) throw input_error("the share of a layer must be at least 1");

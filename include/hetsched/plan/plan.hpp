@@ -2,92 +2,165 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/layer_range.hpp>
-#include <hetsched/cost/placement.hpp>
+#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/stage_cost.hpp>
+#include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {
 
-/// One stage of a plan. Times are per microbatch, bytes per device.
+/// Uneven parts of a stage's axes, adding up to 1 on each; empty: equal parts.
+struct axis_shares {
+  std::vector<double> data = {};
+  std::vector<double> context = {};
+  std::vector<double> tensor = {};
+  friend bool operator==(const axis_shares&, const axis_shares&) = default;
+};
+
+/// One stage of a plan. What stands below `warmup` is filled in by evaluate.
 struct stage_plan {
-  layer_range layers;
-  placement where;
-  int first_device = 0;  ///< in the subcluster, counted node by node; the stage takes consecutive devices
-  int warmup = 1;        ///< forwards started before the first backward
-  double forward_s = 0;
-  double backward_s = 0;
-  double transfer_s = 0;  ///< to the next stage, one way; 0 for the last stage
-  double update_s = 0;    ///< once per iteration: gradient reduction and optimizer step
+  layer_range layers{};
+  std::vector<device_group> devices{};
+  hetsched::degrees degrees{};
+  axis_shares shares{};
+  recomputation recompute = recomputation::none;
+  int zero = 0;    ///< ZeRO stage
+  int warmup = 0;  ///< forwards started before the first backward; 0: as the schedule's rule has it
+  stage_cost cost{};
+  memory_overheads overheads{};
+  double update_s = 0;  ///< once per iteration: gradient reduction inside the stage and optimizer step
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
-  // What the planner's own schedules do not ask for; 0 unless the stages were handed to a schedule by name (with_schedule).
-  double weight_backward_s = 0;  ///< of backward_s, the weight gradients
-  bytes_t weight_bytes = 0;      ///< held whatever the schedule
-  bytes_t activation_bytes = 0;  ///< held per microbatch in flight
+
+  /// The stage as a cost model is asked for it. Requires: devices. Throws: input_error as shape_of.
+  [[nodiscard]] placement where() const {
+    return {.mesh = shape_of(devices), .degrees = degrees, .recompute = recompute, .zero = zero};
+  }
   friend bool operator==(const stage_plan&, const stage_plan&) = default;
+};
+
+/// A boundary between two stages, per microbatch; filled in by evaluate.
+struct boundary_plan {
+  bytes_t bytes = 0;  ///< of the activation
+  double forward_s = 0;
+  double backward_s = 0;
+  bytes_t extra_bytes = 0;   ///< on each device of either side meanwhile
+  std::string reshard = {};  ///< strategy
+  friend bool operator==(const boundary_plan&, const boundary_plan&) = default;
+};
+
+/// A schedule by name, and by its actions where the name and the warm-ups do not tell them.
+struct schedule_plan {
+  std::string name = {};  ///< as in the commands: h1f1b, exact_1f1b, auto, ...
+  std::optional<schedule> actions = {};
+  friend bool operator==(const schedule_plan&, const schedule_plan&) = default;
 };
 
 /// Ordered stages that train one share of the batch.
 struct pipeline_plan {
   int microbatches = 1;
-  int microbatch_size = 1;
-  std::vector<stage_plan> stages;
+  int microbatch_size = 1;  ///< samples, of all replicas of a stage together
+  std::vector<stage_plan> stages = {};
+  std::vector<boundary_plan> boundaries = {};  ///< stages - 1, or none before evaluate
+  schedule_plan schedule = {};
   friend bool operator==(const pipeline_plan&, const pipeline_plan&) = default;
+};
+
+/// Gradients of layers that several pipelines hold, added up once per iteration; filled in by evaluate.
+struct gradient_sync_plan {
+  layer_range layers{};
+  std::vector<int> pipelines = {};  ///< positions in plan::pipelines
+  bytes_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const gradient_sync_plan&, const gradient_sync_plan&) = default;
 };
 
 /// What a plan is expected to do.
 struct prediction {
   double iteration_s = 0;    ///< simulated makespan, gradient reduction and optimizer step included
-  double lower_bound_s = 0;  ///< no order of the schedule's actions on these stages and links can be faster
+  double lower_bound_s = 0;  ///< no order of the schedules' actions on these stages and links can be faster
   double samples_per_s = 0;
   double mfu = 0;           ///< model FLOPs per second over the peak of the devices in use
   double load_balance = 0;  ///< HARP Eq. 20, over the devices in use
-  double period_s = 0;      ///< seconds per microbatch once the pipeline is full
+  double period_s = 0;      ///< seconds per microbatch once the pipelines are full
   friend bool operator==(const prediction&, const prediction&) = default;
 };
 
-/// How the plan was found, and how good it is known to be.
+/// How a plan was found, and how good it is known to be, in the terms of its planner's objective.
 struct search_evidence {
-  double objective_s = 0;        ///< sum (t + 2c) + (M - 1) * period of this plan, the planner's objective
-  double objective_bound_s = 0;  ///< no plan has a smaller objective
-  bool complete = false;         ///< the search ended by itself: the bound is a proof, not a budget
-  std::int64_t evaluations = 0;  ///< dynamic programs solved
-  std::int64_t labels = 0;       ///< partial plans kept
+  double objective_value = 0;  ///< of this plan
+  double objective_bound = 0;  ///< no plan has a smaller one
+  bool complete = false;       ///< the search ended by itself: the bound is a proof, not a budget
+  /// What the search did, by name and count.
+  std::vector<std::pair<std::string, std::int64_t>> work = {};
   friend bool operator==(const search_evidence&, const search_evidence&) = default;
+};
+
+/// What the costs of a plan were computed for, as whoever asked for the plan named it; empty or 0 where unknown.
+struct plan_setting {
+  std::string costs = {};        ///< cost model
+  std::string granularity = {};  ///< how the model was cut into layers
+  int sequence = 0;              ///< tokens per sample
+  std::string precision = {};
+  std::string attention = {};  ///< kernels
+  friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 
 /// Who computes what, and when.
 struct plan {
-  std::string planner;
-  int microbatches = 0;  ///< of all pipelines together
-  std::vector<pipeline_plan> pipelines;
-  std::string schedule;  ///< name as in the commands: h1f1b, exact_1f1b, ...
-  prediction predicted;
-  search_evidence evidence;
+  std::string planner = {};
+  std::string objective = "iteration";
+  std::vector<pipeline_plan> pipelines = {};
+  std::vector<gradient_sync_plan> gradient_sync = {};
+  plan_setting setting = {};
+  prediction predicted = {};
+  std::optional<search_evidence> evidence = {};
   friend bool operator==(const plan&, const plan&) = default;
 };
 
+/// Microbatches of all pipelines together, per iteration.
+[[nodiscard]] inline int microbatch_count(const plan& p) {
+  int count = 0;
+  for (const auto& line : p.pipelines) count += line.microbatches;
+  return count;
+}
+
+/// Samples of all pipelines together, per iteration.
+[[nodiscard]] inline std::int64_t sample_count(const plan& p) {
+  std::int64_t count = 0;
+  for (const auto& line : p.pipelines) count += std::int64_t{line.microbatches} * line.microbatch_size;
+  return count;
+}
+
 /// The bare times of a pipeline of a plan.
-[[nodiscard]] inline pipeline to_pipeline(const pipeline_plan& p) {
+template <std::same_as<pipeline_plan> Line = pipeline_plan>
+[[nodiscard]] pipeline to_pipeline(const Line& p) {
   pipeline bare;
+  const auto any = [](const auto& parts, auto has) { return std::any_of(parts.begin(), parts.end(), has); };
+  const bool weights = any(p.stages, [](const auto& s) { return s.cost.weight_backward_s > 0; });
+  const bool bytes = any(p.stages, [](const auto& s) { return s.cost.activation_bytes > 0; });
   for (const auto& s : p.stages) {
-    bare.forward_s.push_back(s.forward_s);
-    bare.backward_s.push_back(s.backward_s);
-    bare.transfer_s.push_back(s.transfer_s);
+    bare.forward_s.push_back(s.cost.forward_s);
+    bare.backward_s.push_back(s.cost.backward_s);
+    if (weights) bare.weight_backward_s.push_back(s.cost.weight_backward_s);
+    if (bytes) bare.activation_bytes.push_back(static_cast<double>(s.cost.activation_bytes));
   }
-  if (!bare.transfer_s.empty()) bare.transfer_s.pop_back();
-  const auto any = [&](auto field) {
-    return std::any_of(p.stages.begin(), p.stages.end(), [&](const auto& s) { return s.*field > 0; });
-  };
-  if (any(&stage_plan::weight_backward_s))
-    for (const auto& s : p.stages) bare.weight_backward_s.push_back(s.weight_backward_s);
-  if (any(&stage_plan::activation_bytes))
-    for (const auto& s : p.stages) bare.activation_bytes.push_back(static_cast<double>(s.activation_bytes));
+  const bool one_way = any(p.boundaries, [](const auto& b) { return b.forward_s != b.backward_s; });
+  for (const auto& b : p.boundaries) {
+    bare.transfer_s.push_back(b.forward_s);
+    if (one_way) bare.gradient_transfer_s.push_back(b.backward_s);
+  }
   return bare;
 }
 
@@ -98,18 +171,29 @@ struct plan {
   return counts;
 }
 
-/// The memory that each stage has for activations: what its weights leave of its device. In bytes.
-[[nodiscard]] inline std::vector<double> activation_capacities(const pipeline_plan& p) {
-  std::vector<double> capacities;
-  for (const auto& s : p.stages) capacities.push_back(static_cast<double>(s.memory_capacity_bytes - s.weight_bytes));
-  return capacities;
+/// Bytes that overheads and everything but activations leave of a stage's devices; not below 0.
+[[nodiscard]] inline double activation_room(const stage_plan& s) {
+  const auto [room, scale] = room_within(s.memory_capacity_bytes, s.overheads);
+  return std::max(0.0, (room - static_cast<double>(s.cost.weight_bytes)) / scale - static_cast<double>(s.cost.temporary_bytes));
+}
+
+/// The same of every stage; empty unless the plan tells weights, activations and capacity of each.
+template <std::same_as<pipeline_plan> Line = pipeline_plan>
+[[nodiscard]] std::vector<double> activation_rooms(const Line& p) {
+  std::vector<double> rooms;
+  for (const auto& s : p.stages) {
+    if (s.cost.weight_bytes == 0 || s.cost.activation_bytes == 0 || s.memory_capacity_bytes == 0) return {};
+    rooms.push_back(activation_room(s));
+  }
+  return rooms;
 }
 
 /// Whether each boundary between stages lies between subclusters.
-[[nodiscard]] inline std::vector<bool> subcluster_boundaries(const pipeline_plan& p) {
+template <std::same_as<pipeline_plan> Line = pipeline_plan>
+[[nodiscard]] std::vector<bool> subcluster_boundaries(const Line& p) {
   std::vector<bool> cross;
   for (std::size_t i = 0; i + 1 < p.stages.size(); ++i)
-    cross.push_back(p.stages[i].where.mesh.subcluster != p.stages[i + 1].where.mesh.subcluster);
+    cross.push_back(shape_of(p.stages[i].devices).subcluster != shape_of(p.stages[i + 1].devices).subcluster);
   return cross;
 }
 

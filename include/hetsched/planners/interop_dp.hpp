@@ -1,43 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/planners/interop_dp/assemble.hpp>
-#include <hetsched/planners/interop_dp/search.hpp>
+#include <hetsched/plan/evaluate.hpp>
+#include <hetsched/plan/pack_devices.hpp>
+#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/least_period.hpp>
-#include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/predict.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
 #include <hetsched/planners/interop_dp/shortage.hpp>
 
 namespace hetsched {
 
-/// Where a search stands.
-struct search_progress {
-  std::int64_t evaluations = 0;  ///< dynamic programs solved
-  double best_s = 0;             ///< objective of the best plan so far; infinity before there is one
-  double bound_s = 0;            ///< no plan has a smaller objective
-};
-
+/// What planning_problem leaves open.
 struct interop_options {
-  int microbatches = 1;     ///< M, per iteration
-  int microbatch_size = 1;  ///< samples per microbatch, as the cost model has it; noted in the plan
   warmup_rule warmup = warmup_rule::h1f1b;
   double epsilon = default_epsilon;  ///< H-1F1B's tolerance
-  bool use_all_devices = false;
   subcluster_order order = subcluster_order::automatic;
-  /// Among the plans met, and those that differ from the best of them in the degrees of single stages, the prediction decides
-  /// if the objective is within this share of the optimum.
+  /// Among the plans met, and those that differ from the best of them in single stages' degrees or ways of saving memory, the
+  /// prediction decides if the objective is within this share of the optimum.
   double near_tie = 0.002;
-  precision arithmetic = precision::fp16;                     ///< whose peak counts in the predicted load balance
-  std::function<bool(const search_progress&)> progress = {};  ///< called before every dynamic program; false stops the search
-  parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
 };
 
 namespace detail {
@@ -52,31 +41,30 @@ class interop_planner {
   };
 
   interop_planner(const interop_problem& problem, const Table& table, std::vector<route_phase> route, Algebra algebra,
-                  const interop_options& options)
+                  const planning_problem& asked, double near_tie)
       : problem_(problem),
         table_(table),
         route_(std::move(route)),
         algebra_(algebra),
-        options_(options),
-        steady_(options.microbatches - 1),
-        search_(problem_, table_, route_, algebra_, options_.microbatches, options_.use_all_devices, options_.parallel) {}
+        asked_(asked),
+        near_tie_(near_tie),
+        steady_(asked.microbatches - 1),
+        search_(problem_, table_, route_, algebra_, asked_.microbatches, asked_.use_all_devices, asked_.parallel) {}
 
   // Returns the plans met near the optimum, best objective first. First with a budget just above the lower bound, then with
   // larger ones: a walk that finds nothing raises the bound to its budget, and a small budget keeps the work small.
   [[nodiscard]] std::vector<met_plan> run() {
     if (!search_.may_keep(infinity)) return {};
     shortest_ = shortest_period();
-    auto& bound = evidence_.objective_bound_s;
-    const double lower = bound = std::max(search_.rents().latency() + steady_ * shortest_, search_.rents().objective());
+    const double lower = bound_ = std::max(search_.rents().latency() + steady_ * shortest_, search_.rents().objective());
     for (double gap = 0.001;; gap = gap < 1 ? 1.5 * gap : infinity) {
       const double budget = std::min(best_, lower * (1 + gap));
       walk(budget);
       if (stopped_ || best_ <= budget || budget == infinity) break;
-      bound = budget;
+      bound_ = budget;
     }
-    evidence_.complete = !stopped_;
-    if (!stopped_) evidence_.objective_bound_s = best_;
-    std::erase_if(met_, [&](const met_plan& m) { return m.objective_s > best_ * (1 + options_.near_tie); });
+    if (!stopped_) bound_ = best_;
+    std::erase_if(met_, [&](const met_plan& m) { return m.objective_s > best_ * (1 + near_tie_); });
     std::stable_sort(met_.begin(), met_.end(),
                      [](const met_plan& a, const met_plan& b) { return a.objective_s < b.objective_s; });
     return std::move(met_);
@@ -85,7 +73,7 @@ class interop_planner {
   /// A plan with these stages, at its least period; none if it does not fit in memory or a transfer is impossible.
   [[nodiscard]] std::optional<met_plan> judge(std::vector<interop_stage> stages) const {
     const auto bare = search_pipeline(problem_, table_, stages);
-    const auto caps = warmup_caps(problem_, table_, stages, options_.microbatches);
+    const auto caps = warmup_caps(problem_, table_, stages, asked_.microbatches);
     double objective = 0;
     for (int i = 0; i < bare.stages(); ++i) {
       if (caps[static_cast<std::size_t>(i)] < 1) return std::nullopt;
@@ -100,7 +88,13 @@ class interop_planner {
   }
 
   [[nodiscard]] bool stopped() const { return stopped_; }
-  [[nodiscard]] const search_evidence& evidence() const { return evidence_; }
+  [[nodiscard]] double bound() const { return bound_; }
+  [[nodiscard]] search_evidence evidence(double objective) const {
+    return {.objective_value = objective,
+            .objective_bound = std::min(bound_, objective),  // they differ by rounding
+            .complete = !stopped_,
+            .work = {{"evaluations", evaluations_}, {"labels", labels_}}};
+  }
   [[nodiscard]] interop_search<Table, Algebra>& search() { return search_; }
 
  private:
@@ -109,7 +103,7 @@ class interop_planner {
   };
 
   [[nodiscard]] bool go_on() {
-    if (options_.progress && !options_.progress({evidence_.evaluations, best_, evidence_.objective_bound_s})) stopped_ = true;
+    if (asked_.progress && !asked_.progress({evaluations_, "programs", best_, bound_})) stopped_ = true;
     return !stopped_;
   }
 
@@ -156,12 +150,12 @@ class interop_planner {
     constexpr std::size_t ties = 4;
     period = std::max(period, std::numeric_limits<double>::min());
     auto found = search_.solve(period, longer_than, budget, ties);
-    ++evidence_.evaluations;
-    evidence_.labels += search_.labels();
+    ++evaluations_;
+    labels_ += search_.labels();
     std::optional<visited> least;
     for (auto& s : found) {
       const auto bare = search_pipeline(problem_, table_, s.stages);
-      const auto caps = warmup_caps(problem_, table_, s.stages, options_.microbatches);
+      const auto caps = warmup_caps(problem_, table_, s.stages, asked_.microbatches);
       const double own = std::min(period, least_period(algebra_, bare, caps, period));
       if (!least) least = visited{s.latency, own};
       const double objective = s.latency + steady_ * own;
@@ -179,48 +173,59 @@ class interop_planner {
   const Table& table_;
   std::vector<route_phase> route_;
   Algebra algebra_;
-  const interop_options& options_;
+  const planning_problem& asked_;
+  double near_tie_;
   double steady_;  // M - 1: how often the period counts
   interop_search<Table, Algebra> search_;
   double shortest_ = 0;  // no plan has a shorter period
   double best_ = infinity;
+  double bound_ = 0;
   bool stopped_ = false;
-  search_evidence evidence_;
+  std::int64_t evaluations_ = 0, labels_ = 0;
   std::vector<met_plan> met_;
 };
 
 template <class Table, class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, const interop_problem& problem,
-                                      Algebra algebra, const interop_options& options) {
+[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, interop_problem& problem, Algebra algebra,
+                                      const planning_problem& asked, const interop_options& options) {
   const Table table(hardware, costs, problem);
-  interop_planner<Table, Algebra> planner(problem, table, make_route(hardware, options.order, options.use_all_devices), algebra,
-                                          options);
+  mark_dominated(problem, table);
+  interop_planner<Table, Algebra> planner(problem, table, make_route(hardware, options.order, asked.use_all_devices), algebra,
+                                          asked, options.near_tie);
   const auto met = planner.run();
   if (met.empty()) {
     if (planner.stopped())
-      return refusal{refusal::kind::stopped, "the search was stopped after " + std::to_string(planner.evidence().evaluations) +
-                                                 " evaluations, before it found a plan"};
+      return refusal{refusal::kind::stopped, "the search was stopped before it found a plan; none has an objective below " +
+                                                 std::to_string(planner.bound()) + " s"};
     return refusal{refusal::kind::infeasible,
-                   explain_shortage(hardware, problem, table, planner.search(), algebra, options.use_all_devices)};
+                   explain_shortage(hardware, problem, table, planner.search(), algebra, asked.use_all_devices)};
   }
-  plan best{"interop_dp", options.microbatches, {}, std::string(schedule_name(options.warmup)), {}, planner.evidence()};
-  double best_iteration = infinity;
+  std::optional<plan> best;
   std::vector<interop_stage> chosen;
   const double limit = met.front().objective_s * (1 + options.near_tie);
   const auto consider = [&](const auto& candidate) {
-    std::vector<layer_range> layers;
-    std::vector<placement> where;
-    for (const auto& s : candidate.stages) {
-      layers.push_back(s.layers);
-      where.push_back(problem.placements[static_cast<std::size_t>(s.placement)].where);
+    plan p{.planner = "interop_dp",
+           .pipelines = {{.microbatches = asked.microbatches, .microbatch_size = asked.microbatch_size}}};
+    auto& line = p.pipelines.front();
+    line.schedule.name = schedule_name(options.warmup);
+    std::vector<submesh> shapes;
+    for (const auto& s : candidate.stages) shapes.push_back(problem.placements[static_cast<std::size_t>(s.placement)].where.mesh);
+    const auto groups = pack_devices(shapes);
+    for (std::size_t i = 0; i < candidate.stages.size(); ++i) {
+      const auto& where = problem.placements[static_cast<std::size_t>(candidate.stages[i].placement)].where;
+      line.stages.push_back({.layers = candidate.stages[i].layers,
+                             .devices = {groups[i]},
+                             .degrees = where.degrees,
+                             .recompute = where.recompute,
+                             .zero = where.zero,
+                             .warmup = std::min(candidate.warmups[i], asked.microbatches)});
     }
-    auto pipe =
-        assemble_pipeline(hardware, costs, layers, where, candidate.warmups, options.microbatches, options.microbatch_size);
-    const double iteration = iteration_s(pipe);
-    if (iteration >= best_iteration) return;
-    best_iteration = iteration;
-    best.pipelines = {std::move(pipe)};
-    best.evidence.objective_s = candidate.objective_s;
+    p.evidence = planner.evidence(candidate.objective_s);
+    auto judged =
+        evaluate(hardware, costs, std::move(p),
+                 {.flops_per_sample = asked.flops_per_sample, .arithmetic = asked.arithmetic, .epsilon = options.epsilon});
+    if (!judged || (best && judged->plan.predicted.iteration_s >= best->predicted.iteration_s)) return;
+    best = std::move(judged->plan);
     chosen = candidate.stages;
   };
   constexpr std::size_t most_ties = 8;
@@ -235,50 +240,54 @@ template <class Table, class Algebra, stage_cost_model Costs>
       const auto judged = planner.judge(std::move(variant));
       if (judged && judged->objective_s <= limit) consider(*judged);
     }
-  best.evidence.objective_bound_s =
-      std::min(best.evidence.objective_bound_s, best.evidence.objective_s);  // they differ by rounding
-  best.predicted = predict(hardware, best, options.arithmetic);
-  return best;
+  return *std::move(best);
 }
 
 template <class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra,
+[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra, const planning_problem& asked,
                                       const interop_options& options) {
-  const auto problem = make_interop_problem(hardware, costs);
+  auto problem = make_interop_problem(hardware, costs);
   if (problem.placements.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
   if constexpr (additive_cost_model<Costs>)
-    return plan_with<additive_table>(hardware, costs, problem, algebra, options);
+    return plan_with<additive_table>(hardware, costs, problem, algebra, asked, options);
   else
-    return plan_with<interval_table>(hardware, costs, problem, algebra, options);
+    return plan_with<interval_table>(hardware, costs, problem, algebra, asked, options);
 }
 
 }  // namespace detail
 
-/// Cuts a model into pipeline stages over a heterogeneous cluster, each stage on a submesh of one subcluster: over all contiguous
-/// cuts, submeshes, degrees and orders of the subclusters, and over the period, the least
+/// Cuts a model into the stages of one pipeline over a heterogeneous cluster, each stage on a submesh of one subcluster: over all
+/// contiguous cuts, submeshes, degrees, ways of saving memory and orders of the subclusters, and over the period, the least
 ///     sum (t_i + 2 c_i) + (M - 1) * period
-/// such that no stage or transfer takes longer than the period and the warm-ups that the period needs fit in memory. Exact:
-/// dynamic programming with Pareto labels (latency, warm-up) per period, and a walk over the periods that can win (HARP sec. 5,
-/// Eq. 12-19, with the period free; docs/planner.md). Afterwards the full prediction decides among near-ties. Additive models:
-/// O(states * placements) per period for H-1F1B, L times that else; other models also O(P L^2) memory and calls of stage.
-/// Deterministic. No plan: what is short, by how much and where. Throws input_error for options or costs out of range.
+/// such that no stage or transfer takes longer than the period and the warm-ups that the period needs fit in memory. Dynamic
+/// programming with Pareto labels (latency, warm-up) per period, and a walk over the periods that can win; afterwards evaluate
+/// decides among near-ties.
+/// Returns: the plan, as evaluate fills it in, with its proof; else what is short, by how much and where.
+/// Throws: input_error for options or costs out of range.
+/// Complexity: per period O(states * placements) for additive models and H-1F1B, L times that else; other models also take
+/// O(P L^2) memory and calls of stage.
+/// Determinism: the plan depends on the arguments only, not on problem.parallel.
+/// Source: HARP sec. 5, Eq. 12-19, with the period free; docs/planner.md.
+/// Example:
+///     const analytic_cost_model costs(hardware, make_chain(gpt({.layers = 24, .hidden = 2048, .heads = 16})));
+///     const auto found = interop_dp(hardware, costs, {.microbatches = 64});
+///     if (!found) std::puts(found.why_not().reason.c_str());
 template <stage_cost_model Costs>
-[[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const interop_options& options = {}) {
-  if (options.microbatches < 1 || options.microbatch_size < 1)
-    throw input_error("microbatches and microbatch_size must be at least 1");
+[[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const planning_problem& problem,
+                                       const interop_options& options = {}) {
+  validate(hardware, problem);
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (!(options.near_tie >= 0)) throw input_error("near_tie must not be negative");
-  if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
   switch (options.warmup) {
     case warmup_rule::h1f1b:
-      return detail::plan_with(hardware, costs, detail::h1f1b_algebra{options.epsilon}, options);
+      return detail::plan_with(hardware, costs, detail::h1f1b_algebra{options.epsilon}, problem, options);
     case warmup_rule::exact:
-      return detail::plan_with(hardware, costs, detail::exact_algebra{}, options);
+      return detail::plan_with(hardware, costs, detail::exact_algebra{}, problem, options);
     case warmup_rule::one_f_one_b:
-      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{1}, options);
+      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{1}, problem, options);
     case warmup_rule::eager:
-      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{2}, options);
+      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{2}, problem, options);
   }
   throw input_error("unknown warm-up rule");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/schedule/simulate/simulate_test.cpp.
 
+#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -56,16 +58,18 @@ struct memory_step {
 };
 
 /// Bytes of activations on every rank over time, from an iteration that was predicted or measured: one step where they change,
-/// in order of time, two at one time where a computation ends and the next one starts. Computations take at their start and give
-/// back at their end; those that are fused take all before they give back. Precondition: the timeline names stages and replicas
-/// of the workload. O(actions).
-[[nodiscard]] inline std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t) {
+/// in order of time, two at one time where a computation ends and the next one starts. Computations take at their start and
+/// give back at their end; those that are fused take all before they give back.
+/// Requires: the timeline names stages and directions of the workload.
+/// Complexity: O(actions).
+template <std::same_as<workload> Workload = workload>
+[[nodiscard]] std::vector<std::vector<memory_step>> memory_over_time(const Workload& w, const timeline& t) {
   const auto slot = [&](const action& a) {
-    return (static_cast<std::size_t>(a.replica) * static_cast<std::size_t>(w.stages) + static_cast<std::size_t>(a.stage)) *
+    return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(w.stages) + static_cast<std::size_t>(a.stage)) *
                static_cast<std::size_t>(t.microbatches) +
            static_cast<std::size_t>(a.microbatch);
   };
-  std::vector<char> recomputed(static_cast<std::size_t>(w.replicas) * static_cast<std::size_t>(w.stages) *
+  std::vector<char> recomputed(static_cast<std::size_t>(w.directions) * static_cast<std::size_t>(w.stages) *
                                static_cast<std::size_t>(t.microbatches));
   for (const auto& a : t.actions)
     if (a.what.kind == action_kind::recompute) recomputed[slot(a.what)] = 1;
@@ -89,7 +93,7 @@ struct memory_step {
     for (std::size_t k = first; k < end; ++k) {
       const action& a = t.actions[k].what;
       if (!is_compute(a.kind)) continue;
-      const auto c = detail::change_of(w.at(a.replica, a.stage), a.kind, recomputed[slot(a)] != 0);
+      const auto c = detail::change_of(w.at(a.direction, a.stage), a.kind, recomputed[slot(a)] != 0);
       taken += c.taken;
       given_back += c.given_back;
     }

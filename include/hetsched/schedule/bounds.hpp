@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -20,7 +21,8 @@ namespace hetsched {
 ///   sum of all t_k and r_k + (M - 1) x                x a forward, backward, activation or gradient transfer: M of them go
 ///                                                     one by one, and the first and the last microbatch pass everything else.
 /// It does not hold for split backwards (split_backward_lower_bound does) nor for several virtual stages per rank.
-/// Throws input_error for an invalid pipeline or microbatches < 1. O(S).
+/// Throws: input_error for an invalid pipeline or microbatches < 1.
+/// Complexity: O(S) for S stages.
 [[nodiscard]] inline double makespan_lower_bound(const pipeline& p, int microbatches) {
   validate(p);
   if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
@@ -44,7 +46,9 @@ namespace hetsched {
 ///   A_i + M (f_i + d_i) + R_i                    its last input gradient still has to go back, R_i seconds: to the first stage,
 ///                                                or to any on the way, which has that microbatch's weight gradient before it;
 ///   sum of all f_k, d_k, a_k and g_k + w_0 + (M - 1) x   x as above, with d_k for a backward; R_i in full in place of w_0.
-/// Equal to makespan_lower_bound where no weight_backward_s are given. Throws and costs as that.
+/// Equal to makespan_lower_bound where no weight_backward_s are given.
+/// Throws: input_error for an invalid pipeline or microbatches < 1.
+/// Complexity: O(S) for S stages.
 [[nodiscard]] inline double split_backward_lower_bound(const pipeline& p, int microbatches) {
   validate(p);
   if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
@@ -68,116 +72,202 @@ namespace hetsched {
   return std::max(bound_s, there_s + back_s + (m - 1) * slowest_step_s);
 }
 
-/// Seconds below which no schedule can end that lists the same computations on the same ranks, in whatever order: for any
-/// placement, split backwards and workload. The largest, over ranks, of the least time before its first forward, all its work
-/// and the least time from its last input gradient to the first stage, the last without its weight gradients or with them and
-/// without the way back; over wires, of all that they carry between the shortest ways to and from them; and over microbatches,
-/// of their way. Parameters are left out. With fused computations every time on a way counts only fused_factor, if that is less.
-/// Throws input_error for an invalid workload or one that does not fit the schedule. O(actions + wires).
-[[nodiscard]] inline double makespan_lower_bound(const workload& w, const schedule& order) {
-  using enum action_kind;
-  validate(w);
-  detail::validate_shape(order);
-  if (w.ranks != order.ranks || w.stages != order.stages || w.replicas != order.replicas)
-    throw input_error("the schedule does not fit the workload");
-  const auto stages = static_cast<std::size_t>(order.stages);
-  const std::size_t places = static_cast<std::size_t>(order.replicas) * stages;
-  const auto place = [&](const action& a) {
-    return static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage);
-  };
+namespace detail {
 
-  std::vector<int> forwards(places), splits(places);
-  std::vector<double> work_s(static_cast<std::size_t>(order.ranks)), path_work_s(work_s);  // the latter without weight gradients
+/// What a schedule lists of every place, which is a stage of a direction, and of every rank.
+struct listed_work {
+  std::vector<int> forwards, weights;  ///< per place: forwards, and backward_weights
+  std::vector<double> work_s;          ///< per rank: all computations
+  std::vector<double> path_work_s;     ///< per rank: the same without weight gradients
+  /// What a computation takes at least, as a share of its time: less than 1 if any are fused and fused_factor is.
   double shrink = 1;
-  for (std::size_t r = 0; r < work_s.size(); ++r) {
+};
+
+/// Throws: input_error for an action that the schedule cannot have.
+template <class Workload, class Schedule>
+[[nodiscard]] listed_work count_work(const Workload& w, const Schedule& order) {
+  const auto ranks = static_cast<std::size_t>(order.ranks), places = w.work.size();
+  listed_work sum{.forwards = std::vector<int>(places),
+                  .weights = std::vector<int>(places),
+                  .work_s = std::vector<double>(ranks),
+                  .path_work_s = std::vector<double>(ranks)};
+  for (std::size_t r = 0; r < ranks; ++r) {
     const auto& actions = order.lanes[r].actions;
     for (std::size_t first = 0, end = 0; first < actions.size(); first = end) {
       double all_s = 0, path_s = 0;
       for (end = first; end == first || (end < actions.size() && actions[end].joined); ++end) {
         const action& a = actions[end];
-        if (a.replica < 0 || a.replica >= order.replicas || a.stage < 0 || a.stage >= order.stages)
-          throw input_error("the schedule lists an action of a stage or replica that it does not have");
-        const auto& s = w.work[place(a)];
-        forwards[place(a)] += a.kind == forward;
-        splits[place(a)] += a.kind == backward_weight;
-        const double own_s = a.kind == forward           ? s.forward_s
-                             : a.kind == backward        ? s.backward_s
-                             : a.kind == backward_input  ? s.backward_s - s.weight_backward_s
-                             : a.kind == backward_weight ? s.weight_backward_s
-                             : a.kind == recompute       ? s.recompute_s
-                                                         : 0;
+        if (!fits(order, a)) throw input_error(misfit_text(order, order.lanes[r], a));
+        if (!is_compute(a.kind)) continue;
+        const std::size_t k = w.place(a.direction, a.stage);
+        sum.forwards[k] += a.kind == action_kind::forward;
+        sum.weights[k] += a.kind == action_kind::backward_weight;
+        const double own_s = seconds_of(w.work[k], a.kind);
         all_s += own_s;
-        if (a.kind != backward_weight) path_s += own_s;
+        if (a.kind != action_kind::backward_weight) path_s += own_s;
       }
       const double factor = end - first > 1 && !is_transfer(actions[first].kind) ? w.fused_factor : 1;
-      shrink = std::min(shrink, factor);
-      work_s[r] += factor * all_s;
-      path_work_s[r] += factor * path_s;
+      sum.shrink = std::min(sum.shrink, factor);
+      sum.work_s[r] += factor * all_s;
+      sum.path_work_s[r] += factor * path_s;
     }
   }
+  return sum;
+}
 
-  // Least times of each place: before its forward, and from the end of its input gradient.
+/// Least seconds of every place for one microbatch. f_k and d_k are those of a forward and of an input gradient (whole
+/// backwards where none are split), a_k and g_k those of the ways over boundary k, 0 where both stages are on one rank.
+struct least_times {
+  std::vector<double> forward_s, input_s;  ///< f_s and d_s
+  std::vector<double> there_s;             ///< before the forward: sum over k < s of f_k + a_k
+  std::vector<double> back_s;              ///< behind the input gradient, to the first stage: sum over k < s of d_k + g_k
+  std::size_t stages = 0;
+
+  /// From the start of the forward of a place to the end of its input gradient, by way of the last stage.
+  [[nodiscard]] double around_s(std::size_t k) const {
+    const std::size_t last = k - k % stages + stages - 1;
+    return there_s[last] - there_s[k] + forward_s[last] + input_s[last] + back_s[last] - back_s[k];
+  }
+};
+
+/// From when a tensor sets out to when it arrives, if nothing is in its way.
+[[nodiscard]] inline double way_s(const tensor_path& path) {
   const auto leg_s = [](const hop& h) { return h.occupied_s + h.latency_s; };
-  const auto way_s = [&](const route& r) { return r.staged ? leg_s(r.d2h) + leg_s(r.network) + leg_s(r.h2d) : leg_s(r.network); };
-  const auto same_rank = [&](int c, int s) { return order.rank(c, s) == order.rank(c, s + 1); };
-  std::vector<double> there_s(places), back_s(places), input_s(places);
-  double bound_s = 0;
-  for (int c = 0; c < order.replicas; ++c)
-    for (int s = 0; s < order.stages; ++s) {
-      const std::size_t k = static_cast<std::size_t>(c) * stages + static_cast<std::size_t>(s);
-      const auto& work = w.work[k];
-      input_s[k] = shrink * (work.backward_s - (splits[k] > 0 ? work.weight_backward_s : 0));
-      if (s > 0) {
-        const bool stays = same_rank(c, s - 1);
-        there_s[k] = there_s[k - 1] + shrink * w.work[k - 1].forward_s + (stays ? 0 : way_s(w.activation(c, s - 1)));
-        back_s[k] = back_s[k - 1] + input_s[k - 1] + (stays ? 0 : way_s(w.gradient(c, s - 1)));
-      }
-      if (s + 1 == order.stages && forwards[k] > 0)
-        bound_s = std::max(bound_s, there_s[k] + shrink * work.forward_s + input_s[k] + back_s[k]);
-    }
-  const auto way_around_s = [&](int c, int s) {  // from the start of the forward to the end of the input gradient
-    const std::size_t k = static_cast<std::size_t>(c) * stages + static_cast<std::size_t>(s);
-    const std::size_t last = static_cast<std::size_t>(c) * stages + stages - 1;
-    return there_s[last] - there_s[k] + shrink * w.work[last].forward_s + input_s[last] + back_s[last] - back_s[k];
-  };
+  return path.staged ? leg_s(path.d2h) + leg_s(path.network) + leg_s(path.h2d) : leg_s(path.network);
+}
 
-  constexpr double never = std::numeric_limits<double>::infinity();
-  struct load {
-    double before_s = never, busy_s = 0, after_s = never;
-  };
-  std::vector<load> ranks(work_s.size()), wires(w.wires.size());
-  for (int c = 0; c < order.replicas; ++c)
+[[nodiscard]] inline bool on_one_rank(const schedule& order, int direction, int boundary) {
+  return order.rank(direction, boundary) == order.rank(direction, boundary + 1);
+}
+
+template <class Workload, class Schedule>
+[[nodiscard]] least_times times_of(const Workload& w, const Schedule& order, const listed_work& listed) {
+  const std::size_t places = w.work.size();
+  least_times t{.forward_s = std::vector<double>(places),
+                .input_s = std::vector<double>(places),
+                .there_s = std::vector<double>(places),
+                .back_s = std::vector<double>(places),
+                .stages = static_cast<std::size_t>(order.stages)};
+  for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s < order.stages; ++s) {
-      const std::size_t k = static_cast<std::size_t>(c) * stages + static_cast<std::size_t>(s);
-      if (forwards[k] == 0) continue;
-      auto& at = ranks[static_cast<std::size_t>(order.rank(c, s))];
-      at.before_s = std::min(at.before_s, there_s[k]);
-      at.after_s = std::min(at.after_s, back_s[k]);
-      if (s + 1 == order.stages || same_rank(c, s)) continue;
-      const auto carry = [&](const route& r, double before, double after) {
-        const hop* const legs[] = {&r.d2h, &r.network, &r.h2d};
-        for (int l = 0; l < 3; ++l) {
-          if (!r.staged && l != 1) continue;
-          for (const int wire : legs[l]->wires) {
-            if (wire < 0) continue;
-            auto& by = wires[static_cast<std::size_t>(wire)];
-            by.before_s = std::min(by.before_s, before);
-            by.busy_s += forwards[k] * legs[l]->occupied_s;
-            by.after_s = std::min(by.after_s, after);  // the other legs are left out
-          }
-        }
-      };
-      const double forward_s = shrink * w.work[k].forward_s;
-      carry(w.activation(c, s), there_s[k] + forward_s, way_around_s(c, s + 1) + back_s[k + 1]);
-      carry(w.gradient(c, s), there_s[k + 1] + way_around_s(c, s + 1), input_s[k] + back_s[k]);
+      const std::size_t k = w.place(c, s);
+      const stage_work& work = w.work[k];
+      t.forward_s[k] = listed.shrink * work.forward_s;
+      t.input_s[k] = listed.shrink * (work.backward_s - (listed.weights[k] > 0 ? work.weight_backward_s : 0));
+      if (s == 0) continue;
+      const bool stays = on_one_rank(order, c, s - 1);
+      t.there_s[k] = t.there_s[k - 1] + t.forward_s[k - 1] + (stays ? 0 : way_s(w.activation(c, s - 1)));
+      t.back_s[k] = t.back_s[k - 1] + t.input_s[k - 1] + (stays ? 0 : way_s(w.gradient(c, s - 1)));
     }
+  return t;
+}
+
+/// A microbatch passes all stages, there and back: in the slowest direction that is used, with S the last stage,
+///   there_S + f_S + d_S + back_S.
+[[nodiscard]] inline double microbatch_bound(const schedule& order, const listed_work& listed, const least_times& t) {
+  double bound_s = 0;
+  for (std::size_t k = t.stages - 1; k < order.rank_of.size(); k += t.stages)
+    if (listed.forwards[k] > 0) bound_s = std::max(bound_s, t.there_s[k] + t.forward_s[k] + t.input_s[k] + t.back_s[k]);
+  return bound_s;
+}
+
+/// What a rank or a wire has to do, between the shortest ways to and from it.
+struct bounded_load {
+  static constexpr double never_s = std::numeric_limits<double>::infinity();
+  double before_s = never_s, busy_s = 0, after_s = never_s;
+  void add(double before, double busy, double after) {
+    before_s = std::min(before_s, before);
+    busy_s += busy;
+    after_s = std::min(after_s, after);
+  }
+};
+
+/// A rank waits for its first forward, does all its work, and its last input gradient goes back to the first stage; weight
+/// gradients may come after that. Over ranks, with the least there_s and back_s of its stages, the largest of
+///   there_s + work_s   and   there_s + path_work_s + back_s.
+template <class Schedule>
+[[nodiscard]] double rank_bound(const Schedule& order, const listed_work& listed, const least_times& t) {
+  std::vector<bounded_load> ranks(listed.work_s.size());
+  for (std::size_t k = 0; k < order.rank_of.size(); ++k)
+    if (listed.forwards[k] > 0) ranks[static_cast<std::size_t>(order.rank_of[k])].add(t.there_s[k], 0, t.back_s[k]);
+  double bound_s = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r)
-    if (ranks[r].before_s < never)
-      bound_s = std::max({bound_s, ranks[r].before_s + work_s[r], ranks[r].before_s + path_work_s[r] + ranks[r].after_s});
+    if (ranks[r].before_s < bounded_load::never_s)
+      bound_s =
+          std::max({bound_s, ranks[r].before_s + listed.work_s[r], ranks[r].before_s + listed.path_work_s[r] + ranks[r].after_s});
+  return bound_s;
+}
+
+/// A wire waits for its first tensor, carries all of them, `capacity` at a time, and the last goes on to the first stage; legs
+/// of one transfer over other wires are left out. Over wires,
+///   least time before + sum of occupied_s / capacity + least time after.
+template <class Workload, class Schedule>
+[[nodiscard]] double wire_bound(const Workload& w, const Schedule& order, const listed_work& listed, const least_times& t) {
+  std::vector<bounded_load> wires(w.wires.size());
+  for (int c = 0; c < order.directions; ++c)
+    for (int s = 0; s + 1 < order.stages; ++s) {
+      const std::size_t k = w.place(c, s);
+      if (listed.forwards[k] == 0 || on_one_rank(order, c, s)) continue;
+      const auto carry = [&](const hop& leg, double before, double after) {
+        for (const int wire : leg.wires)
+          if (wire >= 0) wires[static_cast<std::size_t>(wire)].add(before, listed.forwards[k] * leg.occupied_s, after);
+      };
+      const auto cross = [&](const tensor_path& path, double before, double after) {
+        if (path.staged) carry(path.d2h, before, after);
+        carry(path.network, before, after);
+        if (path.staged) carry(path.h2d, before, after);
+      };
+      cross(w.activation(c, s), t.there_s[k] + t.forward_s[k], t.around_s(k + 1) + t.back_s[k + 1]);
+      cross(w.gradient(c, s), t.there_s[k + 1] + t.around_s(k + 1), t.input_s[k] + t.back_s[k]);
+    }
+  double bound_s = 0;
   for (std::size_t k = 0; k < wires.size(); ++k)
     if (wires[k].busy_s > 0)
       bound_s = std::max(bound_s, wires[k].before_s + wires[k].busy_s / w.wires[k].capacity + wires[k].after_s);
   return bound_s;
+}
+
+}  // namespace detail
+
+/// Seconds below which no schedule can end that lists the same computations on the same ranks, in whatever order: for any
+/// stage map, split backwards and workload. Work on parameters is left out. With fused computations every time on a way counts
+/// only fused_factor, if that is less than 1.
+/// Returns: the largest of detail::microbatch_bound, detail::rank_bound and detail::wire_bound.
+/// Throws: input_error for an invalid workload or one that does not fit the schedule.
+/// Complexity: O(actions + wires).
+template <std::same_as<workload> Workload = workload>
+[[nodiscard]] double makespan_lower_bound(const Workload& w, const schedule& order) {
+  validate(w);
+  detail::validate_shape(order);
+  detail::validate_fit(w, order);
+  const auto listed = detail::count_work(w, order);
+  const auto times = detail::times_of(w, order, listed);
+  return std::max({detail::microbatch_bound(order, listed, times), detail::rank_bound(order, listed, times),
+                   detail::wire_bound(w, order, listed, times)});
+}
+
+/// Whether rank r runs stage r and no other.
+[[nodiscard]] inline bool one_stage_per_rank(const schedule& order) {
+  for (int s = 0; s < order.stages; ++s)
+    if (order.rank(0, s) != s) return false;
+  return order.directions == 1;
+}
+
+/// Whether any rank lists an action of that kind. O(actions).
+template <std::same_as<schedule> Schedule = schedule>
+[[nodiscard]] bool lists(const Schedule& order, action_kind kind) {
+  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
+  });
+}
+
+/// The best of the bounds above for the actions of a schedule on its ranks: seconds below which no order of them can end.
+/// Requires: `work` is the schedule's workload on the pipeline, by make_workload.
+template <std::same_as<pipeline> Pipeline = pipeline>
+[[nodiscard]] double makespan_lower_bound(const Pipeline& p, const workload& work, const schedule& order) {
+  if (!one_stage_per_rank(order)) return makespan_lower_bound(work, order);
+  if (!lists(order, action_kind::backward_weight)) return makespan_lower_bound(p, order.microbatches);
+  return std::max(split_backward_lower_bound(p, order.microbatches), makespan_lower_bound(work, order));
 }
 
 }  // namespace hetsched

@@ -7,7 +7,8 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/text.hpp>
+#include <hetsched/schedule/action_text.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 
@@ -18,37 +19,67 @@ namespace detail {
   return static_cast<double>(order.rank_of.size()) * order.microbatches > 64.0 * static_cast<double>(actions) + (1 << 20);
 }
 
+[[nodiscard]] inline std::string sparse_text(const schedule& order, std::size_t actions) {
+  return "the schedule lists " + std::to_string(actions) + " actions only, for " + std::to_string(order.microbatches) +
+         " microbatches";
+}
+
+[[nodiscard]] inline std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+/// Whether the schedule has the kind, stage, direction and microbatch of an action.
+[[nodiscard]] inline bool fits(const schedule& order, const action& a) {
+  return static_cast<int>(a.kind) < action_kinds && a.stage >= 0 && a.stage < order.stages && a.direction >= 0 &&
+         a.direction < order.directions &&
+         (is_parameter(a.kind) ? a.microbatch == no_microbatch : a.microbatch >= 0 && a.microbatch < order.microbatches);
+}
+
+/// Says that every action of a schedule fits, and that it is not sparse.
+struct known_to_fit {};
+
+/// Which of them it does not have, as a sentence.
+/// Requires: !fits(order, a).
+[[nodiscard]] inline std::string misfit_text(const schedule& order, const lane& l, const action& a) {
+  const auto rank = rank_text(l.rank);
+  if (static_cast<int>(a.kind) >= action_kinds) return rank + " lists an action of no kind";
+  const auto says = [&](int count, const char* of) {
+    return rank + " " + to_text(a) + " is not of one of " + std::to_string(count) + " " + of;
+  };
+  if (a.stage < 0 || a.stage >= order.stages) return says(order.stages, "stages");
+  if (a.direction < 0 || a.direction >= order.directions) return says(order.directions, "directions");
+  if (is_parameter(a.kind)) return rank + " " + to_text(a) + " takes no microbatch";
+  return says(order.microbatches, "microbatches");
+}
+
 }  // namespace detail
 
 /// Where every action of a schedule is listed. Actions are numbered lane by lane: those of lane l are
 /// [lane_first[l], lane_first[l + 1]).
 class action_index {
  public:
-  /// Throws input_error for an action whose kind, stage, microbatch or replica the schedule does not have, and for a schedule
-  /// that lists next to nothing of its microbatches. Of actions listed twice, the first counts.
-  /// O(actions + kinds in use * replicas * stages * microbatches).
-  explicit action_index(const schedule& order) : order_(&order) {
+  /// Indexes the schedule, which must outlive the index. Of actions listed twice, the first counts.
+  /// Throws: input_error for an action whose kind, stage, microbatch or direction the schedule does not have, and for a
+  /// schedule that lists next to nothing of its microbatches.
+  /// Complexity: O(actions + kinds in use * directions * stages * microbatches).
+  explicit action_index(const schedule& order) : action_index(order, fitting(order)) {}
+  /// The same, of which it is known that it does not throw.
+  action_index(const schedule& order, detail::known_to_fit) : order_(&order) {
     lane_first.push_back(0);
-    slots_per_kind_ = static_cast<std::size_t>(order.replicas) * static_cast<std::size_t>(order.stages) *
+    slots_per_kind_ = static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
                       static_cast<std::size_t>(order.microbatches);
     for (auto& t : table_of_) t = -1;
     int tables = 0;
-    std::size_t actions = 0;
     for (const auto& l : order.lanes)
-      for (const auto& a : l.actions) {
-        auto& t = table_of_[static_cast<std::size_t>(a.kind)];
-        if (t < 0) t = tables++;
-        ++actions;
-      }
-    if (detail::is_sparse(order, actions))
-      throw input_error("a schedule of " + std::to_string(order.microbatches) + " microbatches on " +
-                        std::to_string(order.stages) + " stages lists " + std::to_string(actions) + " actions only");
+      for (const auto& a : l.actions)
+        if (auto& t = table_of_[static_cast<std::size_t>(a.kind)]; t < 0) t = tables++;
     positions_.assign(static_cast<std::size_t>(tables) * slots_per_kind_, -1);
     int number = 0;
     for (const auto& l : order.lanes) {
       for (const auto& a : l.actions) {
         int& position = positions_[slot(a)];
-        if (position < 0) position = number;
+        if (position < 0)
+          position = number;
+        else
+          repeats_ = true;
         ++number;
       }
       lane_first.push_back(number);
@@ -58,78 +89,110 @@ class action_index {
   std::vector<int> lane_first;
 
   [[nodiscard]] int size() const { return lane_first.back(); }
+  /// Whether any action is listed more than once.
+  [[nodiscard]] bool repeats() const { return repeats_; }
   [[nodiscard]] bool lists(action_kind kind) const { return table_of_[static_cast<std::size_t>(kind)] >= 0; }
-  /// Number of the action of this kind for a replica, stage and microbatch (0 for kinds without one); -1: not listed.
-  [[nodiscard]] int find(action_kind kind, int replica, int stage, int microbatch) const {
+  /// Number of the action of this kind for a direction, stage and microbatch (0 for kinds without one); -1: not listed.
+  [[nodiscard]] int find(action_kind kind, int direction, int stage, int microbatch) const {
+    return find(kind, cell(direction, stage, microbatch));
+  }
+  /// The same by cell, for who looks for several kinds.
+  [[nodiscard]] int find(action_kind kind, std::size_t cell) const {
     const int table = table_of_[static_cast<std::size_t>(kind)];
     if (table < 0) return -1;
-    return positions_[static_cast<std::size_t>(table) * slots_per_kind_ + cell(replica, stage, microbatch)];
+    return positions_[static_cast<std::size_t>(table) * slots_per_kind_ + cell];
   }
-
- private:
-  [[nodiscard]] std::size_t cell(int replica, int stage, int microbatch) const {
+  [[nodiscard]] std::size_t cell(int direction, int stage, int microbatch) const {
     const auto stages = static_cast<std::size_t>(order_->stages);
-    return (static_cast<std::size_t>(replica) * stages + static_cast<std::size_t>(stage)) *
+    return (static_cast<std::size_t>(direction) * stages + static_cast<std::size_t>(stage)) *
                static_cast<std::size_t>(order_->microbatches) +
            static_cast<std::size_t>(microbatch);
   }
+
+ private:
+  static detail::known_to_fit fitting(const schedule& order) {
+    std::size_t actions = 0;
+    for (const auto& l : order.lanes) {
+      actions += l.actions.size();
+      for (const auto& a : l.actions)
+        if (!detail::fits(order, a)) throw input_error(detail::misfit_text(order, l, a));
+    }
+    if (detail::is_sparse(order, actions)) throw input_error(detail::sparse_text(order, actions));
+    return {};
+  }
   [[nodiscard]] std::size_t slot(const action& a) const {
-    const bool whole = is_parameter(a.kind);
-    const bool fits = a.replica >= 0 && a.replica < order_->replicas && a.stage >= 0 && a.stage < order_->stages &&
-                      (whole ? a.microbatch == no_microbatch : a.microbatch >= 0 && a.microbatch < order_->microbatches);
-    if (!fits)
-      throw input_error(to_text(a) + " is not in a schedule of " + std::to_string(order_->stages) + " stages, " +
-                        std::to_string(order_->replicas) + " replicas and " + std::to_string(order_->microbatches) +
-                        " microbatches");
     return static_cast<std::size_t>(table_of_[static_cast<std::size_t>(a.kind)]) * slots_per_kind_ +
-           cell(a.replica, a.stage, whole ? 0 : a.microbatch);
+           cell(a.direction, a.stage, is_parameter(a.kind) ? 0 : a.microbatch);
   }
 
   const schedule* order_;
   std::size_t slots_per_kind_ = 0;
   int table_of_[action_kinds];
   std::vector<int> positions_;
+  bool repeats_ = false;
 };
 
 namespace detail {
+
+/// Where an action is listed of which one is given but for its kind, -1: nowhere; of several kinds, the first that is listed.
+template <class... Kinds>
+[[nodiscard]] int find_like(const action_index& index, const action& a, Kinds... kinds) {
+  int found = -1;
+  ((found = found >= 0 ? found : index.find(kinds, a.direction, a.stage, a.microbatch)), ...);
+  return found;
+}
+
+/// The computation of the stage and microbatch of an action that makes a payload, -1: not listed.
+[[nodiscard]] inline int find_maker(const action_index& index, const action& a, action_payload payload) {
+  return payload == action_payload::gradient ? find_like(index, a, action_kind::backward, action_kind::backward_input)
+                                             : find_like(index, a, action_kind::forward);
+}
+
+/// for_each_need of a transfer: what arrives needs what sets out at the other end; what sets out its copy to the host, if that
+/// is listed, or else the computation.
+template <class Need>
+void for_transfer_need(const schedule& order, const action_index& index, const action& a, Need need) {
+  if (!is_outgoing(a.kind)) {
+    const action sent = other_end(a);
+    need(sent.stage < 0 || sent.stage == order.stages ? -1 : find_like(index, sent, sent.kind));
+    return;
+  }
+  const auto payload = traits_of(a.kind).payload;
+  const int copied = is_network(a.kind) ? find_like(index, a, transfer_kind(payload, transfer_leg::d2h)) : -1;
+  need(copied >= 0 ? copied : find_maker(index, a, payload));
+}
 
 /// Calls need(number) for every listed action, other than by its lane's order, that must have ended before `a` starts; and
 /// need(-1) where something it needs is not listed.
 template <class Need>
 void for_each_need(const schedule& order, const action_index& index, const action& a, Need need) {
   using enum action_kind;
-  const int c = a.replica, s = a.stage, m = a.microbatch;
-  const auto first_of = [&](int stage, auto... kinds) {
-    int found = -1;
-    ((found = found >= 0 ? found : index.find(kinds, c, stage, m)), ...);
-    return found;
-  };
+  if (is_transfer(a.kind)) return for_transfer_need(order, index, a, need);
+  const int c = a.direction, s = a.stage, m = a.microbatch;
   const auto gathered = [&] {
     if (const int g = index.find(all_gather, c, s, 0); g >= 0) need(g);
   };
-  const auto gradient_in = [&] {
-    if (s + 1 == order.stages) return;
-    if (order.rank(c, s) == order.rank(c, s + 1))
-      need(first_of(s + 1, backward, backward_input));
-    else
-      need(first_of(s, receive_gradient, h2d_gradient) >= 0 ? first_of(s, receive_gradient, h2d_gradient)
-                                                            : first_of(s + 1, backward, backward_input));
+  // From the stage that lies there: what has arrived where that is listed, or else the computation.
+  const auto tensor_from = [&](int stage, action_payload payload) {
+    if (stage < 0 || stage == order.stages) return;
+    action there = a;
+    there.stage = stage;
+    const int arrival =
+        order.rank(c, s) == order.rank(c, stage)
+            ? -1
+            : find_like(index, a, transfer_kind(payload, transfer_leg::receive), transfer_kind(payload, transfer_leg::h2d));
+    need(arrival >= 0 ? arrival : find_maker(index, there, payload));
   };
   switch (a.kind) {
     case forward:
       gathered();
-      if (s == 0) break;
-      if (order.rank(c, s) == order.rank(c, s - 1))
-        need(index.find(forward, c, s - 1, m));
-      else
-        need(first_of(s, receive_activation, h2d_activation) >= 0 ? first_of(s, receive_activation, h2d_activation)
-                                                                  : index.find(forward, c, s - 1, m));
+      tensor_from(s - 1, action_payload::activation);
       break;
     case backward:
     case backward_input:
       gathered();
-      need(first_of(s, recompute, forward));
-      gradient_in();
+      need(find_like(index, a, recompute, forward));
+      tensor_from(s + 1, action_payload::gradient);
       break;
     case backward_weight:
       need(index.find(backward_input, c, s, m));
@@ -137,44 +200,17 @@ void for_each_need(const schedule& order, const action_index& index, const actio
     case recompute:
       need(index.find(forward, c, s, m));
       break;
-    case send_activation:
-    case d2h_activation:
-      need(index.find(forward, c, s, m));
-      break;
-    case network_activation:
-      need(first_of(s, d2h_activation, forward));
-      break;
-    case receive_activation:
-      need(s == 0 ? -1 : index.find(send_activation, c, s - 1, m));
-      break;
-    case h2d_activation:
-      need(s == 0 ? -1 : index.find(network_activation, c, s - 1, m));
-      break;
-    case send_gradient:
-    case d2h_gradient:
-      need(first_of(s, backward, backward_input));
-      break;
-    case network_gradient:
-      need(first_of(s, d2h_gradient, backward, backward_input));
-      break;
-    case receive_gradient:
-      need(s + 1 == order.stages ? -1 : index.find(send_gradient, c, s + 1, m));
-      break;
-    case h2d_gradient:
-      need(s + 1 == order.stages ? -1 : index.find(network_gradient, c, s + 1, m));
-      break;
-    case all_gather:
-    case release:
-      break;
     case reduce_scatter:
     case reduce_gradients:
     case optimizer:
-      // The optimizer of one replica needs the gradients of all, through the reduction; all need the stage's own gradients.
+      // The optimizer of one direction needs the gradients of all, through the reduction; all need the stage's own gradients.
       if (a.kind != reduce_scatter && index.find(reduce_scatter, c, s, 0) >= 0) need(index.find(reduce_scatter, c, s, 0));
       if (a.kind == optimizer && index.find(reduce_gradients, c, s, 0) >= 0) need(index.find(reduce_gradients, c, s, 0));
       for (int k = order.microbatches; k-- > 0;)  // the last first: who waits for them one by one waits once or twice
         for (const auto kind : {backward, backward_weight})
           if (const int n = index.find(kind, c, s, k); n >= 0) need(n);
+      break;
+    default:  // gathering and releasing parameters
       break;
   }
 }
@@ -191,7 +227,8 @@ struct action_needs {
 /// The dependencies of a schedule (derived, never listed). A send needs its computation, a receive its send, a forward the
 /// receive, or where none is listed the forward of the stage before; a whole backward or a backward_input its forward (or
 /// recompute) and the gradient; backward_weight its backward_input; reductions and the optimizer all gradients of the stage.
-/// Throws input_error where an action needs one that is not listed. O(actions + stages * microbatches).
+/// Throws: input_error where an action needs one that is not listed.
+/// Complexity: O(actions + stages * microbatches).
 [[nodiscard]] inline action_needs dependencies(const schedule& order, const action_index& index) {
   action_needs result;
   const auto count = static_cast<std::size_t>(index.size());

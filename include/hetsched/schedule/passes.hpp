@@ -11,9 +11,9 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/channels.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
-#include <hetsched/schedule/text.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 
@@ -21,24 +21,23 @@ namespace detail {
 
 /// Whether a computation's result crosses to another rank, and its send if so.
 [[nodiscard]] inline bool sends(const schedule& order, const action& a, action& send) {
-  using enum action_kind;
-  const bool gradient = a.kind == backward || a.kind == backward_input;
-  if (!gradient && a.kind != forward) return false;
-  const int to = a.stage + (gradient ? -1 : 1);
-  if (to < 0 || to == order.stages || order.rank(a.replica, to) == order.rank(a.replica, a.stage)) return false;
+  const auto payload = traits_of(a.kind).payload;
+  if (payload == action_payload::none) return false;
+  const int to = next_stage(a);
+  if (to < 0 || to == order.stages || order.rank(a.direction, to) == order.rank(a.direction, a.stage)) return false;
   send = a;
-  send.kind = gradient ? send_gradient : send_activation;
+  send.kind = transfer_kind(payload, transfer_leg::send);
   send.joined = false;
   return true;
 }
 
 }  // namespace detail
 
-/// Communication: lists a send behind every computation whose result goes to another rank, and its receive on that rank,
+/// Lists communication: a send behind every computation whose result goes to another rank, and its receive on that rank,
 /// behind what that rank has done when the result is there, with forwards of one unit of time, and backwards of two (halves of
 /// one each). Both ends of every transfer thus follow one order of events, so the result is free of deadlock under rendezvous.
-/// Throws input_error for a schedule that lists transfers or lanes other than compute, or that cannot run. O(actions * ranks)
-/// at worst; O(actions) where ranks are rarely idle.
+/// Throws: input_error for a schedule that lists transfers or lanes other than compute, or that cannot run.
+/// Complexity: O(actions * ranks) at worst; O(actions) where ranks are rarely idle.
 [[nodiscard]] inline schedule add_transfers(const schedule& order) {
   for (const auto& l : order.lanes) {
     if (l.stream != stream::compute) throw input_error("transfers are added before the streams are split");
@@ -101,12 +100,13 @@ namespace detail {
   return result;
 }
 
-/// Communication by way of host memory: where crosses(from rank, to rank), a send becomes a copy to the host and a network
-/// transfer, and its receive a copy to the device. Throws input_error where such a transfer is in a group, or not in a compute
-/// lane: stage transfers before grouping them and splitting streams. O(actions).
+/// Puts communication on the way through host memory: where crosses(from rank, to rank), a send becomes a copy to the host and
+/// a network transfer, and its receive a copy to the device.
+/// Throws: input_error where such a transfer is in a group, or not in a compute lane: stage transfers before grouping them and
+/// splitting streams.
+/// Complexity: O(actions).
 template <class Crosses>
 [[nodiscard]] schedule stage_transfers(const schedule& order, Crosses crosses) {
-  using enum action_kind;
   schedule result = order;
   for (std::size_t l = 0; l < order.lanes.size(); ++l) {
     auto& out = result.lanes[l].actions;
@@ -124,15 +124,16 @@ template <class Crosses>
       if (a.joined || (k + 1 < actions.size() && actions[k + 1].joined) || order.lanes[l].stream != stream::compute)
         throw input_error("rank " + std::to_string(rank) + " " + to_text(a) +
                           ": transfers are staged before they are grouped or put into streams");
-      const bool gradient = moves_gradient(a.kind);
-      if (receive) {
-        a.kind = gradient ? h2d_gradient : h2d_activation;
-      } else {
-        a.kind = gradient ? d2h_gradient : d2h_activation;
+      const auto list = [&](transfer_leg leg) {
+        a.kind = transfer_kind(traits_of(a.kind).payload, leg);
         out.push_back(a);
-        a.kind = gradient ? network_gradient : network_activation;
+      };
+      if (receive) {
+        list(transfer_leg::h2d);
+      } else {
+        list(transfer_leg::d2h);
+        list(transfer_leg::network);
       }
-      out.push_back(a);
     }
   }
   return result;
@@ -141,8 +142,9 @@ template <class Crosses>
 /// The most transfers that one group holds.
 inline constexpr int most_grouped_transfers = 256;
 
-/// Grouping: sends and receives that follow each other in a compute lane, with nothing between, become one group. They start
-/// together where they started one by one, so it adds no deadlock. O(actions).
+/// Groups transfers: sends and receives that follow each other in a compute lane, with nothing between, become one group. They
+/// start together where they started one by one, so it adds no deadlock.
+/// Complexity: O(actions).
 [[nodiscard]] inline schedule group_transfers(schedule order) {
   for (auto& l : order.lanes) {
     if (l.stream != stream::compute) continue;
@@ -156,43 +158,23 @@ inline constexpr int most_grouped_transfers = 256;
   return order;
 }
 
-/// Streams: transfers and collectives leave the compute lanes for lanes of their own, in the same order: one per rank for
-/// copies to and from the host and for collectives, one per rank and peer for sends, receives and network transfers. A group
-/// falls apart into what goes to the same lane. A stage that gathers its parameters more than once keeps doing so in the
-/// compute lane, where the order says which gathering serves which computation. O(actions * log lanes).
+/// Splits streams: transfers and collectives leave the compute lanes for lanes of their own, in the same order: one per rank
+/// for copies to and from the host and for collectives, one per rank and peer for sends, receives and network transfers. A
+/// group falls apart into what goes to the same lane. A stage that gathers its parameters more than once keeps doing so in the
+/// compute lane, where the order says which gathering serves which computation.
+/// Complexity: O(actions * log lanes).
 [[nodiscard]] inline schedule split_streams(const schedule& order) {
   using enum action_kind;
   const auto stages = static_cast<std::size_t>(order.stages);
-  std::vector<int> gathers(static_cast<std::size_t>(order.replicas) * stages, 0);
+  std::vector<int> gathers(static_cast<std::size_t>(order.directions) * stages, 0);
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
-      if (a.kind == all_gather) ++gathers[static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage)];
+      if (a.kind == all_gather) ++gathers[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)];
   const auto stream_of = [&](const action& a) {
-    switch (a.kind) {
-      case send_activation:
-      case send_gradient:
-        return stream::send;
-      case receive_activation:
-      case receive_gradient:
-        return stream::receive;
-      case d2h_activation:
-      case d2h_gradient:
-        return stream::d2h;
-      case network_activation:
-      case network_gradient:
-        return stream::network;
-      case h2d_activation:
-      case h2d_gradient:
-        return stream::h2d;
-      case all_gather:
-        return gathers[static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage)] == 1 ? stream::collective
-                                                                                                              : stream::compute;
-      case reduce_scatter:
-      case reduce_gradients:
-        return stream::collective;
-      default:
-        return stream::compute;
-    }
+    if (is_transfer(a.kind)) return detail::stream_of(traits_of(a.kind).leg);
+    const bool gathers_once =
+        a.kind == all_gather && gathers[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)] == 1;
+    return gathers_once || a.kind == reduce_scatter || a.kind == reduce_gradients ? stream::collective : stream::compute;
   };
 
   schedule result = order;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/schedule/builders/period_test.cpp.
 
 #include <cstddef>
 #include <string>
@@ -37,7 +38,8 @@ struct pipeline {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 };
 
-/// Throws input_error unless the sizes agree, S >= 1, and every time is finite and not negative.
+/// Checks a pipeline.
+/// Throws: input_error unless the sizes agree, S >= 1, and every time is finite and not negative.
 inline void validate(const pipeline& p) {
   const auto s = p.forward_s.size();
   if (s == 0) throw input_error("a pipeline needs at least one stage");

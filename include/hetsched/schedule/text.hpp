@@ -11,63 +11,42 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_text.hpp>
 
 namespace hetsched {
 
 namespace detail {
 
-/// By kind: the names of torch.distributed.pipelining, and names in the same manner for the kinds that it lacks.
-inline constexpr std::string_view kind_names[action_kinds] = {
-    "F",     "B",     "I",     "W",     "R",     "SEND_F",  "RECV_F",  "SEND_B",         "RECV_B",      "D2H_F",
-    "NET_F", "H2D_F", "D2H_B", "NET_B", "H2D_B", "UNSHARD", "RESHARD", "REDUCE_SCATTER", "REDUCE_GRAD", "OPTIMIZER"};
-
-inline constexpr std::string_view stream_names[] = {"compute", "send", "receive", "d2h", "network", "h2d", "collective"};
-
-}  // namespace detail
-
-/// The action as a cell of the CSV: 2F0, 1SEND_F3, 0UNSHARD; of another replica than the first, 2F0r1.
-[[nodiscard]] inline std::string to_text(const action& a) {
-  std::string text = std::to_string(a.stage);
-  text += detail::kind_names[static_cast<std::size_t>(a.kind)];
-  if (a.microbatch != no_microbatch) text += std::to_string(a.microbatch);
-  if (a.replica != 0) {
-    text += 'r';
-    text += std::to_string(a.replica);
-  }
-  return text;
-}
-
-namespace detail {
-
-/// The sizes and the placement of a schedule, as far as its lists show them.
+/// The sizes and the stage map of a schedule, as far as its lists show them.
 struct schedule_shape {
   int stages = 0;
-  int replicas = 1;
+  int directions = 1;
   int microbatches = 0;
   std::vector<int> rank_of;
   std::string problem;  ///< why the lists do not show them
 };
 
-/// A stage lies where it is computed. O(actions): a stage that is not computed is a problem, so stages cannot outnumber actions.
+/// The shape that lists show: a stage lies where it is computed.
+/// Complexity: O(actions): a stage that is not computed is a problem, so stages cannot outnumber actions.
 [[nodiscard]] inline schedule_shape shape_of(const std::vector<lane>& lanes) {
   schedule_shape shape;
   std::size_t actions = 0;
   for (const auto& l : lanes)
     for (const auto& a : l.actions) {
-      if (a.stage < 0 || a.replica < 0 || a.microbatch < no_microbatch || a.microbatch == std::numeric_limits<int>::max() ||
+      if (a.stage < 0 || a.direction < 0 || a.microbatch < no_microbatch || a.microbatch == std::numeric_limits<int>::max() ||
           a.stage == std::numeric_limits<int>::max()) {
         shape.problem = "the schedule lists " + to_text(a);
         return shape;
       }
       shape.stages = std::max(shape.stages, a.stage + 1);
-      shape.replicas = std::max(shape.replicas, a.replica + 1);
+      shape.directions = std::max(shape.directions, a.direction + 1);
       shape.microbatches = std::max(shape.microbatches, a.microbatch + 1);
       ++actions;
     }
   const auto stages = static_cast<std::size_t>(shape.stages);
-  if (stages == 0 || stages * static_cast<std::size_t>(shape.replicas) > actions) {
+  if (stages == 0 || stages * static_cast<std::size_t>(shape.directions) > actions) {
     shape.problem = "the rows list " + std::to_string(actions) + " actions, too few for " + std::to_string(stages) +
-                    " stages of " + std::to_string(shape.replicas) + " replicas";
+                    " stages of " + std::to_string(shape.directions) + " directions";
     return shape;
   }
   if (static_cast<std::size_t>(shape.microbatches) > actions) {
@@ -75,22 +54,22 @@ struct schedule_shape {
                     " microbatches";
     return shape;
   }
-  shape.rank_of.assign(stages * static_cast<std::size_t>(shape.replicas), -1);
+  shape.rank_of.assign(stages * static_cast<std::size_t>(shape.directions), -1);
   for (const auto& l : lanes)
     for (const auto& a : l.actions) {
       if (!is_compute(a.kind)) continue;
-      int& rank = shape.rank_of[static_cast<std::size_t>(a.replica) * stages + static_cast<std::size_t>(a.stage)];
+      int& rank = shape.rank_of[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)];
       if (rank < 0) rank = l.rank;
       if (rank != l.rank) {
         shape.problem = "ranks " + std::to_string(rank) + " and " + std::to_string(l.rank) + " both compute stage " +
-                        std::to_string(a.stage) + " of replica " + std::to_string(a.replica);
+                        std::to_string(a.stage) + " of direction " + std::to_string(a.direction);
         return shape;
       }
     }
   for (std::size_t i = 0; i < shape.rank_of.size(); ++i)
     if (shape.rank_of[i] < 0) {
-      shape.problem =
-          "no row computes stage " + std::to_string(i % stages) + (i < stages ? "" : " of replica " + std::to_string(i / stages));
+      shape.problem = "no row computes stage " + std::to_string(i % stages) +
+                      (i < stages ? "" : " of direction " + std::to_string(i / stages));
       break;
     }
   return shape;
@@ -130,10 +109,10 @@ class schedule_reader {
     } else {
       auto shape = shape_of(order_.lanes);
       if (!shape.problem.empty())
-        throw input_error("cannot tell the placement of the stages on ranks: " + shape.problem +
+        throw input_error("cannot tell the map of the stages on ranks: " + shape.problem +
                           " (a first row #microbatches:M,replicas:C,placement:R;R;... states it)");
       order_.stages = shape.stages;
-      order_.replicas = shape.replicas;
+      order_.directions = shape.directions;
       order_.microbatches = shape.microbatches;
       order_.rank_of = std::move(shape.rank_of);
     }
@@ -200,9 +179,9 @@ class schedule_reader {
     };
     const auto microbatches = value("microbatches");
     order_.microbatches = number(microbatches, microbatches, 1 << 24, "a number of microbatches");
-    const auto replicas = value("replicas");
-    order_.replicas = number(replicas, replicas, 1 << 15, "a number of replicas");
-    if (order_.replicas == 0) fail(replicas, "at least one replica");
+    const auto directions = value("replicas");
+    order_.directions = number(directions, directions, 1 << 15, "a number of directions");
+    if (order_.directions == 0) fail(directions, "at least one direction");
     auto ranks = value("placement");
     if (!line.empty()) fail(line, "nothing after the placement");
     const auto whole = ranks;
@@ -210,9 +189,9 @@ class schedule_reader {
       const auto part = take(ranks, ';');
       order_.rank_of.push_back(number(part, part, 1 << 24, "a rank"));
     }
-    if (order_.rank_of.size() % static_cast<std::size_t>(order_.replicas) != 0)
-      fail(whole, "as many ranks for each of " + std::to_string(order_.replicas) + " replicas");
-    order_.stages = static_cast<int>(order_.rank_of.size()) / order_.replicas;
+    if (order_.rank_of.size() % static_cast<std::size_t>(order_.directions) != 0)
+      fail(whole, "as many ranks for each of " + std::to_string(order_.directions) + " directions");
+    order_.stages = static_cast<int>(order_.rank_of.size()) / order_.directions;
     stated_ = true;
   }
 
@@ -294,14 +273,14 @@ class schedule_reader {
     if (!rest.empty()) {
       const bool marked = rest.front() == 'r';
       rest.remove_prefix(1);
-      const int replica = marked ? take_number(rest) : -1;
-      if (replica < 1 || replica > std::numeric_limits<std::int16_t>::max() || !rest.empty())
-        fail(cell, "the end of the action, or a replica above 0 such as r1");
-      a.replica = static_cast<std::int16_t>(replica);
+      const int direction = marked ? take_number(rest) : -1;
+      if (direction < 1 || direction > std::numeric_limits<std::int16_t>::max() || !rest.empty())
+        fail(cell, "the end of the action, or a direction above 0 such as r1");
+      a.direction = static_cast<std::int16_t>(direction);
     }
-    if (stated_ && (a.stage >= order_.stages || a.replica >= order_.replicas || a.microbatch >= order_.microbatches))
-      fail(cell, "an action of the " + std::to_string(order_.stages) + " stages, " + std::to_string(order_.replicas) +
-                     " replicas and " + std::to_string(order_.microbatches) + " microbatches that row 1 states");
+    if (stated_ && (a.stage >= order_.stages || a.direction >= order_.directions || a.microbatch >= order_.microbatches))
+      fail(cell, "an action of the " + std::to_string(order_.stages) + " stages, " + std::to_string(order_.directions) +
+                     " directions and " + std::to_string(order_.microbatches) + " microbatches that row 1 states");
     return a;
   }
 
@@ -316,16 +295,19 @@ class schedule_reader {
 
 /// The schedule as the CSV of torch.distributed.pipelining: a row per rank, a cell per action. Joined actions share a cell,
 /// (0F3;7B1)OVERLAP_F_B or (1SEND_F3;1RECV_B2)GROUP. Other lanes than compute follow, a row each, with a first cell that says
-/// rank:stream or rank:stream:peer. Where the rows do not show sizes and placement, a row
-/// #microbatches:M,replicas:C,placement:R;R;... (replica by replica) comes first. Lines end in \n. O(actions).
-/// Throws input_error for a schedule whose first lanes are not its ranks' compute lanes, or that has no text: negative numbers,
-/// a lane that starts with a joined action, microbatches where there should be none.
+/// rank:stream or rank:stream:peer. Where the rows do not show sizes and stage map, a row
+/// #microbatches:M,replicas:C,placement:R;R;... (direction by direction, which the file calls replicas and placement) comes
+/// first. Lines end in \n.
+/// Throws: input_error for a schedule whose first lanes are not its ranks' compute lanes, or that has no text: negative
+/// numbers, a lane that starts with a joined action, microbatches where there should be none.
+/// Complexity: O(actions).
 [[nodiscard]] inline std::string to_csv(const schedule& order) {
   std::string out;
   const auto shape = detail::shape_of(order.lanes);
-  if (!shape.problem.empty() || shape.stages != order.stages || shape.replicas != order.replicas ||
+  if (!shape.problem.empty() || shape.stages != order.stages || shape.directions != order.directions ||
       shape.microbatches != order.microbatches || shape.rank_of != order.rank_of) {
-    out += "#microbatches:" + std::to_string(order.microbatches) + ",replicas:" + std::to_string(order.replicas) + ",placement:";
+    out +=
+        "#microbatches:" + std::to_string(order.microbatches) + ",replicas:" + std::to_string(order.directions) + ",placement:";
     for (std::size_t i = 0; i < order.rank_of.size(); ++i) out += (i > 0 ? ";" : "") + std::to_string(order.rank_of[i]);
     out += '\n';
   }
@@ -350,7 +332,7 @@ class schedule_reader {
       if (end > k + 1) out += '(';
       for (std::size_t j = k; j < end; ++j) {
         const auto& a = l.actions[j];
-        if ((j == 0 && a.joined) || a.stage < 0 || a.replica < 0 || is_parameter(a.kind) != (a.microbatch == no_microbatch) ||
+        if ((j == 0 && a.joined) || a.stage < 0 || a.direction < 0 || is_parameter(a.kind) != (a.microbatch == no_microbatch) ||
             a.microbatch < no_microbatch)
           throw input_error("rank " + std::to_string(l.rank) + " lists an action that has no text: " + to_text(a));
         if (j > k) out += ';';
@@ -365,8 +347,10 @@ class schedule_reader {
 }
 
 /// The schedule of a text as to_csv or torch.distributed.pipelining writes it: rows are ranks, and a stage lies on the rank
-/// that computes it. Blank cells (idle slots) are passed over; lines may end in \r\n. What it returns need not be sound, see
-/// check. O(text). Throws input_error that names row, column, what was found there and what was expected.
+/// that computes it. Blank cells (idle slots) are passed over; lines may end in \r\n.
+/// Returns: a schedule that need not be sound: see check.
+/// Throws: input_error that names row, column, what was found there and what was expected.
+/// Complexity: O(text).
 [[nodiscard]] inline schedule parse_schedule_csv(std::string_view text) { return detail::schedule_reader(text).read(); }
 
 }  // namespace hetsched

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/check/structure.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {
@@ -40,12 +42,12 @@ struct hop {
 };
 
 /// How a tensor crosses a boundary between two virtual stages: in one leg, or by way of both hosts in three.
-struct route {
+struct tensor_path {
   bool staged = false;
   hop d2h;      ///< only if staged
   hop network;  ///< the only leg unless staged
   hop h2d;      ///< only if staged
-  friend bool operator==(const route&, const route&) = default;
+  friend bool operator==(const tensor_path&, const tensor_path&) = default;
 };
 
 /// Something that carries transfers: first come, first served, at most `capacity` at a time.
@@ -55,66 +57,49 @@ struct wire {
   friend bool operator==(const wire&, const wire&) = default;
 };
 
-/// What the actions of a schedule cost. Transfers between stages of one rank cost nothing and need no route.
+/// What the actions of a schedule cost. Transfers between stages of one rank cost nothing and need no path.
 struct workload {
   int ranks = 0;
   int stages = 0;
-  int replicas = 1;
-  std::vector<stage_work> work;    ///< replicas x stages
-  std::vector<route> activations;  ///< replicas x (stages - 1): from stage s to s + 1
-  std::vector<route> gradients;    ///< replicas x (stages - 1): from stage s + 1 to s
+  int directions = 1;
+  std::vector<stage_work> work;          ///< directions x stages
+  std::vector<tensor_path> activations;  ///< directions x (stages - 1): from stage s to s + 1
+  std::vector<tensor_path> gradients;    ///< directions x (stages - 1): from stage s + 1 to s
   std::vector<wire> wires;
   std::vector<double> memory_capacity;  ///< per rank, or empty: no limits
   /// Time of a fused forward and backward over the sum of their times.
   double fused_factor = 1;
 
-  [[nodiscard]] const stage_work& at(int replica, int stage) const {
-    return work[static_cast<std::size_t>(replica) * static_cast<std::size_t>(stages) + static_cast<std::size_t>(stage)];
+  /// Position in `work`.
+  [[nodiscard]] std::size_t place(int direction, int stage) const {
+    return static_cast<std::size_t>(direction) * static_cast<std::size_t>(stages) + static_cast<std::size_t>(stage);
   }
-  [[nodiscard]] const route& activation(int replica, int boundary) const { return activations[edge(replica, boundary)]; }
-  [[nodiscard]] const route& gradient(int replica, int boundary) const { return gradients[edge(replica, boundary)]; }
+  [[nodiscard]] const stage_work& at(int direction, int stage) const { return work[place(direction, stage)]; }
+  [[nodiscard]] const tensor_path& activation(int direction, int boundary) const {
+    return activations[edge(direction, boundary)];
+  }
+  [[nodiscard]] const tensor_path& gradient(int direction, int boundary) const { return gradients[edge(direction, boundary)]; }
   friend bool operator==(const workload&, const workload&) = default;
 
  private:
-  [[nodiscard]] std::size_t edge(int replica, int boundary) const {
-    return static_cast<std::size_t>(replica) * (static_cast<std::size_t>(stages) - 1) + static_cast<std::size_t>(boundary);
+  [[nodiscard]] std::size_t edge(int direction, int boundary) const {
+    return static_cast<std::size_t>(direction) * (static_cast<std::size_t>(stages) - 1) + static_cast<std::size_t>(boundary);
   }
 };
 
-namespace detail {
-
-/// Throws input_error unless the placement has a rank for every stage of every replica, and lane r is rank r's compute stream.
-/// O(replicas * stages + lanes).
-inline void validate_shape(const schedule& order) {
-  const auto in_range = [&](int rank) { return rank >= 0 && rank < order.ranks; };
-  if (order.ranks < 1 || order.stages < 1 || order.replicas < 1 || order.microbatches < 1)
-    throw input_error("a schedule needs at least one rank, stage, replica and microbatch");
-  if (order.rank_of.size() != static_cast<std::size_t>(order.replicas) * static_cast<std::size_t>(order.stages) ||
-      !std::all_of(order.rank_of.begin(), order.rank_of.end(), in_range))
-    throw input_error("a schedule needs a rank for each of its " + std::to_string(order.stages) + " stages and " +
-                      std::to_string(order.replicas) + " replicas");
-  if (order.lanes.size() < static_cast<std::size_t>(order.ranks))
-    throw input_error("a schedule needs a compute lane for each of its " + std::to_string(order.ranks) + " ranks");
-  for (std::size_t l = 0; l < order.lanes.size(); ++l) {
-    const lane& at = order.lanes[l];
-    const bool first_lane = l < static_cast<std::size_t>(order.ranks);
-    if (first_lane ? at.rank != static_cast<int>(l) || at.stream != stream::compute
-                   : !in_range(at.rank) || at.stream == stream::compute)
-      throw input_error("lane " + std::to_string(l) + " of the schedule is not " +
-                        (first_lane ? "the compute lane of that rank" : "a lane behind the compute lane of a rank"));
-  }
-}
-
-}  // namespace detail
-
-/// Throws input_error unless the sizes agree, wires have room for one transfer at least, and every time is finite and not
-/// negative. O(replicas * stages + wires).
-inline void validate(const workload& w) {
+/// Checks a workload.
+/// Throws: input_error unless the sizes agree, wires have room for one transfer at least, and every time is finite and not
+/// negative.
+/// Complexity: O(directions * stages + wires).
+template <std::same_as<workload> Workload = workload>
+void validate(const Workload& w) {
   const auto size = [](int n) { return static_cast<std::size_t>(n); };
-  if (w.ranks < 1 || w.stages < 1 || w.replicas < 1) throw input_error("a workload needs at least one rank, stage and replica");
-  if (w.work.size() != size(w.replicas) * size(w.stages)) throw input_error("a workload needs work for every stage and replica");
-  if (w.activations.size() != size(w.replicas) * size(w.stages - 1) || w.gradients.size() != w.activations.size())
-    throw input_error("a workload needs routes both ways over every boundary of every replica");
+  if (w.ranks < 1 || w.stages < 1 || w.directions < 1)
+    throw input_error("a workload needs at least one rank, stage and direction");
+  if (w.work.size() != size(w.directions) * size(w.stages))
+    throw input_error("a workload needs work for every stage and direction");
+  if (w.activations.size() != size(w.directions) * size(w.stages - 1) || w.gradients.size() != w.activations.size())
+    throw input_error("a workload needs paths both ways over every boundary of every direction");
   if (!w.memory_capacity.empty() && w.memory_capacity.size() != size(w.ranks))
     throw input_error("memory_capacity needs one entry per rank, or none");
   const auto time = [](double seconds, const char* name) {
@@ -132,25 +117,68 @@ inline void validate(const workload& w) {
     time(s.optimizer_s, "optimizer_s");
   }
   time(w.fused_factor, "fused_factor");
-  for (const auto* routes : {&w.activations, &w.gradients})
-    for (const auto& r : *routes)
+  for (const auto* paths : {&w.activations, &w.gradients})
+    for (const auto& r : *paths)
       for (const auto* h : {&r.d2h, &r.network, &r.h2d}) {
         time(h->occupied_s, "occupied_s");
         time(h->latency_s, "latency_s");
         for (const int at : h->wires)
           if (at < -1 || at >= static_cast<int>(w.wires.size()))
-            throw input_error("a route of a workload takes wire " + std::to_string(at) + " of " + std::to_string(w.wires.size()));
+            throw input_error("a path of a workload takes wire " + std::to_string(at) + " of " + std::to_string(w.wires.size()));
       }
   for (const auto& at : w.wires)
     if (at.capacity < 1) throw input_error("wire '" + at.name + "' has no room for a transfer");
 }
 
-/// The workload of a schedule whose rank r does, per microbatch and replica, what stage r of the pipeline does, however many
+namespace detail {
+
+/// Seconds that a rank takes for an action by itself, not joined with others.
+[[nodiscard]] inline double seconds_of(const stage_work& w, action_kind kind) {
+  using enum action_kind;
+  switch (kind) {
+    case forward:
+      return w.forward_s;
+    case backward:
+      return w.backward_s;
+    case backward_input:
+      return w.backward_s - w.weight_backward_s;
+    case backward_weight:
+      return w.weight_backward_s;
+    case recompute:
+      return w.recompute_s;
+    case all_gather:
+      return w.all_gather_s;
+    case reduce_scatter:
+      return w.reduce_scatter_s;
+    case reduce_gradients:
+      return w.reduce_gradients_s;
+    case optimizer:
+      return w.optimizer_s;
+    default:
+      return 0;
+  }
+}
+
+/// Checks that both belong together.
+/// Throws: input_error unless the workload is one of the schedule's ranks, stages and directions.
+template <class Workload>
+void validate_fit(const Workload& w, const schedule& order) {
+  if (w.ranks == order.ranks && w.stages == order.stages && w.directions == order.directions) return;
+  throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks, " + std::to_string(order.stages) + " stages and " +
+                    std::to_string(order.directions) + " directions does not fit a workload of " + std::to_string(w.ranks) +
+                    ", " + std::to_string(w.stages) + " and " + std::to_string(w.directions));
+}
+
+}  // namespace detail
+
+/// The workload of a schedule whose rank r does, per microbatch and direction, what stage r of the pipeline does, however many
 /// virtual stages it is cut into: they share the stage's times and bytes equally. A microbatch of a bidirectional schedule
-/// costs a rank the same in either replica. Neighbouring ranks use the pipeline's links, one wire per direction; ranks that
+/// costs a rank the same in either direction. Neighbouring ranks use the pipeline's links, one wire per direction; ranks that
 /// are no neighbours (the way back to the first rank in interleaved schedules) the pipeline's slowest.
-/// Throws input_error for an invalid pipeline, or one whose stages are not the schedule's ranks. O(replicas * stages + ranks^2).
-[[nodiscard]] inline workload make_workload(const pipeline& p, const schedule& order) {
+/// Throws: input_error for an invalid pipeline, or one whose stages are not the schedule's ranks.
+/// Complexity: O(directions * stages + ranks^2).
+template <std::same_as<pipeline> Pipeline = pipeline>
+[[nodiscard]] workload make_workload(const Pipeline& p, const schedule& order) {
   validate(p);
   detail::validate_shape(order);
   if (order.ranks != p.stages())
@@ -158,7 +186,7 @@ inline void validate(const workload& w) {
                       std::to_string(p.stages()) + " stages");
   workload w{.ranks = order.ranks,
              .stages = order.stages,
-             .replicas = order.replicas,
+             .directions = order.directions,
              .work = {},
              .activations = {},
              .gradients = {},
@@ -172,7 +200,7 @@ inline void validate(const workload& w) {
   std::vector<int> wire_of(ranks * ranks, -1);
   const auto leg = [&](int from, int to) {
     hop h;
-    if (from == to) return route{.staged = false, .d2h = {}, .network = h, .h2d = {}};
+    if (from == to) return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
     int& position = wire_of[static_cast<std::size_t>(from) * ranks + static_cast<std::size_t>(to)];
     if (position < 0) {
       position = static_cast<int>(w.wires.size());
@@ -180,10 +208,10 @@ inline void validate(const workload& w) {
     }
     h.wires[0] = position;
     h.occupied_s = to == from + 1 ? p.activation_s(from) : from == to + 1 ? p.gradient_s(to) : slowest_s;
-    return route{.staged = false, .d2h = {}, .network = h, .h2d = {}};
+    return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
   };
   std::vector<int> share(ranks);
-  for (int c = 0; c < order.replicas; ++c) {
+  for (int c = 0; c < order.directions; ++c) {
     std::fill(share.begin(), share.end(), 0);
     for (int s = 0; s < order.stages; ++s) ++share[static_cast<std::size_t>(order.rank(c, s))];
     for (int s = 0; s < order.stages; ++s) {
@@ -198,7 +226,7 @@ inline void validate(const workload& w) {
       w.work.push_back(work);
     }
   }
-  for (int c = 0; c < order.replicas; ++c)
+  for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s + 1 < order.stages; ++s) {
       w.activations.push_back(leg(order.rank(c, s), order.rank(c, s + 1)));
       w.gradients.push_back(leg(order.rank(c, s + 1), order.rank(c, s)));

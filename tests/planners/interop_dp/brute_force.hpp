@@ -12,7 +12,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/concepts.hpp>
-#include <hetsched/schedule/warmup.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 
 namespace hetsched::test {
 
@@ -20,11 +20,41 @@ inline constexpr double never = std::numeric_limits<double>::infinity();
 
 /// Times and warm-up limits of the stages of one plan: what decides its objective.
 struct bare_plan {
-  std::vector<double> compute, transfer;  // S, S - 1
-  std::vector<int> caps;                  // most microbatches that memory holds; INT_MAX where it holds all of them
+  std::vector<double> compute;          // S
+  std::vector<transfer_cost> transfer;  // S - 1
+  std::vector<int> caps;                // most microbatches that memory holds; INT_MAX where it holds all of them
 
   [[nodiscard]] double latency() const {
-    return std::accumulate(compute.begin(), compute.end(), 0.0) + 2 * std::accumulate(transfer.begin(), transfer.end(), 0.0);
+    double sum = std::accumulate(compute.begin(), compute.end(), 0.0);
+    for (const auto& c : transfer) sum += c.forward_s + c.backward_s;
+    return sum;
+  }
+  [[nodiscard]] double slowest() const {
+    double most = 0;
+    for (const double t : compute) most = std::max(most, t);
+    for (const auto& c : transfer) most = std::max({most, c.forward_s, c.backward_s});
+    return most;
+  }
+};
+
+/// Bytes that a device of `memory` holds beside what is in flight and temporary, and what each byte of these takes of it,
+/// straight from the parts of memory_of: runtime and buffers, lost fragments, and the margin on all.
+struct room {
+  double bytes = 0, scale = 1;
+  room(double memory, const memory_overheads& more)
+      : bytes(memory / (1 + more.margin) - static_cast<double>(more.runtime_bytes + more.buffer_bytes)),
+        scale(1 + more.fragmentation) {}
+
+  [[nodiscard]] bool holds(const stage_cost& c, int in_flight) const {
+    const auto moving = static_cast<double>(in_flight * c.activation_bytes + c.temporary_bytes);
+    return static_cast<double>(c.weight_bytes) + moving * scale <= bytes;
+  }
+  /// Most microbatches in flight, INT_MAX where all fit; 0 where none does.
+  [[nodiscard]] int cap(const stage_cost& c, int microbatches) const {
+    if (holds(c, microbatches)) return std::numeric_limits<int>::max();
+    int most = 0;
+    while (holds(c, most + 1)) ++most;
+    return most;
   }
 };
 
@@ -35,7 +65,7 @@ inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double p
   double carry = 0;
   for (int i = stages - 1; i >= 0; --i) {
     const auto k = static_cast<std::size_t>(i);
-    const double transfer = i + 1 < stages ? p.transfer[k] : 0;
+    const auto transfer = i + 1 < stages ? p.transfer[k] : transfer_cost{};
     switch (rule) {
       case warmup_rule::one_f_one_b:
         n[k] = stages - i;
@@ -44,10 +74,11 @@ inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double p
         n[k] = 2 * (stages - i) - 1;
         break;
       case warmup_rule::h1f1b:
-        n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(transfer, period, epsilon) : 1;
+        n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(std::max(transfer.forward_s, transfer.backward_s), period, epsilon) : 1;
         break;
       case warmup_rule::exact: {
-        const auto step = period > 0 ? exact_step(p.compute[k], 2 * transfer, period, carry) : warmup_step{};
+        const auto step =
+            period > 0 ? exact_step(p.compute[k], transfer.forward_s + transfer.backward_s, period, carry) : warmup_step{};
         n[k] = step.warmup;
         carry = step.carry;
       }
@@ -58,9 +89,7 @@ inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double p
 
 /// Least period of given stages under a rule, within their memory; none if no period will do.
 inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& p, int microbatches, double epsilon) {
-  double low = 0;
-  for (const double t : p.compute) low = std::max(low, t);
-  for (const double c : p.transfer) low = std::max(low, c);
+  double low = p.slowest();
   if (!(low < never)) return std::nullopt;
   const auto fits = [&](double period) {
     const auto n = counts_at(rule, p, period, epsilon);
@@ -74,7 +103,7 @@ inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& 
     for (std::size_t i = 0; i < n.size(); ++i) {
       double cycle = p.compute[i];
       for (std::size_t j = i + 1; j < n.size(); ++j) {
-        cycle += 2 * p.transfer[j - 1] + p.compute[j];
+        cycle += p.transfer[j - 1].forward_s + p.transfer[j - 1].backward_s + p.compute[j];
         low = std::max(low, cycle / (n[i] - n[j] + 1));
       }
     }
@@ -83,7 +112,8 @@ inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& 
   if (fits(low)) return low;
   if (rule == warmup_rule::h1f1b) {
     std::vector<double> breakpoints;
-    for (const double c : p.transfer) {
+    for (const auto& both : p.transfer) {
+      const double c = std::max(both.forward_s, both.backward_s);
       breakpoints.push_back(2 * c);
       if (epsilon > 0) breakpoints.push_back(c / epsilon * (1 + 1e-13));  // past rounding
     }
@@ -106,7 +136,7 @@ struct brute_force_options {
   int microbatches = 1;
   double epsilon = 0.1;
   bool use_all = false;
-  double memory_factor = 1;                    // infinity: memory does not matter
+  double memory_factor = 1;                    // of every device; infinity: memory does not matter
   std::optional<std::vector<int>> order = {};  // the only order of subclusters, first stage first; else all of them
 };
 
@@ -115,8 +145,7 @@ struct brute_force_options {
 template <class Costs>
 class brute_force {
  public:
-  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options)
-      : hardware_(hardware), options_(std::move(options)) {
+  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options) : options_(std::move(options)) {
     layers_ = cost_of::layer_count(costs);
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       const auto& s = hardware.subclusters[k];
@@ -127,7 +156,7 @@ class brute_force {
       for (int n = 1; n <= s.nodes; ++n) shapes.push_back({position, n, s.devices_per_node});
       for (const auto& shape : shapes)
         for (const placement& p : cost_of::placements(costs, shape)) {
-          choice c{p, {}};
+          choice c{p, {static_cast<double>(s.device.memory_bytes) * options_.memory_factor, cost_of::overheads(costs, p)}, {}};
           for (int a = 0; a < layers_; ++a)
             for (int b = a + 1; b <= layers_; ++b) c.stage.push_back(cost_of::stage(costs, {a, b}, p));
           choices_.push_back(std::move(c));
@@ -148,6 +177,7 @@ class brute_force {
  private:
   struct choice {
     placement where;
+    room memory;
     std::vector<stage_cost> stage;  // (0, 1), (0, 2) ... (1, 2) ...
   };
 
@@ -176,22 +206,15 @@ class brute_force {
       const auto pair = static_cast<std::size_t>(previous) * choices_.size() + static_cast<std::size_t>(next);
       plan_.transfer.push_back(prices_[pair * static_cast<std::size_t>(layers_ - 1) + static_cast<std::size_t>(first - 1)]);
     }
-    const double capacity =
-        static_cast<double>(hardware_.subclusters[static_cast<std::size_t>(chosen.where.mesh.subcluster)].device.memory_bytes) *
-        options_.memory_factor;
     std::size_t cell = 0;
     for (int a = 0; a < first; ++a) cell += static_cast<std::size_t>(layers_ - a);
     for (int last = first + 1; last <= layers_; ++last, ++cell) {
       const auto& cost = chosen.stage[cell];
-      const auto held = [&](int n) { return static_cast<double>(cost.weight_bytes + n * cost.activation_bytes); };
-      if (held(1) > capacity) continue;
-      int cap = 1;
-      while (cap < options_.microbatches && held(cap + 1) <= capacity) ++cap;
+      const int cap = chosen.memory.cap(cost, options_.microbatches);
+      if (cap < 1) continue;
       plan_.compute.push_back(cost.total_s());
-      plan_.caps.push_back(cap == options_.microbatches ? std::numeric_limits<int>::max() : cap);
-      double slowest = 0;
-      for (const double t : plan_.compute) slowest = std::max(slowest, t);
-      for (const double c : plan_.transfer) slowest = std::max(slowest, c);
+      plan_.caps.push_back(cap);
+      const double slowest = plan_.slowest();
       if (slowest < never && plan_.latency() + (options_.microbatches - 1) * slowest < best_) grow(last, next);
       plan_.compute.pop_back();
       plan_.caps.pop_back();
@@ -216,11 +239,10 @@ class brute_force {
     if (period) best_ = std::min(best_, plan_.latency() + (options_.microbatches - 1) * *period);
   }
 
-  const cluster& hardware_;
   brute_force_options options_;
   int layers_ = 0;
   std::vector<choice> choices_;
-  std::vector<double> prices_;
+  std::vector<transfer_cost> prices_;
   std::vector<int> left_, visited_;
   bare_plan plan_;
   double best_ = never;

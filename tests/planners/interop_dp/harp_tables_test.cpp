@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,60 +200,54 @@ layer_chain model_of(const published_plan& p, block_cut cut = block_cut::sublaye
 analytic_cost_model costs_of(const published_plan& p, block_cut cut = block_cut::sublayers) {
   analytic_options options;
   options.microbatch_size = microbatch_size(p);
-  options.recompute = recomputation::full;
-  options.memory.zero = 1;
+  options.recompute = {recomputation::full};
+  options.zero = {1};
+  options.overheads = {};
   for (const char* device : {"V100-SXM2-32GB", "A100-SXM4-40GB"}) options.efficiency.push_back({device, {0.5, 0.5, 0.5, 0.5}});
   return {cluster_of(p), model_of(p, cut), options};
 }
 
-/// The published plan, as assembled from the stages of its table, with H-1F1B's warm-ups for its least period.
+placement where_of(const published_stage& s) {
+  return {{s.type, 1, s.devices}, {s.data, 1, s.tensor}, recomputation::full, s.data > 1 ? 1 : 0};
+}
+
+/// The published plan, as evaluated from the stages of its table, with H-1F1B's warm-ups for its least period.
 struct priced {
-  pipeline_plan pipe;
+  plan whole;
   double objective_s = never;  // infinity: does not fit in memory
 };
 
 priced price(const published_plan& p, const analytic_cost_model& costs) {
   const auto hardware = cluster_of(p);
-  priced result{{global_batch / microbatch_size(p), microbatch_size(p), {}}};
-  for (const auto& s : p.stages) {
-    stage_plan stage;
-    stage.layers = {s.first, s.last + 1};
-    stage.where = {{s.type, 1, s.devices}, {s.data, 1, s.tensor}};
-    const auto c = costs.stage(stage.layers, stage.where);
-    stage.forward_s = c.forward_s;
-    stage.backward_s = c.backward_s;
-    stage.update_s = costs.update(stage.layers, stage.where);
-    stage.memory_capacity_bytes = hardware.subclusters[static_cast<std::size_t>(s.type)].device.memory_bytes;
-    result.pipe.stages.push_back(stage);
+  priced result;
+  auto& pipe = result.whole.pipelines.emplace_back();
+  pipe.microbatches = global_batch / microbatch_size(p);
+  pipe.microbatch_size = microbatch_size(p);
+  pipe.schedule.name = "h1f1b";
+  std::vector<submesh> shapes;
+  for (const auto& s : p.stages) shapes.push_back(where_of(s).mesh);
+  const auto groups = pack_devices(shapes);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& s = p.stages[i];
+    const auto where = where_of(s);
+    pipe.stages.push_back({.layers = {s.first, s.last + 1},
+                           .devices = {groups[i]},
+                           .degrees = where.degrees,
+                           .recompute = where.recompute,
+                           .zero = where.zero,
+                           .memory_capacity_bytes = subcluster_of(hardware, where.mesh).device.memory_bytes});
   }
-  for (std::size_t i = 0; i + 1 < result.pipe.stages.size(); ++i) {
-    auto& s = result.pipe.stages[i];
-    s.transfer_s = costs.transfer(s.layers.last - 1, s.where, result.pipe.stages[i + 1].where);
-  }
-  const auto stages = bare(costs, result.pipe);
-  const int microbatches = result.pipe.microbatches;
-  const auto period = least_period_of(warmup_rule::h1f1b, stages, microbatches, default_epsilon);
+  const auto stages = bare(costs, pipe);
+  const auto period = least_period_of(warmup_rule::h1f1b, stages, pipe.microbatches, default_epsilon);
   if (!period) return result;
-  result.objective_s = stages.latency() + (microbatches - 1) * *period;
+  result.objective_s = stages.latency() + (pipe.microbatches - 1) * *period;
   const auto counts = counts_at(warmup_rule::h1f1b, stages, *period, default_epsilon);
-  for (std::size_t i = 0; i < counts.size(); ++i) result.pipe.stages[i].warmup = std::min(counts[i], microbatches);
+  for (std::size_t i = 0; i < counts.size(); ++i) pipe.stages[i].warmup = std::min(counts[i], pipe.microbatches);
+  auto judged = evaluate(hardware, costs, std::move(result.whole));
+  REQUIRE(judged);
+  REQUIRE(judged->shortage == "");
+  result.whole = std::move(judged->plan);
   return result;
-}
-
-/// With first devices as the stages come, wider ones first.
-pipeline_plan packed(pipeline_plan pipe) {
-  std::vector<stage_plan*> widest_first;
-  for (auto& s : pipe.stages) widest_first.push_back(&s);
-  std::stable_sort(widest_first.begin(), widest_first.end(), [](const stage_plan* a, const stage_plan* b) {
-    return a->where.mesh.device_count() > b->where.mesh.device_count();
-  });
-  std::vector<int> used(2);
-  for (auto* s : widest_first) {
-    auto& next = used[static_cast<std::size_t>(s->where.mesh.subcluster)];
-    s->first_device = next;
-    next += s->where.mesh.device_count();
-  }
-  return pipe;
 }
 
 }  // namespace
@@ -284,7 +279,7 @@ TEST_CASE("HARP's tables 3-10 are whole: layers once, meshes that exist, V100e b
       const submesh mesh{stage.type, 1, stage.devices};
       CHECK(std::count(shapes.begin(), shapes.end(), mesh) == 1);
       const auto allowed = costs_of(p).placements(mesh);
-      CHECK(std::count(allowed.begin(), allowed.end(), placement{mesh, {stage.data, 1, stage.tensor}}) == 1);
+      CHECK(std::count(allowed.begin(), allowed.end(), where_of(stage)) == 1);
     }
     CHECK(next == layers);
     CHECK(global_batch % microbatch_size(p) == 0);
@@ -307,21 +302,19 @@ TEST_CASE("interop_dp is at least as good as each of HARP's published plans") {
         const auto costs = costs_of(p, cut);
         const auto published = price(p, costs);
         REQUIRE(published.objective_s < never);  // fits in memory under our assumptions
-        check_devices(hardware, packed(published.pipe), true);
+        check_devices(hardware, published.whole.pipelines.front(), true);
         // Its stages are nearly equal under our costs too: the assumptions are near what HARP measured.
-        CHECK(load_balance(hardware, published.pipe) > 0.8);
+        CHECK(published.whole.predicted.load_balance > 0.8);
 
-        interop_options options;
-        options.microbatches = published.pipe.microbatches;
-        options.microbatch_size = published.pipe.microbatch_size;
-        options.use_all_devices = use_all;
-        const auto ours = interop_dp(hardware, costs, options);
+        const planning_problem problem{
+            .microbatches = microbatch_count(published.whole), .microbatch_size = microbatch_size(p), .use_all_devices = use_all};
+        const auto ours = interop_dp(hardware, costs, problem);
         REQUIRE(ours);
-        check_plan(hardware, costs, options, *ours);
-        CHECK(ours->evidence.complete);
+        check_plan(hardware, costs, problem, {}, *ours);
+        CHECK(ours->evidence->complete);
         CAPTURE(published.objective_s);
-        CAPTURE(ours->evidence.objective_s);
-        CHECK(ours->evidence.objective_s <= published.objective_s);
-        CHECK(ours->predicted.iteration_s <= iteration_s(published.pipe));
+        CAPTURE(ours->evidence->objective_value);
+        CHECK(ours->evidence->objective_value <= published.objective_s);
+        CHECK(ours->predicted.iteration_s <= published.whole.predicted.iteration_s);
       }
 }

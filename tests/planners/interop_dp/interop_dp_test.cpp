@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -33,10 +34,10 @@ template <class Costs>
 void compare(const instance& given, const Costs& costs, tally& counts, std::optional<std::vector<int>> order = {}) {
   INFO(text(given));
   INFO(text(costs));
-  auto brute = as_brute(given.options);
+  auto brute = as_brute(given.problem, given.options);
   brute.order = std::move(order);
   const double best = brute_force_objective(given.hardware, costs, brute);
-  const auto found = interop_dp(given.hardware, costs, given.options);
+  const auto found = interop_dp(given.hardware, costs, given.problem, given.options);
   ++counts.all;
   CAPTURE(best);
   const std::string reason = found ? "" : found.why_not().reason;
@@ -48,12 +49,12 @@ void compare(const instance& given, const Costs& costs, tally& counts, std::opti
     check_reason(given.hardware, costs, brute, found.why_not().reason);
     return;
   }
-  CAPTURE(found->evidence.objective_s);
-  REQUIRE(near(found->evidence.objective_s, best));
-  REQUIRE(found->evidence.complete);
-  REQUIRE(found->evidence.objective_bound_s <= found->evidence.objective_s);
-  REQUIRE(near(found->evidence.objective_bound_s, found->evidence.objective_s, 1e-12));
-  check_plan(given.hardware, costs, given.options, *found);
+  CAPTURE(found->evidence->objective_value);
+  REQUIRE(near(found->evidence->objective_value, best));
+  REQUIRE(found->evidence->complete);
+  REQUIRE(found->evidence->objective_bound <= found->evidence->objective_value);
+  REQUIRE(near(found->evidence->objective_bound, found->evidence->objective_value, 1e-12));
+  check_plan(given.hardware, costs, given.problem, given.options, *found);
   brute.memory_factor = never;
   counts.memory_bound += brute_force_objective(given.hardware, costs, brute) < best * (1 - 1e-9);
 }
@@ -69,6 +70,7 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
     CAPTURE(seed);
     CAPTURE(n);
     auto given = random_instance(random, limits);
+    if (limits.rich) enrich(given, random);
     given.options.warmup = rule;
     switch (kind) {
       case costs_as::additive:
@@ -110,7 +112,8 @@ additive_costs plain_costs(const cluster& hardware, int layers, double forward_s
       costs.rows.push_back({{mesh, {1, 1, mesh.device_count()}},
                             0,
                             std::vector<stage_cost>(static_cast<std::size_t>(layers), {forward_s, 2 * forward_s, 10, 1}),
-                            0});
+                            0,
+                            {}});
   costs.prices.assign(static_cast<std::size_t>(layers - 1), transfer_s);
   return costs;
 }
@@ -136,6 +139,71 @@ TEST_CASE("transfer prices that depend on degrees equal the brute force") {
   compare_many(1023, 200, warmup_rule::h1f1b, {.prices_by_degrees = true}, costs_as::intervals);
 }
 
+TEST_CASE("temporary bytes, overheads, ways of saving memory and transfers dearer one way equal the brute force") {
+  const instance_limits limits{.layers = 6, .subclusters = 2, .devices = 4, .prices_by_degrees = true, .rich = true};
+  compare_many(1101, 2000, warmup_rule::h1f1b, limits);
+  compare_many(1102, 1500, warmup_rule::exact, limits);
+  compare_many(1103, 400, warmup_rule::one_f_one_b, limits);
+  compare_many(1104, 400, warmup_rule::eager, limits);
+  compare_many(1105, 300, warmup_rule::h1f1b, limits, costs_as::opaque);
+  compare_many(1106, 300, warmup_rule::exact, limits, costs_as::intervals);
+}
+
+TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
+  random_source random(1111);
+  int feasible = 0, bound = 0;
+  for (int n = 0; n < 400 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random);
+    if (n % 2 == 0) enrich(given, random);
+    INFO(text(given));
+    const auto free = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
+    bytes_t least = given.hardware.subclusters[0].device.memory_bytes;
+    for (const auto& s : given.hardware.subclusters) least = std::min(least, s.device.memory_bytes);
+    for (auto& c : given.costs.prices) c.extra_bytes = static_cast<bytes_t>(random.uniform(0, 0.15) * static_cast<double>(least));
+    const additive_costs costs{given.costs};
+    const auto found = interop_dp(given.hardware, costs, given.problem, given.options);
+    if (!found) continue;
+    ++feasible;
+    REQUIRE(free);
+    bound += found->evidence->objective_value > free->evidence->objective_value * (1 + 1e-9);
+    REQUIRE(found->evidence->objective_value >= free->evidence->objective_value * (1 - 1e-9));
+    const auto again = evaluate(given.hardware, costs, *found, {.epsilon = given.options.epsilon});
+    REQUIRE(again);
+    REQUIRE(again->plan == *found);
+    REQUIRE(again->shortage == "");
+    const auto& line = found->pipelines[0];
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      const auto& s = line.stages[i];
+      auto more = costs.overheads(s.where());
+      if (i > 0) more.buffer_bytes += line.boundaries[i - 1].extra_bytes;
+      if (i + 1 < line.stages.size()) more.buffer_bytes += line.boundaries[i].extra_bytes;
+      REQUIRE(s.overheads == more);
+      REQUIRE(s.memory_bytes == memory_of(s.cost, more, s.warmup).total());
+      REQUIRE(s.memory_bytes <= s.memory_capacity_bytes);
+    }
+  }
+  CHECK(feasible >= 100 / sanitizer_share);
+  CHECK(bound > 0);
+}
+
+TEST_CASE("the prediction knows the model's FLOPs and the arithmetic that are asked for") {
+  const auto hardware = plain_cluster(2);  // 1 TFLOP/s in fp16 and in fp32 each
+  const auto costs = plain_costs(hardware, 2, 1, 0);
+  const auto found = interop_dp(hardware, costs, {.microbatches = 8, .microbatch_size = 2, .flops_per_sample = 0.75e12});
+  REQUIRE(found);
+  REQUIRE(found->pipelines[0].stages.size() == 2);
+  const double samples_per_s = 16 / found->predicted.iteration_s;
+  CHECK(found->predicted.samples_per_s == doctest::Approx(samples_per_s));
+  CHECK(found->predicted.mfu == doctest::Approx(0.75e12 * samples_per_s / 2e12));
+  auto halved = hardware;
+  for (auto& s : halved.subclusters) s.device.peak_flops[static_cast<std::size_t>(precision::fp32)] /= 2;
+  const auto slower = interop_dp(
+      halved, costs, {.microbatches = 8, .microbatch_size = 2, .arithmetic = precision::fp32, .flops_per_sample = 0.75e12});
+  REQUIRE(slower);
+  CHECK(slower->predicted.mfu == doctest::Approx(2 * found->predicted.mfu));
+}
+
 TEST_CASE("three subclusters equal the brute force") {
   compare_many(1031, 300, warmup_rule::h1f1b, {.layers = 6, .subclusters = 3, .devices = 3});
   compare_many(1032, 150, warmup_rule::exact, {.layers = 6, .subclusters = 3, .devices = 3});
@@ -152,17 +220,17 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
                            : n % 40 == 2 ? warmup_rule::one_f_one_b
                                          : warmup_rule::h1f1b;
     INFO(text(given));
-    const auto fast = interop_dp(given.hardware, additive_costs{given.costs}, given.options);
-    const auto general = interop_dp(given.hardware, opaque_costs{given.costs}, given.options);
-    const auto named = interop_dp(given.hardware, with_classes<additive_costs>{{given.costs}}, given.options);
+    const auto fast = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
+    const auto general = interop_dp(given.hardware, opaque_costs{given.costs}, given.problem, given.options);
+    const auto named = interop_dp(given.hardware, with_classes<additive_costs>{{given.costs}}, given.problem, given.options);
     REQUIRE(fast.has_value() == general.has_value());
     REQUIRE(fast.has_value() == named.has_value());
     if (!fast) continue;
     ++feasible;
-    REQUIRE(near(fast->evidence.objective_s, general->evidence.objective_s, 1e-12));
-    REQUIRE(near(fast->evidence.objective_s, named->evidence.objective_s, 1e-12));
-    check_plan(given.hardware, additive_costs{given.costs}, given.options, *fast);
-    check_plan(given.hardware, opaque_costs{given.costs}, given.options, *general);
+    REQUIRE(near(fast->evidence->objective_value, general->evidence->objective_value, 1e-12));
+    REQUIRE(near(fast->evidence->objective_value, named->evidence->objective_value, 1e-12));
+    check_plan(given.hardware, additive_costs{given.costs}, given.problem, given.options, *fast);
+    check_plan(given.hardware, opaque_costs{given.costs}, given.problem, given.options, *general);
   }
   CHECK(feasible >= 200 / sanitizer_share);
 }
@@ -191,7 +259,7 @@ TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
       });
     }
     compare(given, additive_costs{given.costs}, counts, order);
-    auto any_order = as_brute(given.options);
+    auto any_order = as_brute(given.problem, given.options);
     auto this_order = any_order;
     this_order.order = order;
     const additive_costs costs{given.costs};
@@ -210,7 +278,7 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
     auto given = random_instance(random, {.layers = 20, .subclusters = 3, .devices = 4});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
     INFO(text(given));
-    const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.options);
+    const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
     double best = never;
     std::vector<int> order(given.hardware.subclusters.size());  // order[i]: the subcluster that comes i-th
     std::iota(order.begin(), order.end(), 0);
@@ -223,13 +291,13 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
         position[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
       }
       for (auto& r : permuted.costs.rows) r.where.mesh.subcluster = position[static_cast<std::size_t>(r.where.mesh.subcluster)];
-      const auto fixed = interop_dp(permuted.hardware, additive_costs{permuted.costs}, permuted.options);
-      if (fixed) best = std::min(best, fixed->evidence.objective_s);
+      const auto fixed = interop_dp(permuted.hardware, additive_costs{permuted.costs}, permuted.problem, permuted.options);
+      if (fixed) best = std::min(best, fixed->evidence->objective_value);
     } while (std::next_permutation(order.begin(), order.end()));
     REQUIRE(found.has_value() == (best < never));
     if (!found) continue;
     ++feasible;
-    REQUIRE(near(found->evidence.objective_s, best, 1e-12));
+    REQUIRE(near(found->evidence->objective_value, best, 1e-12));
   }
   CHECK(feasible >= 20 / sanitizer_share);
 }
@@ -242,24 +310,25 @@ TEST_CASE("progress: the bound rises to the best plan, which falls") {
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 6});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
     INFO(text(given));
-    search_progress last{-1, never, 0};
-    given.options.progress = [&](const search_progress& now) {
-      REQUIRE(now.evaluations == last.evaluations + 1);
-      REQUIRE(now.best_s <= last.best_s);
-      REQUIRE(now.bound_s >= last.bound_s);
-      REQUIRE(now.bound_s <= now.best_s);
+    search_progress last{.steps = -1, .unit = "", .incumbent = never, .bound = 0};
+    given.problem.progress = [&](const search_progress& now) {
+      REQUIRE(now.steps == last.steps + 1);
+      REQUIRE(now.unit == "programs");
+      REQUIRE(now.incumbent <= last.incumbent);
+      REQUIRE(now.bound >= last.bound);
+      REQUIRE(now.bound <= now.incumbent);
       last = now;
       ++calls;
       return true;
     };
-    const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.options);
+    const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
     if (!found) continue;
     ++feasible;
-    REQUIRE(last.evaluations >= 0);
-    REQUIRE(found->evidence.evaluations == last.evaluations + 1);
-    REQUIRE(found->evidence.objective_s <= last.best_s);
-    REQUIRE(found->evidence.objective_bound_s >= last.bound_s);
-    REQUIRE(found->evidence.labels > 0);
+    REQUIRE(last.steps >= 0);
+    REQUIRE(work_of(*found, "evaluations") == last.steps + 1);
+    REQUIRE(found->evidence->objective_value <= last.incumbent);
+    REQUIRE(found->evidence->objective_bound >= last.bound);
+    REQUIRE(work_of(*found, "labels") > 0);
   }
   CHECK(calls > feasible);
   CHECK(feasible >= 50 / sanitizer_share);
@@ -274,13 +343,13 @@ TEST_CASE("a stopped search: a refusal, or the best plan so far between its boun
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
     INFO(text(given));
     const additive_costs costs{given.costs};
-    const auto complete = interop_dp(given.hardware, costs, given.options);
+    const auto complete = interop_dp(given.hardware, costs, given.problem, given.options);
     if (!complete) continue;
-    const double best = complete->evidence.objective_s;
-    for (std::int64_t allowed = 0; allowed < complete->evidence.evaluations; allowed += 1 + allowed / 4) {
+    const double best = complete->evidence->objective_value;
+    for (std::int64_t allowed = 0; allowed < work_of(*complete, "evaluations"); allowed += 1 + allowed / 4) {
       CAPTURE(allowed);
-      given.options.progress = [&](const search_progress& now) { return now.evaluations < allowed; };
-      const auto found = interop_dp(given.hardware, costs, given.options);
+      given.problem.progress = [&](const search_progress& now) { return now.steps < allowed; };
+      const auto found = interop_dp(given.hardware, costs, given.problem, given.options);
       if (!found) {
         ++refused;
         REQUIRE(found.why_not().why == refusal::kind::stopped);
@@ -289,13 +358,13 @@ TEST_CASE("a stopped search: a refusal, or the best plan so far between its boun
       }
       REQUIRE(allowed > 0);
       ++kept;
-      const auto& evidence = found->evidence;
+      const auto& evidence = *found->evidence;
       REQUIRE(!evidence.complete);
-      REQUIRE(evidence.evaluations == allowed);
-      REQUIRE(evidence.objective_bound_s <= best * (1 + 1e-12));
-      REQUIRE(evidence.objective_s >= best * (1 - 1e-12));
-      not_yet_best += evidence.objective_s > best * (1 + 1e-9);
-      check_devices(given.hardware, found->pipelines.front(), given.options.use_all_devices);
+      REQUIRE(work_of(*found, "evaluations") == allowed);
+      REQUIRE(evidence.objective_bound <= best * (1 + 1e-12));
+      REQUIRE(evidence.objective_value >= best * (1 - 1e-12));
+      not_yet_best += evidence.objective_value > best * (1 + 1e-9);
+      check_devices(given.hardware, found->pipelines.front(), given.problem.use_all_devices);
     }
   }
   CHECK(refused > 0);
@@ -308,28 +377,28 @@ TEST_CASE("among near-ties the full prediction decides") {
   auto costs = plain_costs(hardware, 1, 1, 0);  // one layer: 3 s
   costs.rows[0].update_s = 10;                  // the second device is 0.05 % slower, but updates at once
   costs.rows[1].layer[0].forward_s = 1.0015;
+  const planning_problem problem{.microbatches = 4};
   interop_options options;
-  options.microbatches = 4;
 
   options.near_tie = 0;
-  const auto strict = interop_dp(hardware, costs, options);
+  const auto strict = interop_dp(hardware, costs, problem, options);
   REQUIRE(strict);
-  CHECK(strict->pipelines[0].stages[0].where.mesh.subcluster == 0);
-  CHECK(strict->evidence.objective_s == doctest::Approx(12).epsilon(1e-12));
+  CHECK(strict->pipelines[0].stages[0].where().mesh.subcluster == 0);
+  CHECK(strict->evidence->objective_value == doctest::Approx(12).epsilon(1e-12));
   CHECK(strict->predicted.iteration_s == doctest::Approx(22).epsilon(1e-12));
 
   options.near_tie = 0.002;
-  const auto relaxed = interop_dp(hardware, costs, options);
+  const auto relaxed = interop_dp(hardware, costs, problem, options);
   REQUIRE(relaxed);
-  CHECK(relaxed->pipelines[0].stages[0].where.mesh.subcluster == 1);
-  CHECK(relaxed->evidence.objective_s == doctest::Approx(12.006).epsilon(1e-12));
-  CHECK(relaxed->evidence.objective_bound_s == doctest::Approx(12).epsilon(1e-12));
+  CHECK(relaxed->pipelines[0].stages[0].where().mesh.subcluster == 1);
+  CHECK(relaxed->evidence->objective_value == doctest::Approx(12.006).epsilon(1e-12));
+  CHECK(relaxed->evidence->objective_bound == doctest::Approx(12).epsilon(1e-12));
   CHECK(relaxed->predicted.iteration_s == doctest::Approx(12.006).epsilon(1e-12));
 
   options.near_tie = 0.0001;  // too far to be a tie
-  const auto narrow = interop_dp(hardware, costs, options);
+  const auto narrow = interop_dp(hardware, costs, problem, options);
   REQUIRE(narrow);
-  CHECK(narrow->pipelines[0].stages[0].where.mesh.subcluster == 0);
+  CHECK(narrow->pipelines[0].stages[0].where().mesh.subcluster == 0);
 }
 
 TEST_CASE("near-ties among the degrees of one mesh: data parallelism reduces gradients") {
@@ -340,19 +409,19 @@ TEST_CASE("near-ties among the degrees of one mesh: data parallelism reduces gra
   costs.rows[1].where.degrees = {2, 1, 1};
   costs.rows[1].update_s = 5;
   for (auto& c : costs.rows[1].layer) c.forward_s = 1 - 0.0015;
+  const planning_problem problem{.microbatches = 4};
   interop_options options;
-  options.microbatches = 4;
   options.near_tie = 0;
-  const auto strict = interop_dp(hardware, costs, options);
+  const auto strict = interop_dp(hardware, costs, problem, options);
   REQUIRE(strict);
-  CHECK(strict->pipelines[0].stages[0].where.degrees.data == 2);
+  CHECK(strict->pipelines[0].stages[0].degrees.data == 2);
   CHECK(strict->predicted.iteration_s == doctest::Approx(4 * (6 - 0.003) + 5).epsilon(1e-12));
   options.near_tie = 0.002;
-  const auto relaxed = interop_dp(hardware, costs, options);
+  const auto relaxed = interop_dp(hardware, costs, problem, options);
   REQUIRE(relaxed);
-  CHECK(relaxed->pipelines[0].stages[0].where.degrees.tensor == 2);
+  CHECK(relaxed->pipelines[0].stages[0].degrees.tensor == 2);
   CHECK(relaxed->predicted.iteration_s == doctest::Approx(24).epsilon(1e-12));
-  CHECK(relaxed->evidence.objective_s == doctest::Approx(24).epsilon(1e-12));
+  CHECK(relaxed->evidence->objective_value == doctest::Approx(24).epsilon(1e-12));
 }
 
 TEST_CASE("near ties never cost more than their share of the objective, and never a longer predicted iteration") {
@@ -363,95 +432,116 @@ TEST_CASE("near ties never cost more than their share of the objective, and neve
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 2 == 0});
     INFO(text(given));
     const additive_costs costs{given.costs};
-    const auto strict = interop_dp(given.hardware, costs, given.options);
+    const auto strict = interop_dp(given.hardware, costs, given.problem, given.options);
     given.options.near_tie = 0.05;
-    const auto relaxed = interop_dp(given.hardware, costs, given.options);
+    const auto relaxed = interop_dp(given.hardware, costs, given.problem, given.options);
     REQUIRE(strict.has_value() == relaxed.has_value());
     if (!strict) continue;
-    REQUIRE(near(relaxed->evidence.objective_bound_s, strict->evidence.objective_s, 1e-12));
-    REQUIRE(relaxed->evidence.objective_s <= strict->evidence.objective_s * 1.05 * (1 + 1e-12));
+    REQUIRE(near(relaxed->evidence->objective_bound, strict->evidence->objective_value, 1e-12));
+    REQUIRE(relaxed->evidence->objective_value <= strict->evidence->objective_value * 1.05 * (1 + 1e-12));
     REQUIRE(relaxed->predicted.iteration_s <= strict->predicted.iteration_s * (1 + 1e-12));
     changed += !(relaxed->pipelines == strict->pipelines);
-    check_plan(given.hardware, costs, given.options, *relaxed);
+    check_plan(given.hardware, costs, given.problem, given.options, *relaxed);
   }
   CHECK(changed > 0);
 }
 
 TEST_CASE("plans that can be worked out by hand") {
-  interop_options options;
-  options.microbatches = 8;
+  planning_problem problem;
+  problem.microbatches = 8;
   {
     // Two devices, two layers of 3 s, nothing to transfer: one stage each, period 3.
     const auto hardware = plain_cluster(2);
-    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 0), options);
+    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 0), problem);
     REQUIRE(found);
     CHECK(found->pipelines[0].stages.size() == 2);
-    CHECK(found->evidence.objective_s == doctest::Approx(6 + 7 * 3));
+    CHECK(found->evidence->objective_value == doctest::Approx(6 + 7 * 3));
     CHECK(found->pipelines[0].stages[0].warmup == 2);
     CHECK(found->pipelines[0].stages[1].warmup == 1);
   }
   {
     // A transfer of 20 s is worse than to run both layers on one device: 6 s each microbatch.
     const auto hardware = plain_cluster(2);
-    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), options);
+    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem);
     REQUIRE(found);
     CHECK(found->pipelines[0].stages.size() == 1);
-    CHECK(found->evidence.objective_s == doctest::Approx(8 * 6));
+    CHECK(found->evidence->objective_value == doctest::Approx(8 * 6));
     // If every device has to work, the link sets the period.
-    options.use_all_devices = true;
-    const auto forced = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), options);
+    problem.use_all_devices = true;
+    const auto forced = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem);
     REQUIRE(forced);
-    CHECK(forced->evidence.objective_s == doctest::Approx(6 + 40 + 7 * 20));
+    CHECK(forced->evidence->objective_value == doctest::Approx(6 + 40 + 7 * 20));
     CHECK(forced->pipelines[0].stages[0].warmup == 4);  // 1 + ceil(1 + 2 * 20 / 20)
-    options.use_all_devices = false;
+    problem.use_all_devices = false;
   }
   {
     // A transfer as long as a stage needs 4 in flight, half as long 3, a tenth 2; memory for fewer asks for a longer period.
     auto hardware = plain_cluster(2);
     const auto costs = plain_costs(hardware, 2, 1, 3);
     for (const auto& [bytes, period, warmup] : {std::tuple{14, 3.0, 4}, {13, 6.0, 3}, {12, 30.0, 2}}) {
-      options.use_all_devices = true;
+      problem.use_all_devices = true;
       for (auto& s : hardware.subclusters) s.device.memory_bytes = bytes;  // weights 10, one for each microbatch
-      const auto found = interop_dp(hardware, costs, options);
+      const auto found = interop_dp(hardware, costs, problem);
       REQUIRE(found);
-      CHECK(found->evidence.objective_s == doctest::Approx(6 + 6 + 7 * period));
+      CHECK(found->evidence->objective_value == doctest::Approx(6 + 6 + 7 * period));
       CHECK(found->pipelines[0].stages[0].warmup == warmup);
     }
     hardware.subclusters[0].device.memory_bytes = hardware.subclusters[1].device.memory_bytes = 11;
-    const auto none = interop_dp(hardware, costs, options);
+    const auto none = interop_dp(hardware, costs, problem);
     REQUIRE(!none);
     CHECK(none.why_not().reason.find("every device would need") != std::string::npos);
     hardware.subclusters[0].device.memory_bytes = hardware.subclusters[1].device.memory_bytes = 10;
-    const auto nothing = interop_dp(hardware, costs, options);
+    const auto nothing = interop_dp(hardware, costs, problem);
     REQUIRE(!nothing);
     CHECK(nothing.why_not().reason.find("layer 0 alone needs") != std::string::npos);
   }
 }
 
+TEST_CASE("what is short is told beside what overheads leave, and what more memory helps of whole devices") {
+  auto hardware = plain_cluster(1);
+  hardware.subclusters[0].device.memory_bytes = 8 * gib;
+  auto costs = plain_costs(hardware, 2, 1, 0);
+  costs.rows[0].more = {.runtime_bytes = gib, .buffer_bytes = gib, .fragmentation = 0.5, .margin = 0.25};
+  for (auto& c : costs.rows[0].layer) c = {.forward_s = 1, .backward_s = 1, .weight_bytes = 2 * gib, .activation_bytes = gib / 2};
+  // Both layers, one microbatch in flight: 4 + 1.5 * 1 GiB of 8 / 1.25 - 2; in all (5.5 + 2) * 1.25 of 8, 17.2 % more.
+  const auto whole = interop_dp(hardware, costs, {.microbatches = 4});
+  REQUIRE(!whole);
+  CAPTURE(whole.why_not().reason);
+  CHECK(whole.why_not().reason.find("needs 5.5 GiB of 4.4 GiB (8 GiB less runtime, transfer buffers and margin) at warm-up 1") !=
+        std::string::npos);
+  CHECK(whole.why_not().reason.find("every device would need 17.") != std::string::npos);
+  // One layer alone: 5 + 1.5 * 0.5.
+  for (auto& c : costs.rows[0].layer) c.weight_bytes = 5 * gib;
+  const auto layer = interop_dp(hardware, costs, {.microbatches = 4});
+  REQUIRE(!layer);
+  CAPTURE(layer.why_not().reason);
+  CHECK(layer.why_not().reason.find("layer 0 alone needs 5.75 GiB of 4.4 GiB (8 GiB less") != std::string::npos);
+}
+
 TEST_CASE("no plan for other reasons than memory") {
-  interop_options options;
-  options.microbatches = 4;
-  options.use_all_devices = true;
+  planning_problem problem;
+  problem.microbatches = 4;
+  problem.use_all_devices = true;
   const auto two = plain_cluster(2);
-  const auto cut_off = interop_dp(two, plain_costs(two, 4, 1, never), options);  // no link
+  const auto cut_off = interop_dp(two, plain_costs(two, 4, 1, never), problem);  // no link
   REQUIRE(!cut_off);
   CHECK(cut_off.why_not().why == refusal::kind::infeasible);
   CHECK(!cut_off.why_not().reason.empty());
   CHECK(cut_off.why_not().reason.find("out of memory") == std::string::npos);
-  options.use_all_devices = false;
-  const auto one_side = interop_dp(two, plain_costs(two, 4, 1, never), options);
+  problem.use_all_devices = false;
+  const auto one_side = interop_dp(two, plain_costs(two, 4, 1, never), problem);
   REQUIRE(one_side);
   CHECK(one_side->pipelines[0].stages.size() == 1);
 
-  options.use_all_devices = true;
+  problem.use_all_devices = true;
   const auto three = plain_cluster(3);
-  const auto few_layers = interop_dp(three, plain_costs(three, 2, 1, 0), options);  // three devices, two layers
+  const auto few_layers = interop_dp(three, plain_costs(three, 2, 1, 0), problem);  // three devices, two layers
   REQUIRE(!few_layers);
   CHECK(few_layers.why_not().reason.find("out of memory") == std::string::npos);
 
   auto unusable = plain_costs(two, 4, 1, 0);
   unusable.rows.clear();
-  const auto no_shape = interop_dp(two, unusable, options);
+  const auto no_shape = interop_dp(two, unusable, problem);
   REQUIRE(!no_shape);
   CHECK(no_shape.why_not().why == refusal::kind::infeasible);
   CHECK(!no_shape.why_not().reason.empty());
@@ -460,10 +550,9 @@ TEST_CASE("no plan for other reasons than memory") {
 TEST_CASE("costs and options out of range throw input_error") {
   const auto hardware = plain_cluster(2, 2);
   const auto good = plain_costs(hardware, 3, 1, 0.5);
-  interop_options options;
-  options.microbatches = 4;
-  REQUIRE(interop_dp(hardware, good, options));
-  const auto rejects = [&](const auto& costs) { CHECK_THROWS_AS((void)interop_dp(hardware, costs, options), input_error); };
+  const planning_problem problem{.microbatches = 4};
+  REQUIRE(interop_dp(hardware, good, problem));
+  const auto rejects = [&](const auto& costs) { CHECK_THROWS_AS((void)interop_dp(hardware, costs, problem), input_error); };
   const auto rejects_both = [&](const additive_costs& costs) {
     rejects(costs);
     rejects(opaque_costs{costs});
@@ -485,9 +574,18 @@ TEST_CASE("costs and options out of range throw input_error") {
   costs = good;
   costs.rows[0].layer[0].activation_bytes = -1;
   rejects_both(costs);
+  costs = good;
+  costs.rows[0].layer[0].temporary_bytes = -1;
+  rejects(costs);
   for (const double bad : {nan, -1.0}) {
     costs = good;
+    costs.rows[1].more.margin = bad;
+    rejects_both(costs);
+    costs = good;
     costs.price(0, 0, 1) = bad;
+    rejects_both(costs);
+    costs = good;
+    costs.price(0, 0, 1).backward_s = bad;
     rejects_both(costs);
   }
   costs = good;
@@ -500,17 +598,18 @@ TEST_CASE("costs and options out of range throw input_error") {
   rejects(astray{good});
 
   const auto with = [&](auto change) {
-    interop_options changed = options;
-    change(changed);
-    CHECK_THROWS_AS((void)interop_dp(hardware, good, changed), input_error);
+    planning_problem changed = problem;
+    interop_options options;
+    change(changed, options);
+    CHECK_THROWS_AS((void)interop_dp(hardware, good, changed, options), input_error);
   };
-  with([](interop_options& o) { o.microbatches = 0; });
-  with([](interop_options& o) { o.microbatch_size = 0; });
-  with([](interop_options& o) { o.epsilon = -0.1; });
-  with([](interop_options& o) { o.epsilon = 1.1; });
-  with([&](interop_options& o) { o.epsilon = nan; });
-  with([](interop_options& o) { o.near_tie = -1; });
-  with([&](interop_options& o) { o.near_tie = nan; });
-  with([](interop_options& o) { o.warmup = static_cast<warmup_rule>(99); });
-  CHECK_THROWS_AS((void)interop_dp(cluster{}, good, options), input_error);
+  with([](planning_problem& p, interop_options&) { p.microbatches = 0; });
+  with([](planning_problem& p, interop_options&) { p.microbatch_size = 0; });
+  with([](planning_problem&, interop_options& o) { o.epsilon = -0.1; });
+  with([](planning_problem&, interop_options& o) { o.epsilon = 1.1; });
+  with([&](planning_problem&, interop_options& o) { o.epsilon = nan; });
+  with([](planning_problem&, interop_options& o) { o.near_tie = -1; });
+  with([&](planning_problem&, interop_options& o) { o.near_tie = nan; });
+  with([](planning_problem&, interop_options& o) { o.warmup = static_cast<warmup_rule>(99); });
+  CHECK_THROWS_AS((void)interop_dp(cluster{}, good, problem), input_error);
 }

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/thread_executor.hpp>
+#include <hetsched/runtime/executor/thread_executor.hpp>
 
 #include "random_instance.hpp"
 
@@ -12,23 +12,24 @@ using namespace hetsched;
 using namespace hetsched::test;
 
 TEST_CASE("[threads] the same plan, evidence and refusal for every number of threads") {
-  random_source random(2001);
+  random_source random(2001), more(2002);
   int feasible = 0;
   for (int n = 0; n < 12; ++n) {
     CAPTURE(n);
     const bool by_degrees = n % 2 == 0;
     auto given = random_instance(random, {.layers = 16, .subclusters = 4, .devices = 4, .prices_by_degrees = by_degrees});
+    if (n % 4 >= 2) enrich(given, more);
     given.options.near_tie = n % 3 == 0 ? 0.01 : 0;
     given.options.warmup = n % 4 == 0 ? warmup_rule::exact : n % 10 == 1 ? warmup_rule::eager : warmup_rule::h1f1b;
     INFO(text(given));
     const auto check = [&](const auto& costs) {
-      const auto alone = interop_dp(given.hardware, costs, given.options);
+      const auto alone = interop_dp(given.hardware, costs, given.problem, given.options);
       feasible += alone.has_value();
       for (const int threads : {1, 2, 3, 8}) {
         CAPTURE(threads);
-        auto options = given.options;
-        options.parallel = thread_executor(threads);
-        const auto together = interop_dp(given.hardware, costs, options);
+        auto problem = given.problem;
+        problem.parallel = thread_executor(threads);
+        const auto together = interop_dp(given.hardware, costs, problem, given.options);
         REQUIRE(together.has_value() == alone.has_value());
         if (alone)
           REQUIRE(*together == *alone);

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hetsched/planners/interop_dp.hpp>
@@ -27,13 +28,12 @@ template <class Costs>
   bare_plan b;
   for (std::size_t i = 0; i < p.stages.size(); ++i) {
     const auto& s = p.stages[i];
-    const stage_cost c = cost_of::stage(costs, s.layers, s.where);
+    const stage_cost c = cost_of::stage(costs, s.layers, s.where());
     b.compute.push_back(c.total_s());
     if (i + 1 < p.stages.size())
-      b.transfer.push_back(cost_of::transfer(costs, s.layers.last - 1, s.where, p.stages[i + 1].where));
-    const double room = static_cast<double>(s.memory_capacity_bytes - c.weight_bytes);
-    const bool all = room >= static_cast<double>(p.microbatches) * static_cast<double>(c.activation_bytes);
-    b.caps.push_back(all ? std::numeric_limits<int>::max() : static_cast<int>(room / static_cast<double>(c.activation_bytes)));
+      b.transfer.push_back(cost_of::transfer(costs, s.layers.last - 1, s.where(), p.stages[i + 1].where()));
+    const room memory(static_cast<double>(s.memory_capacity_bytes), cost_of::overheads(costs, s.where()));
+    b.caps.push_back(memory.cap(c, p.microbatches));
   }
   return b;
 }
@@ -45,21 +45,22 @@ inline void check_devices(const cluster& hardware, const pipeline_plan& p, bool 
     users[k].resize(static_cast<std::size_t>(hardware.subclusters[k].device_count()));
   std::vector<int> visited;
   for (const auto& s : p.stages) {
-    const auto& mesh = s.where.mesh;
+    REQUIRE(s.devices.size() == 1);
+    const auto& [mesh, first_device] = s.devices.front();
     REQUIRE(mesh.subcluster >= 0);
     REQUIRE(mesh.subcluster < static_cast<int>(users.size()));
     const auto k = static_cast<std::size_t>(mesh.subcluster);
     const auto& sub = hardware.subclusters[k];
-    REQUIRE(s.where.degrees.data * s.where.degrees.context * s.where.degrees.tensor == mesh.device_count());
-    REQUIRE(s.first_device >= 0);
-    REQUIRE(s.first_device + mesh.device_count() <= sub.device_count());
+    REQUIRE(s.degrees.data * s.degrees.context * s.degrees.tensor == mesh.device_count());
+    REQUIRE(first_device >= 0);
+    REQUIRE(first_device + mesh.device_count() <= sub.device_count());
     if (mesh.nodes > 1 || mesh.devices_per_node == sub.devices_per_node) {
       REQUIRE(mesh.devices_per_node == sub.devices_per_node);
-      REQUIRE(s.first_device % sub.devices_per_node == 0);
+      REQUIRE(first_device % sub.devices_per_node == 0);
     } else {
-      REQUIRE(s.first_device / sub.devices_per_node == (s.first_device + mesh.device_count() - 1) / sub.devices_per_node);
+      REQUIRE(first_device / sub.devices_per_node == (first_device + mesh.device_count() - 1) / sub.devices_per_node);
     }
-    for (int d = 0; d < mesh.device_count(); ++d) ++users[k][static_cast<std::size_t>(s.first_device + d)];
+    for (int d = 0; d < mesh.device_count(); ++d) ++users[k][static_cast<std::size_t>(first_device + d)];
     if (visited.empty() || visited.back() != mesh.subcluster) visited.push_back(mesh.subcluster);
   }
   for (const auto& u : users)
@@ -71,16 +72,19 @@ inline void check_devices(const cluster& hardware, const pipeline_plan& p, bool 
 /// That a plan is what it says: complete, feasible, priced as the model prices it, with the warm-ups that its rule demands and
 /// the objective that these give.
 template <class Costs>
-void check_plan(const cluster& hardware, const Costs& costs, const interop_options& options, const plan& found) {
+void check_plan(const cluster& hardware, const Costs& costs, const planning_problem& problem, const interop_options& options,
+                const plan& found) {
   REQUIRE(found.planner == "interop_dp");
-  REQUIRE(found.schedule == schedule_name(options.warmup));
-  REQUIRE(found.microbatches == options.microbatches);
+  REQUIRE(found.objective == "iteration");
   REQUIRE(found.pipelines.size() == 1);
+  REQUIRE(found.gradient_sync.empty());
   const auto& p = found.pipelines.front();
-  REQUIRE(p.microbatches == options.microbatches);
-  REQUIRE(p.microbatch_size == options.microbatch_size);
+  REQUIRE(p.schedule == schedule_plan{.name = std::string(schedule_name(options.warmup))});
+  REQUIRE(p.microbatches == problem.microbatches);
+  REQUIRE(p.microbatch_size == problem.microbatch_size);
   REQUIRE(!p.stages.empty());
-  check_devices(hardware, p, options.use_all_devices);
+  REQUIRE(p.boundaries.size() + 1 == p.stages.size());
+  check_devices(hardware, p, problem.use_all_devices);
 
   int next = 0;
   for (std::size_t i = 0; i < p.stages.size(); ++i) {
@@ -88,43 +92,61 @@ void check_plan(const cluster& hardware, const Costs& costs, const interop_optio
     REQUIRE(s.layers.first == next);
     REQUIRE(s.layers.size() >= 1);
     next = s.layers.last;
-    const auto allowed = cost_of::placements(costs, s.where.mesh);
-    REQUIRE(std::count(allowed.begin(), allowed.end(), s.where) > 0);
-    const stage_cost c = cost_of::stage(costs, s.layers, s.where);
-    REQUIRE(s.forward_s == c.forward_s);
-    REQUIRE(s.backward_s == c.backward_s);
-    REQUIRE(s.update_s == cost_of::update(costs, s.layers, s.where));
-    const bool last = i + 1 == p.stages.size();
-    REQUIRE(s.transfer_s == (last ? 0 : cost_of::transfer(costs, s.layers.last - 1, s.where, p.stages[i + 1].where)));
+    const auto where = s.where();
+    const auto allowed = cost_of::placements(costs, where.mesh);
+    REQUIRE(std::count(allowed.begin(), allowed.end(), where) > 0);
+    const stage_cost c = cost_of::stage(costs, s.layers, where);
+    REQUIRE(s.cost == c);
+    REQUIRE(s.update_s == cost_of::update(costs, s.layers, where));
+    if (i + 1 < p.stages.size()) {
+      const transfer_cost t = cost_of::transfer(costs, s.layers.last - 1, where, p.stages[i + 1].where());
+      REQUIRE(p.boundaries[i].forward_s == t.forward_s);
+      REQUIRE(p.boundaries[i].backward_s == t.backward_s);
+    }
     REQUIRE(s.warmup >= 1);
-    REQUIRE(s.warmup <= options.microbatches);
-    REQUIRE(s.memory_bytes == c.weight_bytes + s.warmup * c.activation_bytes);
-    REQUIRE(s.memory_capacity_bytes ==
-            hardware.subclusters[static_cast<std::size_t>(s.where.mesh.subcluster)].device.memory_bytes);
+    REQUIRE(s.warmup <= problem.microbatches);
+    const auto more = cost_of::overheads(costs, where);
+    REQUIRE(s.memory_bytes == memory_of(c, more, s.warmup).total());
+    if (more == memory_overheads{}) REQUIRE(s.memory_bytes == c.weight_bytes + s.warmup * c.activation_bytes + c.temporary_bytes);
+    REQUIRE(s.memory_capacity_bytes == subcluster_of(hardware, where.mesh).device.memory_bytes);
     REQUIRE(s.memory_bytes <= s.memory_capacity_bytes);
   }
   REQUIRE(next == cost_of::layer_count(costs));
 
   const auto stages = bare(costs, p);
-  const auto period = least_period_of(options.warmup, stages, options.microbatches, options.epsilon);
+  const auto period = least_period_of(options.warmup, stages, problem.microbatches, options.epsilon);
   REQUIRE(period);
-  REQUIRE(near(found.evidence.objective_s, stages.latency() + (options.microbatches - 1) * *period));
-  if (options.microbatches > 1) {
+  REQUIRE(found.evidence);
+  REQUIRE(near(found.evidence->objective_value, stages.latency() + (problem.microbatches - 1) * *period));
+  if (problem.microbatches > 1) {
     // The period sits where counts change, so it may round to either side.
     bool as_ruled = false;
     for (const double about : {1.0, 1 - 1e-9, 1 + 1e-9}) {
       auto counts = counts_at(options.warmup, stages, *period * about, options.epsilon);
-      for (int& n : counts) n = std::min(n, options.microbatches);
+      for (int& n : counts) n = std::min(n, problem.microbatches);
       as_ruled = as_ruled || counts == warmups(p);
     }
     REQUIRE(as_ruled);
   }
-  REQUIRE(near(found.predicted.iteration_s, iteration_s(p)));
+  // The prediction, from the bare times: every stage updates once its last backward is done.
+  const auto ends = stage_ends(to_pipeline(p), warmups(p), p.microbatches);
+  double iteration_s = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) iteration_s = std::max(iteration_s, ends[i] + p.stages[i].update_s);
+  REQUIRE(near(found.predicted.iteration_s, iteration_s));
   REQUIRE(found.predicted.iteration_s >= found.predicted.lower_bound_s * (1 - 1e-12));
 }
 
-inline brute_force_options as_brute(const interop_options& o) {
-  return {.rule = o.warmup, .microbatches = o.microbatches, .epsilon = o.epsilon, .use_all = o.use_all_devices};
+inline brute_force_options as_brute(const planning_problem& problem, const interop_options& o) {
+  return {.rule = o.warmup, .microbatches = problem.microbatches, .epsilon = o.epsilon, .use_all = problem.use_all_devices};
+}
+
+/// What a search counted under a name.
+inline std::int64_t work_of(const plan& p, std::string_view name) {
+  REQUIRE(p.evidence);
+  for (const auto& [what, count] : p.evidence->work)
+    if (what == name) return count;
+  FAIL("the search counted no " << name);
+  return 0;
 }
 
 /// The claims of a refusal that can be tried.
@@ -141,7 +163,8 @@ void check_reason(const cluster& hardware, const Costs& costs, brute_force_optio
       for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
         for (const placement& where : cost_of::placements(costs, mesh)) {
           const stage_cost c = cost_of::stage(costs, {layer, layer + 1}, where);
-          REQUIRE(c.weight_bytes + c.activation_bytes > hardware.subclusters[k].device.memory_bytes);
+          const room memory(static_cast<double>(hardware.subclusters[k].device.memory_bytes), cost_of::overheads(costs, where));
+          REQUIRE(!memory.holds(c, 1));
         }
   } else if (std::sscanf(reason.c_str(), "out of memory: every device would need %lf %% more", &percent) == 1) {
     brute.memory_factor = (1 + percent / 100) * 1.002 + 0.001;

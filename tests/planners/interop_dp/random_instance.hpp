@@ -25,16 +25,17 @@ struct cost_tables {
     int price_class = 0;
     std::vector<stage_cost> layer;
     double update_s = 0;
+    memory_overheads more{};
   };
   int layers = 0;
   int classes = 0;
   std::vector<row> rows;
-  std::vector<double> prices;  // [from][to][boundary]
+  std::vector<transfer_cost> prices;  // [from][to][boundary]
 
   [[nodiscard]] const row& find(const placement& p) const {
     return *std::find_if(rows.begin(), rows.end(), [&](const row& r) { return r.where == p; });
   }
-  [[nodiscard]] double& price(int from, int to, int boundary) {
+  [[nodiscard]] transfer_cost& price(int from, int to, int boundary) {
     return prices[static_cast<std::size_t>((from * classes + to) * (layers - 1) + boundary)];
   }
 
@@ -45,10 +46,11 @@ struct cost_tables {
       if (r.where.mesh == mesh) found.push_back(r.where);
     return found;
   }
-  [[nodiscard]] double transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
     return prices[static_cast<std::size_t>((find(from).price_class * classes + find(to).price_class) * (layers - 1) + boundary)];
   }
   [[nodiscard]] double update(layer_range, const placement& where) const { return find(where).update_s; }
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return find(where).more; }
 };
 
 /// A stage costs the sum of its layers, and the planner may know.
@@ -89,6 +91,7 @@ struct with_classes : Costs {
 struct instance {
   cluster hardware;
   cost_tables costs;
+  planning_problem problem;
   interop_options options;
 };
 
@@ -97,6 +100,7 @@ struct instance_limits {
   int subclusters = 2;
   int devices = 4;  // per subcluster
   bool prices_by_degrees = false;
+  bool rich = false;  // see enrich
 };
 
 /// Data to build an instance again by hand.
@@ -104,25 +108,30 @@ inline std::string text(const instance& i) {
   std::ostringstream out;
   out.precision(17);
   const auto& o = i.options;
-  out << "\nrule " << schedule_name(o.warmup) << " microbatches " << o.microbatches << " epsilon " << o.epsilon
-      << " use_all_devices " << o.use_all_devices << " order " << static_cast<int>(o.order) << "\n";
+  out << "\nrule " << schedule_name(o.warmup) << " microbatches " << i.problem.microbatches << " epsilon " << o.epsilon
+      << " use_all_devices " << i.problem.use_all_devices << " order " << static_cast<int>(o.order) << "\n";
   for (const auto& s : i.hardware.subclusters)
     out << s.name << ": " << s.nodes << " x " << s.devices_per_node << ", " << s.device.memory_bytes << " bytes, "
         << s.device.flops(precision::fp16) << " FLOP/s\n";
   for (const auto& r : i.costs.rows) {
     const auto& m = r.where.mesh;
     out << "placement " << m.subcluster << ": " << m.nodes << " x " << m.devices_per_node << " data " << r.where.degrees.data
-        << " tensor " << r.where.degrees.tensor << " class " << r.price_class << " {forward, backward, weight, activation}:";
+        << " tensor " << r.where.degrees.tensor << " recompute " << name_of(r.where.recompute) << " ZeRO " << r.where.zero
+        << " class " << r.price_class << " overheads {" << r.more.runtime_bytes << ", " << r.more.buffer_bytes << ", "
+        << r.more.fragmentation << ", " << r.more.margin << "} {forward, backward, weight, activation, temporary}:";
     for (const auto& c : r.layer)
-      out << " {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_bytes << ", " << c.activation_bytes << "}";
+      out << " {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_bytes << ", " << c.activation_bytes << ", "
+          << c.temporary_bytes << "}";
     out << "\n";
   }
   for (int from = 0; from < i.costs.classes; ++from)
     for (int to = 0; to < i.costs.classes; ++to) {
       out << "transfer of class " << from << " to " << to << ":";
       const int boundaries = i.costs.layers - 1;
-      for (int b = 0; b < boundaries; ++b)
-        out << " " << i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
+      for (int b = 0; b < boundaries; ++b) {
+        const auto& c = i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
+        out << " {" << c.forward_s << ", " << c.backward_s << "}";
+      }
       out << "\n";
     }
   return out.str();
@@ -139,7 +148,7 @@ inline std::string text(const interval_costs& costs) {
       for (int last = 0; last < costs.layers; ++last, ++cell)
         if (const auto& c = costs.cells[cell]; last >= first)
           out << "placement row " << r << " layers " << first << "-" << last << ": {" << c.forward_s << ", " << c.backward_s
-              << ", " << c.weight_bytes << ", " << c.activation_bytes << "}\n";
+              << ", " << c.weight_bytes << ", " << c.activation_bytes << ", " << c.temporary_bytes << "}\n";
   return out.str();
 }
 
@@ -200,7 +209,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
       for (const auto& d : ways) {
         const int kind = limits.prices_by_degrees ? (d.data > 1 ? 1 : 0) : 0;
         costs.classes = std::max(costs.classes, first_class + kind + 1);
-        cost_tables::row row{{mesh, d}, first_class + kind, {}, random.uniform(0, 1)};
+        cost_tables::row row{{mesh, d}, first_class + kind, {}, random.uniform(0, 1), {}};
         const double share = std::pow(n, scaling * (d.data > 1 ? 1.1 : 1));
         for (std::size_t l = 0; l < work.size(); ++l) {
           const double forward = time(work[l] * random.uniform(0.3, 0.5) / speed / share);
@@ -231,17 +240,76 @@ inline instance random_instance(random_source& random, const instance_limits& li
                                                       : time(reach * pace * volume[static_cast<std::size_t>(b)]);
     }
 
-  auto& o = made.options;
-  o.near_tie = 0;
-  o.microbatches = random.integer(0, 4) == 0 ? random.integer(1, 3) : random.integer(4, 32);
-  o.epsilon = std::vector<double>{0, 0.1, 0.1, 0.3}[static_cast<std::size_t>(random.integer(0, 3))];
-  o.use_all_devices = random.integer(0, 3) == 0;
+  made.options.near_tie = 0;
+  made.problem.microbatches = random.integer(0, 4) == 0 ? random.integer(1, 3) : random.integer(4, 32);
+  made.options.epsilon = std::vector<double>{0, 0.1, 0.1, 0.3}[static_cast<std::size_t>(random.integer(0, 3))];
+  made.problem.use_all_devices = random.integer(0, 3) == 0;
   const double generosity = std::exp(random.uniform(std::log(0.3), std::log(10.0)));
   for (auto& s : made.hardware.subclusters) {
     const double even = (total_weight + 2.5 * total_activation) / devices;
     s.device.memory_bytes = std::max<bytes_t>(1, static_cast<bytes_t>(even * generosity * random.uniform(0.6, 1.4)));
   }
   return made;
+}
+
+/// Adds to an instance what plain ones lack, each in half of them: temporary bytes, overheads, placements that differ only in how
+/// they save memory, and transfers that are dearer one way than the other.
+inline void enrich(instance& given, random_source& random) {
+  auto& rows = given.costs.rows;
+  const auto share = [&](bytes_t bytes, double least, double most) {
+    return static_cast<bytes_t>(static_cast<double>(bytes) * random.uniform(least, most));
+  };
+  if (random.integer(0, 1) == 0)
+    for (auto& r : rows)
+      for (auto& c : r.layer) c.temporary_bytes = random.integer(0, 3) == 0 ? 0 : share(c.activation_bytes, 0, 3);
+  if (random.integer(0, 1) == 0) {
+    const std::size_t plain = rows.size();
+    for (std::size_t i = 0; i < plain; ++i) {
+      if (random.integer(0, 1) == 0) {
+        auto again = rows[i];
+        again.where.recompute = random.integer(0, 1) == 0 ? recomputation::full : recomputation::selective;
+        for (auto& c : again.layer) {
+          c.backward_s += c.forward_s;
+          const bytes_t kept = share(c.activation_bytes, 0, 0.5);
+          c.temporary_bytes += c.activation_bytes - kept;
+          c.activation_bytes = kept;
+        }
+        rows.push_back(std::move(again));
+      }
+      if (rows[i].where.degrees.data > 1) {
+        auto sharded = rows[i];
+        sharded.where.zero = random.integer(1, 3);
+        for (auto& c : sharded.layer) {
+          c.weight_bytes = share(c.weight_bytes, 0.2, 1);
+          if (sharded.where.zero == 3) c.forward_s *= 1.25;
+        }
+        rows.push_back(std::move(sharded));
+      }
+    }
+  }
+  if (random.integer(0, 1) == 0) {
+    // Devices have room for most of it, else hardly an instance would have a plan; and for the planner's roundings.
+    const double fragmentation = random.uniform(0, 0.3), margin = random.uniform(0, 0.2);
+    bytes_t most = 0;
+    for (auto& r : rows) {
+      const bytes_t memory = subcluster_of(given.hardware, r.where.mesh).device.memory_bytes;
+      r.more = {.runtime_bytes = share(memory, 0, 0.5),
+                .buffer_bytes = share(memory, 0, 0.2),
+                .fragmentation = fragmentation,
+                .margin = random.integer(0, 3) == 0 ? 0 : margin};
+      most = std::max(most, r.more.runtime_bytes + r.more.buffer_bytes);
+    }
+    for (auto& s : given.hardware.subclusters)
+      s.device.memory_bytes = 16 + static_cast<bytes_t>(static_cast<double>(s.device.memory_bytes + most) * (1 + margin));
+  }
+  if (random.integer(0, 1) == 0) {
+    // Halves and doubles keep times on the grid, where ties occur.
+    const bool grid = random.integer(0, 1) == 0;
+    for (auto& c : given.costs.prices) {
+      const double factor = grid ? std::ldexp(1, random.integer(-1, 1)) : random.uniform(0, 2);
+      (random.integer(0, 1) == 0 ? c.forward_s : c.backward_s) *= factor;
+    }
+  }
 }
 
 /// Cells that have little to do with one another.
@@ -259,6 +327,8 @@ inline interval_costs random_intervals(random_source& random, const cost_tables&
         cell.backward_s = sum.backward_s * random.uniform(0.4, 1.2);
         cell.weight_bytes = static_cast<bytes_t>(static_cast<double>(sum.weight_bytes) * random.uniform(0.5, 1.2));
         cell.activation_bytes = static_cast<bytes_t>(static_cast<double>(sum.activation_bytes) * random.uniform(0.5, 1.2));
+        if (sum.temporary_bytes > 0)
+          cell.temporary_bytes = static_cast<bytes_t>(static_cast<double>(sum.temporary_bytes) * random.uniform(0.5, 1.2));
       }
     }
   return costs;

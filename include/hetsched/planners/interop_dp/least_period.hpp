@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <limits>
 #include <vector>
 
 #include <hetsched/planners/interop_dp/search.hpp>
-#include <hetsched/schedule/period.hpp>
+#include <hetsched/schedule/builders/period.hpp>
 
 namespace hetsched::detail {
 
@@ -23,8 +24,11 @@ template <class Table>
     const auto of = [&](const interop_stage& x) {
       return problem.placements[static_cast<std::size_t>(x.placement)].transfer_class;
     };
-    p.transfer_s.push_back(problem.transfer(of(s), of(stages[i + 1]))[s.layers.last - 1]);
+    const auto& price = problem.transfer(of(s), of(stages[i + 1]))[s.layers.last - 1];
+    p.transfer_s.push_back(price.slower_way);
+    p.gradient_transfer_s.push_back(price.round_trip - price.slower_way);
   }
+  if (p.transfer_s == p.gradient_transfer_s) p.gradient_transfer_s.clear();
   return p;
 }
 

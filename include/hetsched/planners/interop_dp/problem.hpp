@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -10,6 +12,8 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/check_cost.hpp>
+#include <hetsched/planners/interop_dp/warmup_algebra.hpp>
 
 namespace hetsched::detail {
 
@@ -21,7 +25,16 @@ struct interop_placement {
   int subcluster = 0;
   int devices = 0;
   int transfer_class = 0;
-  double capacity = 0;  // bytes per device
+  double memory = 0;       // bytes per device
+  double capacity = 0;     // bytes per device that a stage's costs may take: see room_within
+  double reserved = 0;     // bytes that overheads and transfers take besides: these and capacity grow with the device's memory
+  double scale = 1;        // of what is in flight and temporary
+  bool dominated = false;  // another one of this mesh and degrees is no worse in anything that the search looks at
+
+  /// The capacity if the device had `factor` times its memory.
+  [[nodiscard]] double capacity_at(double factor) const { return (capacity + reserved) * factor - reserved; }
+  /// Bytes of the device that costs of so many bytes take with all the rest.
+  [[nodiscard]] double with_rest(double bytes) const { return (bytes + reserved) * (memory / (capacity + reserved)); }
 };
 
 /// What a search needs besides the stage costs: the placements, and the transfer prices between classes of placements.
@@ -31,36 +44,13 @@ struct interop_problem {
   std::vector<int> devices;                   // per subcluster
   std::vector<interop_placement> placements;  // by subcluster, then by device count
   std::vector<int> class_subcluster;
-  std::vector<double> prices;  // [from][to][boundary], seconds one way
+  std::vector<transfer_price> prices;  // [from][to][boundary]
 
   [[nodiscard]] int classes() const { return static_cast<int>(class_subcluster.size()); }
-  [[nodiscard]] const double* transfer(int from, int to) const {
+  [[nodiscard]] const transfer_price* transfer(int from, int to) const {
     return prices.data() + static_cast<std::size_t>((from * classes() + to) * (layers - 1));
   }
 };
-
-[[nodiscard]] inline std::string describe(const cluster& hardware, const placement& p) {
-  const auto& s = subcluster_of(hardware, p.mesh);
-  std::string text = "subcluster " + s.name + " (" + std::to_string(p.mesh.nodes) + "x" + std::to_string(p.mesh.devices_per_node);
-  const auto part = [&](int degree, const char* name) {
-    if (degree > 1) text += std::string(", ") + name + " " + std::to_string(degree);
-  };
-  part(p.degrees.data, "data");
-  part(p.degrees.context, "context");
-  part(p.degrees.tensor, "tensor");
-  return text + ")";
-}
-
-[[nodiscard]] inline std::string describe(layer_range r) {
-  return r.size() == 1 ? "layer " + std::to_string(r.first)
-                       : "layers " + std::to_string(r.first) + "-" + std::to_string(r.last - 1);
-}
-
-inline void check_cost(const stage_cost& c, const cluster& hardware, layer_range layers, const placement& where) {
-  const auto is_time = [](double seconds) { return seconds >= 0 && seconds < 1e300; };
-  if (is_time(c.forward_s) && is_time(c.backward_s) && c.weight_bytes >= 0 && c.activation_bytes >= 0) return;
-  throw input_error("the cost of " + describe(layers) + " on " + describe(hardware, where) + " is not finite, or negative");
-}
 
 /// Collects placements and prices. O(P^2 L) calls of transfer for P placements; O(C^2 L) for C classes if the model names them.
 template <stage_cost_model Costs>
@@ -75,23 +65,25 @@ template <stage_cost_model Costs>
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
       for (const placement& p : cost_of::placements(costs, mesh)) {
         if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
-        problem.placements.push_back(
-            {p, static_cast<int>(k), mesh.device_count(), 0, static_cast<double>(s.device.memory_bytes)});
+        const auto more = cost_of::overheads(costs, p);
+        validate(more);
+        const auto [room, scale] = room_within(s.device.memory_bytes, more);
+        const auto memory = static_cast<double>(s.device.memory_bytes);
+        const double reserved = memory / (1 + more.margin) - room;
+        problem.placements.push_back({p, static_cast<int>(k), mesh.device_count(), 0, memory, room, reserved, scale});
       }
   }
   auto& all = problem.placements;
-  const auto price = [&](const interop_placement& from, const interop_placement& to, int boundary) {
-    const double seconds = cost_of::transfer(costs, boundary, from.where, to.where);
-    if (!(seconds >= 0))
-      throw input_error("transfer of boundary " + std::to_string(boundary) + " from " + describe(hardware, from.where) + " to " +
-                        describe(hardware, to.where) + " is negative or not a number");
-    return seconds < 1e300 ? seconds : infinity;
+  const auto ask = [&](const interop_placement& from, const interop_placement& to, int boundary) {
+    const transfer_cost c = cost_of::transfer(costs, boundary, from.where, to.where);
+    check_transfer(c, hardware, boundary, from.where, to.where);
+    return c;
   };
   const auto alike = [&](const interop_placement& a, const interop_placement& b) {
     if (a.subcluster != b.subcluster) return false;
     for (const auto& other : all)
       for (int j = 0; j < boundaries; ++j)
-        if (price(a, other, j) != price(b, other, j) || price(other, a, j) != price(other, b, j)) return false;
+        if (!(ask(a, other, j) == ask(b, other, j)) || !(ask(other, a, j) == ask(other, b, j))) return false;
     return true;
   };
   const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
@@ -111,13 +103,33 @@ template <stage_cost_model Costs>
     }
   }
   problem.prices.reserve(representatives.size() * representatives.size() * static_cast<std::size_t>(boundaries));
-  for (const auto from : representatives)
-    for (const auto to : representatives)
-      for (int j = 0; j < boundaries; ++j) problem.prices.push_back(price(all[from], all[to], j));
+  std::vector<bytes_t> extra_in(representatives.size()), extra_out(representatives.size());
+  for (std::size_t from = 0; from < representatives.size(); ++from)
+    for (std::size_t to = 0; to < representatives.size(); ++to)
+      for (int j = 0; j < boundaries; ++j) {
+        const auto c = ask(all[representatives[from]], all[representatives[to]], j);
+        const bool moves = c.slower_way_s() < 1e300;
+        problem.prices.push_back({moves ? c.slower_way_s() : infinity, moves ? c.round_trip_s() : infinity});
+        if (!moves) continue;
+        extra_out[from] = std::max(extra_out[from], c.extra_bytes);
+        extra_in[to] = std::max(extra_in[to], c.extra_bytes);
+      }
+  // Room for the largest transfers that a stage may have on either side.
+  for (auto& p : all) {
+    const auto c = static_cast<std::size_t>(p.transfer_class);
+    p.capacity -= static_cast<double>(extra_in[c] + extra_out[c]);
+    p.reserved += static_cast<double>(extra_in[c] + extra_out[c]);
+  }
   return problem;
 }
 
-/// Stage costs as prefix sums: for additive models. Memory O(P L).
+/// What a stage holds on each device, in bytes: whatever is in flight, and per microbatch in flight.
+struct stage_bytes {
+  double fixed = 0, each = 0;
+  [[nodiscard]] double at(double warmup) const { return fixed + warmup * each; }
+};
+
+/// Stage costs as prefix sums: for additive models. Memory O(P L), O(P L log L) where layers have temporary bytes.
 class additive_table {
  public:
   static constexpr bool additive = true;
@@ -125,16 +137,20 @@ class additive_table {
   template <additive_cost_model Costs>
   additive_table(const cluster& hardware, const Costs& costs, const interop_problem& problem)
       : layers_(problem.layers), sums_(problem.placements.size() * static_cast<std::size_t>(layers_ + 1)) {
+    std::vector<double> temporary;  // [placement][layer]
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       auto* row = sums_.data() + p * static_cast<std::size_t>(layers_ + 1);
       const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
       for (int l = 0; l < layers_; ++l) {
         const stage_cost c = cost_of::layer(costs, l, where);
         check_cost(c, hardware, {l, l + 1}, where);
         row[l + 1] = {row[l].time + c.total_s(), row[l].weight + static_cast<double>(c.weight_bytes),
-                      row[l].activation + static_cast<double>(c.activation_bytes)};
+                      row[l].activation + static_cast<double>(c.activation_bytes) * scale};
+        temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
       }
     }
+    measure_temporary(temporary);
   }
 
   struct sums {
@@ -144,27 +160,89 @@ class additive_table {
     return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1);
   }
   [[nodiscard]] double time(int p, int first, int last) const { return prefix(p)[last].time - prefix(p)[first].time; }
-  [[nodiscard]] double memory(int p, int first, int last, double warmup) const {
+  [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
     const auto& a = prefix(p)[first];
     const auto& b = prefix(p)[last];
-    return b.weight - a.weight + warmup * (b.activation - a.activation);
+    return {b.weight - a.weight + temporary(p, first, last), b.activation - a.activation};
+  }
+  [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
+  /// The most that a layer of the stage needs while it is at work.
+  [[nodiscard]] double temporary(int p, int first, int last) const {
+    if (largest_.empty() || first >= last) return 0;
+    const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(last - first)) - 1);
+    const double* row = largest_.data() + (level * placements_ + static_cast<std::size_t>(p)) * static_cast<std::size_t>(layers_);
+    return std::max(row[first], row[last - (1 << level)]);
+  }
+
+  /// Whether placement p takes no longer for any layer than q, and holds no more.
+  [[nodiscard]] bool no_worse(int p, int q) const {
+    const auto *a = prefix(p), *b = prefix(q);
+    for (int l = 0; l < layers_; ++l)
+      if (a[l + 1].time - a[l].time > b[l + 1].time - b[l].time ||
+          a[l + 1].weight - a[l].weight > b[l + 1].weight - b[l].weight ||
+          a[l + 1].activation - a[l].activation > b[l + 1].activation - b[l].activation ||
+          temporary(p, l, l + 1) > temporary(q, l, l + 1))
+        return false;
+    return true;
   }
 
   /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and
   /// `capacity`.
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
+    if (largest_.empty())
+      furthest(prefix(p), period, capacity, warmup, out, [](int, int) { return 0.0; });
+    else
+      furthest(prefix(p), period, capacity, warmup, out, [&](int first, int last) { return temporary(p, first, last); });
+  }
+
+ private:
+  template <class Temporary>
+  void furthest(const sums* at, double period, double capacity, double warmup, int* out, Temporary at_work) const {
     int last = 0;
     for (int a = 0; a <= layers_; ++a) {
       last = std::max(last, a);
-      while (last < layers_ && time(p, a, last + 1) <= period && memory(p, a, last + 1, warmup) <= capacity) ++last;
+      const auto fits = [&](const sums& end) {
+        return end.time - at[a].time <= period &&
+               end.weight - at[a].weight + warmup * (end.activation - at[a].activation) + at_work(a, last + 1) <= capacity;
+      };
+      while (last < layers_ && fits(at[last + 1])) ++last;
       out[a] = last;
     }
   }
 
- private:
+  // A sparse table: level k holds the largest of 2^k layers from each one on.
+  void measure_temporary(const std::vector<double>& of) {
+    if (std::all_of(of.begin(), of.end(), [](double bytes) { return bytes == 0; })) return;
+    placements_ = of.size() / static_cast<std::size_t>(layers_);
+    largest_ = of;
+    for (int half = 1; 2 * half <= layers_; half *= 2) {
+      const auto below = largest_.size() - of.size();
+      largest_.resize(largest_.size() + of.size());
+      for (std::size_t p = 0; p < placements_; ++p)
+        for (int l = 0; l + 2 * half <= layers_; ++l) {
+          const auto at = below + p * static_cast<std::size_t>(layers_) + static_cast<std::size_t>(l);
+          largest_[at + of.size()] = std::max(largest_[at], largest_[at + static_cast<std::size_t>(half)]);
+        }
+    }
+  }
+
   int layers_;
+  std::size_t placements_ = 0;
   std::vector<sums> sums_;
+  std::vector<double> largest_;  // [level][placement][first layer]; empty: nothing is temporary
 };
+
+/// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing.
+inline void mark_dominated(interop_problem& problem, const additive_table& table) {
+  auto& all = problem.placements;
+  for (std::size_t p = 0; p < all.size(); ++p)
+    for (std::size_t q = 0; q < all.size() && !all[p].dominated; ++q) {
+      const auto &a = all[q], &b = all[p];
+      if (p == q || a.dominated || !(a.where.mesh == b.where.mesh) || !(a.where.degrees == b.where.degrees)) continue;
+      all[p].dominated = a.transfer_class == b.transfer_class && a.capacity >= b.capacity &&
+                         table.no_worse(static_cast<int>(q), static_cast<int>(p));
+    }
+}
 
 /// Stage costs as a table over all intervals: for models of any kind. Memory O(P L^2), as many calls of stage.
 class interval_table {
@@ -178,21 +256,24 @@ class interval_table {
         cells_(problem.placements.size() * stride_) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
       for (int a = 0; a < layers_; ++a)
         for (int b = a + 1; b <= layers_; ++b) {
           const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
           check_cost(c, hardware, {a, b}, where);
-          cells_[index(static_cast<int>(p), a, b)] = {c.total_s(), static_cast<double>(c.weight_bytes),
-                                                      static_cast<double>(c.activation_bytes)};
+          cells_[index(static_cast<int>(p), a, b)] = {
+              c.total_s(), static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
+              static_cast<double>(c.activation_bytes) * scale};
         }
     }
   }
 
   [[nodiscard]] double time(int p, int first, int last) const { return first == last ? 0 : cells_[index(p, first, last)].time; }
-  [[nodiscard]] double memory(int p, int first, int last, double warmup) const {
+  [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
     const auto& c = cells_[index(p, first, last)];
-    return c.weight + warmup * c.activation;
+    return {c.weight, c.activation};
   }
+  [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
     int furthest_yet = 0;
     for (int a = 0; a <= layers_; ++a) {
@@ -220,5 +301,8 @@ class interval_table {
   std::size_t stride_;
   std::vector<cell> cells_;
 };
+
+/// Intervals may prefer one placement here and another there: all stay.
+inline void mark_dominated(interop_problem&, const interval_table&) {}
 
 }  // namespace hetsched::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <vector>
@@ -23,14 +24,14 @@ class reach {
         use_all_(use_all),
         placements_of_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
-      placements_of_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
+      if (!problem.placements[p].dominated) placements_of_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
     furthest_.resize(2 * problem.placements.size() * row_size());
     cuts_.resize(problem.devices.size() * problem.devices.size() * row_size());
     before_.resize(route.size());
     staying_.resize(route.size());
   }
 
-  /// Placements of a subcluster.
+  /// Placements of a subcluster that the search looks at.
   [[nodiscard]] const std::vector<int>& placements_of(int subcluster) const { return placements_of_[at(subcluster)]; }
 
   /// Where a stage of placement p that starts at `first` or before ends at the most, with one microbatch in flight.
@@ -109,9 +110,9 @@ class reach {
     for (int from = 0; from < problem_.classes(); ++from)
       for (int to = 0; to < problem_.classes(); ++to) {
         int* below = cut_below(problem_.class_subcluster[at(from)], problem_.class_subcluster[at(to)]);
-        const double* price = problem_.transfer(from, to);
+        const auto* price = problem_.transfer(from, to);
         for (int cut = 1; cut < problem_.layers; ++cut)
-          if (price[cut - 1] <= period) below[cut] = cut;
+          if (price[cut - 1].slower_way <= period) below[cut] = cut;
       }
     for (auto below = cuts_.begin(); below != cuts_.end(); below += problem_.layers + 1)
       for (int cut = 1; cut <= problem_.layers; ++cut) below[cut] = std::max(below[cut], below[cut - 1]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <utility>
@@ -93,8 +94,8 @@ class rent_bound {
       if (k == phase.subcluster || std::find(phase.done.begin(), phase.done.end(), k) != phase.done.end()) continue;
       for (int to = 0; to < problem_.classes(); ++to) {
         if (problem_.class_subcluster[static_cast<std::size_t>(to)] != phase.subcluster) continue;
-        const double* price = problem_.transfer(from, to);
-        for (int j = 0; j + 1 < problem_.layers; ++j) least = std::min(least, 2 * price[j]);
+        const auto* price = problem_.transfer(from, to);
+        for (int j = 0; j + 1 < problem_.layers; ++j) least = std::min(least, price[j].round_trip);
       }
     }
     return least;
@@ -104,16 +105,20 @@ class rent_bound {
   // subcluster, the share of its devices' time that the cheapest choice takes.
   [[nodiscard]] std::vector<double> priced_before(const std::vector<int>& done,
                                                   std::vector<double>* device_time = nullptr) const {
-    const int placements = static_cast<int>(problem_.placements.size());
+    std::vector<int> open;
+    for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
+      const auto& placed = problem_.placements[p];
+      if (!placed.dominated && std::find(done.begin(), done.end(), placed.subcluster) == done.end())
+        open.push_back(static_cast<int>(p));
+    }
     std::vector<double> sum(static_cast<std::size_t>(problem_.layers + 1), infinity);
     sum[0] = 0;
     for (int i = 1; i <= problem_.layers; ++i) {
       auto& least = sum[static_cast<std::size_t>(i)];
       const interop_placement* cheapest = nullptr;
       double time = 0;
-      for (int p = 0; p < placements; ++p) {
+      for (const int p : open) {
         const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
-        if (std::find(done.begin(), done.end(), placed.subcluster) != done.end()) continue;
         const double factor = 1 + rent_[static_cast<std::size_t>(placed.subcluster)] * placed.devices;
         for (int first = Table::additive ? i - 1 : 0; first < i; ++first) {
           const double t = table_.time(p, first, i);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/problem.hpp>
 #include <hetsched/planners/interop_dp/reach.hpp>
 #include <hetsched/planners/interop_dp/rent_bound.hpp>
@@ -17,9 +19,6 @@
 #include <hetsched/planners/interop_dp/warmup_algebra.hpp>
 
 namespace hetsched {
-
-/// Calls body(0) ... body(count - 1), in any order and on any threads, and returns when all are done.
-using parallel_for = std::function<void(int count, const std::function<void(int)>& body)>;
 
 namespace detail {
 
@@ -67,7 +66,7 @@ class interop_search {
 
   /// Grants every device `factor` times its memory (to tell how much is missing).
   void scale_capacity(double factor) {
-    for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity * factor;
+    for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity_at(factor);
   }
 
   /// False only if no plan keeps this period; a quick test.
@@ -156,8 +155,8 @@ class interop_search {
     warmup_state one{1};
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       warmup_state out;
-      const double c = problem_.prices[i];
-      steps_[i] = c <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
+      const auto& c = problem_.prices[i];
+      steps_[i] = c.slower_way <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
     }
   }
 
@@ -165,7 +164,7 @@ class interop_search {
   struct source {
     const store* labels = nullptr;  // null: the end of the model
     const row* from = nullptr;
-    const double* price = nullptr;  // by boundary
+    const transfer_price* price = nullptr;  // by boundary
     const std::int32_t* step = nullptr;
     int phase = -1;
   };
@@ -180,7 +179,7 @@ class interop_search {
   void add_source(candidate_stage& stage, const store& labels, const row& from, int phase, int from_class) const {
     if (from.high < from.low) return;
     const int own = problem_.placements[at(stage.placement)].transfer_class;
-    const double* price = problem_.transfer(own, from_class);
+    const transfer_price* price = problem_.transfer(own, from_class);
     stage.sources.push_back(
         {&labels, &from, price, by_count ? steps_.data() + (price - problem_.prices.data()) : nullptr, phase});
     stage.top = std::max(stage.top, from.high);
@@ -365,7 +364,7 @@ class interop_search {
         }
         const auto suffixes = labels_at(*s.labels, *s.from, cut);
         if (suffixes.empty() || s.step[cut - 1] == 0) continue;
-        const double key = 2 * s.price[cut - 1] + prefix[cut].time;
+        const double key = s.price[cut - 1].round_trip + prefix[cut].time;
         for (const auto& l : suffixes)
           w.push(l.state.warmup + s.step[cut - 1],
                  {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
@@ -383,7 +382,8 @@ class interop_search {
         if (e.key > limit || e.key >= beaten) break;
         const auto& to = prefix[e.cut];
         if (to.time - from.time <= period_ &&
-            to.weight - from.weight + held * (to.activation - from.activation) <= capacity_[at(p)]) {
+            to.weight - from.weight + held * (to.activation - from.activation) + table_.temporary(p, first, e.cut) <=
+                capacity_[at(p)]) {
           keep_if_new(work.front, {e.key - from.time, {n}, p, e.cut, e.phase, e.label});
           beaten = e.key;
           break;
@@ -401,19 +401,21 @@ class interop_search {
     for (int cut = std::max(first + 1, stage.low); cut <= top; ++cut) {
       const double time = table_.time(p, first, cut);
       if (time > period_) continue;
-      const auto consider = [&](double latency, double transfer, warmup_state next, int phase, std::uint32_t index) {
-        label l{latency + time + 2 * transfer, {}, p, cut, phase, index};
+      const auto held = table_.memory(p, first, cut);
+      const auto consider = [&](double latency, const transfer_price& transfer, warmup_state next, int phase,
+                                std::uint32_t index) {
+        label l{latency + time + transfer.round_trip, {}, p, cut, phase, index};
         if (l.latency > work.limit) return;
         if (!algebra_.extend(time, transfer, next, period_, l.state)) return;
-        if (table_.memory(p, first, cut, std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
+        if (held.at(std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
       };
       for (const auto& s : stage.sources) {
         if (s.labels == nullptr) {
-          if (cut == problem_.layers) consider(0, 0, {}, -1, 0);
+          if (cut == problem_.layers) consider(0, {}, {}, -1, 0);
           continue;
         }
-        const double transfer = s.price[cut - 1];
-        if (transfer > period_) continue;
+        const auto& transfer = s.price[cut - 1];
+        if (transfer.slower_way > period_) continue;
         for (const auto& l : labels_at(*s.labels, *s.from, cut))
           consider(l.latency, transfer, l.state, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
       }

@@ -1,18 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
 
-#include <hetsched/planners/interop_dp/search.hpp>
+#include <hetsched/plan/describe.hpp>
 #include <hetsched/planners/interop_dp/least_period.hpp>
+#include <hetsched/planners/interop_dp/search.hpp>
 
 namespace hetsched::detail {
 
-[[nodiscard]] inline std::string in_gib(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g GiB", bytes / static_cast<double>(gib));
+/// "80 GiB", or what of it overheads leave: "72.1 GiB (80 GiB less runtime, transfer buffers and margin)".
+[[nodiscard]] inline std::string room_text(const cluster& hardware, const interop_placement& p) {
+  const auto whole = static_cast<double>(subcluster_of(hardware, p.where.mesh).device.memory_bytes);
+  if (p.capacity >= whole) return in_gib(whole);
+  return in_gib(p.capacity) + " (" + in_gib(whole) + " less runtime, transfer buffers and margin)";
+}
+
+/// The pairs of subclusters without a link: "a - b, a - c"; empty if all are joined.
+[[nodiscard]] inline std::string missing_links(const cluster& hardware) {
+  std::string text;
+  const int count = static_cast<int>(hardware.subclusters.size());
+  for (int a = 0; a < count; ++a)
+    for (int b = a + 1; b < count; ++b)
+      if (!hardware.between(a, b))
+        text += (text.empty() ? "" : ", ") + hardware.subclusters[static_cast<std::size_t>(a)].name + " - " +
+                hardware.subclusters[static_cast<std::size_t>(b)].name;
   return text;
 }
 
@@ -36,7 +51,7 @@ template <class Table, class Algebra>
     }
     if (least > 0)
       return "out of memory: " + describe(layer_range{l, l + 1}) + " alone needs " + in_gib(needs) + " of " +
-             in_gib(best->capacity) + " at warm-up 1 on " + describe(hardware, best->where) +
+             room_text(hardware, *best) + " at warm-up 1 on " + describe(hardware, best->where) +
              ", and no placement is short of less";
   }
 
@@ -49,12 +64,12 @@ template <class Table, class Algebra>
   while (found.empty() && high < 1e9) found = plan_at(high *= 4);
   if (found.empty()) {
     search.scale_capacity(1);
-    if (use_all)
-      return "no pipeline uses every device: not for want of memory, but because the layers are too few, a link between "
-             "subclusters is "
-             "missing, or the shapes that the cost model allows do not add up; idle devices may be the way out";
-    return "no pipeline exists whatever the memory: a link between subclusters is missing, or the cost model allows too few "
-           "shapes";
+    const auto links = missing_links(hardware);
+    return std::string("no pipeline ") + (use_all ? "uses every device" : "exists whatever the memory") + ": " +
+           (links.empty() ? "" : "there is no link between " + links + ", or ") +
+           (use_all ? "the layers are too few, or the shapes that the cost model allows do not add up; idle devices may be the "
+                      "way out"
+                    : "the cost model allows too few shapes");
   }
   for (double low = 1; high > low * 1.001;) {
     const double middle = (low + high) / 2;
@@ -76,7 +91,8 @@ template <class Table, class Algebra>
     return table.memory(stages[i].placement, stages[i].layers.first, stages[i].layers.last, warmups[i]);
   };
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const double share = memory(i) / problem.placements[static_cast<std::size_t>(stages[i].placement)].capacity;
+    const auto& on = problem.placements[static_cast<std::size_t>(stages[i].placement)];
+    const double share = on.with_rest(memory(i)) / on.memory;
     if (share > worst_share) {
       worst_share = share;
       worst = i;
@@ -88,7 +104,7 @@ template <class Table, class Algebra>
   return "out of memory: every device would need " + std::string(percent) + " % more; the plan that comes closest has " +
          std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst) + " of it, " +
          describe(stages[worst].layers) + " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) +
-         " of " + in_gib(placed.capacity) + " at warm-up " + std::to_string(warmups[worst]);
+         " of " + room_text(hardware, placed) + " at warm-up " + std::to_string(warmups[worst]);
 }
 
 }  // namespace hetsched::detail

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
 
-#include <hetsched/schedule/warmup.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 
 namespace hetsched::detail {
 
+/// Seconds over a boundary per microbatch: the dearer way, and both ways.
+struct transfer_price {
+  double slower_way = 0, round_trip = 0;
+};
+
 // What a partial plan must remember of its warm-ups so that stages can be put in front of it, one algebra per rule:
 //   state                                   of the first stage of a suffix; a default one stands for the empty suffix
-//   extend(t, c, state, period, state&)     puts a stage of compute time t in front, over a transfer of c each way (0 at the end
-//                                           of the pipeline); false if the period cannot be kept; sets the count of the new stage
+//   extend(t, c, state, period, state&)     puts a stage of compute time t in front, over a transfer that costs c (0 at the
+//                                           end of the pipeline); false if the period cannot be kept; sets the count of the new
+//                                           stage
 //   fewest_upstream                         microbatches in flight on any stage but the last, at least
 //   no_worse(a, b)                          whatever b can be extended to within memory, a can too
 
@@ -22,8 +29,8 @@ struct h1f1b_algebra {
   static constexpr int fewest_upstream = 2;
   double epsilon = default_epsilon;
 
-  [[nodiscard]] bool extend(double, double transfer, state next, double period, state& out) const {
-    out.warmup = next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer, period, epsilon));
+  [[nodiscard]] bool extend(double, const transfer_price& transfer, state next, double period, state& out) const {
+    out.warmup = next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon));
     return true;
   }
   [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup; }
@@ -37,8 +44,8 @@ struct exact_algebra {
   };
   static constexpr int fewest_upstream = 1;
 
-  [[nodiscard]] static bool extend(double compute, double transfer, state next, double period, state& out) {
-    const auto step = exact_step(compute, 2 * transfer, period, next.carry);
+  [[nodiscard]] static bool extend(double compute, const transfer_price& transfer, state next, double period, state& out) {
+    const auto step = exact_step(compute, transfer.round_trip, period, next.carry);
     out = {step.warmup, step.carry};
     return true;
   }
@@ -55,13 +62,13 @@ struct fixed_step_algebra {
   static constexpr int fewest_upstream = 2;
   int step = 1;
 
-  [[nodiscard]] bool extend(double compute, double transfer, state next, double period, state& out) const {
+  [[nodiscard]] bool extend(double compute, const transfer_price& transfer, state next, double period, state& out) const {
     const double own = compute / period - 1;
     if (next.warmup == 0) {
       out = {1, own};
       return true;
     }
-    out = {next.warmup + step, std::max(own, (compute + 2 * transfer) / period + next.slack - step)};
+    out = {next.warmup + step, std::max(own, (compute + transfer.round_trip) / period + next.slack - step)};
     return out.slack <= 1e-12;
   }
   [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup && a.slack <= b.slack; }

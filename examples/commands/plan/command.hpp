@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-plan, for any table of planners.
+#pragma once
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/io.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+
+#include "../command.hpp"
+#include "pages.hpp"
+#include "search.hpp"
+
+namespace command {
+
+inline const std::map<std::string, hetsched::warmup_rule> warmup_rules{{"h1f1b", hetsched::warmup_rule::h1f1b},
+                                                                       {"exact", hetsched::warmup_rule::exact},
+                                                                       {"1f1b", hetsched::warmup_rule::one_f_one_b},
+                                                                       {"eager", hetsched::warmup_rule::eager}};
+
+/// Throws input_error unless it is auto or one that build_schedule knows.
+inline void check_schedule_name(const std::string& name) {
+  const auto names = hetsched::schedule_names();
+  if (name == "auto" || std::find(names.begin(), names.end(), name) != names.end()) return;
+  std::string known = "auto";
+  for (const auto other : names) known += ", " + std::string(other);
+  throw hetsched::input_error("--schedule: found " + name + ", expected one of " + known);
+}
+
+/// The planner of that name. Throws input_error if there is none.
+[[nodiscard]] inline const planner_entry& find_planner(std::span<const planner_entry> table, const std::string& name) {
+  std::string known;
+  for (const auto& entry : table) {
+    if (entry.name == name) return entry;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw hetsched::input_error("--planner: found " + name + ", expected one of " + known);
+}
+
+[[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
+  using namespace hetsched;
+  const auto& planner = given.planner.empty() ? table.front() : find_planner(table, given.planner);
+  if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
+  given.options.warmup = warmup_rules.at(given.warmup);
+  outputs files;
+  for (const auto& path : {given.cluster, given.model, given.costs.profile}) files.reads(path);
+  for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv}) files.expect(path);
+  if (!given.schedule.empty()) check_schedule_name(given.schedule);
+
+  const auto hardware = read_cluster(given.cluster);
+  const cost_source source(given.costs, given.model);
+  const auto found = search(given, planner, hardware, source);
+  if (!found) {
+    const auto& why = found.why_not();
+    const auto ways =
+        why.why == refusal::kind::infeasible && why.reason.find("GiB") != std::string::npos ? source.ways_out() : "";
+    std::cerr << "hetsched-plan: no plan: " << why.reason << (ways.empty() ? "" : " (" + ways + ")") << '\n';
+    return infeasible;
+  }
+  const auto& best = *found;
+  files.add(given.out, to_json(best, hardware));
+  if (!given.report.empty() || !given.trace.empty()) {
+    auto played = play(best);
+    if (!given.trace.empty()) {
+      std::vector<timeline> all;
+      for (const auto& s : played) all.push_back(s.timeline);
+      files.add(given.trace, chrome_trace(side_by_side(all)));
+    }
+    if (!given.report.empty()) {
+      const auto origin =
+          (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
+      files.add(given.report, plan_page(hardware, best, origin, std::move(played)));
+    }
+  }
+  if (!given.schedule_csv.empty()) {
+    if (best.pipelines.size() > 1)
+      throw input_error("--schedule-csv: the plan has " + std::to_string(best.pipelines.size()) +
+                        " pipelines, whose schedules plan.json holds");
+    files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
+  }
+  files.write();
+  std::cout << summary(hardware, best, std::string(schedule_name(given.options.warmup))) << files.summary();
+  if (best.predicted.mfu > 1)
+    std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
+              << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
+  if (interrupted()) std::cerr << "hetsched-plan: stopped by a signal; this is the best plan until then\n";
+  return done;
+}
+
+/// The whole program.
+[[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const planner_entry> table) {
+  CLI::App app("Cuts a model into pipeline stages over a mixed cluster, and says what the plan will do.", "hetsched-plan");
+  plan_arguments given;
+  app.add_option("--cluster", given.cluster, "cluster.json: what hardware there is")->required();
+  app.add_option("--model", given.model,
+                 "model.json or a Hugging Face config.json: what is trained; with --profile only for the MFU");
+  given.costs.add_options(app, true);
+  app.add_option("--global-batch", given.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
+  app.add_option("--microbatch-size", given.microbatch_size,
+                 "samples per microbatch, or auto: the best power of two (default; with a profile 1)");
+  std::string names;
+  for (const auto& entry : table) names += (names.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
+  app.add_option("--planner", given.planner, names);
+  app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
+      ->check(one_of(warmup_rules))
+      ->capture_default_str();
+  app.add_option("--schedule", given.schedule,
+                 "what the planned stages run: auto, or a name that hetsched-simulate takes; else the rule of --warmup");
+  app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
+  app.add_option("--epsilon", given.options.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
+      ->capture_default_str();
+  app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
+  app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
+  app.add_option("--seed", given.options.seed, "for planners that draw random numbers; interop_dp draws none");
+  app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
+      ->check([](const std::string& text) {
+        double seconds = 0;
+        const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+        const bool good = wrong == std::errc{} && end == text.data() + text.size() && seconds > 0 && seconds <= 1e9;
+        return good ? std::string() : "found " + text + ", expected seconds above 0";
+      });
+  app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--out", given.out, "plan.json to write");
+  app.add_option("--report", given.report, "HTML report to write");
+  app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");
+  return run(app, argc, argv, [&] { return plan_command(given, table); });
+}
+
+}  // namespace command

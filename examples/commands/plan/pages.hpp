@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hetsched-plan tells of a plan: tables for people, a report, a trace.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/io.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
+
+namespace command {
+
+struct device_use_text {
+  std::string used, idle;
+};
+
+/// "3 of 12 in use", and the devices without a stage by subcluster: "idle: 4 v100, 5 a100".
+[[nodiscard]] inline device_use_text device_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
+  std::map<int, int> used;
+  int total = 0;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) {
+        used[g.mesh.subcluster] += g.mesh.device_count();
+        total += g.mesh.device_count();
+      }
+  std::string idle;
+  for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
+    const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
+    if (used[i] < s.device_count())
+      idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
+  }
+  return {std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use",
+          idle.empty() ? "" : "idle: " + idle};
+}
+
+/// "64 microbatches of 1", for each pipeline.
+[[nodiscard]] inline std::string batch_text(const hetsched::plan& p) {
+  std::string text;
+  for (const auto& line : p.pipelines)
+    text += (text.empty() ? "" : " + ") + std::to_string(line.microbatches) + " microbatches of " +
+            std::to_string(line.microbatch_size);
+  return text;
+}
+
+/// The schedules of the pipelines, each once.
+[[nodiscard]] inline std::string schedules_text(const hetsched::plan& p) {
+  std::vector<std::string> names;
+  for (const auto& line : p.pipelines)
+    if (std::find(names.begin(), names.end(), line.schedule.name) == names.end()) names.push_back(line.schedule.name);
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// One row per stage, one table per pipeline.
+[[nodiscard]] inline std::string stages_text(const hetsched::cluster& hardware, const hetsched::plan& p) {
+  using namespace hetsched;
+  const auto names = subcluster_names(hardware);
+  std::string text;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    std::vector<std::vector<std::string>> rows;
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      const auto& s = line.stages[i];
+      rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, names), degrees_text(s), std::to_string(s.warmup),
+                      format_seconds(s.cost.forward_s), format_seconds(s.cost.backward_s),
+                      i < line.boundaries.size() ? transfer_text(line.boundaries[i]) : "-",
+                      format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
+    }
+    if (p.pipelines.size() > 1)
+      text += "pipeline " + std::to_string(l) + ": " + std::to_string(line.microbatches) + " microbatches of " +
+              std::to_string(line.microbatch_size) + "\n";
+    text += format_table(
+                {">stage", ">layers", "devices", "degrees", ">warm-up", ">forward", ">backward", ">transfer", ">memory / device"},
+                rows) +
+            "\n";
+  }
+  return text;
+}
+
+/// "objective 4.01 s, no plan below 4.01 s", and the gap where there is one; under which schedule, if not the plan's.
+[[nodiscard]] inline std::string evidence_text(const hetsched::search_evidence& e, const std::string& searched_under) {
+  return "objective " + hetsched::format_seconds(e.objective_value) + searched_under + ", no plan below " +
+         hetsched::format_seconds(e.objective_bound) +
+         (e.complete ? "" : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")");
+}
+
+/// What is printed. `searched`: the schedule that the search went by.
+[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p,
+                                         const std::string& searched) {
+  using namespace hetsched;
+  std::vector<std::vector<std::string>> figures;
+  for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
+  const auto devices = device_use(hardware, p);
+  figures.push_back({"devices", devices.used, devices.idle});
+  const auto schedules = schedules_text(p);
+  if (p.evidence)
+    figures.push_back({"search", p.evidence->complete ? "complete" : "stopped early",
+                       evidence_text(*p.evidence, schedules == searched ? "" : " under " + searched)});
+  return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
+}
+
+/// The iteration of every pipeline under its schedule. Precondition: evaluated.
+[[nodiscard]] inline std::vector<hetsched::simulation> play(const hetsched::plan& p) {
+  std::vector<hetsched::simulation> played;
+  for (const auto& line : p.pipelines) played.push_back(simulate(to_pipeline(line), hetsched::order_of(line, {})->order));
+  return played;
+}
+
+/// The page of a plan: its figures, and every pipeline's stages and timeline on one scale. `origin`: what the plan was made from.
+[[nodiscard]] inline std::string plan_page(const hetsched::cluster& hardware, const hetsched::plan& p, const std::string& origin,
+                                           std::vector<hetsched::simulation> played) {
+  using namespace hetsched;
+  report page;
+  page.title = "Training plan";
+  const auto devices = device_use(hardware, p);
+  page.summary = origin + ": " + batch_text(p) + " per iteration, schedule " + schedules_text(p) +
+                 (p.planner.empty() ? "" : ", planner " + p.planner) + ". Devices: " + devices.used +
+                 (devices.idle.empty() ? "." : ", " + devices.idle + ".");
+  page.figures = prediction_figures(p.predicted);
+  if (played.size() == 1)
+    for (auto& figure : simulation_figures(played.front())) page.figures.push_back(std::move(figure));
+  if (p.evidence)
+    page.figures.push_back({"search", p.evidence->complete ? "complete" : "stopped early", evidence_text(*p.evidence, "")});
+  double span_s = 0;
+  for (const auto& s : played) span_s = std::max(span_s, s.makespan_s);
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    auto section = plan_section(p.pipelines[l], subcluster_names(hardware), std::move(played[l].timeline), played[l].period_s);
+    if (played.size() > 1) {
+      section.heading = "Pipeline " + std::to_string(l);
+      section.picture.span_s = span_s;
+    } else {
+      section.picture.period_s = p.predicted.period_s;
+    }
+    page.sections.push_back(std::move(section));
+  }
+  if (!p.gradient_sync.empty()) {
+    report_table table{.heading = "Gradients added up between pipelines",
+                       .note = "Once per iteration, after the last backward of the stages that hold the layers.",
+                       .columns = {"layers", ">pipelines", ">bytes", ">time"},
+                       .rows = {}};
+    for (const auto& g : p.gradient_sync)
+      table.rows.push_back(
+          {layers_text(g.layers), std::to_string(g.pipelines.size()), format_bytes(g.bytes), format_seconds(g.seconds)});
+    page.sections.back().tables.push_back(std::move(table));
+  }
+  return to_html(page);
+}
+
+}  // namespace command

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-predict --plan: a plan evaluated anew, beside what its file says.
+#pragma once
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/io.hpp>
+#include <hetsched/plan/breakdown.hpp>
+#include <hetsched/plan/evaluate.hpp>
+
+#include "../command.hpp"
+#include "../costs.hpp"
+
+namespace predict {
+
+using namespace hetsched;
+
+struct plan_arguments {
+  std::string cluster, model, plan, out;
+  std::string recompute;  ///< of all stages; empty: as the plan says
+  int zero = -1;          ///< of all stages; -1: as the plan says
+  command::cost_choice costs;
+  bool json = false;
+};
+
+/// A plan, what it is worth, and where its time goes.
+struct judged_plan {
+  hetsched::plan planned;  ///< as the file says
+  evaluation now;
+  breakdown parts;
+};
+
+using memory_parts = std::vector<std::pair<std::string, bytes_t>>;
+
+/// What each device of a stage holds, by what holds it; a profile does not tell all parts apart.
+inline memory_parts parts_of(const memory_use& m, bool measured) {
+  if (measured) return {{"state", m.weights}, {"activations", m.activations}};
+  return {{"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations},
+          {"buffers", m.buffers}, {"temporary", m.temporary}, {"runtime", m.runtime},     {"margin", m.margin}};
+}
+
+inline bool fits(const stage_plan& s) { return s.memory_bytes <= s.memory_capacity_bytes; }
+
+inline nlohmann::ordered_json to_json(const prediction& p) {
+  return {{"iteration_s", p.iteration_s},
+          {"lower_bound_s", p.lower_bound_s},
+          {"period_s", p.period_s},
+          {"samples_per_s", p.samples_per_s},
+          {"mfu", p.mfu},
+          {"load_balance", p.load_balance}};
+}
+
+inline nlohmann::ordered_json to_json(const breakdown& b, bool several) {
+  nlohmann::ordered_json out;
+  if (several) out["pipeline"] = b.pipeline;
+  out["stage"] = b.stage;
+  out["compute_s"] = b.compute_s;
+  out["collective_s"] = b.collective_s;
+  out["transfer_s"] = b.transfer_s;
+  out["bubble_s"] = b.bubble_s;
+  out["gradient_reduction_s"] = b.gradient_reduction_s;
+  out["optimizer_s"] = b.optimizer_s;
+  return out;
+}
+
+inline double transfer_s(const pipeline_plan& line, std::size_t i) {
+  return i < line.boundaries.size() ? line.boundaries[i].forward_s : 0;
+}
+
+inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t l, bool measured,
+                                          const std::vector<std::string>& subclusters) {
+  const auto &line = judged.now.plan.pipelines[l], &old_line = judged.planned.pipelines[l];
+  auto stages = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    const auto &s = line.stages[i], &old = old_line.stages[i];
+    const auto& group = s.devices.front();
+    const auto& held = judged.now.pipelines[l].stages[i];
+    nlohmann::ordered_json stage;
+    stage["layers"] = {s.layers.first, s.layers.last - 1};
+    stage["subcluster"] = subclusters[static_cast<std::size_t>(group.mesh.subcluster)];
+    stage["first_device"] = group.first_device;
+    stage["nodes"] = s.where().mesh.nodes;
+    stage["devices_per_node"] = group.mesh.devices_per_node;
+    stage["recompute"] = name_of(s.recompute);
+    stage["zero"] = s.zero;
+    stage["in_flight"] = held.in_flight;
+    stage["forward_s"] = s.cost.forward_s;
+    stage["backward_s"] = s.cost.backward_s;
+    stage["transfer_s"] = transfer_s(line, i);
+    stage["update_s"] = s.update_s;
+    for (const auto& [name, bytes] : parts_of(held.memory, measured)) stage["memory_bytes"][name] = bytes;
+    stage["memory_bytes"]["total"] = s.memory_bytes;
+    stage["memory_capacity_bytes"] = s.memory_capacity_bytes;
+    stage["fits"] = fits(s);
+    stage["plan"] = {{"forward_s", old.cost.forward_s},
+                     {"backward_s", old.cost.backward_s},
+                     {"transfer_s", transfer_s(old_line, i)},
+                     {"memory_bytes", old.memory_bytes}};
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::string& costs,
+                                      const std::vector<std::string>& subclusters) {
+  const auto& p = judged.now.plan;
+  const bool several = p.pipelines.size() > 1, measured = costs == "profile";
+  auto out = to_json(p.predicted);
+  out["fits"] = judged.now.shortage.empty();
+  out["costs"] = costs;
+  const auto describe_line = [&](nlohmann::ordered_json& into, std::size_t l) {
+    into["schedule"] = p.pipelines[l].schedule.name;
+    into["microbatches"] = p.pipelines[l].microbatches;
+    into["microbatch_size"] = p.pipelines[l].microbatch_size;
+  };
+  if (!several) describe_line(out, 0);
+  out["breakdown"] = to_json(judged.parts, several);
+  if (several) {
+    for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+      nlohmann::ordered_json line;
+      describe_line(line, l);
+      line["stages"] = stages_json(judged, l, measured, subclusters);
+      out["pipelines"].push_back(std::move(line));
+    }
+    for (const auto& g : p.gradient_sync)
+      out["gradient_sync"].push_back(
+          {{"layers", {g.layers.first, g.layers.last - 1}}, {"bytes", g.bytes}, {"seconds", g.seconds}});
+  } else {
+    out["stages"] = stages_json(judged, 0, measured, subclusters);
+  }
+  out["plan"] = to_json(judged.planned.predicted);
+  return out;
+}
+
+using table_rows = std::vector<std::vector<std::string>>;
+
+/// A figure of the plan's file; "-" where the file has none.
+inline std::string planned_text(double value, std::string text) { return value > 0 ? text : "-"; }
+
+inline std::string stage_table(const judged_plan& judged, std::size_t l, const std::vector<std::string>& subclusters) {
+  table_rows rows;
+  const auto &line = judged.now.plan.pipelines[l], &old_line = judged.planned.pipelines[l];
+  const auto seconds = [](double s) { return planned_text(s, format_seconds(s)); };
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    const auto &s = line.stages[i], &old = old_line.stages[i];
+    const bool last = i + 1 == line.stages.size();
+    rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, subclusters), degrees_text(s),
+                    format_seconds(s.cost.forward_s), seconds(old.cost.forward_s), format_seconds(s.cost.backward_s),
+                    seconds(old.cost.backward_s), last ? "-" : transfer_text(line.boundaries[i]),
+                    last ? "-" : seconds(transfer_s(old_line, i)), format_seconds(s.update_s)});
+  }
+  return format_table({">stage", ">layers", "devices", "degrees", ">forward", ">(plan)", ">backward", ">(plan)", ">transfer",
+                       ">(plan)", ">update"},
+                      rows);
+}
+
+inline std::string memory_table(const judged_plan& judged, std::size_t l, bool measured) {
+  const auto& stages = judged.now.pipelines[l].stages;
+  std::vector<std::string> heading{">stage", ">in flight"};
+  for (const auto& [name, ignored] : parts_of({}, measured)) heading.push_back(">" + name);
+  heading.insert(heading.end(), {">memory / device", ">(plan)"});
+  table_rows rows;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& s = judged.now.plan.pipelines[l].stages[i];
+    const auto old = judged.planned.pipelines[l].stages[i].memory_bytes;
+    rows.push_back({std::to_string(i), detail::print("%.4g", stages[i].in_flight)});
+    for (const auto& [ignored, bytes] : parts_of(stages[i].memory, measured)) rows.back().push_back(format_bytes(bytes));
+    rows.back().push_back(format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes));
+    rows.back().push_back(planned_text(static_cast<double>(old), format_bytes(old)));
+  }
+  return format_table(heading, rows);
+}
+
+inline std::string figures_table(const prediction& now, const prediction& then) {
+  const auto seconds = [](double s) { return planned_text(s, format_seconds(s)); };
+  const auto percent = [](double x) { return planned_text(x, format_percent(x)); };
+  return format_table(
+      {"", ">predicted", ">(plan)", ""},
+      {{"iteration", format_seconds(now.iteration_s), seconds(then.iteration_s), "simulated"},
+       {"lower bound", format_seconds(now.lower_bound_s), seconds(then.lower_bound_s), "of the schedule"},
+       {"period", format_seconds(now.period_s), seconds(then.period_s), "per microbatch, pipeline full"},
+       {"throughput", format_number(now.samples_per_s), planned_text(then.samples_per_s, format_number(then.samples_per_s)),
+        "samples per second"},
+       {"MFU", planned_text(now.mfu, format_percent(now.mfu)), percent(then.mfu), "of the peak of the devices in use"},
+       {"load balance", format_percent(now.load_balance), percent(then.load_balance), "over the devices in use"}});
+}
+
+inline std::string breakdown_table(const judged_plan& judged) {
+  const auto& b = judged.parts;
+  const double whole_s = judged.now.plan.predicted.iteration_s;
+  table_rows rows;
+  const auto row = [&](const char* name, double seconds) {
+    rows.push_back({name, format_seconds(seconds), format_percent(whole_s > 0 ? seconds / whole_s : 0)});
+  };
+  row("computing", b.compute_s);
+  row("collectives", b.collective_s);
+  row("waiting for transfers", b.transfer_s);
+  row("bubble", b.bubble_s);
+  row("gradient reduction", b.gradient_reduction_s);
+  row("optimizer step", b.optimizer_s);
+  const auto who = stage_name(judged.now.plan, static_cast<std::size_t>(b.pipeline), static_cast<std::size_t>(b.stage));
+  return format_table({"busiest: " + who, ">time", ">share"}, rows);
+}
+
+inline std::string pages(const judged_plan& judged, const std::string& costs_text, bool measured,
+                         const std::vector<std::string>& names) {
+  const auto& p = judged.now.plan;
+  std::string text;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    if (p.pipelines.size() > 1) text += "pipeline " + std::to_string(l) + ":\n";
+    text += stage_table(judged, l, names) + '\n' + memory_table(judged, l, measured) + '\n' + "schedule " + line.schedule.name +
+            ", " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) + "; " +
+            costs_text + "\n\n";
+  }
+  if (!p.gradient_sync.empty()) {
+    table_rows rows;
+    for (const auto& g : p.gradient_sync)
+      rows.push_back({layers_text(g.layers), format_bytes(g.bytes), format_seconds(g.seconds)});
+    text += format_table({"gradients of layers", ">bytes", ">time"}, rows) + '\n';
+  }
+  return text + figures_table(p.predicted, judged.planned.predicted) + '\n' + breakdown_table(judged);
+}
+
+inline int plan_command(plan_arguments given) {
+  command::outputs files;
+  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile}) files.reads(path);
+  files.expect(given.out);
+  const auto hardware = read_cluster(given.cluster);
+  judged_plan judged{.planned = plan_on(read_plan(given.plan), hardware, given.plan, given.cluster), .now = {}, .parts = {}};
+  for (auto& line : judged.planned.pipelines)
+    for (auto& s : line.stages) {
+      if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
+      if (given.zero >= 0) s.zero = given.zero;
+    }
+  given.costs.take(judged.planned.setting);
+  const command::cost_source source(given.costs, given.model);
+  const auto& lines = judged.planned.pipelines;
+  const auto last = lines.front().stages.size() - 1;
+  if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())
+    throw file_error(given.plan, "/pipelines/0/stages/" + std::to_string(last) + "/layers/1",
+                     "found " + std::to_string(end - 1) + ", expected " + std::to_string(source.layer_count() - 1) +
+                         ", the last layer of " + source.layer_file() + (source.measured() ? "" : " (see --granularity)"));
+  int context = 1;
+  for (const auto& line : lines)
+    for (const auto& s : line.stages) context = std::max(context, s.degrees.context);
+  const auto judge = [&](const cluster& on) {
+    std::map<int, command::any_costs> models;  // by microbatch size
+    const auto costs_for = [&](int size) -> const command::any_costs& {
+      return models.try_emplace(size, source.costs(on, size, context)).first->second;
+    };
+    try {
+      return evaluate(on, costs_for, judged.planned,
+                      {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision()});
+    } catch (const file_error&) {
+      throw;
+    } catch (const input_error& wrong) {
+      throw file_error(given.plan, {}, wrong.what());
+    }
+  };
+  auto found = judge(hardware);
+  if (!found) {
+    std::cerr << "hetsched-predict: the plan cannot run: " << found.why_not().reason << '\n';
+    return command::infeasible;
+  }
+  judged.now = *std::move(found);
+  judged.now.plan.setting = source.setting(hardware);
+  if (const auto alone = judge(with_free_links(hardware))) judged.parts = break_down(hardware, judged.now, *alone);
+  files.add(given.out, to_json(judged.now.plan, hardware));
+  files.write();
+  const auto names = subcluster_names(hardware);
+  if (given.json)
+    std::cout << to_json(judged, source.kind(hardware), names).dump() << '\n';
+  else
+    std::cout << pages(judged, source.text(hardware), source.measured(), names) << files.summary();
+  if (judged.now.shortage.empty()) return command::done;
+  const auto ways = source.ways_out();
+  std::cerr << "hetsched-predict: the plan does not fit: " << judged.now.shortage << (ways.empty() ? "" : " (" + ways + ")")
+            << '\n';
+  return command::infeasible;
+}
+
+}  // namespace predict

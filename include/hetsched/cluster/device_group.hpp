@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <hetsched/cluster/submesh.hpp>
+
+namespace hetsched {
+
+/// Consecutive devices of one subcluster, counted node by node: mesh.device_count() of them from first_device on.
+struct device_group {
+  submesh mesh{};
+  int first_device = 0;
+  friend constexpr bool operator==(const device_group&, const device_group&) = default;
+};
+
+/// Devices of all groups together.
+[[nodiscard]] inline int device_count(const std::vector<device_group>& groups) {
+  int count = 0;
+  for (const auto& g : groups) count += g.mesh.device_count();
+  return count;
+}
+
+/// The shape that groups have together. Requires: at least one group. Throws: input_error unless all lie in one subcluster and
+/// take equally many devices of each node.
+[[nodiscard]] inline submesh shape_of(const std::vector<device_group>& groups) {
+  HETSCHED_EXPECTS(!groups.empty());
+  auto whole = groups.front().mesh;
+  for (auto g = groups.begin() + 1; g != groups.end(); ++g) {
+    if (g->mesh.subcluster != whole.subcluster || g->mesh.devices_per_node != whole.devices_per_node)
+      throw input_error("the devices of one stage must lie in one subcluster, equally many on each node");
+    whole.nodes += g->mesh.nodes;
+  }
+  return whole;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include <hetsched/core/units.hpp>
+
+namespace hetsched {
+
+/// What a stage costs per microbatch (seconds) and holds per device (bytes).
+struct stage_cost {
+  double forward_s = 0;
+  double backward_s = 0;         ///< recomputation included
+  bytes_t weight_bytes = 0;      ///< held whatever the schedule: weights, gradients, optimizer state
+  bytes_t activation_bytes = 0;  ///< held per microbatch in flight
+  double weight_backward_s = 0;  ///< of backward_s, the weight gradients' time; 0 if not told apart
+  bytes_t gradient_bytes = 0;    ///< of weight_bytes, the gradients; 0 if not told apart
+  bytes_t optimizer_bytes = 0;   ///< of weight_bytes, the optimizer state; 0 if not told apart
+  bytes_t temporary_bytes = 0;   ///< held while the stage computes, however many are in flight: of a range, the largest
+
+  [[nodiscard]] constexpr double total_s() const { return forward_s + backward_s; }
+
+  /// Puts another layer into the same stage.
+  constexpr stage_cost& operator+=(const stage_cost& other) {
+    forward_s += other.forward_s;
+    backward_s += other.backward_s;
+    weight_backward_s += other.weight_backward_s;
+    weight_bytes = checked_add(weight_bytes, other.weight_bytes);
+    activation_bytes = checked_add(activation_bytes, other.activation_bytes);
+    gradient_bytes = checked_add(gradient_bytes, other.gradient_bytes);
+    optimizer_bytes = checked_add(optimizer_bytes, other.optimizer_bytes);
+    if (other.temporary_bytes > temporary_bytes) temporary_bytes = other.temporary_bytes;
+    return *this;
+  }
+  friend constexpr bool operator==(const stage_cost&, const stage_cost&) = default;
+};
+
+/// What it costs to move one microbatch over a boundary between stages, forward its activation and back the gradient. A plain
+/// number of seconds is a transfer that takes so long either way.
+struct transfer_cost {
+  double forward_s = 0;
+  double backward_s = 0;
+  bytes_t bytes = 0;               ///< of the activation, all of the boundary's devices together; 0 if not told
+  bytes_t extra_bytes = 0;         ///< held on each device of either side meanwhile
+  std::string_view strategy = {};  ///< how it is resharded; outlives the cost
+
+  constexpr transfer_cost() = default;
+  constexpr transfer_cost(double seconds) : forward_s(seconds), backward_s(seconds) {}
+  constexpr transfer_cost(double forward, double backward, bytes_t moved = 0, bytes_t extra = 0, std::string_view how = {})
+      : forward_s(forward), backward_s(backward), bytes(moved), extra_bytes(extra), strategy(how) {}
+
+  [[nodiscard]] constexpr double round_trip_s() const { return forward_s + backward_s; }
+  [[nodiscard]] constexpr double slower_way_s() const { return forward_s < backward_s ? backward_s : forward_s; }
+  friend constexpr bool operator==(const transfer_cost&, const transfer_cost&) = default;
+};
+
+/// What it costs to add up the gradients of layers that several stages hold. A plain number is the seconds.
+struct reduction_cost {
+  double seconds = 0;
+  bytes_t bytes = 0;  ///< of the gradients, once; 0 if not told
+
+  constexpr reduction_cost() = default;
+  constexpr reduction_cost(double s, bytes_t b = 0) : seconds(s), bytes(b) {}
+  friend constexpr bool operator==(const reduction_cost&, const reduction_cost&) = default;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/io/json/json_reader.hpp>
+
+namespace hetsched {
+
+/// Most devices that a cluster file may describe.
+inline constexpr int max_devices = 1 << 20;
+
+namespace detail {
+
+inline constexpr std::string_view precision_names[precision_count] = {"fp32", "tf32", "fp16", "bf16"};
+
+[[nodiscard]] inline bytes_t bytes_of(double amount, bytes_t unit) {
+  return static_cast<bytes_t>(std::llround(amount * static_cast<double>(unit)));
+}
+
+/// A device of a file. What the file leaves out comes from the catalogue's device of that name, if there is one.
+[[nodiscard]] inline device read_device(const std::string& name, const json_value& value) {
+  value.object({"peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib", "clock_mhz"});
+  const auto known = find_device(name);
+  device result = known ? device(*known) : device{};
+  result.name = name;
+  const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };
+  if (const auto peaks = wanted("peak_tflops")) {
+    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3]});
+    for (std::size_t p = 0; p < precision_count; ++p)
+      if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
+    if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
+      peaks->expected("a peak for fp32, fp16 or bf16");
+  }
+  if (const auto memory = wanted("memory_gib")) result.memory_bytes = bytes_of(memory->positive(1e6), gib);
+  if (const auto bandwidth = wanted("memory_bandwidth_gb_per_s")) result.memory_bandwidth = bandwidth->positive(1e9) * 1e9;
+  if (const auto count = value.find("multiprocessors")) result.multiprocessors = count->count(0);
+  if (const auto cache = value.find("l2_mib")) result.l2_bytes = bytes_of(cache->number(0, 1e6), mib);
+  if (const auto clock = value.find("clock_mhz")) result.clock_hz = clock->number(0, 1e6) * 1e6;
+  return result;
+}
+
+[[nodiscard]] inline double latency_from_us(double us) { return us * 1e-6; }
+
+[[nodiscard]] inline link read_link(const json_value& value) {
+  return {.latency_s = latency_from_us(value.at("latency_us").number(0, 1e9)),
+          .bandwidth = gbit_per_s(value.at("gbit_per_s").positive(1e9))};
+}
+
+inline void write_link(nlohmann::ordered_json& out, const link& l) {
+  out["gbit_per_s"] = preimage(l.bandwidth, l.bandwidth * 8 / 1e9, gbit_per_s);
+  out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, latency_from_us);
+}
+
+[[nodiscard]] inline nlohmann::ordered_json write_device(const device& d) {
+  const auto scaled = [](double value, double unit) { return preimage(value, value / unit, [&](double x) { return x * unit; }); };
+  nlohmann::ordered_json out;
+  auto& peaks = out["peak_tflops"] = nlohmann::ordered_json::object();
+  for (std::size_t p = 0; p < precision_count; ++p)
+    if (d.peak_flops[p] > 0) peaks[std::string(precision_names[p])] = scaled(d.peak_flops[p], 1e12);
+  out["memory_gib"] = static_cast<double>(d.memory_bytes) / static_cast<double>(gib);
+  out["memory_bandwidth_gb_per_s"] = scaled(d.memory_bandwidth, 1e9);
+  out["multiprocessors"] = d.multiprocessors;
+  out["l2_mib"] = static_cast<double>(d.l2_bytes) / static_cast<double>(mib);
+  out["clock_mhz"] = scaled(d.clock_hz, 1e6);
+  return out;
+}
+
+}  // namespace detail
+
+/// Reads a cluster.json from its text.
+/// Throws: file_error.
+/// Complexity: O(size).
+[[nodiscard]] inline cluster parse_cluster(std::string_view text, std::string_view file_name) {
+  const detail::json_document document(text, file_name);
+  const auto top = document.format("cluster", {"devices", "subclusters", "links"});
+  std::map<std::string, device> own;
+  if (const auto devices = top.find("devices"))
+    devices->members(
+        [&](const std::string& name, const detail::json_value& value) { own[name] = detail::read_device(name, value); });
+
+  cluster result;
+  const auto subclusters = top.at("subclusters");
+  if (subclusters.size() == 0) subclusters.expected("at least one subcluster");
+  for (std::size_t i = 0; i < subclusters.size(); ++i) {
+    const auto value = subclusters[i];
+    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node"});
+    subcluster s;
+    s.name = value.at("name").name();
+    if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
+    const auto device_name = value.at("device");
+    if (const auto mine = own.find(device_name.text()); mine != own.end()) {
+      s.device = mine->second;
+    } else if (const auto known = find_device(device_name.text())) {
+      s.device = *known;
+    } else {
+      std::vector<std::string_view> names;
+      for (const auto& [name, ignored] : own) names.push_back(name);
+      for (const auto& d : device_catalogue()) names.push_back(d.name);
+      device_name.fail("there is no device \"" + detail::excerpt(device_name.text()) + "\"; " +
+                       detail::suggestion(device_name.text(), names));
+    }
+    s.nodes = value.at("nodes").count(1, max_devices);
+    s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
+    // A link that nothing uses may be left out.
+    const auto link_of = [&](const char* key, bool used) {
+      if (!used && !value.has(key)) return link{.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
+      return detail::read_link(value.at(key).object({"gbit_per_s", "latency_us"}));
+    };
+    s.intra_node = link_of("intra_node", s.devices_per_node > 1);
+    s.inter_node = link_of("inter_node", s.nodes > 1);
+    if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
+      value.fail("more than " + std::to_string(max_devices) + " devices in all");
+    result.subclusters.push_back(std::move(s));
+  }
+
+  if (const auto links = top.find("links")) {
+    for (std::size_t i = 0; i < links->size(); ++i) {
+      const auto value = (*links)[i];
+      value.object({"between", "gbit_per_s", "latency_us"});
+      const auto between = value.at("between");
+      if (between.size() != 2) between.expected("the names of two subclusters");
+      int ends[2];
+      for (std::size_t e = 0; e < 2; ++e) {
+        const auto position = result.find(between[e].text());
+        if (!position) between[e].expected("the name of a subcluster of this file");
+        ends[e] = *position;
+      }
+      if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
+      if (result.between(ends[0], ends[1])) between.fail("these two subclusters already have a link");
+      result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value)});
+    }
+  }
+  return result;
+}
+
+/// Reads a cluster.json.
+/// Throws: file_error.
+[[nodiscard]] inline cluster read_cluster(const std::string& path) { return parse_cluster(read_text(path), path); }
+
+/// The text of a cluster.json that parse_cluster reads back as an equal cluster. Every device in use is written out, whether
+/// the catalogue has it or not.
+[[nodiscard]] inline std::string to_json(const cluster& c) {
+  auto devices = nlohmann::ordered_json::object();
+  auto subclusters = nlohmann::ordered_json::array();
+  auto links = nlohmann::ordered_json::array();
+  for (const auto& s : c.subclusters) {
+    devices[s.device.name] = detail::write_device(s.device);
+    nlohmann::ordered_json value{
+        {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
+    detail::write_link(value["intra_node"], s.intra_node);
+    detail::write_link(value["inter_node"], s.inter_node);
+    subclusters.push_back(std::move(value));
+  }
+  for (const auto& l : c.links) {
+    const auto name = [&](int position) { return c.subclusters[static_cast<std::size_t>(position)].name; };
+    nlohmann::ordered_json value;
+    value["between"] = {name(l.a), name(l.b)};
+    detail::write_link(value, l.link);
+    links.push_back(std::move(value));
+  }
+  nlohmann::ordered_json out{{"format", "hetsched/cluster"}, {"version", 1}};
+  out["devices"] = std::move(devices);
+  out["subclusters"] = std::move(subclusters);
+  out["links"] = std::move(links);
+  return detail::dump(out);
+}
+
+}  // namespace hetsched

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/io/page/timeline_svg_test.cpp.
+
+#include <cstddef>
+#include <iterator>
+#include <string>
+
+#include <hetsched/io/format.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
+
+namespace hetsched::detail {
+
+/// How a picture shows actions: a style class, names, and a colour (0xrrggbb) on a light and on a dark page. The colours
+/// differ for the colour-blind too: orange, a whole backward, lies between vermilion and yellow, its two halves.
+struct timeline_look {
+  char letter;
+  const char* legend;
+  const char* name;  ///< for "NAME of microbatch 3"
+  unsigned light;
+  unsigned dark;
+};
+
+inline constexpr timeline_look timeline_looks[] = {
+    {'f', "forward", "forward", 0x0072b2, 0x0072b2},
+    {'b', "backward", "backward", 0xe69f00, 0xe69f00},
+    {'x', "input gradient", "input gradient", 0xd55e00, 0xd55e00},
+    {'w', "weight gradient", "weight gradient", 0xf0d842, 0xf0d842},
+    {'r', "recomputation", "recomputation", 0x332288, 0x8073d6},
+    {'a', "activation sent", "activation", 0x009e73, 0x009e73},
+    {'d', "host copy of it", "activation", 0x7fcfb9, 0x4a7f70},
+    {'g', "gradient sent", "gradient", 0xcc79a7, 0xcc79a7},
+    {'h', "host copy of it", "gradient", 0xe6bcd3, 0x8c5c77},
+    {'p', "parameters gathered", "gathering of parameters", 0x8b949e, 0x6e7681},
+    {'q', "gradients reduced", "reduction of gradients", 0x57606a, 0xa0aab4},
+    {'o', "optimizer", "optimizer", 0x24292f, 0xd7dce2},
+};
+inline constexpr std::size_t timeline_look_count = std::size(timeline_looks);
+
+/// The position of an action's look in the table. Receives look like their sends.
+[[nodiscard]] constexpr std::size_t look_of(action_kind kind) {
+  using enum action_kind;
+  switch (kind) {
+    case forward:
+      return 0;
+    case backward:
+      return 1;
+    case backward_input:
+      return 2;
+    case backward_weight:
+      return 3;
+    case recompute:
+      return 4;
+    case send_activation:
+    case receive_activation:
+    case network_activation:
+      return 5;
+    case d2h_activation:
+    case h2d_activation:
+      return 6;
+    case send_gradient:
+    case receive_gradient:
+    case network_gradient:
+      return 7;
+    case d2h_gradient:
+    case h2d_gradient:
+      return 8;
+    case all_gather:
+    case release:
+      return 9;
+    case reduce_scatter:
+    case reduce_gradients:
+      return 10;
+    case optimizer:
+      return 11;
+  }
+  return 0;
+}
+
+/// The phase of a transfer in three phases: 0 device to host, 1 network, 2 host to device; -1 for all else.
+[[nodiscard]] constexpr int phase_of(action_kind kind) { return is_d2h(kind) ? 0 : is_network(kind) ? 1 : is_h2d(kind) ? 2 : -1; }
+
+/// How many shades of a colour the virtual stages of one rank have, lighter and lighter; after the last it starts again.
+inline constexpr std::size_t timeline_shades = 4;
+
+[[nodiscard]] constexpr unsigned shade(unsigned color, std::size_t step) {
+  constexpr unsigned white_percent[timeline_shades] = {0, 46, 66, 80};
+  unsigned result = 0;
+  for (const int shift : {16, 8, 0}) {
+    const unsigned part = (color >> shift) & 0xffu;
+    result |= (part + (255 - part) * white_percent[step % timeline_shades] / 100) << shift;
+  }
+  return result;
+}
+
+/// Whether white text is easier to read than black on a colour.
+[[nodiscard]] constexpr bool wants_white_text(unsigned color) {
+  return 299 * ((color >> 16) & 0xffu) + 587 * ((color >> 8) & 0xffu) + 114 * (color & 0xffu) < 125'000;
+}
+
+/// Style class of a look and shade: a letter and a digit.
+[[nodiscard]] inline std::string look_class(std::size_t look, std::size_t step) {
+  return {timeline_looks[look].letter, static_cast<char>('0' + step % timeline_shades)};
+}
+
+/// The style rule of a look and shade, for boxes and for strokes, with the prefix that keeps it from the rest of a page.
+[[nodiscard]] inline std::string look_rule(std::size_t look, std::size_t step, bool dark) {
+  const auto name = look_class(look, step);
+  const unsigned color = shade(dark ? timeline_looks[look].dark : timeline_looks[look].light, step);
+  return print(".hs rect.%s{fill:#%06x}.hs path.%s{stroke:#%06x}", name.c_str(), color, name.c_str(), color);
+}
+
+}  // namespace hetsched::detail

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/check_cost.hpp>
+#include <hetsched/plan/gradient_groups.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/validate.hpp>
+#include <hetsched/schedule/bounds.hpp>
+#include <hetsched/schedule/builders/period.hpp>
+#include <hetsched/schedule/simulate/fast_path.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
+
+namespace hetsched {
+
+struct evaluate_options {
+  double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
+  precision arithmetic = precision::fp16;  ///< whose peaks count in MFU and load balance
+  double epsilon = default_epsilon;        ///< of H-1F1B, where a plan names it without warm-ups
+  /// While schedule auto is searched for: called with the best makespan so far and its bound, in seconds; false ends the search.
+  function_ref<bool(double best_s, double bound_s)> progress = {};
+};
+
+/// What a stage of a plan holds and when it is done.
+struct stage_evaluation {
+  memory_use memory{};
+  double in_flight = 0;  ///< most microbatches held at once
+  double end_s = 0;      ///< of its last computation; reduction and update follow
+};
+
+/// The stages of a pipeline under its schedule.
+struct pipeline_evaluation {
+  std::vector<stage_evaluation> stages;
+};
+
+/// What a plan is worth.
+struct evaluation {
+  hetsched::plan plan;  ///< complete: costs, transfers, memory, warm-ups, reductions, prediction
+  std::vector<pipeline_evaluation> pipelines;
+  std::string shortage;  ///< the stage that lacks most memory, as a sentence; empty: all fit
+};
+
+namespace detail {
+
+/// The state of all stages that a rank holds: those of bidirectional schedules hold one of each direction.
+template <class Line>
+[[nodiscard]] stage_cost held_by(const Line& line, const schedule& order, std::size_t rank) {
+  auto held = line.stages[rank].cost;
+  for (int c = 1; c < order.directions; ++c)
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      if (order.rank(c, static_cast<int>(i)) != static_cast<int>(rank)) continue;
+      const auto& other = line.stages[i].cost;
+      held.weight_bytes = checked_add(held.weight_bytes, other.weight_bytes);
+      held.gradient_bytes = checked_add(held.gradient_bytes, other.gradient_bytes);
+      held.optimizer_bytes = checked_add(held.optimizer_bytes, other.optimizer_bytes);
+      held.temporary_bytes = std::max(held.temporary_bytes, other.temporary_bytes);
+    }
+  return held;
+}
+
+struct played_pipeline {
+  pipeline_evaluation parts;
+  double lower_bound_s = 0;
+  double period_s = 0;
+};
+
+/// Fills in a stage's warm-up and memory; `held`: what its rank holds.
+inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_evaluation& found) {
+  s.warmup = warmup;
+  found.memory = memory_of(held, s.overheads, found.in_flight);
+  s.memory_bytes = found.memory.total();
+}
+
+/// Plays a priced pipeline of the 1F1B family.
+template <class Line>
+[[nodiscard]] played_pipeline play_family(Line& line, const pipeline& bare, const evaluate_options& options) {
+  played_pipeline result;
+  auto counts = family_warmups(line, bare, options.epsilon);
+  for (int& n : counts) n = std::min(n, line.microbatches);
+  const auto ends = stage_ends(bare, counts, line.microbatches);
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    result.parts.stages.push_back({.in_flight = static_cast<double>(counts[i]), .end_s = ends[i]});
+    settle(line.stages[i], counts[i], line.stages[i].cost, result.parts.stages[i]);
+  }
+  result.period_s = period(bare, counts);
+  result.lower_bound_s = std::min(makespan_lower_bound(bare, line.microbatches), *std::max_element(ends.begin(), ends.end()));
+  return result;
+}
+
+/// Plays a priced pipeline.
+template <class Line>
+[[nodiscard]] outcome<played_pipeline> play(Line& line, const evaluate_options& options) {
+  auto bare = to_pipeline(line);
+  bare.activation_bytes.clear();  // then memory is counted in microbatches
+  if (!line.schedule.actions && has_warmups(line.schedule.name)) return play_family(line, bare, options);
+  std::vector<double> room;
+  for (const auto& s : line.stages) room.push_back(activation_room(s));
+  auto found = order_of(line, room, options.epsilon, options.progress);
+  if (!found) return found.why_not();
+  auto& order = found->order;
+  const auto work = make_workload(bare, order);
+  const auto played = simulate(work, order, {.timeline = false});
+  const auto counts = warmup_counts(order);
+  played_pipeline result;
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    result.parts.stages.push_back({.in_flight = played.peak_memory_bytes[i], .end_s = played.rank_end_s[i]});
+    settle(line.stages[i], counts[i], held_by(line, order, i), result.parts.stages[i]);
+  }
+  result.period_s = line.schedule.name == "gpipe" ? gpipe_period(bare) : played.period_s;
+  // Equal bounds differ by rounding.
+  result.lower_bound_s = std::min(std::max(found->lower_bound_s, makespan_lower_bound(bare, work, order)), played.makespan_s);
+  if (line.schedule.name == "auto" && !line.schedule.actions) line.schedule.actions = std::move(order);
+  return result;
+}
+
+/// Adds up gradients between pipelines, last layers first, and then updates: when the last stage is done. A group's reduction
+/// starts when all its stages are free.
+template <class Plan>
+[[nodiscard]] double finish_iteration(const Plan& p, const std::vector<pipeline_evaluation>& played) {
+  std::vector<std::vector<double>> free_s;
+  for (const auto& line : played) {
+    auto& ends = free_s.emplace_back();
+    for (const auto& s : line.stages) ends.push_back(s.end_s);
+  }
+  const auto groups = gradient_groups(p);
+  for (std::size_t g = groups.size(); g-- > 0;) {
+    double start_s = 0;
+    for (std::size_t l = 0; l < free_s.size(); ++l)
+      start_s = std::max(start_s, free_s[l][static_cast<std::size_t>(groups[g].stages[l])]);
+    for (std::size_t l = 0; l < free_s.size(); ++l)
+      free_s[l][static_cast<std::size_t>(groups[g].stages[l])] = start_s + p.gradient_sync[g].seconds;
+  }
+  double last_s = 0;
+  for (std::size_t l = 0; l < free_s.size(); ++l)
+    for (std::size_t i = 0; i < free_s[l].size(); ++i)
+      last_s = std::max(last_s, free_s[l][i] + p.pipelines[l].stages[i].update_s);
+  return last_s;
+}
+
+/// 1 - sum (t_max - t_d) peak_d / (t_max sum peak_d) over the devices in use (HARP Eq. 20), t_d: what a device computes in an
+/// iteration; and the sum of the peaks.
+struct device_balance {
+  double balance = 0, peak_flops = 0;
+};
+template <class Plan>
+[[nodiscard]] device_balance balance_of(const cluster& hardware, const Plan& p, precision arithmetic) {
+  double slowest = 0, busy = 0;
+  device_balance result;
+  const auto time = [](const pipeline_plan& line, const stage_plan& s) { return line.microbatches * s.cost.total_s(); };
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages) slowest = std::max(slowest, time(line, s));
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) {
+        const double peak = g.mesh.device_count() * subcluster_of(hardware, g.mesh).device.flops(arithmetic);
+        busy += time(line, s) * peak;
+        result.peak_flops += peak;
+      }
+  if (slowest * result.peak_flops > 0) result.balance = busy / (slowest * result.peak_flops);
+  return result;
+}
+
+template <class Evaluation>
+[[nodiscard]] std::string shortage_of(const Evaluation& e, const cluster& hardware) {
+  double worst = 1;
+  std::string text;
+  for (std::size_t l = 0; l < e.pipelines.size(); ++l)
+    for (std::size_t i = 0; i < e.pipelines[l].stages.size(); ++i) {
+      const auto& planned = e.plan.pipelines[l].stages[i];
+      const auto& s = e.pipelines[l].stages[i];
+      const double share = static_cast<double>(planned.memory_bytes) / static_cast<double>(planned.memory_capacity_bytes);
+      if (share <= worst) continue;
+      worst = share;
+      char in_flight[32];
+      std::snprintf(in_flight, sizeof in_flight, "%.4g", s.in_flight);
+      text = stage_name(e.plan, l, i) + " needs " + in_gib(static_cast<double>(planned.memory_bytes)) + " of the " +
+             in_gib(static_cast<double>(planned.memory_capacity_bytes)) + " of " +
+             subcluster_of(hardware, planned.devices.front().mesh).device.name + ":";
+      const auto part = [&](bytes_t bytes, const char* name) {
+        if (bytes > 0) text += std::string(" ") + name + " " + in_gib(static_cast<double>(bytes)) + ",";
+      };
+      const auto& m = s.memory;
+      part(m.weights, m.gradients + m.optimizer > 0 ? "weights" : "state");
+      part(m.gradients, "gradients");
+      part(m.optimizer, "optimizer");
+      part(m.activations, "activations");
+      part(m.buffers, "transfer buffers");
+      part(m.temporary, "temporary");
+      part(m.runtime, "runtime");
+      part(m.margin, "margin");
+      text.back() = ' ';
+      text += std::string("with ") + in_flight + " microbatches in flight";
+    }
+  return text;
+}
+
+/// evaluate, once the costs are filled in.
+template <class Plan>
+[[nodiscard]] outcome<evaluation> evaluate_priced(const cluster& hardware, Plan p, const evaluate_options& options) {
+  evaluation result;
+  auto& predicted = p.predicted = {};
+  double rate = 0;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    auto& line = p.pipelines[l];
+    for (auto& s : line.stages) s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
+    auto played = play(line, options);
+    if (!played) return played.why_not();
+    predicted.lower_bound_s = std::max(predicted.lower_bound_s, played->lower_bound_s);
+    if (played->period_s > 0) rate += 1 / played->period_s;
+    predicted.period_s = played->period_s;
+    result.pipelines.push_back(std::move(played->parts));
+  }
+  if (p.pipelines.size() > 1 && rate > 0) predicted.period_s = 1 / rate;
+  predicted.iteration_s = finish_iteration(p, result.pipelines);
+  const auto [balance, peak_flops] = balance_of(hardware, p, options.arithmetic);
+  predicted.load_balance = balance;
+  if (predicted.iteration_s > 0) predicted.samples_per_s = static_cast<double>(sample_count(p)) / predicted.iteration_s;
+  if (peak_flops > 0) predicted.mfu = options.flops_per_sample * predicted.samples_per_s / peak_flops;
+  result.plan = std::move(p);
+  result.shortage = shortage_of(result, hardware);
+  return result;
+}
+
+/// Fills in what a cost model says of a pipeline. Returns a refusal where a boundary cannot be crossed.
+template <stage_cost_model Costs>
+[[nodiscard]] std::optional<refusal> price(const cluster& hardware, const Costs& costs, plan& p, std::size_t l) {
+  auto& line = p.pipelines[l];
+  line.boundaries.assign(line.stages.size() - 1, {});
+  std::vector<placement> where;
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    auto& s = line.stages[i];
+    where.push_back(s.where());
+    const auto known = cost_of::placements(costs, where[i].mesh);
+    if (std::none_of(known.begin(), known.end(), [&](const placement& q) { return q.degrees == s.degrees; }))
+      throw input_error(stage_name(p, l, i) + ": there are no costs for these degrees on this shape, " +
+                        describe(hardware, where[i]));
+    s.cost = cost_of::stage(costs, s.layers, where[i]);
+    check_cost(s.cost, hardware, s.layers, where[i]);
+    s.update_s = cost_of::update(costs, s.layers, where[i]);
+    s.overheads = cost_of::overheads(costs, where[i]);
+    validate(s.overheads);
+    if (i == 0) continue;
+    const int boundary = s.layers.first - 1;
+    const transfer_cost c = cost_of::transfer(costs, boundary, where[i - 1], where[i]);
+    check_transfer(c, hardware, boundary, where[i - 1], where[i]);
+    if (!(c.slower_way_s() < 1e300))
+      return refusal{refusal::kind::infeasible, stage_name(p, l, i) + ": no link leads from " + describe(hardware, where[i - 1]) +
+                                                    " to " + describe(hardware, where[i])};
+    line.boundaries[i - 1] = {c.bytes, c.forward_s, c.backward_s, c.extra_bytes, std::string(c.strategy)};
+    for (const auto at : {i - 1, i})
+      line.stages[at].overheads.buffer_bytes = checked_add(line.stages[at].overheads.buffer_bytes, c.extra_bytes);
+  }
+  return std::nullopt;
+}
+
+/// Fills in the reductions between pipelines. Returns a refusal where the pipelines are not joined by links.
+template <stage_cost_model Costs>
+[[nodiscard]] std::optional<refusal> price_reductions(const Costs& costs, plan& p) {
+  p.gradient_sync.clear();
+  std::vector<placement> holders;
+  for (const auto& g : gradient_groups(p)) {
+    holders.clear();
+    gradient_sync_plan sync{.layers = g.layers};
+    for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+      sync.pipelines.push_back(static_cast<int>(l));
+      holders.push_back(p.pipelines[l].stages[static_cast<std::size_t>(g.stages[l])].where());
+    }
+    const reduction_cost c = cost_of::gradient_sync(costs, g.layers, holders);
+    if (!(c.seconds >= 0) || c.bytes < 0)
+      throw input_error("the reduction of the gradients of " + describe(g.layers) + " is negative or not a number");
+    if (!(c.seconds < 1e300))
+      return refusal{refusal::kind::infeasible,
+                     "no link joins all pipelines: the gradients of " + describe(g.layers) + " cannot be added up"};
+    sync.bytes = c.bytes;
+    sync.seconds = c.seconds;
+    p.gradient_sync.push_back(std::move(sync));
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// A function that makes the cost model for a microbatch size.
+template <class F>
+concept costs_by_microbatch_size = requires(F& f) {
+  { f(1) } -> stage_cost_model;
+};
+
+/// What a plan is worth, whoever made it: asks the costs of its stages, boundaries and reductions, plays every pipeline under its
+/// schedule, adds the reduction of gradients between pipelines and the stages' updates, and bounds and memory. Every other figure
+/// of a plan in the library is this one's. What the plan says already of costs, memory and prediction is overwritten; warm-ups
+/// and actions count as they are. `costs_for`: the model for each microbatch size of the plan.
+/// Returns: the evaluation, also of a plan that does not fit in memory (`shortage` says so); a refusal where a link is missing,
+/// or schedule auto finds no room.
+/// Throws: input_error for a plan that does not fit cluster or costs, naming the stage, and where two stages share a device.
+/// Complexity: O(stages * microbatches) for the 1F1B family, else that of simulate.
+template <costs_by_microbatch_size CostsFor>
+[[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, CostsFor&& costs_for, plan p,
+                                           const evaluate_options& options = {}) {
+  if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& costs = costs_for(p.pipelines[l].microbatch_size);
+    if (l == 0) validate(hardware, p, cost_of::layer_count(costs));
+    if (auto why = detail::price(hardware, costs, p, l)) return *std::move(why);
+    if (l > 0) continue;
+    if (auto why = detail::price_reductions(costs, p)) return *std::move(why);
+  }
+  return detail::evaluate_priced(hardware, std::move(p), options);
+}
+
+/// The same for a plan of one microbatch size, that of the costs.
+template <stage_cost_model Costs>
+[[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const Costs& costs, plan p,
+                                           const evaluate_options& options = {}) {
+  return evaluate(
+      hardware, [&](int) -> const Costs& { return costs; }, std::move(p), options);
+}
+
+}  // namespace hetsched

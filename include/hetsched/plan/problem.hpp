@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/plan.hpp>
+
+namespace hetsched {
+
+/// Calls body(0) ... body(count - 1), in any order and on any threads, and returns when all are done.
+using parallel_for = std::function<void(int count, const std::function<void(int)>& body)>;
+
+/// Where a search stands.
+struct search_progress {
+  std::int64_t steps = 0;      ///< done so far; of what, is the planner's business
+  std::string_view unit = "";  ///< what a step is, in the plural
+  double incumbent = 0;        ///< objective of the best plan so far; infinity before there is one
+  double bound = 0;            ///< no plan has a smaller objective
+};
+
+/// What is to be planned, for every planner.
+struct planning_problem {
+  int microbatches = 1;     ///< per iteration, of all pipelines together
+  int microbatch_size = 1;  ///< samples per microbatch, as the cost model has it
+  bool use_all_devices = false;
+  precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
+  double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
+  /// Called now and then; false stops the search, which returns the best plan so far. Time budgets and cancellation live here.
+  std::function<bool(const search_progress&)> progress = {};
+  parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
+};
+
+/// Throws input_error for counts below 1 or a cluster without subclusters.
+inline void validate(const cluster& hardware, const planning_problem& problem) {
+  if (problem.microbatches < 1 || problem.microbatch_size < 1)
+    throw input_error("microbatches and microbatch_size must be at least 1");
+  if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
+}
+
+/// A function that makes plans from costs: P(cluster, costs, problem, options) -> outcome<plan>. Not checked: that the plan is
+/// evaluate's, and that equal questions get equal plans.
+template <class P, class Costs, class Options>
+concept planner = stage_cost_model<Costs> &&
+    requires(P&& make, const cluster& hardware, const Costs& costs, const planning_problem& problem, const Options& options) {
+  { make(hardware, costs, problem, options) } -> std::same_as<outcome<plan>>;
+};
+
+}  // namespace hetsched

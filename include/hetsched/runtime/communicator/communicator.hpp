@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+/// What travels: between neighbouring stages (activation, gradient), between the two directions of a stage (reduction), or
+/// between the holders of one layer (layer_gradient).
+enum class payload : std::uint8_t { activation, gradient, reduction, layer_gradient };
+
+/// A directed channel, first in, first out. Every boundary that a stage sends over has one of its own.
+struct edge {
+  int from = 0;  ///< rank
+  int to = 0;    ///< rank
+  payload what = payload::activation;
+  int direction = 0;  ///< of the schedule, in which the sender works
+  int stage = 0;      ///< that sends; of a layer_gradient: the layer
+  friend constexpr bool operator==(const edge&, const edge&) = default;
+};
+
+/// Goes with every tensor that is sent. It must equal the one that the receiver expects.
+struct stamp {
+  std::int64_t step = 0;
+  int microbatch = 0;  ///< of a reduction or a layer_gradient: the number of the parameter
+  payload what = payload::activation;
+  int direction = 0;
+  int stage = 0;
+  friend constexpr bool operator==(const stamp&, const stamp&) = default;
+};
+
+[[nodiscard]] constexpr const char* payload_name(payload p) {
+  return p == payload::activation  ? "activation"
+         : p == payload::gradient  ? "gradient"
+         : p == payload::reduction ? "reduction"
+                                   : "sum of gradients";
+}
+
+namespace detail {
+[[nodiscard]] constexpr bool between_stages(payload p) { return p == payload::activation || p == payload::gradient; }
+[[nodiscard]] inline std::string of_place(payload p, int number) {
+  return (p == payload::layer_gradient ? " of layer " : " of stage ") + std::to_string(number);
+}
+}  // namespace detail
+
+[[nodiscard]] inline std::string to_text(const edge& e) {
+  return std::string(payload_name(e.what)) + detail::of_place(e.what, e.stage) + " from rank " + std::to_string(e.from) +
+         " to rank " + std::to_string(e.to) + (e.direction == 0 ? "" : " (direction " + std::to_string(e.direction) + ")");
+}
+[[nodiscard]] inline std::string to_text(const stamp& s) {
+  return "step " + std::to_string(s.step) + ", " + (detail::between_stages(s.what) ? "microbatch " : "parameter ") +
+         std::to_string(s.microbatch) + ", " + payload_name(s.what) + detail::of_place(s.what, s.stage) +
+         (s.direction == 0 ? "" : " (direction " + std::to_string(s.direction) + ")");
+}
+
+/// A step that could not be finished, because a peer is stuck, has failed or runs another plan.
+class communication_error : public error {
+ public:
+  communication_error(const std::string& text, const edge& e, int m, const action& a)
+      : error(text), where(e), microbatch(m), waiting(a) {}
+  edge where;      ///< to or from which the tensor did not come
+  int microbatch;  ///< no_microbatch for reductions
+  action waiting;  ///< that could not be done
+};
+
+using deadline_time = std::chrono::steady_clock::time_point;
+
+/// Seconds on the clock of deadlines.
+[[nodiscard]] inline double steady_now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The deadline in so many seconds, at most some decades away.
+[[nodiscard]] inline deadline_time deadline_in(double seconds) {
+  const std::chrono::duration<double> bounded(seconds > 0 ? seconds < 1e9 ? seconds : 1e9 : 0);
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<deadline_time::duration>(bounded);
+}
+
+enum class wait_result : std::uint8_t { progress, deadline, aborted };
+
+/// One rank's end of all its channels.
+///   rank(), ranks()   its number, and how many there are
+///   operation         type: a send or receive under way; end_s: when it ended, on the steady clock
+///   open(edge) -> int
+///                     the number of a channel; both ends call it before the first step
+///   post_send(channel, stamp, Tensor&, operation&), post_receive(...)
+///                     return at once. Tensor and operation stay where they are until it has ended or abort() has returned.
+///                     A sent tensor then holds anything; a received one has the shape of the one that was posted
+///   poll(operation&) -> bool
+///                     whether it has ended
+///   wait(deadline, sends) -> wait_result
+///                     waits until a receive of this rank (sends: or a send) may have ended since the last such wait. Those
+///                     that ended when this rank posted them need not count
+///   abort(reason)     ends all operations of all ranks; none touches a tensor afterwards. The first reason stays, and nothing
+///                     can be posted any more. Every rank that gives up calls it
+///   failure() -> std::string
+///                     the reason; empty if none
+///   gather(mine, all, deadline) -> wait_result
+///                     gives every rank's numbers to every rank: all[r] are rank r's. All ranks call it equally often, each with
+///                     as many numbers as it likes, while other operations go on. A round that one rank has finished all
+///                     finish, unless a process or connection is lost in that moment
+/// One thread at a time uses it, except that post_send and poll may be called while another thread is in wait or gather.
+/// A channel delivers in the order of its sends. Stamps or shapes that differ at both ends abort.
+/// Not checked: the last three sentences.
+template <class C, class Tensor>
+concept communicator = requires(C& c, const edge& e, int channel, const stamp& s, Tensor& t, typename C::operation& op,
+                                deadline_time until, const std::string& reason, std::span<const double> mine,
+                                std::vector<std::vector<double>>& all) {
+  requires std::default_initializable<typename C::operation>;
+  { op.end_s } -> std::convertible_to<double>;
+  { c.rank() } -> std::same_as<int>;
+  { c.ranks() } -> std::same_as<int>;
+  { c.open(e) } -> std::same_as<int>;
+  c.post_send(channel, s, t, op);
+  c.post_receive(channel, s, t, op);
+  { c.poll(op) } -> std::same_as<bool>;
+  { c.wait(until, true) } -> std::same_as<wait_result>;
+  c.abort(reason);
+  { c.failure() } -> std::convertible_to<std::string>;
+  { c.gather(mine, all, until) } -> std::same_as<wait_result>;
+};
+
+}  // namespace hetsched

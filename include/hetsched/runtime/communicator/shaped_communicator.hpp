@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// Another communicator as it would be over slower links, to rehearse mixed networks on one machine. Each rank has a wire to
+/// each other one. Tensors pass it one by one in the order of their sends, bytes / bandwidth each, arrive latency_s later,
+/// and are then sent over the inner communicator. They are never faster than the link, and later by what the inner
+/// communicator and the host's timers take. What ranks gather arrives after the longest latency. Every rank's end has one
+/// thread, which sends what has arrived. Copies are one end, which lives as long as any of them.
+template <class Inner>
+class shaped_communicator {
+  using inner_operation = typename Inner::operation;
+
+ public:
+  class operation {
+   public:
+    double end_s = 0;
+
+   private:
+    friend class shaped_communicator;
+    inner_operation inner_;
+    std::atomic<bool> posted_{false};  ///< inside
+  };
+
+  /// `link_of`: (from, to) -> link, between two ranks of the communicator; called for to != from with this rank as from, and,
+  /// for the latency of what is gathered, as to.
+  /// Throws: input_error for a bandwidth that is not positive (infinity is), or a latency that is not finite and >= 0.
+  template <class LinkOf>
+  shaped_communicator(Inner inner, LinkOf&& link_of) : end_(std::make_shared<end>(std::move(inner))) {
+    auto& e = *end_;
+    const int me = e.inner.rank(), ranks = e.inner.ranks();
+    const auto checked = [&](int from, int to) {
+      const link l = link_of(from, to);
+      if (!(l.bandwidth > 0) || !(l.latency_s >= 0 && l.latency_s < 1e9))
+        throw input_error("the link from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
+                          " needs a bandwidth > 0 and a latency >= 0");
+      return l;
+    };
+    e.wires.resize(static_cast<std::size_t>(ranks));
+    for (int r = 0; r < ranks; ++r) {
+      if (r == me) continue;
+      e.wires[static_cast<std::size_t>(r)].speed = checked(me, r);
+      e.gather_latency_s = std::max(e.gather_latency_s, checked(r, me).latency_s);
+    }
+    e.timer = std::jthread([&e](const std::stop_token& stop) { e.deliver(stop); });
+  }
+
+  [[nodiscard]] int rank() const { return end_->inner.rank(); }
+  [[nodiscard]] int ranks() const { return end_->inner.ranks(); }
+
+  [[nodiscard]] int open(const edge& e) {
+    const std::lock_guard lock(end_->guard);
+    const int channel = end_->inner.open(e);
+    const auto c = static_cast<std::size_t>(channel);
+    if (end_->to_of_channel.size() <= c) end_->to_of_channel.resize(c + 1, -1);
+    end_->to_of_channel[c] = e.to;
+    return channel;
+  }
+
+  template <pipeline_tensor Tensor>
+  requires communicator<Inner, Tensor>
+  void post_send(int channel, const stamp& s, Tensor& t, operation& op) {
+    auto& e = *end_;
+    const double bytes = static_cast<double>(detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element));
+    op.posted_.store(false, std::memory_order_relaxed);
+    const std::lock_guard lock(e.guard);
+    auto& w = e.wires[static_cast<std::size_t>(e.to_of_channel[static_cast<std::size_t>(channel)])];
+    w.free_s = std::max(steady_now_s(), w.free_s) + bytes / w.speed.bandwidth;
+    e.on_their_way.push_back({.arrival_s = w.free_s + w.speed.latency_s,
+                              .number = e.sends++,
+                              .channel = channel,
+                              .what = s,
+                              .tensor = &t,
+                              .op = &op,
+                              .post = [](Inner& inner, const departure& d) {
+                                inner.post_send(d.channel, d.what, *static_cast<Tensor*>(d.tensor), d.op->inner_);
+                              }});
+    std::push_heap(e.on_their_way.begin(), e.on_their_way.end(), later);
+    e.changed.notify_one();
+  }
+
+  template <pipeline_tensor Tensor>
+  requires communicator<Inner, Tensor>
+  void post_receive(int channel, const stamp& s, Tensor& t, operation& op) {
+    const std::lock_guard lock(end_->guard);
+    end_->inner.post_receive(channel, s, t, op.inner_);
+    op.posted_.store(true, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] bool poll(operation& op) {
+    if (!op.posted_.load(std::memory_order_acquire)) return false;
+    const std::lock_guard lock(end_->guard);
+    if (!end_->inner.poll(op.inner_)) return false;
+    op.end_s = op.inner_.end_s;
+    return true;
+  }
+
+  /// Waits from one arrival to the next: the inner communicator need not wake this rank for sends that end when they are
+  /// posted, and here they are posted when they arrive.
+  [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
+    auto& e = *end_;
+    while (true) {
+      auto next = until;
+      if (sends) {
+        const std::lock_guard lock(e.guard);
+        if (std::exchange(e.delivered, false)) return wait_result::progress;
+        if (!e.on_their_way.empty()) next = std::min(until, std::max(time_of(e.on_their_way.front().arrival_s), soon()));
+      }
+      const auto result = e.inner.wait(next, sends);
+      if (result != wait_result::deadline || next == until) return result;
+    }
+  }
+
+  void abort(const std::string& reason) {
+    const std::lock_guard lock(end_->guard);
+    end_->on_their_way.clear();
+    end_->inner.abort(reason);
+  }
+  [[nodiscard]] std::string failure() const {
+    const std::lock_guard lock(end_->guard);
+    return end_->inner.failure();
+  }
+
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    auto& e = *end_;
+    if (const auto result = e.inner.gather(mine, all, until); result != wait_result::progress) return result;
+    const auto arrival = time_of(steady_now_s() + e.gather_latency_s);
+    while (std::chrono::steady_clock::now() < arrival) {
+      // What one rank has, all have: only the delay may end early.
+      if (e.inner.wait(arrival, false) == wait_result::aborted) break;
+    }
+    return wait_result::progress;
+  }
+
+ private:
+  struct departure {
+    double arrival_s;
+    std::uint64_t number;  ///< of those that arrive together, the first goes first
+    int channel;
+    stamp what;
+    void* tensor;
+    operation* op;
+    void (*post)(Inner&, const departure&);
+  };
+  static bool later(const departure& a, const departure& b) {
+    return a.arrival_s != b.arrival_s ? a.arrival_s > b.arrival_s : a.number > b.number;
+  }
+  static deadline_time time_of(double steady_s) {
+    return deadline_time(std::chrono::duration_cast<deadline_time::duration>(std::chrono::duration<double>(steady_s)));
+  }
+  static deadline_time soon() { return std::chrono::steady_clock::now() + std::chrono::microseconds(100); }
+
+  struct wire {
+    link speed;
+    double free_s = 0;  ///< when the last tensor has left it
+  };
+  struct end {
+    explicit end(Inner i) : inner(std::move(i)) {}
+
+    void deliver(const std::stop_token& stop) {
+      std::unique_lock lock(guard);
+      while (!stop.stop_requested()) {
+        if (on_their_way.empty()) {
+          changed.wait(lock, stop, [&] { return !on_their_way.empty(); });
+          continue;
+        }
+        const double arrival_s = on_their_way.front().arrival_s;
+        if (steady_now_s() < arrival_s) {
+          changed.wait_until(lock, stop, time_of(arrival_s),
+                             [&] { return on_their_way.empty() || on_their_way.front().arrival_s < arrival_s; });
+          continue;
+        }
+        std::pop_heap(on_their_way.begin(), on_their_way.end(), later);
+        const departure d = on_their_way.back();
+        on_their_way.pop_back();
+        d.post(inner, d);
+        d.op->posted_.store(true, std::memory_order_release);
+        delivered = true;
+      }
+    }
+
+    mutable std::mutex guard;  ///< of everything, and of the inner one but for its wait and gather
+    std::condition_variable_any changed;
+    Inner inner;
+    std::vector<wire> wires;  ///< by rank
+    double gather_latency_s = 0;
+    std::vector<int> to_of_channel;
+    std::vector<departure> on_their_way;  ///< a heap, the next one first
+    std::uint64_t sends = 0;
+    bool delivered = false;  ///< since the last wait for sends
+    std::jthread timer;      ///< last, so that it ends first
+  };
+
+  std::shared_ptr<end> end_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/faults_test.cpp.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// Connects the ranks of one process, a thread each. Channels hold nothing: a send ends when a receive takes its tensor. The
+/// tensor is swapped with the receiver's, so types with a cheap swap travel without a copy. Once aborted it stays so.
+template <pipeline_tensor Tensor>
+class thread_communicator {
+ public:
+  /// All ranks' ends.
+  [[nodiscard]] static std::vector<thread_communicator> connect(int ranks) {
+    const auto shared = std::make_shared<hub>(ranks);
+    std::vector<thread_communicator> ends;
+    for (int r = 0; r < ranks; ++r) ends.push_back(thread_communicator(shared, r));
+    return ends;
+  }
+
+  class operation {
+   public:
+    double end_s = 0;
+
+   private:
+    friend class thread_communicator;
+    std::atomic<bool> ended_{false};
+    Tensor* tensor_ = nullptr;
+    hetsched::stamp stamp_;
+    operation* next_ = nullptr;
+  };
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int ranks() const { return static_cast<int>(hub_->bells.size()); }
+
+  [[nodiscard]] int open(const edge& e) {
+    const std::lock_guard lock(hub_->guard);
+    std::size_t i = 0;
+    while (i < hub_->channels.size() && hub_->channels[i]->where != e) ++i;
+    if (i == hub_->channels.size()) hub_->channels.push_back(std::make_unique<channel>(e));
+    open_.push_back(hub_->channels[i].get());
+    return static_cast<int>(open_.size()) - 1;
+  }
+
+  void post_send(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op, &channel::sends); }
+  void post_receive(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op, &channel::receives); }
+
+  [[nodiscard]] bool poll(operation& op) const { return op.ended_.load(std::memory_order_acquire); }
+
+  [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
+    auto& own = *hub_->bells[static_cast<std::size_t>(rank_)];
+    std::unique_lock lock(own.guard);
+    const auto rung = [&] { return own.received || (sends && own.sent) || hub_->aborted; };
+    while (!rung()) {
+      own.waits = sends ? bell::for_all : bell::for_receives;
+      const auto status = own.rung.wait_until(lock, until);
+      own.waits = bell::for_nothing;
+      if (status == std::cv_status::timeout && !rung()) return wait_result::deadline;
+    }
+    own.received = false;
+    if (sends) own.sent = false;
+    return hub_->aborted ? wait_result::aborted : wait_result::progress;
+  }
+
+  void abort(const std::string& reason) { hub_->abort(reason); }
+  [[nodiscard]] std::string failure() const {
+    const std::lock_guard lock(hub_->guard);
+    return hub_->reason;
+  }
+
+  /// The last rank to come hands out what all have brought; nobody brings more before all have taken it.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    auto& m = hub_->meeting;
+    std::unique_lock lock(m.guard);
+    const auto wait_for = [&](auto&& happened) {
+      m.changed.wait_until(lock, until, [&] { return happened() || hub_->aborted; });
+      return happened() ? wait_result::progress : hub_->aborted ? wait_result::aborted : wait_result::deadline;
+    };
+    if (const auto r = wait_for([&] { return m.leaving == 0; }); r != wait_result::progress) return r;
+    if (hub_->aborted) return wait_result::aborted;
+    m.brought[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+    if (++m.arrived == ranks()) {
+      m.arrived = 0;
+      m.leaving = ranks();
+      m.changed.notify_all();
+    }
+    // A round that is complete is so for all, whatever happens next.
+    if (const auto r = wait_for([&] { return m.leaving > 0; }); r != wait_result::progress) {
+      --m.arrived;  // who has given up must not complete the round of others
+      return r;
+    }
+    all = m.brought;
+    if (--m.leaving == 0) m.changed.notify_all();
+    return wait_result::progress;
+  }
+
+ private:
+  struct queue {
+    operation* first = nullptr;
+    operation* last = nullptr;
+    void push(operation& op) {
+      (first ? last->next_ : first) = &op;
+      last = &op;
+    }
+    operation& pop() {
+      operation& op = *first;
+      first = op.next_;
+      return op;
+    }
+  };
+  struct channel {
+    explicit channel(const edge& e) : where(e) {}
+    edge where;
+    std::mutex guard;
+    queue sends, receives;  // of which one is empty
+  };
+  /// Wakes a rank. Waking is the most expensive part of a transfer, so it is not done for what the rank does not wait for.
+  struct bell {
+    enum purpose : std::uint8_t { for_nothing, for_receives, for_all };
+    std::mutex guard;
+    std::condition_variable rung;
+    bool received = false, sent = false;  ///< since the last wait for them
+    purpose waits = for_nothing;
+    void ring(bool of_send) {
+      bool wake = false;
+      {
+        const std::lock_guard lock(guard);
+        (of_send ? sent : received) = true;
+        wake = waits == for_all || (waits == for_receives && !of_send);
+      }
+      if (wake) rung.notify_one();
+    }
+  };
+  /// Where the ranks gather.
+  struct meeting_place {
+    std::mutex guard;
+    std::condition_variable changed;
+    std::vector<std::vector<double>> brought;  ///< by rank
+    int arrived = 0, leaving = 0;
+  };
+  struct hub {
+    explicit hub(int ranks) {
+      meeting.brought.resize(static_cast<std::size_t>(ranks));
+      for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
+    }
+    std::mutex guard;  // of the list of channels and of the reason
+    std::vector<std::unique_ptr<channel>> channels;
+    std::vector<std::unique_ptr<bell>> bells;
+    std::string reason;
+    std::atomic<bool> aborted{false};
+    meeting_place meeting;
+
+    void abort(const std::string& why) {
+      const std::lock_guard lock(guard);
+      if (reason.empty()) reason = why.empty() ? "aborted" : why;
+      aborted = true;
+      for (auto& c : channels) {
+        const std::lock_guard hold(c->guard);
+        c->sends = c->receives = {};
+      }
+      for (auto& b : bells) b->ring(false);
+      const std::lock_guard hold(meeting.guard);
+      meeting.changed.notify_all();
+    }
+  };
+
+  thread_communicator(std::shared_ptr<hub> shared, int rank) : hub_(std::move(shared)), rank_(rank) {}
+
+  void post(int number, const stamp& s, Tensor& t, operation& op, queue channel::*side) {
+    auto& c = *open_[static_cast<std::size_t>(number)];
+    HETSCHED_EXPECTS(rank_ == (side == &channel::sends ? c.where.from : c.where.to));
+    op.ended_.store(false, std::memory_order_relaxed);
+    op.tensor_ = &t;
+    op.stamp_ = s;
+    op.next_ = nullptr;
+    std::string mismatch;
+    {
+      const std::lock_guard lock(c.guard);
+      if (hub_->aborted) return;
+      (c.*side).push(op);
+      if (!c.sends.first || !c.receives.first) return;
+      operation& sent = c.sends.pop();
+      operation& taken = c.receives.pop();
+      mismatch = difference(c.where, sent, taken);
+      if (mismatch.empty()) {
+        using std::swap;
+        swap(*sent.tensor_, *taken.tensor_);
+        sent.end_s = taken.end_s = steady_now_s();
+        sent.ended_.store(true, std::memory_order_release);
+        taken.ended_.store(true, std::memory_order_release);
+      }
+    }
+    if (!mismatch.empty()) return hub_->abort(mismatch);
+    const bool sending = side == &channel::sends;
+    hub_->bells[static_cast<std::size_t>(sending ? c.where.to : c.where.from)]->ring(!sending);
+  }
+
+  static std::string difference(const edge& where, const operation& sent, const operation& taken) {
+    if (sent.stamp_ != taken.stamp_)
+      return to_text(where) + ": sent is " + to_text(sent.stamp_) + ", expected is " + to_text(taken.stamp_);
+    if (!detail::same_shape(*sent.tensor_, *taken.tensor_))
+      return to_text(where) + ", " + to_text(sent.stamp_) + ": sent are " + std::to_string(detail::elements(*sent.tensor_)) +
+             " elements, expected " + std::to_string(detail::elements(*taken.tensor_)) + ", or of another shape";
+    return {};
+  }
+
+  std::shared_ptr<hub> hub_;
+  int rank_;
+  std::vector<channel*> open_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/rank_edges.hpp>
+#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/trainer/direction_exchange.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/send_semantics.hpp>
+#include <hetsched/schedule/text.hpp>
+#include <hetsched/schedule/timeline.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
+
+namespace hetsched {
+
+/// What a loss returns: its value for a microbatch, and its gradient with respect to the last stage's output.
+template <class Tensor>
+struct loss_value {
+  double value = 0;
+  Tensor gradient;
+};
+
+struct executor_options {
+  double deadline_s = 30;  ///< how long a rank waits for others without progress
+  /// Buffered: receives are posted early, and sends hold up nobody. Rendezvous, to try a schedule: receives are posted in
+  /// their turn, and a lane goes on when its send has been received; transfers by way of the host stay buffered there.
+  send_semantics semantics = send_semantics::buffered;
+  double gradient_scale = 0;  ///< gradients are multiplied by it at the end of a step; 0: by 1 / microbatches, for their mean
+  /// Rank r of the schedule is rank first_rank + r of the communicator: several pipelines may run in one.
+  int first_rank = 0;
+  std::int64_t first_step = 0;  ///< the number of the first step, in stamps and errors
+};
+
+/// The bytes of the tensors that an executor holds to take activations and gradients between stages. They are there before
+/// its first step, and there are never more. What layers keep in their contexts, and what the loss returns, does not count.
+struct arena_bytes {
+  std::size_t inputs = 0;     ///< of stages, from a forward to its last backward: the schedule's microbatches in flight
+  std::size_t gradients = 0;  ///< of stages' outputs, during the backward, or until its weight half has ended
+  std::size_t sending = 0;    ///< made, and not received yet
+  std::size_t receiving = 0;  ///< that can come before they are needed
+  std::size_t staging = 0;    ///< of both, on the host; only with a stager
+  [[nodiscard]] std::size_t total() const { return inputs + gradients + sending + receiving + staging; }
+  friend bool operator==(const arena_bytes&, const arena_bytes&) = default;
+};
+
+/// One rank of a pipeline: does what the schedule lists for it, with layers that stay the caller's. After step(), the
+/// gradients of all stages are those of the mean loss over all microbatches; a stage that exists in two directions has the
+/// same in both. A microbatch that the schedule recomputes has no context between its forward and its recompute.
+/// Parameters stay whole: gathering, scattering and releasing have no effect here, and updating parameters after step() is
+/// the caller's. Nothing is allocated after the first step.
+/// Requires: every rank calls step() on a thread or process of its own, all for the same schedule.
+/// Determinism: gradients are added up in gradient_order(), then over directions, then scaled. One device that does the same
+/// in this order gets the same bits.
+template <class Tensor, class Stage, class Communicator, class Stager = no_stager>
+class pipeline_executor {
+  static_assert((detail::require_layer<Stage, Tensor>(), true));
+  static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
+  static_assert(std::same_as<Stager, no_stager> || stager<Stager, Tensor>,
+                "this is no stager for these tensors; see the concept's members");
+
+ public:
+  /// `stages`: those of stages_of_rank(order, comm.rank() - first_rank), in its order. `boundaries`: the shape of each
+  /// stage's output, without the last's. `stager`: copies what the schedule lists as d2h and h2d.
+  /// Throws: input_error for a schedule that is not sound, or wrong numbers of stages or shapes.
+  /// Complexity: O(actions of all ranks).
+  pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
+                    Communicator comm, const executor_options& options = {}, Stager stager = {})
+      : options_(options),
+        microbatches_(order.microbatches),
+        stages_(order.stages),
+        step_(options.first_step),
+        program_(compile(order, boundaries, comm.rank(), comm.ranks(), options)),
+        edges_(program_.edges, boundaries, std::move(comm), std::move(stager)) {
+    if (stages.size() != program_.copies.size())
+      throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +
+                        " stages of the schedule, not " + std::to_string(stages.size()));
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      auto& c = copies_.emplace_back();
+      c.stage = &stages[i];
+      for (int k = 0; k < program_.slots[i]; ++k) c.contexts.push_back(detail::make_context(stages[i]));
+      for (Tensor& g : stages[i].gradients()) c.gradients.push_back(&g);
+    }
+    for (const int b : program_.inputs) inputs_.push_back(tensor_traits<Tensor>::make(boundaries[at(b)]));
+    for (const int b : program_.gradients)
+      gradients_.push_back(b < 0 ? Tensor{} : tensor_traits<Tensor>::make(boundaries[at(b)]));
+    if (order.directions == 2)
+      for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, i);
+    done_.assign(program_.ops.size(), 0);
+    begun_.assign(program_.ops.size(), 0);
+    front_.assign(program_.lanes.size(), 0);
+    losses_.assign(at(microbatches_), 0);
+    measured_.ranks = order.ranks;
+    measured_.microbatches = order.microbatches;
+    measured_.actions.reserve(2 * program_.ops.size());
+  }
+
+  /// Runs one iteration. `inputs`, `targets`: one per microbatch; only this rank's first and last stages read them, so ranks
+  /// without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>. A layer that never
+  /// returns holds up its own rank only.
+  /// Throws: input_error for a wrong number of inputs or targets; communication_error if other ranks fail or are late; and
+  /// what layers and loss throw. Then the other ranks' steps end with an error too, gradients are of no use, and the
+  /// communicator cannot be used again.
+  template <class Target, class Loss>
+  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss) {
+    callers_inputs_ = inputs;
+    now_ = program_.ops.size();
+    try {
+      for (const auto& c : program_.copies) {
+        if (c.stage == 0 && inputs.size() != at(microbatches_)) throw input_error("a step needs one input per microbatch");
+        if (c.stage + 1 == stages_ && targets.size() != at(microbatches_))
+          throw input_error("a step needs one target per microbatch");
+      }
+      run([&](const Tensor& output, std::size_t m) -> loss_value<Tensor> { return loss(output, targets[m]); });
+    } catch (const communication_error& e) {
+      edges_.comm().abort(e.what());
+      throw;
+    } catch (const std::exception& e) {
+      edges_.comm().abort(where_now() + " failed: " + e.what());
+      throw;
+    } catch (...) {
+      edges_.comm().abort(where_now() + " failed");
+      throw;
+    }
+    ++step_;
+  }
+
+  /// The losses of the last step, per microbatch; 0 for those whose last stage is on another rank.
+  [[nodiscard]] std::span<const double> losses() const { return losses_; }
+
+  /// This rank's computations and transfers in the last step, in seconds on the steady clock, for merged(). Ranks are those
+  /// of the schedule. The sender lists a transfer with the end that it believes. The receiver lists it as a receive_* whose
+  /// peer is the sender and whose times are both its arrival. Copies are listed where they are made.
+  [[nodiscard]] const timeline& measured() const { return measured_; }
+
+  [[nodiscard]] const std::vector<stage_copy>& stages() const { return program_.copies; }
+
+  [[nodiscard]] arena_bytes arena() const {
+    const auto bytes = [](const std::vector<Tensor>& list, const std::vector<int>& made_for) {
+      std::size_t sum = 0;
+      for (std::size_t k = 0; k < list.size(); ++k)
+        if (made_for[k] >= 0) sum += detail::elements(list[k]) * sizeof(typename tensor_traits<Tensor>::element);
+      return sum;
+    };
+    const auto moving = edges_.bytes();
+    return {.inputs = bytes(inputs_, program_.inputs),
+            .gradients = bytes(gradients_, program_.gradients),
+            .sending = moving.sending,
+            .receiving = moving.receiving,
+            .staging = moving.staging};
+  }
+
+ private:
+  struct copy_state {
+    Stage* stage = nullptr;
+    std::vector<typename Stage::context> contexts;  ///< by slot
+    std::vector<Tensor*> gradients;                 ///< of the parameters
+    int exchange = -1;                              ///< with the other direction
+  };
+
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] int rank() const { return edges_.comm().rank(); }
+
+  static detail::rank_program compile(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank, int ranks,
+                                      const executor_options& options) {
+    if (boundaries.size() + 1 != static_cast<std::size_t>(std::max(order.stages, 1)))
+      throw input_error("boundaries needs one shape per boundary (stages - 1)");
+    const auto runnable = detail::runnable(order, options.semantics);
+    const int first = options.first_rank;
+    if (first < 0 || first + order.ranks > ranks)
+      throw input_error("ranks " + std::to_string(first) + " to " + std::to_string(first + order.ranks - 1) +
+                        " of a communicator of " + std::to_string(ranks));
+    if (rank < first || rank >= first + order.ranks)
+      throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the schedule's " +
+                        std::to_string(order.ranks) + ", the first of which is " + std::to_string(first));
+    std::vector<int> same_shape;
+    for (const auto& shape : boundaries)
+      same_shape.push_back(static_cast<int>(std::find(boundaries.begin(), boundaries.end(), shape) - boundaries.begin()));
+    auto program = detail::rank_compiler(runnable, rank - first, options.semantics, std::move(same_shape)).compile();
+    for (auto& e : program.edges) {
+      e.where.from += first;
+      e.where.to += first;
+    }
+    return program;
+  }
+
+  void make_exchange(const schedule& order, std::size_t i) {
+    auto& c = copies_[i];
+    const auto [direction, stage] = program_.copies[i];
+    const int peer = options_.first_rank + order.rank(1 - direction, stage);
+    if (peer != rank()) {
+      exchanges_.emplace_back(edges_.comm(), peer, direction, stage, c.gradients);
+    } else {
+      const auto twin = static_cast<std::size_t>(
+          std::find(program_.copies.begin(), program_.copies.end(), stage_copy{1 - direction, stage}) - program_.copies.begin());
+      if (twin < i) {
+        c.exchange = copies_[twin].exchange;
+        return;
+      }
+      exchanges_.emplace_back(c.gradients, copies_[twin].gradients);
+    }
+    c.exchange = static_cast<int>(exchanges_.size()) - 1;
+  }
+
+  template <class Loss>
+  void run(const Loss& loss) {
+    auto until = deadline_in(options_.deadline_s);
+    bool fresh = false;  // there was progress since then
+    std::fill(done_.begin(), done_.end(), char{0});
+    std::fill(begun_.begin(), begun_.end(), char{0});
+    std::fill(losses_.begin(), losses_.end(), 0.0);
+    measured_.actions.clear();
+    for (std::size_t l = 0; l < front_.size(); ++l) front_[l] = program_.lanes[l].first;
+    for (auto& c : copies_)
+      for (Tensor* g : c.gradients) detail::zero(*g);
+    for (auto& x : exchanges_) x.begin_step();
+    edges_.begin_step(step_);
+    for (std::size_t e = 0; e < program_.edges.size(); ++e)
+      if (early(static_cast<int>(e))) edges_.post_receives(e);
+    while (true) {
+      bool moved = false, left = false;
+      lacks_room_ = program_.ops.size();
+      for (std::size_t l = 0; l < front_.size(); ++l) {
+        if (front_[l] == program_.lanes[l].second) continue;
+        moved = advance(l, loss) || moved;
+        left = left || front_[l] < program_.lanes[l].second;
+      }
+      fresh = fresh || moved;
+      if (moved) continue;
+      if (!left && all_sent()) break;
+      if (std::exchange(fresh, false)) until = deadline_in(options_.deadline_s);
+      // Copies do not signal completion; poll.
+      constexpr double copy_poll_s = 50e-6;
+      const auto next = edges_.copying() ? std::min(until, deadline_in(copy_poll_s)) : until;
+      const bool for_sends = !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size();
+      const auto result = edges_.comm().wait(next, for_sends);
+      if (result == wait_result::deadline && next < until) continue;
+      if (result != wait_result::progress) give_up(result);
+    }
+    const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
+    if (scale != 1)
+      for (auto& c : copies_)
+        for (Tensor* g : c.gradients) detail::scale(*g, scale);
+    edges_.record(program_, options_.first_rank, measured_.actions);
+    std::sort(measured_.actions.begin(), measured_.actions.end(), [](const timed_action& a, const timed_action& b) {
+      return is_transfer(a.what.kind) != is_transfer(b.what.kind) ? is_transfer(b.what.kind) : a.start_s < b.start_s;
+    });
+  }
+
+  /// Whether an edge's receives are posted as soon as there are buffers, and its sends hold up nobody.
+  [[nodiscard]] bool early(int e) const {
+    return options_.semantics == send_semantics::buffered || program_.edges[at(e)].staged > 0;
+  }
+
+  /// Takes a lane as far as it goes, or through one event of computations. Returns whether anything has been done.
+  template <class Loss>
+  bool advance(std::size_t l, const Loss& loss) {
+    bool moved = false;
+    while (front_[l] < program_.lanes[l].second) {
+      const std::size_t first = front_[l], last = program_.ops[first].event_end;
+      if (!begun_[first]) {
+        if (!can_begin(first, last)) return moved;
+        constexpr bool grouping = requires(Communicator & c) { c.begin_group(), c.end_group(); };
+        const bool group = grouping && last - first > 1 && is_transfer(program_.ops[first].what.kind);
+        if constexpr (grouping)
+          if (group) edges_.comm().begin_group();
+        for (std::size_t k = first; k < last; ++k) {
+          now_ = k;
+          begin(k, loss);
+        }
+        if constexpr (grouping)
+          if (group) edges_.comm().end_group();
+        begun_[first] = 1;
+        moved = true;
+      }
+      for (std::size_t k = first; k < last; ++k)
+        if (!done_[k]) {
+          if (!ended(k)) return moved;
+          moved = true;
+        }
+      front_[l] = last;
+      moved = true;
+      // What it made leaves before the next computation begins.
+      if (is_compute(program_.ops[first].what.kind)) return true;
+    }
+    return moved;
+  }
+
+  [[nodiscard]] bool can_begin(std::size_t first, std::size_t last) {
+    for (std::size_t k = first; k < last; ++k)
+      if (unmet(k) < program_.ops.size()) return false;
+    for (std::size_t k = first; k < last; ++k) {
+      const auto& op = program_.ops[k];
+      if (!is_compute(op.what.kind) || op.out < 0) continue;
+      std::size_t tensors = 1;  // of this event, up to this op, over its edge
+      for (std::size_t i = first; i < k; ++i) tensors += program_.ops[i].out == op.out;
+      if (edges_.has_room(op.out, tensors)) continue;
+      lacks_room_ = k;
+      return false;
+    }
+    return true;
+  }
+
+  /// The first op that this one waits for; the number of ops if there is none.
+  [[nodiscard]] std::size_t unmet(std::size_t k) const {
+    for (std::size_t i = program_.ops[k].needs; i < program_.ops[k + 1].needs; ++i)
+      if (!done_[program_.needs[i]]) return program_.needs[i];
+    return program_.ops.size();
+  }
+
+  [[nodiscard]] static int edge_of(const detail::rank_op& op) { return op.in >= 0 ? op.in : op.out; }
+
+  template <class Loss>
+  void begin(std::size_t k, const Loss& loss) {
+    using enum action_kind;
+    const auto& op = program_.ops[k];
+    const int m = op.what.microbatch;
+    done_[k] = 1;
+    if (is_compute(op.what.kind)) {
+      const double start_s = steady_now_s();
+      compute(op, loss);
+      measured_.actions.push_back({op.what, rank() - options_.first_rank, -1, start_s, steady_now_s()});
+    } else if (op.what.kind == reduce_gradients) {
+      const int exchange = copies_[at(op.copy)].exchange;
+      if (exchange >= 0) exchanges_[at(exchange)].begin(edges_.comm(), step_);
+      done_[k] = exchange < 0;
+    } else if (detail::is_d2h(op.what.kind)) {
+      edges_.begin_copy_out(op.out, edges_.place(op.out, m), k);
+      done_[k] = 0;
+    } else if (is_transfer(op.what.kind) && op.in < 0) {
+      edges_.send(op.out, edges_.place(op.out, m), m, k);
+      done_[k] = early(op.out);
+    } else if (is_transfer(op.what.kind)) {
+      if (!early(op.in)) edges_.post_receives(at(op.in), edges_.place(op.in, m) + 1);
+      done_[k] = 0;
+    }
+  }
+
+  /// Whether an op that has begun has ended.
+  bool ended(std::size_t k) {
+    using enum action_kind;
+    const auto& op = program_.ops[k];
+    const auto kind = op.what.kind;
+    const auto p = [&] { return edges_.place(edge_of(op), op.what.microbatch); };
+    const bool has = kind == reduce_gradients ? exchanges_[at(copies_[at(op.copy)].exchange)].end(edges_.comm())
+                     : detail::is_d2h(kind)   ? edges_.copied_out(op.out, p())
+                     : detail::is_h2d(kind)   ? edges_.copied_in(op.in, p(), k, early(op.in))
+                                              : edges_.transferred(edge_of(op), p());
+    done_[k] = has;
+    return has;
+  }
+
+  void take(const detail::rank_op& op, Tensor& old) {
+    if (op.in >= 0) edges_.take(op.in, edges_.place(op.in, op.what.microbatch), old, early(op.in));
+  }
+  void leave(const detail::rank_op& op, Tensor&& result) {
+    if (op.out >= 0) edges_.leave(op.out, edges_.place(op.out, op.what.microbatch), std::move(result));
+  }
+
+  template <class Loss>
+  void compute(const detail::rank_op& op, const Loss& loss) {
+    auto& stage = *copies_[at(op.copy)].stage;
+    auto& context = copies_[at(op.copy)].contexts[at(op.slot)];
+    const auto m = at(op.what.microbatch);
+    const auto input = [&]() -> const Tensor& { return op.input >= 0 ? inputs_[at(op.input)] : callers_inputs_[m]; };
+    switch (op.what.kind) {
+      case action_kind::forward: {
+        if (op.in >= 0) take(op, inputs_[at(op.input)]);
+        Tensor output = stage.forward(input(), context);
+        if (op.what.stage + 1 < stages_) return leave(op, std::move(output));
+        loss_value<Tensor> found = loss(std::as_const(output), m);
+        losses_[m] = found.value;
+        gradients_[at(op.gradient)] = std::move(found.gradient);
+        break;
+      }
+      case action_kind::recompute: {
+        [[maybe_unused]] const Tensor again = stage.forward(input(), context);
+        break;
+      }
+      case action_kind::backward:
+        take(op, gradients_[at(op.gradient)]);
+        leave(op, stage.backward(gradients_[at(op.gradient)], context));
+        break;
+      case action_kind::backward_input:
+        take(op, gradients_[at(op.gradient)]);
+        leave(op, detail::backward_input<Tensor>(stage, gradients_[at(op.gradient)], context));
+        break;
+      default:  // backward_weight
+        detail::backward_weight<Tensor>(stage, gradients_[at(op.gradient)], context);
+    }
+  }
+
+  bool all_sent() {
+    if (!edges_.all_sent()) return false;
+    for (auto& x : exchanges_)
+      if (!x.all_sent(edges_.comm())) return false;
+    return true;
+  }
+
+  [[nodiscard]] std::string where_now() const {
+    return "rank " + std::to_string(rank()) + ", step " + std::to_string(step_) +
+           (now_ < program_.ops.size() ? ": " + to_text(program_.ops[now_].what) : "");
+  }
+
+  /// Says what this rank waits for.
+  [[noreturn]] void give_up(wait_result why) {
+    std::size_t stuck = program_.ops.size();
+    for (std::size_t l = 0; l < front_.size() && stuck == program_.ops.size(); ++l)
+      if (front_[l] < program_.lanes[l].second) stuck = front_[l];
+    edge where;
+    action what;
+    int microbatch = no_microbatch;
+    std::string waiting = "a sum of gradients is not received";
+    if (stuck < program_.ops.size() && lacks_room_ == program_.ops.size()) {
+      const std::size_t end = program_.ops[stuck].event_end;
+      std::size_t cause = stuck;
+      if (begun_[stuck])
+        while (cause + 1 < end && done_[cause]) ++cause;
+      what = program_.ops[cause].what;
+      // From what the lane has come to, to what that needs, and so on: down to what another rank has to do.
+      for (std::size_t k = stuck; !begun_[stuck] && k < end; ++k)
+        if (unmet(k) < program_.ops.size()) {
+          what = program_.ops[k].what;
+          cause = unmet(k);
+          break;
+        }
+      for (std::size_t next = unmet(cause), left = program_.ops.size(); next < program_.ops.size() && left-- > 0;
+           next = unmet(cause))
+        cause = next;
+      const auto& op = program_.ops[cause];
+      microbatch = op.what.microbatch;
+      if (op.what.kind == action_kind::reduce_gradients)
+        where = exchanges_[at(copies_[at(op.copy)].exchange)].from();
+      else if (edge_of(op) >= 0)
+        where = program_.edges[at(edge_of(op))].where;
+      const bool local = edge_of(op) < 0 && op.what.kind != action_kind::reduce_gradients;
+      waiting = to_text(what) + " waits for " + (local ? to_text(op.what) : "the " + to_text(where));
+    } else if (const auto [e, op] = edges_.first_unsent(); e >= 0) {
+      where = program_.edges[at(e)].where;
+      what = program_.ops[op].what;
+      microbatch = what.microbatch;
+      waiting = to_text(what) + " is not received: " + to_text(where);
+    } else if (lacks_room_ < program_.ops.size()) {
+      what = program_.ops[lacks_room_].what;
+      where = program_.edges[at(program_.ops[lacks_room_].out)].where;
+      microbatch = what.microbatch;
+      waiting = to_text(what) + " finds no room for the " + to_text(where);
+    }
+    if (microbatch != no_microbatch) waiting += ", microbatch " + std::to_string(microbatch);
+    const auto here = "rank " + std::to_string(rank()) + ", step " + std::to_string(step_) + ": ";
+    if (why == wait_result::deadline)
+      throw communication_error(here + waiting + ", for " + std::to_string(options_.deadline_s) + " s", where, microbatch, what);
+    throw communication_error(here + waiting + "; ended, as " + std::string(edges_.comm().failure()), where, microbatch, what);
+  }
+
+  executor_options options_;
+  int microbatches_, stages_;
+  std::int64_t step_;
+  detail::rank_program program_;
+  detail::rank_edges<Tensor, Communicator, Stager> edges_;
+  std::vector<copy_state> copies_;
+  std::vector<Tensor> inputs_, gradients_;  ///< kept by the order of the schedule
+  std::vector<detail::direction_exchange<Tensor, Communicator>> exchanges_;
+  std::vector<char> done_, begun_;  ///< per op; begun: of the first of an event
+  std::vector<std::size_t> front_;  ///< per lane
+  std::vector<double> losses_;
+  timeline measured_;
+  std::span<const Tensor> callers_inputs_;
+  std::size_t now_ = 0;         ///< op under way
+  std::size_t lacks_room_ = 0;  ///< computation that waits for a tensor to leave before it; the number of ops: none
+};
+
+}  // namespace hetsched

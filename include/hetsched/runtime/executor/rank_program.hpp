@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/arena_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/check/check.hpp>
+#include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/send_semantics.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
+
+namespace hetsched {
+
+/// A virtual stage on a rank.
+struct stage_copy {
+  int direction = 0;
+  int stage = 0;
+  friend constexpr bool operator==(const stage_copy&, const stage_copy&) = default;
+};
+
+/// The virtual stages of a rank, by direction, then by stage.
+/// Complexity: O(directions * stages).
+[[nodiscard]] inline std::vector<stage_copy> stages_of_rank(const schedule& order, int rank) {
+  std::vector<stage_copy> found;
+  for (int c = 0; c < order.directions; ++c)
+    for (int s = 0; s < order.stages; ++s)
+      if (order.rank(c, s) == rank) found.push_back({c, s});
+  return found;
+}
+
+/// The microbatches of a stage in the order in which their gradients are added up: that of its backwards, or of its
+/// backward_weights where the backward is split and the layers can do that. In the library's schedules it is 0, 1, 2 ... in
+/// each direction, over the microbatches that pass it.
+/// Complexity: O(actions of the rank).
+[[nodiscard]] inline std::vector<int> gradient_order(const schedule& order, int direction, int stage, bool split_layers = true) {
+  std::vector<int> microbatches;
+  const auto deferred = split_layers ? action_kind::backward_weight : action_kind::backward_input;
+  for (const auto& a : order.lanes[static_cast<std::size_t>(order.rank(direction, stage))].actions)
+    if (a.direction == direction && a.stage == stage && (a.kind == action_kind::backward || a.kind == deferred))
+      microbatches.push_back(a.microbatch);
+  return microbatches;
+}
+
+namespace detail {
+
+/// A schedule as it is run, with all transfers and the reductions over directions.
+/// Throws: input_error if it is not sound.
+[[nodiscard]] inline schedule runnable(const schedule& order, send_semantics semantics) {
+  check_options how;
+  how.semantics = {send_semantics::buffered};
+  const auto require = [&](const schedule& s) {
+    if (const auto findings = check(s, how); !findings.empty()) throw input_error("the schedule cannot run: " + findings.front());
+  };
+  require(order);
+  if (order.directions > 2) throw input_error("schedules of more than two directions cannot be run");
+  bool transfers = false, reductions = false;
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions) {
+      transfers = transfers || is_transfer(a.kind);
+      reductions = reductions || a.kind == action_kind::reduce_gradients;
+    }
+  schedule result = order;
+  if (!transfers) {
+    // Transfers are added to computations; the lanes of collectives stay as they are.
+    const auto middle = std::stable_partition(result.lanes.begin(), result.lanes.end(),
+                                              [](const lane& l) { return l.stream == stream::compute; });
+    const std::vector<lane> others(middle, result.lanes.end());
+    result.lanes.erase(middle, result.lanes.end());
+    result = split_streams(add_transfers(result));
+    result.lanes.insert(result.lanes.end(), others.begin(), others.end());
+  }
+  if (order.directions == 2 && !reductions)
+    for (int s = 0; s < order.stages; ++s)
+      for (int c = 0; c < 2; ++c) {
+        const int rank = order.rank(c, s);
+        auto at = std::find_if(result.lanes.begin(), result.lanes.end(),
+                               [&](const lane& l) { return l.rank == rank && l.stream == stream::collective; });
+        if (at == result.lanes.end())
+          at = result.lanes.insert(at, {.rank = rank, .stream = stream::collective, .peer = -1, .actions = {}});
+        at->actions.push_back({.kind = action_kind::reduce_gradients,
+                               .direction = static_cast<std::int16_t>(c),
+                               .stage = s,
+                               .microbatch = no_microbatch});
+      }
+  if (semantics == send_semantics::rendezvous) {
+    how.semantics = {send_semantics::rendezvous};
+    require(result);
+  }
+  return result;
+}
+
+/// A boundary that tensors of this rank cross; to == from where it lies within the rank.
+struct rank_edge {
+  edge where;
+  int buffers = 0;                ///< of the receiving end: enough for the order in which tensors are taken, and two at least
+  int leaving = 0;                ///< of the sending end: most tensors that are not received yet
+  std::size_t staged = 0;         ///< how many are copied from or to the host
+  std::vector<int> microbatches;  ///< in the order of their sends
+  std::vector<int> place;         ///< of each microbatch in that order, or -1
+};
+
+struct rank_op {
+  action what;
+  int copy = -1;              ///< of the rank's stages
+  int slot = -1;              ///< which of the stage's contexts it uses
+  int input = -1;             ///< which of the rank's kept inputs is its stage's; -1: the caller's
+  int gradient = -1;          ///< which of the rank's kept gradients is that of its stage's output
+  int in = -1;                ///< edge that a computation or a receive takes its tensor from
+  int out = -1;               ///< edge that a computation leaves its tensor for, or a send sends over
+  std::size_t needs = 0;      ///< first of its needs; they end with those of the next
+  std::size_t event_end = 0;  ///< behind the last op of its event
+};
+
+/// What one rank does, with everything resolved that can be before the first step.
+struct rank_program {
+  std::vector<stage_copy> copies;
+  std::vector<int> slots;              ///< per copy: contexts
+  std::vector<int> inputs, gradients;  ///< tensors to keep: a boundary whose shape they have; -1: made by the loss
+  std::vector<rank_edge> edges;
+  std::vector<rank_op> ops;                                ///< lane by lane, and one more
+  std::vector<std::size_t> needs;                          ///< numbers of ops
+  std::vector<std::pair<std::size_t, std::size_t>> lanes;  ///< ops [first, last); the compute lane first
+};
+
+class rank_compiler {
+ public:
+  /// `same_shape`: for each boundary, the first one of its shape.
+  /// Requires: order comes from runnable().
+  rank_compiler(const schedule& order, int rank, send_semantics semantics, std::vector<int> same_shape)
+      : order_(order), rank_(rank), semantics_(semantics), same_shape_(std::move(same_shape)) {}
+
+  [[nodiscard]] rank_program compile() {
+    program_.copies = stages_of_rank(order_, rank_);
+    make_edges();
+    make_ops();
+    keep_tensors();
+    count_buffers();
+    count_leaving();
+    return std::move(program_);
+  }
+
+ private:
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] std::size_t edge_key(bool gradient, int direction, int stage) const {
+    return at(((gradient ? order_.directions : 0) + direction) * order_.stages + stage);
+  }
+
+  void make_edges() {
+    edge_of_.assign(2 * order_.rank_of.size(), -1);
+    for (int c = 0; c < order_.directions; ++c)
+      for (int s = 0; s < order_.stages; ++s)
+        for (const bool gradient : {false, true}) {
+          const int to = s + (gradient ? -1 : 1);
+          if (to < 0 || to == order_.stages) continue;
+          const edge e{order_.rank(c, s), order_.rank(c, to), gradient ? payload::gradient : payload::activation, c, s};
+          if (e.from != rank_ && e.to != rank_) continue;
+          edge_of_[edge_key(gradient, c, s)] = static_cast<int>(program_.edges.size());
+          program_.edges.push_back({.where = e, .microbatches = {}, .place = std::vector<int>(at(order_.microbatches), -1)});
+        }
+    for (const auto& l : order_.lanes)
+      for (const auto& a : l.actions) {
+        const bool send = is_send(a.kind) || is_network(a.kind);
+        if (!send && !makes_tensor(a.kind)) continue;
+        const bool gradient = traits_of(a.kind).payload == action_payload::gradient;
+        const int to = next_stage(a);
+        if (to < 0 || to == order_.stages) continue;
+        if (!send && order_.rank(a.direction, to) != l.rank) continue;  // listed by its send
+        const int e = edge_of_[edge_key(gradient, a.direction, a.stage)];
+        if (e < 0) continue;
+        auto& crossed = program_.edges[at(e)];
+        crossed.place[at(a.microbatch)] = static_cast<int>(crossed.microbatches.size());
+        crossed.microbatches.push_back(a.microbatch);
+      }
+  }
+
+  void make_ops() {
+    const action_index index(order_);
+    std::vector<int> number(at(index.size()), -1);  // of this rank's actions
+    int ops = 0;
+    for (std::size_t l = 0; l < order_.lanes.size(); ++l)
+      for (std::size_t k = 0; k < order_.lanes[l].actions.size() && order_.lanes[l].rank == rank_; ++k)
+        number[at(index.lane_first[l]) + k] = ops++;
+    const auto action_of = [&](int n) {
+      const auto l = static_cast<std::size_t>(std::upper_bound(index.lane_first.begin(), index.lane_first.end(), n) -
+                                              index.lane_first.begin()) -
+                     1;
+      return order_.lanes[l].actions[at(n - index.lane_first[l])];
+    };
+    for (const auto& l : order_.lanes) {
+      if (l.rank != rank_) continue;
+      const std::size_t first = program_.ops.size();
+      for (const auto& a : l.actions) {
+        rank_op op{.what = a};
+        op.copy = static_cast<int>(std::find(program_.copies.begin(), program_.copies.end(), stage_copy{a.direction, a.stage}) -
+                                   program_.copies.begin());
+        set_edges(op);
+        op.needs = program_.needs.size();
+        const auto need = [&](int n) {
+          if (n >= 0 && number[at(n)] >= 0) program_.needs.push_back(at(number[at(n)]));
+        };
+        if (!is_parameter(a.kind) || a.kind == action_kind::reduce_gradients) for_each_need(order_, index, a, need);
+        if (a.kind == action_kind::reduce_gradients && order_.directions == 2 && order_.rank(1 - a.direction, a.stage) == rank_) {
+          action other = a;  // both copies here: the first reduction does it for both
+          other.direction = static_cast<std::int16_t>(1 - a.direction);
+          for_each_need(order_, index, other, [&](int n) {
+            if (n >= 0 && is_compute(action_of(n).kind)) need(n);
+          });
+        }
+        program_.ops.push_back(op);
+      }
+      const std::size_t last = program_.ops.size();
+      for (std::size_t k = last, end = last; k-- > first;) {
+        program_.ops[k].event_end = end;
+        if (!program_.ops[k].what.joined) end = k;
+      }
+      program_.lanes.emplace_back(first, last);
+    }
+    program_.ops.emplace_back().needs = program_.needs.size();
+  }
+
+  void set_edges(rank_op& op) {
+    using enum action_kind;
+    const auto& a = op.what;
+    const int c = a.direction, s = a.stage;
+    const bool has_next = s + 1 < order_.stages;
+    if (a.kind == forward || a.kind == recompute) {
+      if (a.kind == forward && s > 0) op.in = edge_of_[edge_key(false, c, s - 1)];
+      if (a.kind == forward && has_next) op.out = edge_of_[edge_key(false, c, s)];
+    } else if (makes_gradient(a.kind)) {
+      if (has_next) op.in = edge_of_[edge_key(true, c, s + 1)];
+      if (s > 0) op.out = edge_of_[edge_key(true, c, s)];
+    } else if (is_transfer(a.kind)) {
+      const bool gradient = moves_gradient(a.kind);
+      if (is_outgoing(a.kind))
+        op.out = edge_of_[edge_key(gradient, c, s)];
+      else
+        op.in = edge_of_[edge_key(gradient, c, peer_stage(a))];
+      const int e = op.in >= 0 ? op.in : op.out;
+      if (e >= 0 && (is_d2h(a.kind) || is_h2d(a.kind))) ++program_.edges[at(e)].staged;
+    }
+  }
+
+  /// Places of one kind, handed out in the order of the compute lane. They are given back at the end of an event, as what is
+  /// fused has all its memory at once.
+  struct places {
+    std::vector<int> all;  ///< what each is for
+    std::vector<int> free;
+    int take(int purpose) {
+      for (std::size_t i = free.size(); i-- > 0;)
+        if (all[at(free[i])] == purpose) {
+          const int found = free[i];
+          free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
+          return found;
+        }
+      all.push_back(purpose);
+      return static_cast<int>(all.size()) - 1;
+    }
+  };
+
+  /// Decides where every computation finds its microbatch's context, input and output gradient. An input is kept from the
+  /// forward to the last backward. So is a context, but from the recompute on if there is one. A gradient is kept from the
+  /// backward on, that of the loss from the forward on.
+  void keep_tensors() {
+    using enum action_kind;
+    struct held {
+      int context = -1, input = -1, gradient = -1;
+      bool split = false, recomputed = false;
+    };
+    const auto batches = at(order_.microbatches);
+    std::vector<held> cells(program_.copies.size() * batches);
+    const auto cell = [&](const rank_op& op) -> held& { return cells[at(op.copy) * batches + at(op.what.microbatch)]; };
+    const auto [first, last] = program_.lanes[0];
+    for (std::size_t k = first; k < last; ++k) {
+      const auto& op = program_.ops[k];
+      if (op.what.kind == backward_weight) cell(op).split = true;
+      if (op.what.kind == recompute) cell(op).recomputed = true;
+    }
+    std::vector<places> contexts(program_.copies.size());
+    places inputs, gradients;
+    std::vector<std::pair<places*, int>> given_back;
+    for (std::size_t k = first; k < last; ++k) {
+      auto& op = program_.ops[k];
+      if (!op.what.joined) {
+        for (const auto& [where, place] : given_back) where->free.push_back(place);
+        given_back.clear();
+      }
+      if (!is_compute(op.what.kind)) continue;
+      auto& own = cell(op);
+      auto& context = contexts[at(op.copy)];
+      const int s = op.what.stage;
+      if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
+      if (op.what.kind == forward && s > 0) own.input = inputs.take(same_shape_[at(s - 1)]);
+      if (s + 1 == order_.stages ? op.what.kind == forward : makes_gradient(op.what.kind))
+        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : same_shape_[at(s)]);
+      op.slot = own.context;
+      op.input = own.input;
+      op.gradient = own.gradient;
+      const bool ends = op.what.kind == backward_weight || (op.what.kind == backward && !own.split);
+      if (ends || (op.what.kind == forward && own.recomputed)) given_back.emplace_back(&context, own.context);
+      if (ends && own.input >= 0) given_back.emplace_back(&inputs, own.input);
+      if (ends) given_back.emplace_back(&gradients, own.gradient);
+    }
+    for (const auto& c : contexts) program_.slots.push_back(static_cast<int>(c.all.size()));
+    program_.inputs = std::move(inputs.all);
+    program_.gradients = std::move(gradients.all);
+  }
+
+  /// Counts the buffers of every edge. Before a computation has its tensor, the lane that lists its receive must have come
+  /// there, and all tensors sent before must have been received. The most that are then there and not used up, over all
+  /// events, is how many buffers the edge needs. Under rendezvous a receive must not wait for a buffer, as a computation may
+  /// wait for it.
+  void count_buffers() {
+    std::vector<int> needed(program_.edges.size(), 0), used(program_.edges.size(), 0);
+    std::vector<std::size_t> lane_of(program_.ops.size(), 0), reached;
+    for (std::size_t l = 0; l < program_.lanes.size(); ++l) {
+      reached.push_back(program_.lanes[l].first);
+      for (std::size_t k = program_.lanes[l].first; k < program_.lanes[l].second; ++k) lane_of[k] = l;
+    }
+    const auto reach = [&](std::size_t op) {  // its lane has got so far
+      for (auto& k = reached[lane_of[op]]; k <= op; ++k) {
+        const auto& o = program_.ops[k];
+        if (o.in < 0 || !is_transfer(o.what.kind)) continue;
+        const auto e = at(o.in);
+        needed[e] = std::max(needed[e], program_.edges[e].place[at(o.what.microbatch)] + 1);
+        program_.edges[e].buffers = std::max(program_.edges[e].buffers, needed[e] - used[e]);
+      }
+    };
+    for (std::size_t first = program_.lanes[0].first, last = first; first < program_.lanes[0].second; first = last) {
+      last = program_.ops[first].event_end;
+      for (std::size_t i = program_.ops[first].needs; i < program_.ops[last].needs; ++i)
+        if (is_transfer(program_.ops[program_.needs[i]].what.kind)) reach(program_.needs[i]);
+      reach(last - 1);
+      for (std::size_t k = first; k < last; ++k)  // an event begins when all that it needs is there
+        if (is_compute(program_.ops[k].what.kind) && program_.ops[k].in >= 0) ++used[at(program_.ops[k].in)];
+    }
+    for (auto& e : program_.edges) {
+      const int all = static_cast<int>(e.microbatches.size());
+      if (e.where.to != rank_ || e.where.from == rank_)
+        e.buffers = 0;
+      else
+        e.buffers = semantics_ == send_semantics::rendezvous ? all : std::min(std::max(e.buffers, 2), all);
+    }
+  }
+
+  /// The most microbatches of a stage between a forward and its input gradient, whose activation may not have left or whose
+  /// gradient from the next stage may not have come.
+  [[nodiscard]] int most_in_flight(int direction, int stage) const {
+    using enum action_kind;
+    int now = 0, most = 0, ended = 0;
+    for (const auto& a : order_.lanes[at(order_.rank(direction, stage))].actions) {
+      if (!a.joined) now -= std::exchange(ended, 0);
+      if (a.direction != direction || a.stage != stage) continue;
+      if (a.kind == forward) most = std::max(most, ++now);
+      if (makes_gradient(a.kind)) ++ended;
+    }
+    return most;
+  }
+
+  /// Counts the tensors that can be leaving over an edge. One that is not received holds up the backward of its microbatch,
+  /// so there are no more than are in flight at that end of the boundary which comes first. Within a rank, there are no more
+  /// than its order makes before it takes them.
+  void count_leaving() {
+    std::vector<int> now(program_.edges.size(), 0), taken;
+    for (auto& e : program_.edges)
+      if (e.where.from == rank_ && e.where.to != rank_)
+        e.leaving = most_in_flight(e.where.direction, e.where.stage - (e.where.what == payload::gradient ? 1 : 0));
+    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
+      const auto& op = program_.ops[k];
+      if (!op.what.joined) {
+        for (const int e : taken) --now[at(e)];
+        taken.clear();
+      }
+      if (!is_compute(op.what.kind)) continue;
+      if (op.in >= 0) taken.push_back(op.in);
+      if (op.out < 0) continue;
+      auto& e = program_.edges[at(op.out)];
+      ++now[at(op.out)];
+      if (e.where.to == rank_) e.leaving = std::max(e.leaving, now[at(op.out)]);
+    }
+  }
+
+  const schedule& order_;
+  int rank_;
+  send_semantics semantics_;
+  rank_program program_;
+  std::vector<int> same_shape_;
+  std::vector<int> edge_of_;  ///< by edge_key
+};
+
+}  // namespace detail
+}  // namespace hetsched

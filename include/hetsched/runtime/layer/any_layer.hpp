@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/layer/layer_test.cpp.
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// Owns a layer of any type; movable. Its contexts come from make_context().
+template <pipeline_tensor Tensor>
+class any_layer {
+  struct held_context {
+    virtual ~held_context() = default;
+  };
+  struct held_layer {
+    virtual ~held_layer() = default;
+    virtual std::unique_ptr<held_context> make_context() = 0;
+    virtual Tensor forward(const Tensor&, held_context&) = 0;
+    virtual Tensor backward(const Tensor&, held_context&) = 0;
+    virtual Tensor backward_input(const Tensor&, held_context&) = 0;
+    virtual void backward_weight(const Tensor&, held_context&) = 0;
+    virtual std::vector<std::reference_wrapper<Tensor>> parameters() = 0;
+    virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
+  };
+
+  template <class L>
+  struct layer_of final : held_layer {
+    struct own_context final : held_context {
+      explicit own_context(L& l) : value(detail::make_context(l)) {}
+      typename L::context value;
+    };
+    explicit layer_of(L l) : layer(std::move(l)) {}
+    static typename L::context& own(held_context& c) { return static_cast<own_context&>(c).value; }
+    std::unique_ptr<held_context> make_context() override { return std::make_unique<own_context>(layer); }
+    Tensor forward(const Tensor& input, held_context& c) override { return layer.forward(input, own(c)); }
+    Tensor backward(const Tensor& gradient, held_context& c) override { return layer.backward(gradient, own(c)); }
+    Tensor backward_input(const Tensor& gradient, held_context& c) override {
+      return detail::backward_input<Tensor>(layer, gradient, own(c));
+    }
+    void backward_weight(const Tensor& gradient, held_context& c) override {
+      detail::backward_weight<Tensor>(layer, gradient, own(c));
+    }
+    std::vector<std::reference_wrapper<Tensor>> parameters() override { return list(layer.parameters()); }
+    std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
+    template <class Range>
+    static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
+      std::vector<std::reference_wrapper<Tensor>> found;
+      for (Tensor& t : range) found.push_back(t);
+      return found;
+    }
+    L layer;
+  };
+
+ public:
+  using context = std::unique_ptr<held_context>;
+
+  template <class L>
+  requires(!std::same_as<std::remove_cvref_t<L>, any_layer>) any_layer(L&& layer) {
+    detail::require_layer<std::remove_cvref_t<L>, Tensor>();
+    layer_ = std::make_unique<layer_of<std::remove_cvref_t<L>>>(std::forward<L>(layer));
+  }
+
+  [[nodiscard]] context make_context() { return layer_->make_context(); }
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c) { return layer_->forward(input, *c); }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) { return layer_->backward(gradient, *c); }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) { return layer_->backward_input(gradient, *c); }
+  void backward_weight(const Tensor& gradient, context& c) { layer_->backward_weight(gradient, *c); }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() { return layer_->parameters(); }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
+
+  /// The layer inside if it is of this type, else null.
+  template <class L>
+  [[nodiscard]] L* get() {
+    auto* const held = dynamic_cast<layer_of<L>*>(layer_.get());
+    return held ? &held->layer : nullptr;
+  }
+
+ private:
+  std::unique_ptr<held_layer> layer_;
+};
+
+}  // namespace hetsched

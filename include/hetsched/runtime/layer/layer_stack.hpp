@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/layer/layer_test.cpp.
+
+#include <cstddef>
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// Layers of different types one after the other, together a split_layer. Keeps the tensors between them.
+template <pipeline_tensor Tensor, class... Layers>
+class layer_tuple {
+  static_assert(sizeof...(Layers) > 0, "a stage has at least one layer");
+  static constexpr std::size_t count = sizeof...(Layers);
+  using all = std::index_sequence_for<Layers...>;
+
+ public:
+  struct context {
+    std::tuple<typename Layers::context...> layers;
+    std::vector<Tensor> outputs = std::vector<Tensor>(count - 1);    ///< of all layers but the last
+    std::vector<Tensor> gradients = std::vector<Tensor>(count - 1);  ///< of those
+  };
+
+  explicit layer_tuple(Layers... layers) : layers_(std::move(layers)...) { (detail::require_layer<Layers, Tensor>(), ...); }
+
+  [[nodiscard]] context make_context() {
+    return {.layers = std::apply([](auto&... l) { return std::tuple(detail::make_context(l)...); }, layers_)};
+  }
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c) { return forward_from<0>(input, c); }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) { return backward_from<count - 1, false>(gradient, c); }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) { return backward_from<count - 1, true>(gradient, c); }
+  void backward_weight(const Tensor& gradient, context& c) { weight_of(gradient, c, all{}); }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() {
+    return collect([](auto& l) -> decltype(auto) { return l.parameters(); });
+  }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() {
+    return collect([](auto& l) -> decltype(auto) { return l.gradients(); });
+  }
+  [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
+
+ private:
+  template <std::size_t I>
+  Tensor forward_from(const Tensor& input, context& c) {
+    if constexpr (I + 1 == count) {
+      return std::get<I>(layers_).forward(input, std::get<I>(c.layers));
+    } else {
+      c.outputs[I] = std::get<I>(layers_).forward(input, std::get<I>(c.layers));
+      return forward_from<I + 1>(c.outputs[I], c);
+    }
+  }
+  template <std::size_t I, bool Split>
+  Tensor backward_from(const Tensor& gradient, context& c) {
+    const auto step = [&]() -> Tensor {
+      if constexpr (Split)
+        return detail::backward_input<Tensor>(std::get<I>(layers_), gradient, std::get<I>(c.layers));
+      else
+        return std::get<I>(layers_).backward(gradient, std::get<I>(c.layers));
+    };
+    if constexpr (I == 0) {
+      return step();
+    } else {
+      c.gradients[I - 1] = step();
+      return backward_from<I - 1, Split>(c.gradients[I - 1], c);
+    }
+  }
+  template <std::size_t... I>
+  void weight_of(const Tensor& gradient, context& c, std::index_sequence<I...>) {
+    (detail::backward_weight<Tensor>(std::get<I>(layers_), I + 1 == count ? gradient : c.gradients[I], std::get<I>(c.layers)),
+     ...);
+  }
+  template <class Get>
+  std::vector<std::reference_wrapper<Tensor>> collect(Get get) {
+    std::vector<std::reference_wrapper<Tensor>> found;
+    const auto append = [&](auto& l) {
+      for (Tensor& t : get(l)) found.push_back(t);
+    };
+    std::apply([&](auto&... l) { (append(l), ...); }, layers_);
+    return found;
+  }
+
+  std::tuple<Layers...> layers_;
+};
+
+/// Any number of layers of one type one after the other, together a split_layer. Use any_layer for a list of different types.
+template <pipeline_tensor Tensor, class Layer>
+class layer_list {
+ public:
+  struct context {
+    std::vector<typename Layer::context> layers;
+    std::vector<Tensor> outputs;    ///< of all layers but the last
+    std::vector<Tensor> gradients;  ///< of those
+  };
+
+  explicit layer_list(std::vector<Layer> layers) : layers_(std::move(layers)) { detail::require_layer<Layer, Tensor>(); }
+
+  [[nodiscard]] context make_context() {
+    context c;
+    for (auto& l : layers_) c.layers.push_back(detail::make_context(l));
+    c.outputs.resize(layers_.empty() ? 0 : layers_.size() - 1);
+    c.gradients.resize(c.outputs.size());
+    return c;
+  }
+  /// Requires, here and below: there is a layer, and the context comes from make_context().
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
+    const Tensor* in = &input;
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
+      c.outputs[i] = layers_[i].forward(*in, c.layers[i]);
+      in = &c.outputs[i];
+    }
+    return layers_.back().forward(*in, c.layers.back());
+  }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
+    return back(gradient, c, [](Layer& l, const Tensor& g, auto& own) -> Tensor { return l.backward(g, own); });
+  }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) {
+    return back(gradient, c,
+                [](Layer& l, const Tensor& g, auto& own) -> Tensor { return detail::backward_input<Tensor>(l, g, own); });
+  }
+  void backward_weight(const Tensor& gradient, context& c) {
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], c.layers[i]);
+  }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() {
+    std::vector<std::reference_wrapper<Tensor>> found;
+    for (auto& l : layers_)
+      for (Tensor& t : l.parameters()) found.push_back(t);
+    return found;
+  }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() {
+    std::vector<std::reference_wrapper<Tensor>> found;
+    for (auto& l : layers_)
+      for (Tensor& t : l.gradients()) found.push_back(t);
+    return found;
+  }
+  [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
+
+ private:
+  template <class Step>
+  Tensor back(const Tensor& gradient, context& c, Step step) {
+    const Tensor* g = &gradient;
+    for (std::size_t i = layers_.size(); --i > 0;) {
+      c.gradients[i - 1] = step(layers_[i], *g, c.layers[i]);
+      g = &c.gradients[i - 1];
+    }
+    return step(layers_[0], *g, c.layers[0]);
+  }
+
+  std::vector<Layer> layers_;
+};
+
+}  // namespace hetsched

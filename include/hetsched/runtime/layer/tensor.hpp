@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/layer/layer_test.cpp.
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <type_traits>
+#include <vector>
+
+namespace hetsched {
+
+/// Where a tensor's bytes are.
+enum class memory_space : std::uint8_t { host, pinned, device };
+
+/// Extents, the slowest first; a scalar has none.
+using tensor_shape = std::vector<std::size_t>;
+
+/// How the runtime sees a user's tensor type. Specialise it for types that lack the members below; a specialisation has
+///   element                             type of an element, trivially copyable
+///   space                               memory_space, a constant
+///   shape(const T&)                     a range of integers
+///   data(T&), data(const T&)            first of its elements, which are contiguous
+///   make(const tensor_shape&)           a tensor of this shape, its elements of any value
+/// and, where the space is not the host's, zero(T&), assign(T&, const T&), add(T&, const T&) and scale(T&, double).
+template <class T>
+struct tensor_traits {};
+
+/// Types with value_type, shape(), data() and a constructor from a shape fit as they are. They are in host memory unless they
+/// have a constant `space`.
+template <class T>
+requires requires(T& t, const T& c, const tensor_shape& s) {
+  typename T::value_type;
+  c.shape();
+  { t.data() } -> std::same_as<typename T::value_type*>;
+  T(s);
+}
+struct tensor_traits<T> {
+  using element = typename T::value_type;
+  static constexpr memory_space space = [] {
+    if constexpr (requires { T::space; })
+      return T::space;
+    else
+      return memory_space::host;
+  }();
+  static decltype(auto) shape(const T& t) { return t.shape(); }
+  static element* data(T& t) { return t.data(); }
+  static const element* data(const T& t) { return t.data(); }
+  static T make(const tensor_shape& s) { return T(s); }
+};
+
+/// A tensor that can travel and be summed. A default-constructed one is empty and may be assigned to.
+/// Not checked: that the elements are contiguous and as many as the shape says, and that moving and swapping do not copy
+/// (they may, at a price).
+template <class T>
+concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && requires(T& t, const T& c, const tensor_shape& s) {
+  typename tensor_traits<T>::element;
+  requires std::is_trivially_copyable_v<typename tensor_traits<T>::element>;
+  { *std::begin(tensor_traits<T>::shape(c)) } -> std::convertible_to<std::size_t>;
+  std::end(tensor_traits<T>::shape(c));
+  { tensor_traits<T>::data(t) } -> std::same_as<typename tensor_traits<T>::element*>;
+  { tensor_traits<T>::data(c) } -> std::same_as<const typename tensor_traits<T>::element*>;
+  { tensor_traits<T>::space } -> std::convertible_to<memory_space>;
+  { tensor_traits<T>::make(s) } -> std::same_as<T>;
+};
+
+namespace detail {
+
+template <pipeline_tensor T>
+[[nodiscard]] std::size_t elements(const T& t) {
+  std::size_t count = 1;
+  for (const auto extent : tensor_traits<T>::shape(t)) count *= static_cast<std::size_t>(extent);
+  return count;
+}
+
+template <pipeline_tensor T>
+[[nodiscard]] bool same_shape(const T& a, const T& b) {
+  const auto& x = tensor_traits<T>::shape(a);
+  const auto& y = tensor_traits<T>::shape(b);
+  auto i = std::begin(x);
+  auto j = std::begin(y);
+  for (; i != std::end(x) && j != std::end(y); ++i, ++j)
+    if (static_cast<std::size_t>(*i) != static_cast<std::size_t>(*j)) return false;
+  return i == std::end(x) && j == std::end(y);
+}
+
+template <pipeline_tensor T>
+[[nodiscard]] tensor_shape shape_of(const T& t) {
+  tensor_shape shape;
+  for (const auto extent : tensor_traits<T>::shape(t)) shape.push_back(static_cast<std::size_t>(extent));
+  return shape;
+}
+
+/// Sets all elements to 0: on the host, unless tensor_traits know better.
+template <pipeline_tensor T>
+void zero(T& t) {
+  using traits = tensor_traits<T>;
+  if constexpr (requires { traits::zero(t); }) {
+    traits::zero(t);
+  } else {
+    static_assert(traits::space != memory_space::device, "tensor_traits<T>::zero(T&) is missing for tensors in device memory");
+    std::memset(traits::data(t), 0, elements(t) * sizeof(typename traits::element));
+  }
+}
+
+/// to = from.
+/// Requires: same shape.
+template <pipeline_tensor T>
+void assign(T& to, const T& from) {
+  using traits = tensor_traits<T>;
+  if constexpr (requires { traits::assign(to, from); }) {
+    traits::assign(to, from);
+  } else {
+    static_assert(traits::space != memory_space::device,
+                  "tensor_traits<T>::assign(T&, const T&) is missing for tensors in device memory");
+    std::memcpy(traits::data(to), traits::data(from), elements(to) * sizeof(typename traits::element));
+  }
+}
+
+/// sum += term.
+/// Requires: same shape.
+template <pipeline_tensor T>
+void add(T& sum, const T& term) {
+  using traits = tensor_traits<T>;
+  if constexpr (requires { traits::add(sum, term); }) {
+    traits::add(sum, term);
+  } else {
+    static_assert(traits::space != memory_space::device && std::is_arithmetic_v<typename traits::element>,
+                  "tensor_traits<T>::add(T&, const T&) is missing for tensors in device memory or of elements of a user's type");
+    auto* const to = traits::data(sum);
+    const auto* const from = traits::data(term);
+    for (std::size_t i = 0, n = elements(sum); i < n; ++i) to[i] = static_cast<typename traits::element>(to[i] + from[i]);
+  }
+}
+
+template <pipeline_tensor T>
+void scale(T& t, double factor) {
+  using traits = tensor_traits<T>;
+  if constexpr (requires { traits::scale(t, factor); }) {
+    traits::scale(t, factor);
+  } else {
+    static_assert(traits::space != memory_space::device && std::is_arithmetic_v<typename traits::element>,
+                  "tensor_traits<T>::scale(T&, double) is missing for tensors in device memory or of elements of a user's type");
+    auto* const data = traits::data(t);
+    const auto by = static_cast<typename traits::element>(factor);
+    for (std::size_t i = 0, n = elements(t); i < n; ++i) data[i] = static_cast<typename traits::element>(data[i] * by);
+  }
+}
+
+}  // namespace detail
+}  // namespace hetsched

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
+
+namespace hetsched {
+
+/// The ranks that train one share of the batch together: rank r of the schedule is rank first_rank + r of the training.
+struct pipeline_layout {
+  schedule order;
+  std::vector<layer_range> stages;  ///< the layers of each virtual stage
+  int first_rank = 0;
+  int microbatch_size = 1;  ///< samples per microbatch
+  friend bool operator==(const pipeline_layout&, const pipeline_layout&) = default;
+};
+
+/// Who computes which layers, and when.
+struct training_layout {
+  int layers = 0;
+  std::vector<pipeline_layout> pipelines;
+
+  [[nodiscard]] int ranks() const {
+    int all = 0;
+    for (const auto& p : pipelines) all += p.order.ranks;
+    return all;
+  }
+  /// The pipeline that a rank works in; the number of pipelines if there is none.
+  [[nodiscard]] int pipeline_of(int rank) const {
+    int p = 0;
+    for (const auto& one : pipelines) {
+      if (rank >= one.first_rank && rank < one.first_rank + one.order.ranks) break;
+      ++p;
+    }
+    return p;
+  }
+  friend bool operator==(const training_layout&, const training_layout&) = default;
+};
+
+/// Checks that every pipeline has every layer once, in order, with at least one per stage, and that every rank is in one
+/// pipeline. Does not look at what the schedules list.
+/// Throws: input_error if not.
+/// Complexity: O(stages + ranks).
+inline void validate(const training_layout& t) {
+  if (t.layers < 1) throw input_error("a training needs at least one layer");
+  if (t.pipelines.empty()) throw input_error("a training needs at least one pipeline");
+  const int ranks = t.ranks();
+  std::vector<int> pipeline_of(static_cast<std::size_t>(std::max(ranks, 0)), -1);
+  for (std::size_t p = 0; p < t.pipelines.size(); ++p) {
+    const auto& one = t.pipelines[p];
+    const auto here = "pipeline " + std::to_string(p) + ": ";
+    const auto stages = static_cast<std::size_t>(std::max(one.order.stages, 0));
+    if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
+        one.order.rank_of.size() != stages * static_cast<std::size_t>(one.order.directions))
+      throw input_error(here + "its schedule is empty");
+    if (one.stages.size() != stages)
+      throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
+                        std::to_string(stages));
+    for (const int r : one.order.rank_of)
+      if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
+    int next = 0;
+    for (const auto& range : one.stages) {
+      if (range.first != next)
+        throw input_error(here + "a stage begins with layer " + std::to_string(range.first) + ", expected " +
+                          std::to_string(next));
+      if (range.size() < 1) throw input_error(here + "the stage at layer " + std::to_string(next) + " has no layer");
+      next = range.last;
+    }
+    if (next != t.layers)
+      throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(t.layers));
+    if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
+    for (int r = one.first_rank; r < one.first_rank + one.order.ranks; ++r) {
+      if (r < 0 || r >= ranks || pipeline_of[static_cast<std::size_t>(r)] >= 0)
+        throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +
+                          ": not every rank would be in one pipeline");
+      pipeline_of[static_cast<std::size_t>(r)] = static_cast<int>(p);
+    }
+  }
+}
+
+struct layout_options {
+  std::string_view schedule = {};  ///< "auto" or any of schedule_names(); empty: the pipelines' own
+  int chunks = 2;                  ///< stages per rank of the interleaved and looped schedules
+  /// In place of a name: one per pipeline, of one rank per stage of the plan, and of the plan's number of microbatches.
+  std::vector<hetsched::schedule> orders = {};
+};
+
+namespace detail {
+
+/// Contiguous ranges, one per weight, as near to the weights' shares as whole layers can be, and none empty.
+[[nodiscard]] inline std::vector<layer_range> cut_layers(int layers, const std::vector<double>& weights) {
+  const int stages = static_cast<int>(weights.size());
+  if (layers < stages)
+    throw input_error(std::to_string(layers) + " layers cannot be cut into " + std::to_string(stages) + " stages");
+  double all = 0, before = 0;
+  for (const double w : weights) all += w;
+  std::vector<layer_range> ranges;
+  for (int s = 0, first = 0; s < stages; ++s) {
+    before += weights[static_cast<std::size_t>(s)];
+    const int wanted = static_cast<int>(before / all * layers + 0.5);
+    const int last = s + 1 == stages ? layers : std::clamp(wanted, first + 1, layers - (stages - 1 - s));
+    ranges.push_back({first, last});
+    first = last;
+  }
+  return ranges;
+}
+
+/// The layers of every stage of a schedule on the stages of a plan: see make_training_layout.
+[[nodiscard]] inline std::vector<layer_range> stages_of_plan(const pipeline_plan& p, const schedule& order) {
+  if (order.stages < 1 || order.rank_of.size() < static_cast<std::size_t>(order.stages))
+    throw input_error("a schedule needs at least one stage");
+  for (const int rank : order.rank_of)
+    if (rank < 0 || rank >= order.ranks) throw input_error("a stage of the schedule lies on no rank");
+  bool as_planned = static_cast<std::size_t>(order.stages) == p.stages.size();
+  for (int s = 0; as_planned && s < order.stages; ++s) as_planned = order.rank(0, s) == s;
+  std::vector<layer_range> ranges;
+  if (as_planned) {
+    for (const auto& s : p.stages) ranges.push_back(s.layers);
+    return ranges;
+  }
+  std::vector<int> held(p.stages.size(), 0);
+  for (int s = 0; s < order.stages; ++s) ++held[static_cast<std::size_t>(order.rank(0, s))];
+  std::vector<double> weights;
+  for (int s = 0; s < order.stages; ++s) {
+    const auto r = static_cast<std::size_t>(order.rank(0, s));
+    weights.push_back(static_cast<double>(p.stages[r].layers.size()) / held[r]);
+  }
+  return cut_layers(p.stages.back().layers.last - p.stages.front().layers.first, weights);
+}
+
+/// The pipeline's own schedule, or the one that was asked for.
+[[nodiscard]] inline schedule schedule_of_plan(const pipeline_plan& p, const layout_options& options) {
+  auto line = p;
+  if (!options.schedule.empty() && options.schedule != p.schedule.name) line.schedule = {.name = std::string(options.schedule)};
+  const auto& name = line.schedule.name;
+  const bool told = line.schedule.actions || name == "auto" || (has_warmups(name) && name == p.schedule.name);
+  if (!told)
+    return build_schedule(name, to_pipeline(p), p.microbatches, {.chunks = options.chunks, .cross = subcluster_boundaries(p)});
+  auto found = order_of(line, activation_rooms(p));
+  if (!found) throw input_error("no schedule for the plan: " + found.why_not().reason);
+  return std::move(found->order);
+}
+
+}  // namespace detail
+
+/// A plan as it is run: one rank per stage of the plan, pipeline after pipeline. What happens inside a stage of several
+/// devices (its degrees) is the layers' own business. The plan's own schedule has the plan's warm-up counts, if it has any.
+/// Where a schedule has one stage per rank in the plan's order, its stages are the plan's. Otherwise stages are cut anew as
+/// contiguous ranges: every rank keeps, as near as whole layers allow, the number of layers that the plan gave it, in equal
+/// parts for each of its stages.
+/// Throws: input_error where plan and schedules do not fit and for fewer layers than stages; and as build_schedule.
+/// Example:
+///   const auto found = interop_dp(machines, costs, {.microbatches = 8});
+///   if (!found) throw input_error(found.why_not().reason);
+///   const auto layout = make_training_layout(*found, {.schedule = "1f1b"});
+[[nodiscard]] inline training_layout make_training_layout(const plan& p, const layout_options& options = {}) {
+  if (p.pipelines.empty()) throw input_error("a plan without pipelines cannot be run");
+  if (!options.orders.empty() && options.orders.size() != p.pipelines.size())
+    throw input_error(std::to_string(options.orders.size()) + " schedules for " + std::to_string(p.pipelines.size()) +
+                      " pipelines");
+  training_layout t;
+  int first_rank = 0;
+  for (std::size_t i = 0; i < p.pipelines.size(); ++i) {
+    const auto& one = p.pipelines[i];
+    if (one.stages.empty()) throw input_error("a plan without stages cannot be run");
+    auto order = options.orders.empty() ? detail::schedule_of_plan(one, options) : options.orders[i];
+    const int ranks = static_cast<int>(one.stages.size());
+    if (order.ranks != ranks || order.microbatches != one.microbatches)
+      throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks and " + std::to_string(order.microbatches) +
+                        " microbatches, but pipeline " + std::to_string(i) + " of the plan has " + std::to_string(ranks) +
+                        " stages and " + std::to_string(one.microbatches));
+    if (one.stages.front().layers.first != 0)
+      throw input_error("pipeline " + std::to_string(i) + " of the plan begins with layer " +
+                        std::to_string(one.stages.front().layers.first));
+    t.layers = std::max(t.layers, one.stages.back().layers.last);
+    auto stages = detail::stages_of_plan(one, order);
+    t.pipelines.push_back({.order = std::move(order),
+                           .stages = std::move(stages),
+                           .first_rank = first_rank,
+                           .microbatch_size = one.microbatch_size});
+    first_rank += ranks;
+  }
+  validate(t);
+  return t;
+}
+
+/// One pipeline without a plan: every stage of the schedule gets equally many layers, or one more.
+/// Throws: input_error for fewer layers than stages.
+[[nodiscard]] inline training_layout even_layout(int layers, schedule order, int microbatch_size = 1) {
+  if (order.stages < 1) throw input_error("a schedule needs at least one stage");
+  auto stages = detail::cut_layers(layers, std::vector<double>(static_cast<std::size_t>(order.stages), 1.0));
+  training_layout t{.layers = layers, .pipelines = {}};
+  t.pipelines.push_back(
+      {.order = std::move(order), .stages = std::move(stages), .first_rank = 0, .microbatch_size = microbatch_size});
+  validate(t);
+  return t;
+}
+
+}  // namespace hetsched

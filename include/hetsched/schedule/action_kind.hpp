@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hetsched {
+
+/// What a rank can do. Tensors on their way between virtual stages s and s + 1 are named by the stage that lists the action:
+/// stage s sends the activation that stage s + 1 receives, stage s + 1 sends the gradient that stage s receives. Over a slow
+/// network the sender may list d2h (device to host) and network in place of send, and the receiver h2d (host to device) in
+/// place of receive.
+enum class action_kind : std::uint8_t {
+  forward,
+  backward,        ///< whole: input and weight gradients
+  backward_input,  ///< input gradient only; the weight gradient follows by itself
+  backward_weight,
+  recompute,  ///< the forward once more, before the backward
+  send_activation,
+  receive_activation,
+  send_gradient,
+  receive_gradient,
+  d2h_activation,
+  network_activation,
+  h2d_activation,
+  d2h_gradient,
+  network_gradient,
+  h2d_gradient,
+  all_gather,        ///< of a stage's sharded parameters; this and what follows have no microbatch
+  release,           ///< of gathered parameters
+  reduce_scatter,    ///< of a stage's gradients
+  reduce_gradients,  ///< over the copies of a stage in all directions
+  optimizer,
+};
+inline constexpr int action_kinds = static_cast<int>(action_kind::optimizer) + 1;
+
+/// What kinds of actions have in common: computations take a microbatch and a rank's compute time, transfers move a tensor of a
+/// microbatch over a boundary between stages, work on parameters concerns a stage once for all microbatches.
+enum class action_role : std::uint8_t { computation, transfer, parameters };
+
+/// The tensor that a computation makes for the stage behind or before it, or that a transfer moves there.
+enum class action_payload : std::uint8_t { none, activation, gradient };
+
+/// Which part of a transfer: both ends of one leg, or the three legs by way of the hosts.
+enum class transfer_leg : std::uint8_t { none, send, receive, d2h, network, h2d };
+inline constexpr std::size_t transfer_legs = 6;
+
+/// All that is to be known of a kind.
+struct action_traits {
+  action_kind kind = action_kind::forward;
+  action_role role = action_role::computation;
+  action_payload payload = action_payload::none;
+  transfer_leg leg = transfer_leg::none;
+  bool outgoing = false;  ///< a transfer that the sending rank lists
+};
+
+namespace detail {
+
+/// By kind.
+inline constexpr action_traits kind_traits[action_kinds] = {
+    {action_kind::forward, action_role::computation, action_payload::activation},
+    {action_kind::backward, action_role::computation, action_payload::gradient},
+    {action_kind::backward_input, action_role::computation, action_payload::gradient},
+    {action_kind::backward_weight, action_role::computation},
+    {action_kind::recompute, action_role::computation},
+    {action_kind::send_activation, action_role::transfer, action_payload::activation, transfer_leg::send, true},
+    {action_kind::receive_activation, action_role::transfer, action_payload::activation, transfer_leg::receive},
+    {action_kind::send_gradient, action_role::transfer, action_payload::gradient, transfer_leg::send, true},
+    {action_kind::receive_gradient, action_role::transfer, action_payload::gradient, transfer_leg::receive},
+    {action_kind::d2h_activation, action_role::transfer, action_payload::activation, transfer_leg::d2h, true},
+    {action_kind::network_activation, action_role::transfer, action_payload::activation, transfer_leg::network, true},
+    {action_kind::h2d_activation, action_role::transfer, action_payload::activation, transfer_leg::h2d},
+    {action_kind::d2h_gradient, action_role::transfer, action_payload::gradient, transfer_leg::d2h, true},
+    {action_kind::network_gradient, action_role::transfer, action_payload::gradient, transfer_leg::network, true},
+    {action_kind::h2d_gradient, action_role::transfer, action_payload::gradient, transfer_leg::h2d},
+    {action_kind::all_gather, action_role::parameters},
+    {action_kind::release, action_role::parameters},
+    {action_kind::reduce_scatter, action_role::parameters},
+    {action_kind::reduce_gradients, action_role::parameters},
+    {action_kind::optimizer, action_role::parameters},
+};
+
+[[nodiscard]] constexpr bool traits_in_order() {
+  for (int k = 0; k < action_kinds; ++k)
+    if (kind_traits[k].kind != static_cast<action_kind>(k)) return false;
+  return true;
+}
+static_assert(traits_in_order());
+
+/// The transfers, by payload and leg.
+struct transfer_kinds {
+  action_kind kinds[3][transfer_legs] = {};
+  constexpr transfer_kinds() {
+    for (const auto& t : kind_traits) kinds[static_cast<std::size_t>(t.payload)][static_cast<std::size_t>(t.leg)] = t.kind;
+  }
+};
+inline constexpr transfer_kinds transfers_by_payload;
+
+}  // namespace detail
+
+/// What is to be known of a kind.
+/// Requires: one of the enumerators.
+[[nodiscard]] constexpr const action_traits& traits_of(action_kind k) { return detail::kind_traits[static_cast<std::size_t>(k)]; }
+
+/// The kind that moves a payload in a leg.
+/// Requires: neither is none.
+[[nodiscard]] constexpr action_kind transfer_kind(action_payload payload, transfer_leg leg) {
+  return detail::transfers_by_payload.kinds[static_cast<std::size_t>(payload)][static_cast<std::size_t>(leg)];
+}
+
+/// The kinds that take a microbatch and a rank's compute time.
+[[nodiscard]] constexpr bool is_compute(action_kind k) { return traits_of(k).role == action_role::computation; }
+/// The kinds that move an activation or a gradient.
+[[nodiscard]] constexpr bool is_transfer(action_kind k) { return traits_of(k).role == action_role::transfer; }
+/// The kinds that concern a stage's parameters, once for all microbatches.
+[[nodiscard]] constexpr bool is_parameter(action_kind k) { return traits_of(k).role == action_role::parameters; }
+/// The computations that make an activation for the next stage or a gradient for the one before, and take one likewise.
+[[nodiscard]] constexpr bool makes_tensor(action_kind k) { return is_compute(k) && traits_of(k).payload != action_payload::none; }
+/// Of these, the whole backward and backward_input.
+[[nodiscard]] constexpr bool makes_gradient(action_kind k) {
+  return is_compute(k) && traits_of(k).payload == action_payload::gradient;
+}
+/// The transfers of gradients.
+[[nodiscard]] constexpr bool moves_gradient(action_kind k) {
+  return is_transfer(k) && traits_of(k).payload == action_payload::gradient;
+}
+
+}  // namespace hetsched

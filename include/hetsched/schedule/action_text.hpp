@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/schedule/text_test.cpp.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// By kind: the names of torch.distributed.pipelining, and names in the same manner for the kinds that it lacks.
+inline constexpr std::string_view kind_names[action_kinds] = {
+    "F",     "B",     "I",     "W",     "R",     "SEND_F",  "RECV_F",  "SEND_B",         "RECV_B",      "D2H_F",
+    "NET_F", "H2D_F", "D2H_B", "NET_B", "H2D_B", "UNSHARD", "RESHARD", "REDUCE_SCATTER", "REDUCE_GRAD", "OPTIMIZER"};
+
+inline constexpr std::string_view stream_names[] = {"compute", "send", "receive", "d2h", "network", "h2d", "collective"};
+
+}  // namespace detail
+
+/// The action as a cell of the CSV: 2F0, 1SEND_F3, 0UNSHARD; of another direction than the first, 2F0r1.
+[[nodiscard]] inline std::string to_text(const action& a) {
+  std::string text = std::to_string(a.stage);
+  const auto kind = static_cast<std::size_t>(a.kind);
+  text += kind < action_kinds ? detail::kind_names[kind] : "?";
+  if (a.microbatch != no_microbatch) text += std::to_string(a.microbatch);
+  if (a.direction != 0) {
+    text += 'r';
+    text += std::to_string(a.direction);
+  }
+  return text;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/pipeline.hpp>
+
+namespace hetsched {
+
+/// Rules for the warm-up counts N_i of the 1F1B family: how many forwards stage i starts before its first backward.
+enum class warmup_rule { one_f_one_b, eager, h1f1b, exact };
+
+/// HARP's tolerance: a transfer of at most this share of the period is not worth another microbatch in flight.
+inline constexpr double default_epsilon = 0.1;
+
+/// The schedule's name in files and commands: 1f1b, eager_1f1b, h1f1b, exact_1f1b.
+[[nodiscard]] constexpr std::string_view schedule_name(warmup_rule rule) {
+  switch (rule) {
+    case warmup_rule::one_f_one_b:
+      return "1f1b";
+    case warmup_rule::eager:
+      return "eager_1f1b";
+    case warmup_rule::h1f1b:
+      return "h1f1b";
+    case warmup_rule::exact:
+      return "exact_1f1b";
+  }
+  return "";
+}
+
+/// max(max t_i, max c_i): no schedule of the 1F1B family has a shorter period, and enough warm-up reaches it.
+[[nodiscard]] inline double best_period(const pipeline& p) {
+  double period = 0;
+  for (int i = 0; i < p.stages(); ++i) period = std::max(period, p.compute_s(i));
+  for (int i = 0; i + 1 < p.stages(); ++i) period = std::max(period, p.slower_way_s(i));
+  return period;
+}
+
+/// Forwards that a stage starts beyond those of the next one under H-1F1B: 1 if the transfer takes at most epsilon * period,
+/// else ceil(1 + 2 * transfer / period).
+/// Requires: transfer_s >= 0, period_s > 0 unless transfer_s is 0.
+/// Source: HARP, equation 2.
+[[nodiscard]] inline int h1f1b_step(double transfer_s, double period_s, double epsilon = default_epsilon) {
+  if (transfer_s == 0 || transfer_s <= epsilon * period_s) return 1;
+  for (int step = 2; step <= 3; ++step)
+    if (2 * transfer_s <= (step - 1) * period_s) return step;
+  return 1 + static_cast<int>(__builtin_ceil(2 * transfer_s / period_s));  // <cmath> takes long to compile
+}
+
+/// A stage's least warm-up count, and what the stage before it needs to know of it.
+struct warmup_step {
+  int warmup = 1;
+  double carry = 0;
+};
+
+/// One step of the exact least warm-up (docs: "least warm-up"), from the last stage up:
+///   x = (t + round trip) / period + carry of the next stage, N = max(1, ceil x), carry = max(N - 1 + t / period, x).
+/// The last stage has round_trip_s = 0 and next_carry = 0. Rounding of x by up to 1e-9 is not taken for another microbatch.
+/// Requires: period_s > 0, compute_s <= period_s.
+[[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
+  const double x = (compute_s + round_trip_s) / period_s + next_carry;
+  const double n = std::max(1.0, __builtin_ceil(x * (1 - 1e-9)));
+  return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
+}
+
+/// N_i = S - i (0-based i).
+[[nodiscard]] inline std::vector<int> one_f_one_b_warmups(int stages) {
+  std::vector<int> n(static_cast<std::size_t>(stages));
+  for (int i = 0; i < stages; ++i) n[static_cast<std::size_t>(i)] = stages - i;
+  return n;
+}
+
+/// N_i = 2 (S - i) - 1 (0-based i): Eager-1F1B.
+[[nodiscard]] inline std::vector<int> eager_warmups(int stages) {
+  std::vector<int> n(static_cast<std::size_t>(stages));
+  for (int i = 0; i < stages; ++i) n[static_cast<std::size_t>(i)] = 2 * (stages - i) - 1;
+  return n;
+}
+
+/// N_S = 1, N_i = N_{i+1} + h1f1b_step.
+/// Requires: period_s >= best_period(p).
+/// Source: HARP, equation 1.
+[[nodiscard]] inline std::vector<int> h1f1b_warmups(const pipeline& p, double period_s, double epsilon = default_epsilon) {
+  std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
+  for (int i = p.stages() - 2; i >= 0; --i) {
+    const auto k = static_cast<std::size_t>(i);
+    n[k] = n[k + 1] + h1f1b_step(p.slower_way_s(i), period_s, epsilon);
+  }
+  return n;
+}
+
+/// Fewest forwards in flight that reach `period_s`: the largest cycle ratio of the pipeline's timed event graph is at most
+/// period_s with these counts, and above it with any one of them smaller.
+/// Requires: period_s >= best_period(p).
+/// Complexity: O(S) for S stages.
+[[nodiscard]] inline std::vector<int> exact_warmups(const pipeline& p, double period_s) {
+  std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
+  if (!(period_s > 0)) return n;
+  double carry = 0;
+  for (int i = p.stages() - 1; i >= 0; --i) {
+    const double round_trip = i + 1 < p.stages() ? p.round_trip_s(i) : 0.0;
+    const auto step = exact_step(p.compute_s(i), round_trip, period_s, carry);
+    n[static_cast<std::size_t>(i)] = step.warmup;
+    carry = step.carry;
+  }
+  return n;
+}
+
+/// Warm-up counts of a pipeline under a rule, for its best period.
+[[nodiscard]] inline std::vector<int> warmup_counts(warmup_rule rule, const pipeline& p, double epsilon = default_epsilon) {
+  switch (rule) {
+    case warmup_rule::one_f_one_b:
+      return one_f_one_b_warmups(p.stages());
+    case warmup_rule::eager:
+      return eager_warmups(p.stages());
+    case warmup_rule::h1f1b:
+      return h1f1b_warmups(p, best_period(p), epsilon);
+    case warmup_rule::exact:
+      return exact_warmups(p, best_period(p));
+  }
+  return {};
+}
+
+/// The warm-up counts of a schedule: forwards that each rank lists before its first backward.
+/// Complexity: O(actions).
+[[nodiscard]] inline std::vector<int> warmup_counts(const schedule& order) {
+  std::vector<int> counts;
+  for (int r = 0; r < order.ranks; ++r) {
+    int count = 0;
+    for (const auto& a : order.lanes[static_cast<std::size_t>(r)].actions) {
+      if (makes_gradient(a.kind)) break;
+      count += a.kind == action_kind::forward;
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+/// The counts lowered to what memory allows: at most cap[i] on stage i, and never more than the stage before it.
+/// Requires: counts and caps of equal size, every cap >= 1.
+[[nodiscard]] inline std::vector<int> capped_warmups(std::vector<int> counts, const std::vector<int>& caps) {
+  HETSCHED_EXPECTS(counts.size() == caps.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    counts[i] = std::min(counts[i], caps[i]);
+    if (i > 0) counts[i] = std::min(counts[i], counts[i - 1]);
+  }
+  return counts;
+}
+
+}  // namespace hetsched

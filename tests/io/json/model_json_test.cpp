@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../documents.hpp"
+
+using namespace hetsched;
+
+namespace {
+
+// Published parameter counts, of models whose config.json is as Hugging Face has it (shortened).
+struct published {
+  const char* config;
+  double parameters;
+};
+
+const published models[] = {
+    {R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+         "n_head": 12, "n_layer": 12, "n_positions": 1024, "n_inner": null, "vocab_size": 50257, "task_specific_params": {"a": {"b": 1}}})",
+     124'439'808},
+    {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 4096, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "num_key_value_heads": 32, "vocab_size": 32000, "tie_word_embeddings": false, "torch_dtype": "float16"})",
+     6'738'415'616},
+    {R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 32000, "sliding_window": 4096, "torch_dtype": "bfloat16"})",
+     7'241'732'096},
+    {R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "max_position_embeddings": 131072, "num_attention_heads": 14,
+         "num_hidden_layers": 24, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})",
+     494'032'768},
+    {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
+         "torch_dtype": "bfloat16"})",
+     46'702'792'704},
+    {R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 512, "num_attention_heads": 12,
+         "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522, "hidden_act": "gelu"})",
+     109'514'298},
+};
+
+}  // namespace
+
+TEST_CASE("Hugging Face configs give the published parameter counts") {
+  for (const auto& m : models) {
+    CAPTURE(m.config);
+    const auto block = parse_model(m.config, "config.json", {.cut = granularity::block, .sequence = 512});
+    CHECK(static_cast<double>(parameter_count(block.chain)) == m.parameters);
+    const auto fine = parse_model(m.config, "config.json", {.cut = granularity::sublayer, .sequence = 512});
+    CHECK(parameter_count(fine.chain) == parameter_count(block.chain));
+    CHECK(training_flops(fine.chain) == doctest::Approx(training_flops(block.chain)));
+    CHECK(fine.chain.size() == 3 * (block.chain.size() - 2) + 2);
+  }
+  CHECK(parse_model(models[2].config, "config.json", {.sequence = 64}).precision == precision::bf16);
+}
+
+TEST_CASE("wrong configs are refused with their place") {
+  const std::string config = models[1].config;
+  const documents::kind kind{"model", config, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
+  documents::refuses(kind, documents::with(config, "\"llama\"", "\"t5\""), "/model_type", "one of gpt2, llama");
+  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": \"big\""), "/hidden_size",
+                     "found \"big\"");
+  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096, ", ""), "/hidden_size", "missing");
+  documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": 4097"), "",
+                     "hidden must be divisible by heads");
+  documents::refuses(kind, documents::with(config, "\"float16\"", "\"int8\""), "/torch_dtype", "found \"int8\"");
+}
+
+TEST_CASE("a transformer by its sizes: HARP's GPT-39B has 146 layers") {
+  const std::string text =
+      R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 48, "hidden": 8192, "heads": 64,
+                               "vocab": 51200, "sequence": 1024, "dtype": "fp32"}})";
+  const auto model = parse_model(text, "x.json");
+  CHECK(model.chain.size() == 146);
+  CHECK(model.chain.parameter_bytes == 4);
+  CHECK(model.precision == precision::fp32);
+  CHECK(static_cast<double>(parameter_count(model.chain)) == doctest::Approx(39.1e9).epsilon(0.01));
+}
+
+TEST_CASE("explicit layers") {
+  const auto model = parse_model(R"({"format": "hetsched/model", "version": 1, "layers": [
+      {"name": "a", "forward_flops": 1e9, "weight_bytes": 1000, "activation_bytes": 2000, "boundary_bytes": 300}]})",
+                                 "x.json");
+  REQUIRE(model.chain.size() == 1);
+  const auto& l = model.chain.layers[0];
+  CHECK(l.forward_flops == 1e9);
+  CHECK(l.backward_flops == 2e9);
+  CHECK(l.parameters * model.chain.parameter_bytes == 1000);
+  CHECK(l.activation_bytes == 2000);
+  CHECK(l.boundary_bytes == 300);
+}
+
+TEST_CASE("layers written as a model.json come back with their amounts") {
+  const auto chain = make_chain(gpt({.layers = 3, .hidden = 96, .heads = 4, .sequence = 64}), granularity::sublayer);
+  const auto back = parse_model(to_model_json(chain), "model.json").chain;
+  REQUIRE(back.size() == chain.size());
+  for (std::size_t i = 0; i < chain.layers.size(); ++i) {
+    const auto &l = chain.layers[i], &r = back.layers[i];
+    CAPTURE(l.name);
+    CHECK(r.name == l.name);
+    CHECK(r.forward_flops == l.forward_flops);
+    CHECK(r.parameters == l.parameters + l.shared_parameters);
+    CHECK(r.activation_bytes == l.activation_bytes);
+    CHECK(r.boundary_bytes == l.boundary_bytes);
+  }
+  auto wide = chain;
+  wide.parameter_bytes = 4;
+  CHECK_THROWS_AS((void)to_model_json(wide), input_error);
+}
+
+TEST_CASE("sizes whose products overflow are an error with a place") {
+  const documents::kind kind{"model", documents::model, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
+  documents::refuses(
+      kind,
+      R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 1, "hidden": 16777216, "heads": 16777216,
+                         "vocab": 1000000000, "sequence": 16777216}})",
+      "/transformer", "overflow");
+}

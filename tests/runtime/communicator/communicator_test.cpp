@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/runtime/communicator/communicator.hpp>
+
+#include <chrono>
+#include <limits>
+
+#include <doctest/doctest.h>
+
+using namespace hetsched;
+
+TEST_CASE("channels and what they carry, as people read them") {
+  CHECK(to_text(edge{.from = 1, .to = 2, .what = payload::activation, .direction = 0, .stage = 3}) ==
+        "activation of stage 3 from rank 1 to rank 2");
+  CHECK(to_text(edge{.from = 1, .to = 0, .what = payload::layer_gradient, .direction = 1, .stage = 4}) ==
+        "sum of gradients of layer 4 from rank 1 to rank 0 (direction 1)");
+  CHECK(to_text(stamp{.step = 7, .microbatch = 2, .what = payload::gradient, .direction = 0, .stage = 1}) ==
+        "step 7, microbatch 2, gradient of stage 1");
+  CHECK(to_text(stamp{.step = 7, .microbatch = 2, .what = payload::reduction, .direction = 1, .stage = 1}) ==
+        "step 7, parameter 2, reduction of stage 1 (direction 1)");
+}
+
+TEST_CASE("deadlines lie ahead, are in order, and may be never or at once") {
+  const auto now = std::chrono::steady_clock::now();
+  CHECK(deadline_in(-1) >= now);
+  CHECK(deadline_in(-std::numeric_limits<double>::infinity()) < now + std::chrono::hours(1));
+  CHECK(deadline_in(std::numeric_limits<double>::quiet_NaN()) < now + std::chrono::hours(1));
+  const auto minute = deadline_in(60), never = deadline_in(std::numeric_limits<double>::infinity());
+  CHECK(minute >= now + std::chrono::seconds(60));
+  CHECK(minute < now + std::chrono::hours(1));
+  CHECK(never > now + std::chrono::hours(24 * 365));
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/runtime/layer/layer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <list>
+#include <string>
+#include <vector>
+
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/layer_stack.hpp>
+
+#include "../dense.hpp"
+#include "../small_layer.hpp"
+
+namespace {
+
+using namespace hetsched;
+using test::matrix;
+using test::small_layer;
+using test::small_tensor;
+
+// The least a tensor needs: its traits.
+struct archetype {
+  archetype() = default;
+  archetype(archetype&&) = default;
+  archetype& operator=(archetype&&) = default;
+};
+struct copied_only_by_traits {};
+
+}  // namespace
+
+// Compiled by itself, since it specialises.
+template <>
+struct hetsched::tensor_traits<archetype> {
+  using element = float;
+  static constexpr memory_space space = memory_space::device;
+  static std::array<int, 2> shape(const archetype&) { return {2, 3}; }
+  static float* data(archetype&) { return nullptr; }
+  static const float* data(const archetype&) { return nullptr; }
+  static archetype make(const tensor_shape&) { return {}; }
+};
+
+namespace {
+
+static_assert(pipeline_tensor<archetype>);
+static_assert(pipeline_tensor<small_tensor>);
+static_assert(pipeline_tensor<matrix<float>>);
+static_assert(!pipeline_tensor<copied_only_by_traits>);
+static_assert(!pipeline_tensor<int>);
+static_assert(!pipeline_tensor<std::vector<double>>);  // has no shape
+
+struct without_constructor : small_tensor {};
+static_assert(!pipeline_tensor<without_constructor>);
+struct immovable : small_tensor {
+  using small_tensor::small_tensor;
+  immovable(immovable&&) = delete;
+};
+static_assert(!pipeline_tensor<immovable>);
+struct of_strings {
+  using value_type = std::string;
+  of_strings() = default;
+  explicit of_strings(const tensor_shape&) {}
+  std::array<int, 1> shape() const;
+  std::string* data();
+  const std::string* data() const;
+};
+static_assert(!pipeline_tensor<of_strings>);
+struct of_const_data : small_tensor {
+  of_const_data() = default;
+  explicit of_const_data(const tensor_shape&) {}
+  const double* data() const;
+};
+static_assert(!pipeline_tensor<of_const_data>);
+
+// The least a layer needs.
+struct least {
+  struct context {};
+  archetype forward(const archetype&, context&) { return {}; }
+  archetype backward(const archetype&, context&) { return {}; }
+  std::list<archetype>& parameters();
+  std::list<archetype>& gradients();
+};
+static_assert(pipeline_layer<least, archetype>);
+static_assert(!split_layer<least, archetype>);
+static_assert(!pipeline_layer<least, small_tensor>);
+static_assert(pipeline_layer<small_layer, small_tensor>);
+static_assert(split_layer<test::linear<double>, matrix<double>>);
+static_assert(!split_layer<test::linear<double>, matrix<float>>);
+static_assert(pipeline_layer<test::activation<double>, matrix<double>>);
+static_assert(!split_layer<test::activation<double>, matrix<double>>);
+
+struct no_context {
+  archetype forward(const archetype&, int&);
+  archetype backward(const archetype&, int&);
+  std::list<archetype>& parameters();
+  std::list<archetype>& gradients();
+};
+static_assert(!pipeline_layer<no_context, archetype>);
+struct needy_context : least {
+  struct context {
+    explicit context(int);
+  };
+};
+static_assert(!pipeline_layer<needy_context, archetype>);
+struct no_backward : least {
+  void backward() {}
+};
+static_assert(!pipeline_layer<no_backward, archetype>);
+struct forward_changes_its_input : least {
+  archetype forward(archetype&, context&);
+};
+static_assert(!pipeline_layer<forward_changes_its_input, archetype>);
+struct forward_returns_nothing : least {
+  void forward(const archetype&, context&);
+};
+static_assert(!pipeline_layer<forward_returns_nothing, archetype>);
+struct const_gradients : least {
+  const std::list<archetype>& gradients();
+};
+static_assert(!pipeline_layer<const_gradients, archetype>);
+struct one_parameter : least {
+  archetype& parameters();
+};
+static_assert(!pipeline_layer<one_parameter, archetype>);
+
+// Stages are layers, and may be nested.
+static_assert(split_layer<any_layer<archetype>, archetype>);
+static_assert(split_layer<layer_tuple<archetype, least, least>, archetype>);
+static_assert(split_layer<layer_list<archetype, least>, archetype>);
+static_assert(split_layer<layer_list<archetype, any_layer<archetype>>, archetype>);
+static_assert(split_layer<layer_tuple<archetype, layer_list<archetype, least>, any_layer<archetype>>, archetype>);
+static_assert(std::movable<any_layer<archetype>> && !std::copyable<any_layer<archetype>>);
+
+static_assert(communicator<thread_communicator<small_tensor>, small_tensor>);
+static_assert(communicator<thread_communicator<archetype>, archetype>);
+static_assert(!communicator<thread_communicator<archetype>, small_tensor>);
+static_assert(!communicator<int, small_tensor>);
+
+}  // namespace
+
+TEST_CASE("a tuple, a list and a list of any layers are the same stage") {
+  using tensor = matrix<double>;
+  using test::activation;
+  using test::linear;
+  random_source random(1);
+  const linear<double> first(3, 4, random), second(4, 2, random);
+  const activation<double> between;
+  const auto input = test::random_matrix<double>(random, 2, 3), gradient = test::random_matrix<double>(random, 2, 2);
+
+  // By hand.
+  auto a = first;
+  auto b = between;
+  auto c = second;
+  linear<double>::context ca, cc;
+  activation<double>::context cb;
+  const auto x = a.forward(input, ca);
+  const auto y = b.forward(x, cb);
+  const auto z = c.forward(y, cc);
+  const auto dy = c.backward(gradient, cc);
+  const auto dx = b.backward(dy, cb);
+  const auto back = a.backward(dx, ca);
+  const std::vector<tensor> sums{a.sums[0], b.sum[0], c.sums[0]};
+
+  const auto same = [&](auto stage) {
+    for (const bool split : {false, true}) {
+      for (tensor& t : stage.gradients()) detail::zero(t);
+      auto context = detail::make_context(stage);
+      CHECK(stage.forward(input, context) == z);
+      CHECK((split ? stage.backward_input(gradient, context) : stage.backward(gradient, context)) == back);
+      if (split) {
+        CHECK(stage.gradients()[0].get() != sums[0]);
+        CHECK(stage.gradients()[1].get() == sums[1]);  // cannot put it off
+        CHECK(stage.gradients()[2].get() != sums[2]);
+        stage.backward_weight(gradient, context);
+      }
+      CHECK(test::copies_of<double>(stage.gradients()) == sums);
+    }
+    REQUIRE(stage.parameters().size() == 3);
+    CHECK(stage.parameters()[2].get() == second.weights[0]);
+  };
+  same(layer_tuple<tensor, linear<double>, activation<double>, linear<double>>(first, between, second));
+  const auto list = [&] {
+    std::vector<any_layer<tensor>> layers;
+    layers.emplace_back(first);
+    layers.emplace_back(between);
+    layers.emplace_back(second);
+    return layers;
+  };
+  same(layer_list<tensor, any_layer<tensor>>(list()));
+  same(any_layer<tensor>(layer_list<tensor, any_layer<tensor>>(list())));
+
+  auto any = list();
+  CHECK(any[0].get<activation<double>>() == nullptr);
+  REQUIRE(any[1].get<activation<double>>() != nullptr);
+  CHECK(any[1].get<activation<double>>()->gain[0] == between.gain[0]);
+}
+
+TEST_CASE("arithmetic of tensors") {
+  random_source random(2);
+  const auto a = test::random_matrix<float>(random, 2, 3), b = test::random_matrix<float>(random, 2, 3);
+  matrix<float> sum(2, 3);
+  detail::assign(sum, a);
+  CHECK(sum == a);
+  detail::add(sum, b);
+  for (std::size_t k = 0; k < 6; ++k) CHECK(sum.data()[k] == a.data()[k] + b.data()[k]);
+  detail::scale(sum, 0.5);
+  for (std::size_t k = 0; k < 6; ++k) CHECK(sum.data()[k] == 0.5f * (a.data()[k] + b.data()[k]));
+  detail::zero(sum);
+  CHECK(sum == matrix<float>(2, 3));
+  CHECK(detail::same_shape(a, b));
+  CHECK_FALSE(detail::same_shape(a, matrix<float>(3, 2)));
+  CHECK(detail::shape_of(a) == tensor_shape{2, 3});
+}
