@@ -17,9 +17,9 @@ echo "Building the commands (about a minute); the log is $build/log.txt"
 } > "$build/log.txt" 2>&1 || { tail -n 40 "$build/log.txt" >&2; exit 3; }
 
 "$build/examples/sailor-to-profile" --csv "$data/sailor_gpt_neo_2.7b.csv" --measured-model GPT-Neo-2.7 --model "$data/model.json" \
-  --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out "$out/profile.json"
+  --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --out "$out/profile.json"
 echo
 "$build/examples/hetsched-plan" --cluster "$data/cluster.json" --model "$data/model.json" --profile "$out/profile.json" \
-  --global-batch 64 --microbatch-size 1 --out "$out/plan.json" --report "$out/report.html" --trace "$out/trace.json"
+  --global-batch 64 --out "$out/plan.json" --report "$out/report.html" --trace "$out/trace.json"
 echo
 echo "The plan is $out/plan.json. Open $out/report.html in a browser, and $out/trace.json in https://ui.perfetto.dev."

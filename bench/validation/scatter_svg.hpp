@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <set>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "../svg.hpp"
 #include "cases.hpp"
 #include "text.hpp"
 
@@ -17,22 +17,7 @@ namespace validation {
 
 namespace detail {
 
-// Told apart without colour vision, on light and on dark pages (Okabe and Ito, lightened where the page is dark).
-inline constexpr std::array<std::pair<const char*, const char*>, 8> inks = {{{"#0072b2", "#4ba3dc"},
-                                                                             {"#d55e00", "#f0803c"},
-                                                                             {"#009e73", "#2fc29a"},
-                                                                             {"#b0509a", "#dd8cc4"},
-                                                                             {"#8a6d00", "#e3c62f"},
-                                                                             {"#3aa5d8", "#9ad8f7"},
-                                                                             {"#57606a", "#a8b1bb"},
-                                                                             {"#332288", "#9b8ff0"}}};
 inline constexpr double plot_left = 62, plot_top = 14, plot_side = 400;
-
-[[nodiscard]] inline std::string escaped(const std::string& plain) {
-  std::string out;
-  for (const char c : plain) out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
-  return out;
-}
 
 }  // namespace detail
 
@@ -41,6 +26,7 @@ inline constexpr double plot_left = 62, plot_top = 14, plot_side = 400;
 /// tenths of a pixel of another are left out. Precondition: there is a case, and all values are positive.
 [[nodiscard]] inline std::string scatter_svg(const validation_part& part) {
   using namespace detail;
+  using bench::escaped, bench::inks;
   double low = 1e300, high = 0;
   std::vector<std::string> groups;
   for (const auto& c : part.cases) {

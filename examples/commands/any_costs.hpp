@@ -27,9 +27,9 @@ class any_costs {
   [[nodiscard]] hetsched::stage_cost stage(hetsched::layer_range layers, const hetsched::placement& where) const {
     return costs_->stage(layers, where);
   }
-  [[nodiscard]] hetsched::transfer_cost transfer(int boundary, const hetsched::placement& from,
-                                                 const hetsched::placement& to) const {
-    return costs_->transfer(boundary, from, to);
+  [[nodiscard]] hetsched::transfer_cost transfer(int boundary, const hetsched::placement& from, const hetsched::placement& to,
+                                                 hetsched::proximity near = hetsched::proximity::other_node) const {
+    return costs_->transfer(boundary, from, to, near);
   }
   [[nodiscard]] double update(hetsched::layer_range layers, const hetsched::placement& where) const {
     return costs_->update(layers, where);
@@ -48,7 +48,8 @@ class any_costs {
     virtual std::vector<hetsched::placement> placements(const hetsched::submesh&) const = 0;
     virtual hetsched::stage_cost layer(int, const hetsched::placement&) const = 0;
     virtual hetsched::stage_cost stage(hetsched::layer_range, const hetsched::placement&) const = 0;
-    virtual hetsched::transfer_cost transfer(int, const hetsched::placement&, const hetsched::placement&) const = 0;
+    virtual hetsched::transfer_cost transfer(int, const hetsched::placement&, const hetsched::placement&,
+                                             hetsched::proximity) const = 0;
     virtual double update(hetsched::layer_range, const hetsched::placement&) const = 0;
     virtual hetsched::reduction_cost gradient_sync(hetsched::layer_range, std::span<const hetsched::placement>) const = 0;
     virtual hetsched::memory_overheads overheads(const hetsched::placement&) const = 0;
@@ -67,9 +68,9 @@ class any_costs {
     hetsched::stage_cost stage(hetsched::layer_range layers, const hetsched::placement& where) const override {
       return hetsched::cost_of::stage(costs, layers, where);
     }
-    hetsched::transfer_cost transfer(int boundary, const hetsched::placement& from,
-                                     const hetsched::placement& to) const override {
-      return hetsched::cost_of::transfer(costs, boundary, from, to);
+    hetsched::transfer_cost transfer(int boundary, const hetsched::placement& from, const hetsched::placement& to,
+                                     hetsched::proximity near) const override {
+      return hetsched::cost_of::transfer(costs, boundary, from, to, near);
     }
     double update(hetsched::layer_range layers, const hetsched::placement& where) const override {
       return hetsched::cost_of::update(costs, layers, where);

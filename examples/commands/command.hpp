@@ -126,6 +126,9 @@ class progress_line {
 
   [[nodiscard]] double elapsed_s() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
 
+  /// Whether show() would print: what is costly to put into words can ask first.
+  [[nodiscard]] bool due() const { return clock::now() >= next_; }
+
   /// `share` in [0, 1] of the work is done.
   void show(double share, const std::string& text) {
     const auto now = clock::now();

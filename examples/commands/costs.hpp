@@ -8,17 +8,21 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/replica_profile.hpp>
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/model/flash_attention.hpp>
+#include <hetsched/plan/describe.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/validate.hpp>
 
 #include "any_costs.hpp"
 
@@ -35,8 +39,9 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
 
 /// What the command line says of costs; empty or 0 where it says nothing.
 struct cost_choice {
-  std::string profile, formulas, granularity, attention, recompute = "auto", zero = "auto";
+  std::string profile, formulas, granularity, attention, dtype, recompute = "auto", zero = "auto";
   int sequence = 0;
+  bool extrapolate = false;
 
   /// `plans`: whether the command chooses how stages save memory.
   void add_options(CLI::App& app, bool plans) {
@@ -50,6 +55,10 @@ struct cost_choice {
     app.add_option("--attention", attention, "flash: never stores the scores (default); standard")
         ->check(CLI::IsMember({"flash", "standard"}))
         ->excludes(measured);
+    app.add_option("--dtype", dtype, "fp32, tf32, fp16, bf16: of the formulas, in place of the model file's; not with a profile")
+        ->check(CLI::IsMember({"fp32", "tf32", "fp16", "bf16"}))
+        ->excludes(measured);
+    app.add_flag("--extrapolate", extrapolate, "also microbatch sizes beyond those that the profile measured")->needs(measured);
     if (!plans) return;
     app.add_option("--recompute", recompute,
                    "what backward computes again: the best per stage, or none, selective, full; not with a profile")
@@ -67,6 +76,7 @@ struct cost_choice {
     if (profile.empty() && formulas.empty() && (s.costs == "tile" || s.costs == "analytic")) formulas = s.costs;
     if (granularity.empty() && granularities.contains(s.granularity)) granularity = s.granularity;
     if (sequence == 0) sequence = s.sequence;
+    if (dtype.empty() && profile.empty() && hetsched::find_precision(s.precision)) dtype = s.precision;
     if (attention.empty() && (s.attention == "flash" || s.attention == "standard")) attention = s.attention;
   }
 };
@@ -77,14 +87,19 @@ class cost_source {
   /// Reads the profile and the model, which may be missing where there is a profile. Throws input_error as these do.
   cost_source(const cost_choice& given, const std::string& model_path) : given_(given), model_path_(model_path) {
     if (given.profile.empty() && model_path.empty()) throw hetsched::input_error("--model is required without --profile");
-    if (!given.profile.empty()) profile_ = hetsched::read_profile(given.profile);
+    if (!given.profile.empty()) profile_ = hetsched::read_profile_file(given.profile);
+    if (given.extrapolate && of_shapes())
+      throw hetsched::input_error("--extrapolate: " + given.profile + " is of version 1, which holds the costs of one size");
     if (!model_path.empty())
-      model_ = hetsched::read_model(
-          model_path,
-          {.cut = granularities.at(given.granularity.empty() ? "sublayer" : given.granularity), .sequence = given.sequence});
+      model_ =
+          hetsched::read_model(model_path, {.cut = granularities.at(given.granularity.empty() ? "sublayer" : given.granularity),
+                                            .sequence = given.sequence,
+                                            .dtype = given.dtype.empty() ? std::nullopt : hetsched::find_precision(given.dtype)});
   }
 
   [[nodiscard]] bool measured() const { return profile_.has_value(); }
+  /// Whether they are a profile of version 1: of one microbatch size.
+  [[nodiscard]] bool of_shapes() const { return measured() && std::holds_alternative<hetsched::profile>(*profile_); }
   [[nodiscard]] const std::optional<hetsched::model_file>& model() const { return model_; }
   [[nodiscard]] hetsched::precision precision() const { return model_ ? model_->precision : hetsched::precision::fp16; }
   [[nodiscard]] double flops_per_sample() const { return model_ ? hetsched::training_flops(model_->chain) : 0; }
@@ -92,7 +107,10 @@ class cost_source {
   /// Where the layers come from, for messages.
   [[nodiscard]] std::string layer_file() const { return measured() ? given_.profile : model_path_; }
 
-  [[nodiscard]] int layer_count() const { return measured() ? static_cast<int>(profile_->layers.size()) : model_->chain.size(); }
+  [[nodiscard]] int layer_count() const {
+    if (!measured()) return model_->chain.size();
+    return std::visit([](const auto& p) { return static_cast<int>(p.layers.size()); }, *profile_);
+  }
 
   /// The model's costs by name: "profile", "tile" or "analytic". Tile where operators and devices are known, unless told else.
   [[nodiscard]] std::string kind(const hetsched::cluster& hardware) const {
@@ -108,9 +126,66 @@ class cost_source {
 
   [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
     const auto name = kind(hardware);
-    return name == "profile" ? "measured costs of " + given_.profile
-           : name == "tile"  ? "costs of the tile model"
-                             : "analytic costs";
+    if (name == "profile") return "measured costs of " + given_.profile;
+    const auto lacking = precision_text(hardware);
+    return (name == "tile" ? "costs of the tile model" : "analytic costs") + (lacking.empty() ? "" : "; " + lacking);
+  }
+
+  /// Where formulas price another precision than the model's, which a device lacks: "v100 has no bf16: priced in fp16 there".
+  [[nodiscard]] std::string precision_text(const hetsched::cluster& hardware) const {
+    std::string text;
+    if (measured()) return text;
+    for (const auto& s : hardware.subclusters) {
+      const auto used = s.device.computes_in(precision());
+      if (used != precision())
+        text += (text.empty() ? "" : ", ") + s.name + " has no " + std::string(name_of(precision())) + ": priced in " +
+                std::string(name_of(used)) + " there";
+    }
+    return text;
+  }
+
+  /// What to know of the costs that a plan was judged by: measured sizes that were left, and sums of gradients that count as
+  /// free.
+  [[nodiscard]] std::vector<std::string> remarks(const hetsched::cluster& hardware, const hetsched::plan& p) const {
+    std::vector<std::string> found;
+    if (!measured() || of_shapes()) return found;
+    bool free_sums = false;
+    for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+      const auto& line = p.pipelines[l];
+      const auto costs = replica_costs(hardware, line.microbatch_size);
+      for (std::size_t i = 0; i < line.stages.size(); ++i) {
+        const auto where = line.stages[i].where();
+        const auto sizes = costs.sizes(where);
+        free_sums = free_sums || (costs.lacks_gradients(where) && (where.degrees.data > 1 || !p.gradient_sync.empty()));
+        if (!sizes.extrapolated()) continue;
+        const std::string high = sizes.high == sizes.low ? "" : " and " + std::to_string(sizes.high);
+        found.push_back(stage_name(p, l, i) + ": the costs of " + std::to_string(sizes.samples) +
+                        " samples on a replica are extrapolated from " + std::to_string(sizes.low) + high);
+      }
+    }
+    if (free_sums)
+      found.push_back(given_.profile + " tells no gradient_bytes: adding up the gradients of replicas counts as free");
+    return found;
+  }
+
+  /// Why no stage can have costs at a microbatch size; empty if some can.
+  [[nodiscard]] std::string lacks(const hetsched::cluster& hardware, int microbatch_size) const {
+    if (!measured() || of_shapes()) return "";
+    const auto costs = replica_costs(hardware, microbatch_size);
+    for (std::size_t s = 0; s < hardware.subclusters.size(); ++s)
+      for (const auto& mesh : submeshes(hardware.subclusters[s], static_cast<int>(s)))
+        if (!costs.placements(mesh).empty()) return "";
+    return given_.profile + " has no costs for microbatches of " + std::to_string(microbatch_size) +
+           (microbatch_size == 1 ? " sample" : " samples") + " on this cluster: " + measured_text(hardware);
+  }
+
+  /// Which sizes replicas were measured at.
+  [[nodiscard]] std::string measured_text(const hetsched::cluster& hardware) const {
+    const auto sizes = replica_costs(hardware, 1).measured_sizes();
+    if (sizes.empty()) return "no device of the cluster was measured";
+    std::string text = "replicas were measured at";
+    for (std::size_t i = 0; i < sizes.size(); ++i) text += (i == 0 ? " " : ", ") + std::to_string(sizes[i]);
+    return text + " samples" + (given_.extrapolate ? "" : "; --extrapolate goes beyond");
   }
 
   /// What a plan should remember of its costs.
@@ -128,7 +203,7 @@ class cost_source {
 
   /// Costs of microbatches of that many samples; formulas for context degrees up to `max_context`.
   [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size, int max_context = 1) const {
-    if (measured()) return measured_costs(hardware);
+    if (measured()) return measured_costs(hardware, microbatch_size);
     const auto set = [&](auto options) {
       options.microbatch_size = microbatch_size;
       options.precision = model_->precision;
@@ -178,9 +253,11 @@ class cost_source {
     return {0, 1, 2, 3};
   }
 
-  [[nodiscard]] any_costs measured_costs(const hetsched::cluster& hardware) const {
+  // Errors name the profile.
+  template <class Make>
+  [[nodiscard]] auto named(Make make) const {
     try {
-      return any_costs(hetsched::profile_cost_model(hardware, *profile_));
+      return make();
     } catch (const hetsched::file_error&) {
       throw;
     } catch (const hetsched::input_error& wrong) {
@@ -188,9 +265,21 @@ class cost_source {
     }
   }
 
+  [[nodiscard]] hetsched::replica_cost_model replica_costs(const hetsched::cluster& hardware, int microbatch_size) const {
+    return named([&] {
+      return hetsched::replica_cost_model(hardware, std::get<hetsched::replica_profile>(*profile_),
+                                          {.microbatch_size = microbatch_size, .extrapolate = given_.extrapolate});
+    });
+  }
+
+  [[nodiscard]] any_costs measured_costs(const hetsched::cluster& hardware, int microbatch_size) const {
+    if (!of_shapes()) return any_costs(replica_costs(hardware, microbatch_size));
+    return named([&] { return any_costs(hetsched::profile_cost_model(hardware, std::get<hetsched::profile>(*profile_))); });
+  }
+
   cost_choice given_;
   std::string model_path_;
-  std::optional<hetsched::profile> profile_;
+  std::optional<hetsched::profile_file> profile_;
   std::optional<hetsched::model_file> model_;
 };
 

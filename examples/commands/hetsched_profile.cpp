@@ -27,22 +27,24 @@ struct arguments {
 
 std::string times_cell(const measured_time& t) { return format_seconds(t.median_s) + " (" + format_seconds(t.spread_s) + ")"; }
 
-std::string tables(const train::measuring& m, const profile& costs) {
+std::string tables(const train::measuring& m, const replica_profile& costs) {
   std::string text;
-  for (std::size_t g = 0; g < m.found.groups.size(); ++g) {
-    const auto& group = m.found.groups[g];
-    const auto& layers = m.found.layers[static_cast<std::size_t>(group.first)];
-    std::vector<std::vector<std::string>> rows;
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      if (l > 0 && train::layer_kind(m.config, static_cast<int>(l)) == train::layer_kind(m.config, static_cast<int>(l) - 1)) {
-        rows.back()[0] = costs.layers[1].name + " to " + costs.layers[l].name;  // equal, and measured once
-        continue;
+  const auto& sizes = m.how.microbatch_sizes;
+  for (const auto& group : m.found.groups)
+    for (std::size_t s = 0; s < sizes.size(); ++s) {
+      const auto& layers = m.found.layers[static_cast<std::size_t>(group.first)][s];
+      std::vector<std::vector<std::string>> rows;
+      for (std::size_t l = 0; l < layers.size(); ++l) {
+        if (l > 0 && train::layer_kind(m.config, static_cast<int>(l)) == train::layer_kind(m.config, static_cast<int>(l) - 1)) {
+          rows.back()[0] = costs.layers[1].name + " to " + costs.layers[l].name;  // equal, and measured once
+          continue;
+        }
+        rows.push_back({costs.layers[l].name, times_cell(layers[l].forward), times_cell(layers[l].backward),
+                        format_bytes(layers[l].parameter_bytes), format_bytes(layers[l].output_bytes)});
       }
-      rows.push_back({costs.layers[l].name, times_cell(layers[l].forward), times_cell(layers[l].backward),
-                      format_bytes(layers[l].parameter_bytes), format_bytes(layers[l].output_bytes)});
+      const auto title = group.name() + (sizes.size() > 1 ? ", microbatches of " + std::to_string(sizes[s]) : "");
+      text += format_table({title, ">forward (spread)", ">backward (spread)", ">parameters", ">output"}, rows) + '\n';
     }
-    text += format_table({group.name(), ">forward (spread)", ">backward (spread)", ">parameters", ">output"}, rows) + '\n';
-  }
   std::vector<std::vector<std::string>> rows;
   for (const auto& l : m.found.links) {
     const auto fitted = fit_link(l.samples);
@@ -56,7 +58,10 @@ std::string tables(const train::measuring& m, const profile& costs) {
   return text;
 }
 
-int profile_command(const arguments& given) {
+int profile_command(arguments given) {
+  auto& sizes = given.how.microbatch_sizes;
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
   for (const auto& path : {given.model.file, given.text}) files.reads(path);
@@ -74,9 +79,9 @@ int profile_command(const arguments& given) {
   if (given.place.transport == "gloo") train::measure_on_gloo(m);
 #endif
   if (m.place.rank != 0) return command::done;
-  const auto costs = train::to_profile(m.found, m.config, given.how.microbatch_size, given.model.element_bytes());
+  const auto costs = train::to_profile(m.found, m.config, m.how.microbatch_sizes, given.model.element_bytes());
   const auto hardware = train::to_cluster(m.found);
-  (void)profile_cost_model(hardware, costs);  // what planners would refuse
+  (void)replica_cost_model(hardware, costs);  // what planners would refuse
   files.add(given.profile, to_json(costs));
   files.add(given.cluster, to_json(hardware));
   files.add(given.model_out, train::to_model_json(m.config));
@@ -92,9 +97,11 @@ int main(int argc, char** argv) {
   arguments given;
   train::add_model_options(app, given.model);
   app.add_option("--text", given.text, "what the layers are timed with (the text that comes with the example)");
-  app.add_option("--microbatch-size", given.how.microbatch_size, "samples of a microbatch")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+  app.add_option("--microbatch-size", given.how.microbatch_sizes,
+                 "samples of a microbatch (1); several, as 1,2,4 or one by one, are measured one after the other")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--warmup", given.how.warmup, "runs of each layer that do not count")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();

@@ -3,7 +3,7 @@
 
 // Cost models. Not in here, since they add a third to what this takes to compile: in <hetsched/cost/...>
 // corrected.hpp and operator_correction.hpp (forest.hpp: costs corrected by measurements), measured_collectives.hpp and
-// transfer_curve.hpp (fits to measured transfers), hexiscale.hpp.
+// transfer_curve.hpp (fits to measured transfers), hexiscale.hpp, replica_profile.hpp (profiles of version 2, which io has).
 
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/collective.hpp>

@@ -105,6 +105,19 @@ TEST_CASE("a precision that a device lacks falls back") {
   const auto v100 = *hetsched::find_device("V100-SXM2-32GB");
   CHECK(v100.flops(hetsched::precision::bf16) == v100.flops(hetsched::precision::fp16));
   CHECK(v100.flops(hetsched::precision::tf32) == v100.flops(hetsched::precision::fp32));
+  CHECK(v100.computes_in(hetsched::precision::bf16) == hetsched::precision::fp16);
+  CHECK(v100.computes_in(hetsched::precision::fp16) == hetsched::precision::fp16);
+  CHECK(v100.computes_in(hetsched::precision::tf32) == hetsched::precision::fp32);
   const auto p4 = *hetsched::find_device("P4");
+  CHECK(p4.computes_in(hetsched::precision::bf16) == hetsched::precision::fp32);
+  CHECK(p4.computes_in(hetsched::precision::fp16) == hetsched::precision::fp32);
   CHECK(p4.flops(hetsched::precision::bf16) == p4.flops(hetsched::precision::fp32));
+}
+
+TEST_CASE("precisions have names") {
+  for (const auto p :
+       {hetsched::precision::fp32, hetsched::precision::tf32, hetsched::precision::fp16, hetsched::precision::bf16})
+    CHECK(hetsched::find_precision(name_of(p)) == p);
+  CHECK(!hetsched::find_precision("fp8"));
+  CHECK(!hetsched::find_precision(""));
 }

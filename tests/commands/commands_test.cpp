@@ -50,7 +50,7 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
 
   const auto file = parse_plan(w.get("plan.json"), "plan.json");
   CHECK(file.plan.planner == "interop_dp");
-  CHECK(file.plan.pipelines.at(0).schedule.name == "h1f1b");
+  CHECK(file.plan.pipelines.at(0).schedule.name == "exact_1f1b");
   CHECK(sample_count(file.plan) == 32);
   CHECK(file.subclusters == std::vector<std::string>{"v", "a"});
   CHECK(file.plan.evidence.value().complete);
@@ -153,7 +153,7 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {plan_command + "--out plan.json --planner magic", "--planner"},
       {plan_command + "--out plan.json --profile none.json", "none.json"},
       {plan_command + "--out plan.json --unknown", "--unknown"},
-      {plan_command + "--out plan.json --time-budget 0", "--time-budget"},
+      {plan_command + "--out plan.json --time-budget -1", "--time-budget"},
       {"hetsched-plan --cluster cluster.json --global-batch 32 --out plan.json", "--model is required without --profile"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 0 --out plan.json", "--global-batch"},
       {"hetsched-plan --cluster cluster.json --model model.json --global-batch 99999999999999999999 --out plan.json",
@@ -199,14 +199,10 @@ TEST_CASE("--help is no error") {
 TEST_CASE("the shipped profile is what the converter makes of the shipped measurements") {
   const workplace w;
   const std::string data = HETSCHED_SOURCE_DIR "/examples/data/";
-  const auto result =
-      w.run("sailor-to-profile --csv " + data + "sailor_gpt_neo_2.7b.csv --measured-model GPT-Neo-2.7 --model " + data +
-            "model.json --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --microbatch-size 1 --out profile.json");
+  const auto result = w.run("sailor-to-profile --csv " + data + "sailor_gpt_neo_2.7b.csv --measured-model GPT-Neo-2.7 --model " +
+                            data + "model.json --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --out profile.json");
   REQUIRE(result.status == 0);
   CHECK(w.get("profile.json") == read_text(data + "profile.json"));
-  const auto measured = parse_profile(w.get("profile.json"), "profile.json");
-  CHECK(measured.layers.size() == 34);
-  CHECK(measured.entries.size() == 6);
   const auto wrong = w.run("sailor-to-profile --csv " + data + "model.json --measured-model GPT-Neo-2.7 --model " + data +
                            "model.json --gpu V100-16=V100-SXM2-16GB --out other.json");
   CHECK(wrong.status == 2);

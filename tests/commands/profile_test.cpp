@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 #include <string>
+#include <variant>
 
 #include <doctest/doctest.h>
 
-#include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/replica_profile.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/model_json.hpp>
@@ -34,23 +35,25 @@ TEST_CASE("profile, plan, run, compare: each takes what the one before has writt
   CHECK(contains(measured.output, "block 0 to block 2"));
   CHECK(contains(measured.output, "within ranks-0-2"));
 
-  const auto costs = parse_profile(w.get("profile.json"), "profile.json");
+  const auto costs = std::get<replica_profile>(parse_profile_file(w.get("profile.json"), "profile.json"));
   REQUIRE(costs.layers.size() == 5);
   CHECK(costs.layers[0].name == "embedding");
-  CHECK(costs.layers[0].boundary_bytes == 2 * 32 * 32 * 4);
-  CHECK(costs.layers[4].boundary_bytes == 2 * 32 * 256 * 4);
-  REQUIRE(costs.entries.size() == 1);
-  const auto& entry = costs.entries[0];
+  CHECK(costs.layers[0].boundary_bytes_per_sample == 32 * 32 * 4);
+  CHECK(costs.layers[4].boundary_bytes_per_sample == 32 * 256 * 4);
+  REQUIRE(costs.rows.size() == 1);
+  const auto& entry = costs.rows[0];
+  CHECK(entry.microbatch_size == 2);
   for (std::size_t l = 0; l < 5; ++l) {
     CHECK(entry.forward_s[l] > 0);
     CHECK(entry.backward_s[l] > 0);
     CHECK(entry.weight_bytes[l] > 0);
+    CHECK(entry.weight_bytes[l] == 4 * entry.gradient_bytes[l]);
   }
   CHECK(entry.forward_s[1] == entry.forward_s[3]);  // equal blocks are measured once
   const auto hardware = parse_cluster(w.get("cluster.json"), "cluster.json");
   REQUIRE(hardware.subclusters.size() == 1);
   CHECK(hardware.subclusters[0].device_count() == 3);
-  CHECK(profile_cost_model(hardware, costs).layer_count() == 5);
+  CHECK(replica_cost_model(hardware, costs).layer_count() == 5);
 
   const auto planned = w.run(
       "hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --microbatch-size 2 "
@@ -73,7 +76,34 @@ TEST_CASE("every kind of the example's layers can be profiled") {
       "--positions rotary --untied --no-bias --precision fp64 --repeats 1 --warmup 0 --out-profile profile.json");
   CAPTURE(r.errors);
   REQUIRE(r.status == 0);
-  CHECK(parse_profile(w.get("profile.json"), "profile.json").layers[1].boundary_bytes == 8 * 16 * 8);
+  CHECK(
+      std::get<replica_profile>(parse_profile_file(w.get("profile.json"), "profile.json")).layers[1].boundary_bytes_per_sample ==
+      8 * 16 * 8);
+}
+
+TEST_CASE("several microbatch sizes are measured, however they are listed") {
+  const workplace w;
+  const auto r = w.run(
+      "hetsched-profile --layers 1 --hidden 16 --heads 2 --sequence 8 --repeats 2 --warmup 0 --ranks 2 --microbatch-size 4,1 "
+      "--microbatch-size 2 --microbatch-size 4 --out-profile profile.json --out-cluster cluster.json --out-model model.json");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(contains(r.output, "ranks-0-1, microbatches of 4"));
+  const auto costs = std::get<replica_profile>(parse_profile_file(w.get("profile.json"), "profile.json"));
+  REQUIRE(costs.rows.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(costs.rows[i].microbatch_size == 1 << i);
+    CHECK(costs.rows[i].weight_bytes == costs.rows[0].weight_bytes);
+    CHECK(costs.rows[i].activation_bytes[1] == (1 << i) * costs.rows[0].activation_bytes[1]);
+    for (const double s : costs.rows[i].forward_s) CHECK(s > 0);
+  }
+  CHECK(costs.layers[1].boundary_bytes_per_sample == 8 * 16 * 4);
+  const auto planned =
+      w.run("hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --out plan.json");
+  CAPTURE(planned.errors);
+  CHECK(planned.status == 0);
+  CHECK(planned.errors.empty());
+  CHECK(contains(w.run("hetsched-profile --microbatch-size 2,0").errors, "--microbatch-size"));
 }
 
 TEST_CASE("ranks that Gloo connects are subclusters, with the links between them") {

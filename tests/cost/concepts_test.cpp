@@ -45,6 +45,18 @@ struct with_everything : additive_archetype {
 };
 static_assert(additive_cost_model<with_everything>);
 
+// Prices by where the stages lie.
+struct by_node : archetype {
+  double transfer(int boundary, const placement&, const placement&,
+                  hetsched::proximity near = hetsched::proximity::other_node) const {
+    return near == hetsched::proximity::same_node ? 0.5 : boundary;
+  }
+};
+static_assert(stage_cost_model<by_node>);
+static_assert(hetsched::detail::cost_model::asks_proximity<by_node>);
+static_assert(!hetsched::detail::cost_model::asks_proximity<archetype>);
+static_assert(!hetsched::detail::cost_model::asks_proximity<with_everything>);
+
 template <class M>
 concept has_transfer_class = requires(const M& m, const placement& p) {
   hetsched::cost_of::transfer_class(m, p);
@@ -78,11 +90,19 @@ inline hetsched::memory_overheads overheads(const table&, const placement&) { re
 inline double update(const table&, layer_range, const placement&) { return 7; }
 inline int transfer_class(const table&, const placement&) { return 5; }
 
+struct placed_table : table {};
+inline double transfer(const placed_table&, int, const placement&, const placement&,
+                       hetsched::proximity near = hetsched::proximity::other_node) {
+  return near == hetsched::proximity::same_node ? 1 : 2;
+}
+
 }  // namespace elsewhere
 
 namespace {
 
 static_assert(additive_cost_model<elsewhere::table>);
+static_assert(stage_cost_model<elsewhere::placed_table> && hetsched::detail::cost_model::asks_proximity<elsewhere::placed_table>);
+static_assert(!hetsched::detail::cost_model::asks_proximity<elsewhere::table>);
 
 // Each misses or spoils one piece.
 struct no_layer_count {
@@ -121,6 +141,9 @@ struct wrong_placements : archetype {
 struct wrong_transfer : archetype {
   std::string transfer(int, const placement&, const placement&) const;
 };
+struct always_asks : archetype {
+  double transfer(int, const placement&, const placement&, hetsched::proximity) const;
+};
 struct wrong_layer : archetype {
   double layer(int, const placement&) const;
 };
@@ -132,6 +155,7 @@ static_assert(!stage_cost_model<not_const>);
 static_assert(!stage_cost_model<wrong_stage>);
 static_assert(!stage_cost_model<wrong_placements>);
 static_assert(!stage_cost_model<wrong_transfer>);
+static_assert(!stage_cost_model<always_asks>);
 static_assert(stage_cost_model<wrong_layer> && !additive_cost_model<wrong_layer>);
 static_assert(!stage_cost_model<int>);
 
@@ -170,6 +194,22 @@ TEST_CASE("members and free functions are reached alike") {
   CHECK(hetsched::cost_of::overheads(table, where).runtime_bytes == 9);
   CHECK(hetsched::cost_of::update(table, {0, 3}, where) == 7);
   CHECK(hetsched::cost_of::transfer_class(table, where) == 5);
+}
+
+TEST_CASE("the proximity of stages reaches the models that take it; between nodes unless it is told") {
+  const placement where{{0, 1, 2}, {1, 1, 2}};
+  using hetsched::proximity;
+  CHECK(hetsched::cost_of::transfer(by_node{}, 3, where, where) == hetsched::transfer_cost{3, 3});
+  CHECK(hetsched::cost_of::transfer(by_node{}, 3, where, where, proximity::other_node) == hetsched::transfer_cost{3, 3});
+  CHECK(hetsched::cost_of::transfer(by_node{}, 3, where, where, proximity::same_node) == hetsched::transfer_cost{0.5, 0.5});
+  for (const auto near : {proximity::other_node, proximity::same_node}) {
+    CHECK(hetsched::cost_of::transfer(archetype{}, 3, where, where, near) == hetsched::transfer_cost{3, 3});
+    CHECK(hetsched::cost_of::transfer(elsewhere::table{{1, 2, 4}}, 0, where, where, near) ==
+          hetsched::transfer_cost{0.25, 0.5, 7, 8, "direct"});
+  }
+  const elsewhere::placed_table placed;
+  CHECK(hetsched::cost_of::transfer(placed, 0, where, where) == hetsched::transfer_cost{2, 2});
+  CHECK(hetsched::cost_of::transfer(placed, 0, where, where, proximity::same_node) == hetsched::transfer_cost{1, 1});
 }
 
 TEST_CASE("adding costs that do not fit 64 bits is refused") {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
 
@@ -166,4 +167,37 @@ TEST_CASE("what makes no sense is refused, and the device named") {
   refused(mixed_cluster(), {.host_launch_s = std::nan("")}, "host_launch_s");
   refused(mixed_cluster(), {.efficiency = {{"A100-SXM4-40GB", {}}}}, "efficiency of A100-SXM4-40GB");
   refused(mixed_cluster(), {.zero = {4}}, "ZeRO");
+}
+
+TEST_CASE("both formula models price what a device lacks in the same other precision") {
+  for (const auto& d : device_catalogue()) {
+    if (d.multiprocessors < 1) continue;
+    CAPTURE(d.name);
+    const auto tiles = make_tile_device(d);
+    for (const auto p : {precision::fp32, precision::tf32, precision::fp16, precision::bf16}) {
+      const auto at = [](precision q) { return static_cast<std::size_t>(format_of(q)); };
+      CHECK(tiles.peak_flops[at(p)] == d.flops(d.computes_in(p)));
+      CHECK(tiles.on_matrix_units[at(p)] == tiles.on_matrix_units[at(d.computes_in(p))]);
+    }
+  }
+  // A V100 has fp16 for bf16, of the same bytes; an A100 has both.
+  const auto cluster = mixed_cluster();
+  const auto small = small_model();
+  const std::vector<device_efficiency> shares{{"V100-SXM2-32GB", {0.9, 0.8, 0.25, 0.5}}};
+  for (const placement where : {placement{{0, 1, 2}, {1, 1, 2}}, placement{{1, 1, 2}, {1, 1, 2}}}) {
+    for (const auto& efficiency : {std::vector<device_efficiency>{}, shares}) {
+      const auto tile = [&](precision p) {
+        const auto costs = make_tile_cost(cluster, small, {.precision = p, .efficiency = efficiency});
+        return costs.stage({0, costs.layer_count()}, where);
+      };
+      const auto formula = [&](precision p) {
+        const analytic_cost_model costs(cluster, make_chain(small, granularity::block),
+                                        {.precision = p, .efficiency = efficiency});
+        return costs.stage({0, costs.layer_count()}, where);
+      };
+      CHECK(tile(precision::bf16) == tile(precision::fp16));
+      CHECK(formula(precision::bf16) == formula(precision::fp16));
+      if (where.mesh.subcluster == 1) CHECK(formula(precision::tf32) == formula(precision::fp32));
+    }
+  }
 }

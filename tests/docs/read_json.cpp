@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
       if (is("cluster"))
         (void)parse_cluster(text, argv[i]);
       else if (is("profile"))
-        (void)parse_profile(text, argv[i]);
+        (void)parse_profile_file(text, argv[i]);
       else if (is("pipeline"))
         (void)parse_pipeline(text, argv[i]);
       else if (is("plan"))

@@ -10,8 +10,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    const auto read = hetsched::parse_profile(text, "input");
-    if (hetsched::parse_profile(hetsched::to_json(read), "output") != read) std::abort();
+    const auto read = hetsched::parse_profile_file(text, "input");
+    if (hetsched::parse_profile_file(hetsched::to_json(read), "output") != read) std::abort();
   } catch (const hetsched::input_error&) {
   }
   return 0;

@@ -38,6 +38,18 @@ inline const std::string profile = R"({
     { "device": "T4", "nodes": 2, "devices": 4, "degrees": {"data": 2, "context": 1, "tensor": 4}, "forward_s": [0.1, 0.2],
       "backward_s": [0.2, 0.4], "weight_bytes": [1000, 2000], "activation_bytes": [10, 20] } ] })";
 
+inline const std::string profile_2 = R"({
+  "format": "hetsched/profile", "version": 2,
+  "layers": [ {"name": "embed", "boundary_bytes_per_sample": 4194304}, {"name": "head", "boundary_bytes_per_sample": 0} ],
+  "costs": [
+    { "subcluster": "v100e", "nodes": 2, "tensor": 4, "context": 2, "microbatch_size": 4, "forward_s": [0.1, 0.25],
+      "backward_s": [0.2, 0.4], "weight_bytes": [1000, 2000], "activation_bytes": [10, 20], "gradient_bytes": [200, 400],
+      "update_s": [0.01, 0.02] },
+    { "device": "T4", "tensor": 1, "context": 1, "microbatch_size": 1, "forward_s": [0.1, 0.2], "backward_s": [0.2, 0.4],
+      "weight_bytes": [1000, 2000], "activation_bytes": [10, 20] },
+    { "device": "T4", "microbatch_size": 8, "forward_s": [0.3, 0.6], "backward_s": [0.6, 1.2],
+      "weight_bytes": [1000, 2000], "activation_bytes": [80, 160] } ] })";
+
 inline const std::string plan = R"({
   "format": "hetsched/plan", "version": 2, "planner": "interop_dp", "objective": "iteration",
   "subclusters": [ {"name": "v100e", "devices": 32}, {"name": "a100", "devices": 8} ],
@@ -95,7 +107,8 @@ inline const std::vector<kind>& kinds() {
   static const std::vector<kind> all{
       {"cluster", cluster, [](std::string_view text) { (void)hetsched::parse_cluster(text, "x.json"); }},
       {"model", model, [](std::string_view text) { (void)hetsched::parse_model(text, "x.json"); }},
-      {"profile", profile, [](std::string_view text) { (void)hetsched::parse_profile(text, "x.json"); }},
+      {"profile", profile, [](std::string_view text) { (void)hetsched::parse_profile_file(text, "x.json"); }, 1, 2},
+      {"profile", profile_2, [](std::string_view text) { (void)hetsched::parse_profile_file(text, "x.json"); }, 2, 2},
       {"plan", plan, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }, 2, 2},
       {"plan", plan_1, [](std::string_view text) { (void)hetsched::parse_plan(text, "x.json"); }, 1, 2},
       {"pipeline", pipeline, [](std::string_view text) { (void)hetsched::parse_pipeline(text, "x.json"); }},

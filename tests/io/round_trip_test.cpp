@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files are written in units in which binary numbers are not exact; what was read still comes back bit for bit.
+#include <variant>
+#include <vector>
+
 #include <hetsched/core/random.hpp>
 
 #include "documents.hpp"
@@ -11,6 +14,10 @@ TEST_CASE("what the writers write, the readers take back equal") {
   CHECK(parse_cluster(to_json(c), "y.json") == c);
   const auto p = parse_profile(documents::profile, "x.json");
   CHECK(parse_profile(to_json(p), "y.json") == p);
+  for (const auto& document : {documents::profile, documents::profile_2}) {
+    const auto either = parse_profile_file(document, "x.json");
+    CHECK(parse_profile_file(to_json(either), "y.json") == either);
+  }
   for (const auto& document : {documents::plan, documents::plan_1}) {
     const auto plan = parse_plan(document, "x.json");
     CHECK(parse_plan(to_json(plan.plan, plan.subclusters, plan.device_counts), "y.json") == plan);
@@ -57,4 +64,27 @@ TEST_CASE("pipelines come back equal, whichever of their optional parts they hav
     CHECK(parse_pipeline(to_json(file), "x.json") == file);
     CHECK_NOTHROW(validate(file.times));
   }
+}
+
+TEST_CASE("each version of a profile is read as what it is") {
+  CHECK(std::get<profile>(parse_profile_file(documents::profile, "x.json")) == parse_profile(documents::profile, "x.json"));
+  const auto replicas = std::get<replica_profile>(parse_profile_file(documents::profile_2, "x.json"));
+  REQUIRE(replicas.rows.size() == 3);
+  CHECK(replicas.layers[0] == replica_layer{"embed", 4194304});
+  const auto& all = replicas.rows[0];
+  CHECK(all.subcluster == "v100e");
+  CHECK(all.nodes == 2);
+  CHECK(all.tensor == 4);
+  CHECK(all.context == 2);
+  CHECK(all.microbatch_size == 4);
+  CHECK(all.gradient_bytes == std::vector<bytes_t>{200, 400});
+  CHECK(all.update_s == std::vector{0.01, 0.02});
+  CHECK(replicas.rows[2] == replica_row{.device = "T4",
+                                        .microbatch_size = 8,
+                                        .forward_s = {0.3, 0.6},
+                                        .backward_s = {0.6, 1.2},
+                                        .weight_bytes = {1000, 2000},
+                                        .activation_bytes = {80, 160}});
+  CHECK_THROWS_WITH_AS((void)parse_profile(documents::profile_2, "x.json"),
+                       "x.json: /version: found 2, expected 1, the only version that this program knows", file_error);
 }

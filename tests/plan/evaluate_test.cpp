@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,7 @@ simple_case case_of(const std::vector<simple_stage>& stages, int microbatches, i
   line.schedule.name = "h1f1b";
   std::vector<submesh> shapes;
   for (const auto& s : stages) shapes.push_back(s.mesh);
-  const auto groups = pack_devices(shapes);
+  const auto groups = pack_devices(two_kinds(), shapes);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& s = stages[i];
     const int n = static_cast<int>(i);
@@ -600,5 +601,71 @@ TEST_CASE("a bidirectional schedule holds the weights of both directions") {
     CHECK(m.optimizer == a.optimizer_bytes + b.optimizer_bytes);
     CHECK(m.temporary == std::max(a.temporary_bytes, b.temporary_bytes));
     CHECK(found->plan.pipelines[0].stages[i].cost == a);  // what the stage itself costs
+  }
+}
+
+namespace {
+
+/// Dearer between nodes.
+struct costs_by_node : stub_costs {
+  [[nodiscard]] transfer_cost transfer(int, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return from.mesh.subcluster == to.mesh.subcluster && near == proximity::same_node ? 0.25 : 2;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("transfers are priced by where the devices are: the same shapes, on one node and on two") {
+  const auto hardware = two_kinds();  // the second subcluster: two nodes of two
+  costs_by_node costs;
+  costs.layers.assign(3, {.forward_s = 1, .backward_s = 2});
+  const auto on = [&](int first, int second, int third) {
+    pipeline_plan line{.microbatches = 1, .schedule = {.name = "1f1b"}};
+    line.stages = {on_device({0, 1}, 1, first), on_device({1, 2}, 1, second), on_device({2, 3}, 1, third)};
+    const auto found = evaluate(hardware, costs, plan_of({line}));
+    REQUIRE(found);
+    return found->plan;
+  };
+  const auto boundaries = [](const plan& p) {
+    std::vector<double> seconds;
+    for (const auto& b : p.pipelines[0].boundaries) {
+      CHECK(b.forward_s == b.backward_s);
+      seconds.push_back(b.forward_s);
+    }
+    return seconds;
+  };
+  CHECK(boundaries(on(0, 1, 2)) == std::vector<double>{0.25, 2});
+  CHECK(boundaries(on(0, 2, 3)) == std::vector<double>{2, 0.25});
+  CHECK(boundaries(on(3, 0, 2)) == std::vector<double>{2, 2});
+  CHECK(on(0, 1, 2).predicted.iteration_s == doctest::Approx(9 + 2 * 2.25));
+  CHECK(on(3, 0, 2).predicted.iteration_s == doctest::Approx(9 + 2 * 4));
+  // Another node of the same number, in another subcluster.
+  pipeline_plan line{.microbatches = 1, .schedule = {.name = "1f1b"}};
+  line.stages = {on_device({0, 1}, 0, 0), on_device({1, 2}, 0, 3), on_device({2, 3}, 1, 0)};
+  const auto across = evaluate(hardware, costs, plan_of({line}));
+  REQUIRE(across);
+  CHECK(boundaries(across->plan) == std::vector<double>{0.25, 2});
+}
+
+TEST_CASE("the analytic model prices a plan's transfers by its links: inside a node, between nodes") {
+  auto hardware = two_kinds();
+  for (auto& s : hardware.subclusters) {
+    s.intra_node = {1e-6, 1e11};
+    s.inter_node = {1e-5, 1e10};
+    s.device.memory_bytes = 64 * gib;
+  }
+  hardware.links = {{0, 1, {1e-3, 1e9}}};
+  const analytic_cost_model costs(hardware,
+                                  make_chain(gpt({.layers = 2, .hidden = 64, .heads = 4, .vocab = 128, .sequence = 32})));
+  const int layers = cost_of::layer_count(costs);
+  for (const auto& [second, latency_s, bandwidth] : {std::tuple{1, 1e-6, 1e11}, {2, 1e-5, 1e10}}) {
+    pipeline_plan line{.microbatches = 2, .schedule = {.name = "1f1b"}};
+    line.stages = {on_device({0, 2}, 1, 0), on_device({2, layers}, 1, second)};
+    const auto found = evaluate(hardware, costs, plan_of({line}));
+    REQUIRE(found);
+    const auto& b = found->plan.pipelines[0].boundaries[0];
+    REQUIRE(b.bytes > 0);
+    CHECK(b.forward_s == doctest::Approx(latency_s + static_cast<double>(b.bytes) / bandwidth).epsilon(1e-12));
   }
 }

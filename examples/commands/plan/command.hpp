@@ -55,6 +55,8 @@ inline void check_schedule_name(const std::string& name) {
 
   const auto hardware = read_cluster(given.cluster);
   const cost_source source(given.costs, given.model);
+  const auto precisions = source.precision_text(hardware);
+  if (!precisions.empty()) std::cerr << "hetsched-plan: " << precisions << '\n';
   const auto found = search(given, planner, hardware, source);
   if (!found) {
     const auto& why = found.why_not();
@@ -85,7 +87,8 @@ inline void check_schedule_name(const std::string& name) {
     files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
   }
   files.write();
-  std::cout << summary(hardware, best, std::string(schedule_name(given.options.warmup))) << files.summary();
+  std::cout << summary(hardware, best, std::string(schedule_name(given.options.warmup)), precisions) << files.summary();
+  for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
               << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
@@ -103,7 +106,7 @@ inline void check_schedule_name(const std::string& name) {
   given.costs.add_options(app, true);
   app.add_option("--global-batch", given.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
-                 "samples per microbatch, or auto: the best power of two (default; with a profile 1)");
+                 "samples per microbatch, or auto: the best power of two (default; with a profile of version 1: 1)");
   std::string names;
   for (const auto& entry : table) names += (names.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
   app.add_option("--planner", given.planner, names);
@@ -122,8 +125,8 @@ inline void check_schedule_name(const std::string& name) {
       ->check([](const std::string& text) {
         double seconds = 0;
         const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-        const bool good = wrong == std::errc{} && end == text.data() + text.size() && seconds > 0 && seconds <= 1e9;
-        return good ? std::string() : "found " + text + ", expected seconds above 0";
+        const bool good = wrong == std::errc{} && end == text.data() + text.size() && seconds >= 0 && seconds <= 1e9;
+        return good ? std::string() : "found " + text + ", expected seconds from 0 on";
       });
   app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
       ->check(CLI::Range(1, 1024))

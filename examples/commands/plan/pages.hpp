@@ -85,19 +85,23 @@ struct device_use_text {
 
 /// "objective 4.01 s, no plan below 4.01 s", and the gap where there is one; under which schedule, if not the plan's.
 [[nodiscard]] inline std::string evidence_text(const hetsched::search_evidence& e, const std::string& searched_under) {
+  if (!(e.objective_bound > 0)) return "objective " + hetsched::format_seconds(e.objective_value) + searched_under + ", no bound";
   return "objective " + hetsched::format_seconds(e.objective_value) + searched_under + ", no plan below " +
          hetsched::format_seconds(e.objective_bound) +
-         (e.complete ? "" : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")");
+         (e.objective_value <= e.objective_bound * 1.0005
+              ? ""
+              : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")");
 }
 
-/// What is printed. `searched`: the schedule that the search went by.
-[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p,
-                                         const std::string& searched) {
+/// What is printed. `searched`: the schedule that the search went by; `precisions`: what is priced in another precision.
+[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const std::string& searched,
+                                         const std::string& precisions) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
+  if (!precisions.empty()) figures.push_back({"precision", p.setting.precision, precisions});
   const auto schedules = schedules_text(p);
   if (p.evidence)
     figures.push_back({"search", p.evidence->complete ? "complete" : "stopped early",

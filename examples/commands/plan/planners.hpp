@@ -15,7 +15,7 @@ namespace command {
 
 /// What the command line says beyond the problem; a planner takes what concerns it.
 struct planner_options {
-  hetsched::warmup_rule warmup = hetsched::warmup_rule::h1f1b;
+  hetsched::warmup_rule warmup = hetsched::warmup_rule::exact;
   double epsilon = hetsched::default_epsilon;
   bool all_orders = false;  ///< of subclusters, also of more than four
   std::uint64_t seed = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,23 +23,24 @@ namespace command {
 
 struct plan_arguments {
   std::string cluster, model, out, report, trace, schedule, schedule_csv;
-  std::string planner, microbatch_size, warmup = "h1f1b";
+  std::string planner, microbatch_size, warmup = "exact";
   cost_choice costs;
   planner_options options;
   int global_batch = 0;
   int threads = 1;
-  double time_budget_s = 0;  ///< 0: none
+  double time_budget_s = -1;  ///< below 0: none
   bool use_all_devices = false;
 };
 
 /// The size that --microbatch-size names; 0 for all powers of two.
-[[nodiscard]] inline int fixed_microbatch_size(const plan_arguments& given) {
+[[nodiscard]] inline int fixed_microbatch_size(const plan_arguments& given, const cost_source& source) {
   using hetsched::input_error;
   const auto& text = given.microbatch_size;
-  if (text.empty()) return given.costs.profile.empty() ? 0 : 1;
+  if (text.empty()) return source.of_shapes() ? 1 : 0;
   if (text == "auto") {
-    if (!given.costs.profile.empty())
-      throw input_error("--microbatch-size: auto needs formulas; a profile of version 1 holds the costs of one size");
+    if (source.of_shapes())
+      throw input_error(
+          "--microbatch-size: auto needs formulas, or a profile of version 2; one of version 1 holds the costs of one size");
     return 0;
   }
   int size = 0;
@@ -72,15 +74,21 @@ struct plan_arguments {
   using namespace hetsched;
   progress_line progress;
   listen_to_signals();
-  double best_rate = 0;  // of the sizes before, samples per second
-  const auto go_on = [&] { return !interrupted() && (given.time_budget_s <= 0 || progress.elapsed_s() < given.time_budget_s); };
-  const auto plan_for = [&](int size, int microbatches) -> outcome<plan> {
-    planning_problem problem{.microbatches = microbatches, .microbatch_size = size};
+  const int one_size = fixed_microbatch_size(given, source);
+  double best_rate = 0;                  // of the sizes before, samples per second
+  std::optional<refusal> first_refusal;  // by the planner
+  const auto go_on = [&] { return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < given.time_budget_s); };
+  const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
+    const int size = asked.microbatch_size;
+    const bool soon = asked.first_plan && given.schedule.empty();  // what another schedule makes of a plan takes the whole search
+    if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
+    planning_problem problem{.microbatches = asked.microbatches, .microbatch_size = size};
+    problem.beat_s = asked.beat_s;
     problem.use_all_devices = given.use_all_devices;
     problem.arithmetic = source.precision();
     problem.flops_per_sample = source.flops_per_sample();
     if (given.threads > 1) problem.parallel = thread_executor(given.threads);
-    problem.progress = [&](const search_progress& state) {
+    const auto tell = [&](const search_progress& state) {
       std::string text =
           "microbatch size " + std::to_string(size) + ": " + std::to_string(state.steps) + " " + std::string(state.unit) + ", ";
       double done = 0;
@@ -93,7 +101,10 @@ struct plan_arguments {
       }
       if (best_rate > 0) text += "; sizes before: " + format_number(best_rate) + " samples per second";
       progress.show(done, text);
-      return go_on();
+    };
+    problem.progress = [&](const search_progress& state) {
+      if (progress.due()) tell(state);
+      return !soon && go_on();
     };
     const auto costs = source.costs(hardware, size);
     auto found = planner.make(hardware, costs, problem, given.options);
@@ -112,11 +123,15 @@ struct plan_arguments {
     if (found) {
       found->setting = source.setting(hardware);
       best_rate = std::max(best_rate, found->predicted.samples_per_s);
+    } else if (!first_refusal) {
+      first_refusal = found.why_not();
     }
     return found;
   };
-  const int size = fixed_microbatch_size(given);
-  return size > 0 ? plan_for(size, given.global_batch / size) : best_microbatch_size(given.global_batch, plan_for);
+  auto found = one_size > 0 ? plan_for({.microbatch_size = one_size, .microbatches = given.global_batch / one_size})
+                            : best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
+  if (!found && first_refusal) return *std::move(first_refusal);  // says more than a size without costs
+  return found;
 }
 
 }  // namespace command

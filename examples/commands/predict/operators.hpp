@@ -73,6 +73,14 @@ inline int operators_command(const std::string& device_name, const std::string& 
   const auto chosen = named_device(device_name, cluster_path);
   const auto file = read_operators(path);
   const auto times = operator_times_ms(chosen, file, path);
+  const auto multiplies = [](const operator_shape& op, precision p) {
+    return (op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention) && op.format == format_of(p);
+  };
+  for (const auto p : {precision::tf32, precision::fp16, precision::bf16}) {
+    const auto used = chosen.computes_in(p);
+    if (used != p && std::any_of(file.operators.begin(), file.operators.end(), [&](const auto& op) { return multiplies(op, p); }))
+      std::cerr << "hetsched-predict: " << chosen.name << " has no " << name_of(p) << ": priced in " << name_of(used) << '\n';
+  }
   const auto text = to_csv(file, times);
   if (out.empty()) {
     std::cout << text;

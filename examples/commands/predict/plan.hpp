@@ -39,7 +39,7 @@ using memory_parts = std::vector<std::pair<std::string, bytes_t>>;
 
 /// What each device of a stage holds, by what holds it; a profile does not tell all parts apart.
 inline memory_parts parts_of(const memory_use& m, bool measured) {
-  if (measured) return {{"state", m.weights}, {"activations", m.activations}};
+  if (measured) return {{"state", m.weights + m.gradients}, {"activations", m.activations}};
   return {{"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations},
           {"buffers", m.buffers}, {"temporary", m.temporary}, {"runtime", m.runtime},     {"margin", m.margin}};
 }
@@ -240,6 +240,7 @@ inline int plan_command(plan_arguments given) {
     }
   given.costs.take(judged.planned.setting);
   const command::cost_source source(given.costs, given.model);
+  if (const auto text = source.precision_text(hardware); !text.empty()) std::cerr << "hetsched-predict: " << text << '\n';
   const auto& lines = judged.planned.pipelines;
   const auto last = lines.front().stages.size() - 1;
   if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())
@@ -260,7 +261,8 @@ inline int plan_command(plan_arguments given) {
     } catch (const file_error&) {
       throw;
     } catch (const input_error& wrong) {
-      throw file_error(given.plan, {}, wrong.what());
+      const bool replicas = source.measured() && !source.of_shapes();
+      throw file_error(given.plan, {}, wrong.what() + (replicas ? " (" + source.measured_text(hardware) + ")" : ""));
     }
   };
   auto found = judge(hardware);
@@ -278,6 +280,7 @@ inline int plan_command(plan_arguments given) {
     std::cout << to_json(judged, source.kind(hardware), names).dump() << '\n';
   else
     std::cout << pages(judged, source.text(hardware), source.measured(), names) << files.summary();
+  for (const auto& remark : source.remarks(hardware, judged.now.plan)) std::cerr << "hetsched-predict: " << remark << '\n';
   if (judged.now.shortage.empty()) return command::done;
   const auto ways = source.ways_out();
   std::cerr << "hetsched-predict: the plan does not fit: " << judged.now.shortage << (ways.empty() ? "" : " (" + ways + ")")

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/replica_profile.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
 
@@ -26,7 +26,8 @@
 namespace train {
 
 struct measure_arguments {
-  int microbatch_size = 1, warmup = 3, repeats = 15;
+  std::vector<int> microbatch_sizes{1};  ///< ascending
+  int warmup = 3, repeats = 15;
   bool each_rank = false;
 };
 
@@ -40,9 +41,9 @@ struct rank_group {
 /// What was measured, the same on every rank.
 struct measurements {
   std::vector<rank_group> groups;
-  std::vector<std::vector<hetsched::layer_profile>> layers;  ///< by rank
-  std::vector<double> flops;                                 ///< by rank: of a matrix product
-  std::vector<double> memory_bytes;                          ///< by rank: its share of its host's
+  std::vector<std::vector<std::vector<hetsched::layer_profile>>> layers;  ///< by rank and microbatch size
+  std::vector<double> flops;                                              ///< by rank: of a matrix product
+  std::vector<double> memory_bytes;                                       ///< by rank: its share of its host's
   struct measured_link {
     int from = 0, to = 0;  ///< groups
     std::vector<hetsched::link_sample> samples;
@@ -84,24 +85,28 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
   const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
   std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                                                      static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
-  const auto own = profile_model<Real>(
-      m.config, m.corpus, m.how.microbatch_size,
-      {.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = [&](int layer) { say(layer_name(m.config, layer)); }});
-  for (const auto& l : own)
-    mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
-                             static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+  for (const int size : m.how.microbatch_sizes) {
+    const auto say_layer = [&](int layer) { say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size)); };
+    const hetsched::profile_options how{.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = say_layer};
+    for (const auto& l : profile_model<Real>(m.config, m.corpus, size, how))
+      mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
+                               static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+  }
+  const auto per_size = static_cast<std::size_t>(gpt::layer_count(m.config));
   for (const auto& n : gather(comm, mine, std::max(600.0, m.given.deadline_s), "timing layers")) {
     found.flops.push_back(n[0]);
     found.memory_bytes.push_back(n[1]);
-    auto& layers = found.layers.emplace_back();
-    for (std::size_t i = 2; i + 6 <= n.size(); i += 6)
-      layers.push_back({.forward = {n[i], n[i + 1]},
-                        .backward = {n[i + 2], n[i + 3]},
-                        .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
-                        .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
+    auto& by_size = found.layers.emplace_back();
+    for (std::size_t i = 2; i + 6 <= n.size(); i += 6) {
+      if (by_size.empty() || by_size.back().size() == per_size) by_size.emplace_back();
+      by_size.back().push_back({.forward = {n[i], n[i + 1]},
+                                .backward = {n[i + 2], n[i + 3]},
+                                .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
+                                .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
+    }
   }
 
-  const auto boundary = static_cast<std::size_t>(m.how.microbatch_size) * static_cast<std::size_t>(m.config.sequence) *
+  const auto boundary = static_cast<std::size_t>(m.how.microbatch_sizes.back()) * static_cast<std::size_t>(m.config.sequence) *
                         static_cast<std::size_t>(m.config.hidden);
   hetsched::link_options sizes{.elements = {64, 4096, boundary, 4 * boundary}, .deadline_s = m.given.deadline_s};
   std::sort(sizes.elements.begin(), sizes.elements.end());
@@ -147,31 +152,35 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
   return result;
 }
 
-/// One entry per group: the mean of its ranks' medians. Memory: parameters, gradients and AdamW's two moments; activations by the
-/// library's formulas.
-[[nodiscard]] inline hetsched::profile to_profile(const measurements& m, const gpt::config& config, int microbatch_size,
-                                                  int element_bytes) {
+/// One row per group and microbatch size: the mean of its ranks' medians. Memory: parameters, gradients and AdamW's two moments;
+/// activations by the library's formulas.
+[[nodiscard]] inline hetsched::replica_profile to_profile(const measurements& m, const gpt::config& config,
+                                                          const std::vector<int>& microbatch_sizes, int element_bytes) {
   using namespace hetsched;
-  profile result;
+  replica_profile result;
   const auto chain = make_chain(gpt::to_transformer(config, element_bytes), granularity::block);
   const auto layers = static_cast<std::size_t>(gpt::layer_count(config));
   for (std::size_t l = 0; l < layers; ++l)
-    result.layers.push_back({layer_name(config, static_cast<int>(l)), m.layers[0][l].output_bytes});
-  for (const auto& g : m.groups) {
-    profile_entry entry{.subcluster = g.name()};
-    for (std::size_t l = 0; l < layers; ++l) {
-      double forward_s = 0, backward_s = 0;
-      for (int r = g.first; r <= g.last; ++r) {
-        forward_s += m.layers[static_cast<std::size_t>(r)][l].forward.median_s / g.size();
-        backward_s += m.layers[static_cast<std::size_t>(r)][l].backward.median_s / g.size();
+    result.layers.push_back({layer_name(config, static_cast<int>(l)), m.layers[0][0][l].output_bytes / microbatch_sizes[0]});
+  for (const auto& g : m.groups)
+    for (std::size_t s = 0; s < microbatch_sizes.size(); ++s) {
+      replica_row row{.subcluster = g.name(), .microbatch_size = microbatch_sizes[s]};
+      for (std::size_t l = 0; l < layers; ++l) {
+        double forward_s = 0, backward_s = 0;
+        for (int r = g.first; r <= g.last; ++r) {
+          const auto& measured = m.layers[static_cast<std::size_t>(r)][s][l];
+          forward_s += measured.forward.median_s / g.size();
+          backward_s += measured.backward.median_s / g.size();
+        }
+        const auto parameters = m.layers[0][s][l].parameter_bytes;
+        row.forward_s.push_back(forward_s);
+        row.backward_s.push_back(backward_s);
+        row.weight_bytes.push_back(4 * parameters);
+        row.gradient_bytes.push_back(parameters);
+        row.activation_bytes.push_back(l < chain.layers.size() ? row.microbatch_size * chain.layers[l].activation_bytes : 0);
       }
-      entry.forward_s.push_back(forward_s);
-      entry.backward_s.push_back(backward_s);
-      entry.weight_bytes.push_back(4 * m.layers[0][l].parameter_bytes);
-      entry.activation_bytes.push_back(l < chain.layers.size() ? microbatch_size * chain.layers[l].activation_bytes : 0);
+      result.rows.push_back(std::move(row));
     }
-    result.entries.push_back(std::move(entry));
-  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,13 @@ inline constexpr int precision_count = 4;
   return names[static_cast<std::size_t>(p)];
 }
 
+/// The precision of that name, if there is one.
+[[nodiscard]] constexpr std::optional<precision> find_precision(std::string_view name) {
+  for (const auto p : {precision::fp32, precision::tf32, precision::fp16, precision::bf16})
+    if (name == name_of(p)) return p;
+  return std::nullopt;
+}
+
 /// One type of accelerator, by its datasheet.
 struct device {
   std::string name;
@@ -31,13 +39,16 @@ struct device {
   bytes_t l2_bytes = 0;
   double clock_hz = 0;
 
-  /// Peak FLOP/s in a precision. Where the device lacks it, bf16 falls back to fp16, and everything to fp32.
-  [[nodiscard]] double flops(precision p) const {
-    const auto at = [&](precision q) { return peak_flops[static_cast<std::size_t>(q)]; };
-    if (at(p) > 0) return at(p);
-    if (p == precision::bf16 && at(precision::fp16) > 0) return at(precision::fp16);
-    return at(precision::fp32);
+  /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
+  /// its stages would be cast to the format of the same size; else fp32.
+  [[nodiscard]] precision computes_in(precision p) const {
+    const auto has = [&](precision q) { return peak_flops[static_cast<std::size_t>(q)] > 0; };
+    if (has(p)) return p;
+    return p == precision::bf16 && has(precision::fp16) ? precision::fp16 : precision::fp32;
   }
+
+  /// Peak FLOP/s of what products of precision `p` run in.
+  [[nodiscard]] double flops(precision p) const { return peak_flops[static_cast<std::size_t>(computes_in(p))]; }
 
   friend bool operator==(const device&, const device&) = default;
 };

@@ -15,6 +15,24 @@ struct device_group {
   friend constexpr bool operator==(const device_group&, const device_group&) = default;
 };
 
+/// How two stages of one subcluster lie to each other: what their transfers depend on.
+enum class proximity { other_node, same_node };
+
+/// same_node if all devices of both stages are on one node of one subcluster with so many devices per node.
+[[nodiscard]] inline proximity proximity_of(const std::vector<device_group>& a, const std::vector<device_group>& b,
+                                            int devices_per_node) {
+  const auto& first = a.front();
+  const auto node = first.first_device / devices_per_node;
+  const auto there = [&](const device_group& g) {
+    return g.mesh.subcluster == first.mesh.subcluster && g.first_device / devices_per_node == node &&
+           (g.first_device + g.mesh.device_count() - 1) / devices_per_node == node;
+  };
+  for (const auto* groups : {&a, &b})
+    for (const auto& g : *groups)
+      if (!there(g)) return proximity::other_node;
+  return proximity::same_node;
+}
+
 /// Devices of all groups together.
 [[nodiscard]] inline int device_count(const std::vector<device_group>& groups) {
   int count = 0;

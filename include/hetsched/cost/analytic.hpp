@@ -18,7 +18,7 @@
 
 namespace hetsched {
 
-/// Share of its peak, by precision, that a device sustains over whole large layers; in (0, 1].
+/// Share of its peak, by the precision in which it computes, that a device sustains over whole large layers; in (0, 1].
 using efficiencies = std::array<double, precision_count>;
 
 /// What is assumed where nothing is measured: 0.75 of the fp32 peak, 0.5 of tensor-core peaks, as whole transformer layers
@@ -76,12 +76,13 @@ class analytic_cost_model {
     require(options.layer_overhead_s >= 0, "layer_overhead_s must not be negative");
     for (const auto& s : costs_.hardware().subclusters) {
       auto shares = default_efficiencies(s.device.name);
-      // What falls back to the fp32 units runs as they do.
-      if (s.device.flops(options.precision) == s.device.flops(precision::fp32))
-        shares[static_cast<std::size_t>(options.precision)] = shares[static_cast<std::size_t>(precision::fp32)];
+      const auto used = s.device.computes_in(options.precision);
+      // Matrix units that are no faster than the fp32 units run as they do.
+      if (s.device.flops(used) == s.device.flops(precision::fp32))
+        shares[static_cast<std::size_t>(used)] = shares[static_cast<std::size_t>(precision::fp32)];
       for (const auto& e : options.efficiency)
         if (e.device == s.device.name) shares = e.of_peak;
-      const double share = shares[static_cast<std::size_t>(options.precision)];
+      const double share = shares[static_cast<std::size_t>(used)];
       require(share > 0 && share <= 1, "efficiency of " + s.device.name + " must be in (0, 1]");
       flops_.push_back(s.device.flops(options.precision) * share);
       require(flops_.back() > 0, "device " + s.device.name + " has no peak for this precision");
@@ -99,12 +100,13 @@ class analytic_cost_model {
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
-  /// The whole microbatch moves over one link, whatever the degrees on both sides.
-  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
-    return costs_.transfer(boundary, from, to);
+  /// As boundary_transfer_s.
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return costs_.transfer(boundary, from, to, near);
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement&) { return 0; }
+  [[nodiscard]] static constexpr int transfer_class(const placement& where) { return transfer_rails(where); }
 
   /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/memory.hpp>
@@ -88,15 +89,19 @@ struct layer_fn {
 
 struct transfer_fn {
   template <class M>
-  [[nodiscard]] constexpr transfer_cost operator()(const M& model, int boundary, const placement& from,
-                                                   const placement& to) const requires requires {
+  [[nodiscard]] constexpr transfer_cost operator()(const M& model, int boundary, const placement& from, const placement& to,
+                                                   proximity near = proximity::other_node) const requires requires {
     { model.transfer(boundary, from, to) } -> std::convertible_to<transfer_cost>;
   } || requires {
     { transfer(model, boundary, from, to) } -> std::convertible_to<transfer_cost>;
   }
   {
-    if constexpr (requires { model.transfer(boundary, from, to); })
+    if constexpr (requires { model.transfer(boundary, from, to, near); })
+      return model.transfer(boundary, from, to, near);
+    else if constexpr (requires { model.transfer(boundary, from, to); })
       return model.transfer(boundary, from, to);
+    else if constexpr (requires { transfer(model, boundary, from, to, near); })
+      return transfer(model, boundary, from, to, near);
     else
       return transfer(model, boundary, from, to);
   }
@@ -147,6 +152,13 @@ concept has_transfer_class = requires(const M& m, const placement& p) {
   { transfer_class(m, p) } -> std::convertible_to<int>;
 };
 
+// Whether transfer prices may depend on the proximity of stages.
+template <class M>
+concept asks_proximity = requires(const M& m, const placement& p) {
+  m.transfer(0, p, p, proximity::same_node);
+}
+|| requires(const M& m, const placement& p) { transfer(m, 0, p, p, proximity::same_node); };
+
 struct transfer_class_fn {
   template <has_transfer_class M>
   [[nodiscard]] constexpr int operator()(const M& model, const placement& where) const {
@@ -172,7 +184,8 @@ inline constexpr detail::cost_model::stage_fn stage{};
 /// Cost of one layer inside a stage.
 inline constexpr detail::cost_model::layer_fn layer{};
 /// What it takes to move the output of layer `boundary` of one microbatch from stage to stage, and its gradient back: a
-/// transfer_cost, or a plain number of seconds either way; infinity if it cannot be moved.
+/// transfer_cost, or a plain number of seconds either way; infinity if it cannot be moved. A model whose prices depend on whether
+/// stages of one subcluster share a node takes a fourth argument, their `proximity`.
 inline constexpr detail::cost_model::transfer_fn transfer{};
 /// Seconds after the last backward of an iteration: gradient reduction inside the stage and optimizer step. Default: 0.
 inline constexpr detail::cost_model::update_fn update{};

@@ -211,8 +211,9 @@ class corrected_cost_model {
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
-  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
-    return cost_of::transfer(base_, boundary, from, to);
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return cost_of::transfer(base_, boundary, from, to, near);
   }
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
     return cost_of::gradient_sync(base_, layers, holders);

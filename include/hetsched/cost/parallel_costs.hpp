@@ -14,6 +14,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/ring.hpp>
 #include <hetsched/cost/training_memory.hpp>
 #include <hetsched/cost/transfer.hpp>
 #include <hetsched/model/layer.hpp>
@@ -152,9 +153,9 @@ class parallel_costs {
     return {ring_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
   }
 
-  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to, proximity near) const {
     const auto bytes = checked_mul(at(boundary).boundary_bytes, options_.microbatch_size);
-    const double seconds = stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
+    const double seconds = boundary_transfer_s(cluster_, from, to, near, static_cast<double>(bytes));
     return {seconds, seconds, bytes, 0, "direct"};
   }
 
@@ -182,24 +183,8 @@ class parallel_costs {
     return all;
   }
 
-  // Ranks in a ring, and what each link of the ring has for it.
-  struct ring {
-    int ranks;
-    link hop;
-
-    // An all-gather or reduce-scatter takes one pass over the whole tensor of `bytes`, an all-reduce two.
-    [[nodiscard]] double collective_s(int passes, double bytes) const {
-      return ranks == 1 || bytes == 0 ? 0 : passes * (ranks - 1) * hop.transfer_s(bytes / ranks);
-    }
-  };
-
-  // Groups of `ranks` ranks that lie `stride` <= devices per node apart. Those that leave their node share its link to the
-  // others.
   [[nodiscard]] ring group(const placement& where, int stride, int ranks) const {
-    const auto& s = subcluster_of(cluster_, where.mesh);
-    const int slots = where.mesh.devices_per_node;
-    if (where.mesh.nodes == 1 || slots % (stride * ranks) == 0) return {ranks, s.intra_node};
-    return {ranks, {s.inter_node.latency_s, s.inter_node.bandwidth / stride}};
+    return ring_on(cluster_, where.mesh, stride, ranks);
   }
 
   [[nodiscard]] ring replica_group(const placement& where) const {

@@ -58,7 +58,8 @@ struct operator_time {
   // Without matrix units fp16 runs at most twice as fast as fp32.
   t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
   t.peak_flops = {fp32, tf32, fp16, bf16, b.fp8 ? 2 * fp16 : fp16};
-  t.on_matrix_units = {false, t.has_tf32, t.has_matrix_units, t.has_matrix_units, t.has_matrix_units};
+  const auto on_matrix_units = [&](precision p) { return t.has_matrix_units && d.computes_in(p) != precision::fp32; };
+  t.on_matrix_units = {false, t.has_tf32, on_matrix_units(precision::fp16), on_matrix_units(precision::bf16), t.has_matrix_units};
   t.memory_bandwidth = d.memory_bandwidth;
   t.l2_bytes = static_cast<double>(d.l2_bytes);
   t.multiprocessors = d.multiprocessors;

@@ -87,7 +87,8 @@ class tile_cost_model {
     for (std::size_t k = 0; k < parts.size(); ++k) {
       double efficiency = 1;
       for (const auto& e : options.efficiency)
-        if (e.device == parts[k].device.name) efficiency = e.of_peak[static_cast<std::size_t>(options.precision)];
+        if (e.device == parts[k].device.name)
+          efficiency = e.of_peak[static_cast<std::size_t>(parts[k].device.computes_in(options.precision))];
       require(efficiency > 0 && efficiency <= std::numeric_limits<double>::max(),
               "efficiency of " + parts[k].device.name + " must be finite and positive");
       devices_.push_back({make_tile_device(parts[k].device), efficiency, {}});
@@ -118,11 +119,12 @@ class tile_cost_model {
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
   /// As analytic_cost_model's.
-  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
-    return costs_.transfer(boundary, from, to);
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return costs_.transfer(boundary, from, to, near);
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement&) { return 0; }
+  [[nodiscard]] static constexpr int transfer_class(const placement& where) { return transfer_rails(where); }
 
   /// As analytic_cost_model's.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }

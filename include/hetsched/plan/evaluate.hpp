@@ -253,7 +253,9 @@ template <stage_cost_model Costs>
     validate(s.overheads);
     if (i == 0) continue;
     const int boundary = s.layers.first - 1;
-    const transfer_cost c = cost_of::transfer(costs, boundary, where[i - 1], where[i]);
+    const auto near =
+        proximity_of(line.stages[i - 1].devices, s.devices, subcluster_of(hardware, where[i].mesh).devices_per_node);
+    const transfer_cost c = cost_of::transfer(costs, boundary, where[i - 1], where[i], near);
     check_transfer(c, hardware, boundary, where[i - 1], where[i]);
     if (!(c.slower_way_s() < 1e300))
       return refusal{refusal::kind::infeasible, stage_name(p, l, i) + ": no link leads from " + describe(hardware, where[i - 1]) +

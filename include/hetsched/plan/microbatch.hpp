@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
@@ -12,30 +14,82 @@
 
 namespace hetsched {
 
+/// A microbatch size that a plan is wanted for.
+struct size_request {
+  int microbatch_size = 1;
+  int microbatches = 1;
+  bool first_plan = false;                                  ///< any plan will do, soon
+  double beat_s = std::numeric_limits<double>::infinity();  ///< the least iteration known, of any size
+};
+
 /// The plan of most predicted samples per second among the microbatch sizes 1, 2, 4 ... that divide the global batch.
-/// `plan_for(size, microbatches)` returns an outcome<plan>. The search ends where a size is stopped; what was found until then
-/// counts. The evidence is that of the plan's own size; it is complete only if the search of every size was.
-/// Returns: the plan, or the refusal of the first size.
+/// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again, sizes of good first
+/// plans first, where that one's evidence is not complete and its bound leaves hope. `go_on()` is asked before each call but the
+/// first ones until there is a plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least
+/// of all sizes; it is complete if the search of every size was, or showed that the size cannot win.
+/// Returns: the plan, the smaller size of equals, or the refusal of the first size.
 /// Throws: input_error for a batch below 1.
-template <class PlanFor>
-[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for) {
+template <class PlanFor, class GoOn>
+[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for, GoOn&& go_on) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
+  struct tried_size {
+    size_request request;
+    double rate = 0, bound_s = 0;  // of the plan; of any
+    bool complete = true;
+  };
+  std::vector<tried_size> sizes;
   std::optional<plan> best;
   std::optional<refusal> first_refusal;
-  bool complete = true, stopped = false;
-  for (std::int64_t size = 1; global_batch % size == 0 && !stopped; size *= 2) {
-    outcome<plan> candidate = plan_for(static_cast<int>(size), static_cast<int>(global_batch / size));
-    if (candidate) {
-      complete = complete && !(candidate->evidence && !candidate->evidence->complete);
-      if (!best || candidate->predicted.samples_per_s > best->predicted.samples_per_s) best = *std::move(candidate);
-    } else {
-      stopped = candidate.why_not().why == refusal::kind::stopped;
-      if (!first_refusal) first_refusal = candidate.why_not();
+  bool stopped = false;
+  const auto ask = [&](tried_size& s) {
+    outcome<plan> found = plan_for(std::as_const(s.request));
+    if (!found) {
+      stopped = stopped || found.why_not().why == refusal::kind::stopped;
+      if (!first_refusal) first_refusal = found.why_not();
+      return false;
     }
+    s.rate = found->predicted.samples_per_s;
+    if (found->evidence) {
+      s.bound_s = std::max(s.bound_s, found->evidence->objective_bound);
+      s.complete = found->evidence->complete;
+    }
+    if (!best || s.rate > best->predicted.samples_per_s) {
+      best = *std::move(found);
+    }
+    return true;
+  };
+  const auto best_s = [&] { return best->predicted.iteration_s; };
+
+  for (std::int64_t size = 1; global_batch % size == 0 && !stopped; size *= 2) {
+    if (best && !go_on()) stopped = true;
+    if (stopped) break;
+    tried_size s{.request = {static_cast<int>(size), static_cast<int>(global_batch / size), true}};
+    if (ask(s)) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
-  if (best->evidence) best->evidence->complete = complete && !stopped;
+  std::stable_sort(sizes.begin(), sizes.end(), [](const tried_size& a, const tried_size& b) { return a.rate > b.rate; });
+  for (auto& s : sizes) {
+    if (s.complete || s.bound_s >= best_s()) continue;
+    if (stopped || !go_on()) break;
+    s.request.first_plan = false;
+    s.request.beat_s = best_s();
+    (void)ask(s);
+  }
+  if (auto& evidence = best->evidence) {
+    evidence->complete = !stopped;
+    evidence->objective_bound = stopped ? 0 : evidence->objective_value;  // 0: there are sizes that nobody looked at
+    for (const auto& s : sizes) {
+      evidence->complete = evidence->complete && (s.complete || s.bound_s >= best_s());
+      evidence->objective_bound = std::min(evidence->objective_bound, s.bound_s);
+    }
+  }
   return *std::move(best);
+}
+
+/// The same to the end.
+template <class PlanFor>
+[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for) {
+  return best_microbatch_size(global_batch, plan_for, [] { return true; });
 }
 
 }  // namespace hetsched

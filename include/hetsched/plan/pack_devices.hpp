@@ -2,31 +2,83 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <numeric>
 #include <vector>
 
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
 
 namespace hetsched {
 
-/// Devices for stages of these shapes, none twice. Larger shapes come first: as each shape's size is a multiple of the next
-/// smaller one's (see submeshes), every stage then lies on whole nodes, or on consecutive devices of one node.
-/// Requires: the shapes of each subcluster have no more devices than it.
-template <std::same_as<submesh> Shape = submesh>
-[[nodiscard]] std::vector<device_group> pack_devices(const std::vector<Shape>& shapes) {
-  std::vector<std::size_t> largest_first(shapes.size());
-  std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
-  std::stable_sort(largest_first.begin(), largest_first.end(),
-                   [&](std::size_t a, std::size_t b) { return shapes[a].device_count() > shapes[b].device_count(); });
-  std::vector<int> used;
-  std::vector<device_group> groups(shapes.size());
-  for (const auto i : largest_first) {
+namespace detail {
+
+/// Stages of a pipeline that share a node if those of a subcluster lie side by side, last stage first: by stage, the first one of
+/// its run.
+template <class Shapes>
+[[nodiscard]] std::vector<std::size_t> node_runs(const cluster& hardware, const Shapes& shapes) {
+  std::vector<std::size_t> first(shapes.size());
+  std::iota(first.begin(), first.end(), std::size_t{0});
+  std::vector<int> used(hardware.subclusters.size());
+  for (std::size_t i = shapes.size(); i-- > 0;) {
     const auto k = static_cast<std::size_t>(shapes[i].subcluster);
-    if (used.size() <= k) used.resize(k + 1);
-    groups[i] = {shapes[i], used[k]};
+    const int per_node = hardware.subclusters[k].devices_per_node, taken = used[k] % per_node;
     used[k] += shapes[i].device_count();
+    if (i + 1 == shapes.size() || shapes[i].nodes > 1 || shapes[i + 1].nodes > 1) continue;
+    if (shapes[i + 1].subcluster == shapes[i].subcluster && taken >= shapes[i + 1].devices_per_node &&
+        taken + shapes[i].devices_per_node <= per_node)
+      first[i + 1] = i;
+  }
+  for (std::size_t i = 1; i < first.size(); ++i) first[i] = first[first[i]];
+  return first;
+}
+
+}  // namespace detail
+
+/// Devices for the stages of a pipeline, of these shapes, none twice. Every stage lies on whole nodes, or on consecutive devices
+/// of one node; neighbours share a node where they would if the stages of a subcluster lay side by side from the last one on, as
+/// far as that leaves room for all.
+/// Requires: shapes as submeshes() lists them; those of each subcluster have no more devices than it.
+template <class Shapes = std::vector<submesh>>
+[[nodiscard]] std::vector<device_group> pack_devices(const cluster& hardware, const Shapes& shapes) {
+  struct piece {
+    std::size_t first = 0, last = 0;  // stages
+    int devices = 0;
+  };
+  std::vector<device_group> groups(shapes.size());
+  const auto pack = [&](const std::vector<std::size_t>& run_of) {
+    std::vector<piece> pieces;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      if (i == 0 || run_of[i] == i) pieces.push_back({i, i, 0});
+      pieces.back().last = i;
+      pieces.back().devices += shapes[i].device_count();
+    }
+    std::stable_sort(pieces.begin(), pieces.end(), [](const piece& a, const piece& b) { return a.devices > b.devices; });
+    std::vector<std::vector<int>> taken;  // by subcluster and node
+    for (const auto& s : hardware.subclusters) taken.emplace_back(static_cast<std::size_t>(s.nodes));
+    for (const auto& p : pieces) {
+      const auto k = static_cast<std::size_t>(shapes[p.first].subcluster);
+      const int per_node = hardware.subclusters[k].devices_per_node;
+      const int share = std::min(p.devices, per_node);  // of each node
+      auto& nodes = taken[k];
+      const auto found = std::find_if(nodes.begin(), nodes.end(), [&](int used) { return used + share <= per_node; });
+      const auto node = found - nodes.begin();
+      const auto wanted = (p.devices + per_node - 1) / per_node;
+      // Pieces of several nodes come first: the nodes from the first free one on are free.
+      if (nodes.end() - found < wanted) return false;
+      int at = static_cast<int>(node) * per_node + (wanted == 1 ? *found : 0);
+      for (auto n = found; n != found + wanted; ++n) *n += share;
+      for (std::size_t i = p.first; i <= p.last; ++i) {
+        groups[i] = {shapes[i], at};
+        at += shapes[i].device_count();
+      }
+    }
+    return true;
+  };
+  if (!pack(detail::node_runs(hardware, shapes))) {
+    std::vector<std::size_t> alone(shapes.size());
+    std::iota(alone.begin(), alone.end(), std::size_t{0});
+    pack(alone);
   }
   return groups;
 }

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string_view>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -31,6 +32,8 @@ struct planning_problem {
   bool use_all_devices = false;
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
   double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
+  /// Seconds of an iteration that is known already: a search may end once its bound shows that it cannot beat it.
+  double beat_s = std::numeric_limits<double>::infinity();
   /// Called now and then; false stops the search, which returns the best plan so far. Time budgets and cancellation live here.
   std::function<bool(const search_progress&)> progress = {};
   parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it

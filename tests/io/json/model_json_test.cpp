@@ -110,3 +110,30 @@ TEST_CASE("sizes whose products overflow are an error with a place") {
                          "vocab": 1000000000, "sequence": 16777216}})",
       "/transformer", "overflow");
 }
+
+TEST_CASE("a dtype in place of the file's makes the model that the file would make if it said so") {
+  const auto text = [](const std::string& dtype) {
+    return R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 64, "heads": 4, "vocab": 1000,
+              "sequence": 128)" +
+           (dtype.empty() ? "" : ", \"dtype\": \"" + dtype + '"') + "}}";
+  };
+  for (const auto p : {precision::fp32, precision::tf32, precision::fp16, precision::bf16}) {
+    const auto said = parse_model(text(std::string(name_of(p))), "x.json");
+    CHECK(said.precision == p);
+    for (const std::string other : {"", "fp32", "bf16"}) CHECK(parse_model(text(other), "x.json", {.dtype = p}) == said);
+    CHECK(parse_model(models[1].config, "config.json", {.sequence = 64, .dtype = p}) ==
+          parse_model(documents::with(models[1].config, "\"float16\"", '"' + std::string(name_of(p)) + '"'), "config.json",
+                      {.sequence = 64}));
+  }
+
+  // Layers are bytes, whose numbers have 16 bits.
+  const std::string layers = R"({"format": "hetsched/model", "version": 1, "layers": [
+      {"name": "a", "forward_flops": 1e9, "weight_bytes": 1000, "activation_bytes": 2000, "boundary_bytes": 300}]})";
+  const auto plain = parse_model(layers, "x.json");
+  const auto cast = parse_model(layers, "x.json", {.dtype = precision::bf16});
+  CHECK(cast.chain == plain.chain);
+  CHECK(cast.precision == precision::bf16);
+  const documents::kind kind{"model", layers,
+                             [](std::string_view t) { (void)parse_model(t, "x.json", {.dtype = precision::fp32}); }};
+  documents::refuses(kind, layers, "/layers", "expected fp16 or bf16 to compute them in, found fp32");
+}

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/schedule/simulate/fast_path.hpp>
 
 namespace hetsched::test {
 
@@ -23,11 +24,22 @@ struct bare_plan {
   std::vector<double> compute;          // S
   std::vector<transfer_cost> transfer;  // S - 1
   std::vector<int> caps;                // most microbatches that memory holds; INT_MAX where it holds all of them
+  std::vector<double> forward, update;  // S
 
   [[nodiscard]] double latency() const {
     double sum = std::accumulate(compute.begin(), compute.end(), 0.0);
     for (const auto& c : transfer) sum += c.forward_s + c.backward_s;
     return sum;
+  }
+  /// What updates add at the end: stages end before the first one by the backwards and half the round trips in between.
+  [[nodiscard]] double end() const {
+    double most = 0, before = 0;
+    for (std::size_t i = 0; i < compute.size(); ++i) {
+      most = std::max(most, update[i] - before);
+      before += compute[i] - forward[i];
+      if (i < transfer.size()) before += std::max(transfer[i].forward_s, transfer[i].backward_s);
+    }
+    return most;
   }
   [[nodiscard]] double slowest() const {
     double most = 0;
@@ -131,6 +143,24 @@ inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& 
   return high;
 }
 
+/// Least seconds of an iteration of these stages: with the rule's counts at a period, each stage's update when it is done.
+inline double iteration_of(warmup_rule rule, const bare_plan& p, double period, int microbatches, double epsilon) {
+  auto counts = counts_at(rule, p, period, epsilon);
+  pipeline times;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    counts[i] = std::min(counts[i], microbatches);
+    times.forward_s.push_back(p.forward[i]);
+    times.backward_s.push_back(p.compute[i] - p.forward[i]);
+    if (i + 1 == counts.size()) break;
+    times.transfer_s.push_back(p.transfer[i].forward_s);
+    times.gradient_transfer_s.push_back(p.transfer[i].backward_s);
+  }
+  const auto ends = stage_ends(times, counts, microbatches);
+  double last = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) last = std::max(last, ends[i] + p.update[i]);
+  return last;
+}
+
 struct brute_force_options {
   warmup_rule rule = warmup_rule::h1f1b;
   int microbatches = 1;
@@ -140,38 +170,47 @@ struct brute_force_options {
   std::optional<std::vector<int>> order = {};  // the only order of subclusters, first stage first; else all of them
 };
 
-/// Least objective over all plans, tried one by one; infinity if there is none. Only plans whose first stages alone already cost
-/// more than the best plan so far are not followed to their end.
+/// All plans, one by one. Stages that may share a node do so where they would if those of a subcluster lay side by side from the
+/// last one on.
 template <class Costs>
-class brute_force {
+class all_plans {
  public:
-  brute_force(const cluster& hardware, const Costs& costs, brute_force_options options) : options_(std::move(options)) {
+  all_plans(const cluster& hardware, const Costs& costs, brute_force_options options) : options_(std::move(options)) {
     layers_ = cost_of::layer_count(costs);
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       const auto& s = hardware.subclusters[k];
       const int position = static_cast<int>(k);
+      per_node_.push_back(s.devices_per_node);
       std::vector<submesh> shapes;
       for (int m = 1; m < s.devices_per_node; m *= 2)
         if (s.nodes == 1 || s.devices_per_node % m == 0) shapes.push_back({position, 1, m});
       for (int n = 1; n <= s.nodes; ++n) shapes.push_back({position, n, s.devices_per_node});
       for (const auto& shape : shapes)
         for (const placement& p : cost_of::placements(costs, shape)) {
-          choice c{p, {static_cast<double>(s.device.memory_bytes) * options_.memory_factor, cost_of::overheads(costs, p)}, {}};
+          choice c{
+              p, {static_cast<double>(s.device.memory_bytes) * options_.memory_factor, cost_of::overheads(costs, p)}, {}, {}};
           for (int a = 0; a < layers_; ++a)
-            for (int b = a + 1; b <= layers_; ++b) c.stage.push_back(cost_of::stage(costs, {a, b}, p));
+            for (int b = a + 1; b <= layers_; ++b) {
+              c.stage.push_back(cost_of::stage(costs, {a, b}, p));
+              c.update.push_back(cost_of::update(costs, layer_range{a, b}, p));
+            }
           choices_.push_back(std::move(c));
         }
     }
     for (const auto& from : choices_)
       for (const auto& to : choices_)
-        for (int b = 0; b + 1 < layers_; ++b) prices_.push_back(cost_of::transfer(costs, b, from.where, to.where));
+        for (int b = 0; b + 1 < layers_; ++b) {
+          apart_.push_back(cost_of::transfer(costs, b, from.where, to.where, proximity::other_node));
+          near_.push_back(cost_of::transfer(costs, b, from.where, to.where, proximity::same_node));
+        }
     left_ = std::vector<int>(hardware.subclusters.size());
     for (std::size_t k = 0; k < left_.size(); ++k) left_[k] = hardware.subclusters[k].device_count();
   }
 
-  [[nodiscard]] double best() {
-    grow(0, -1);
-    return best_;
+  /// `keep`: whether to go on with these first stages, whose transfers are the cheapest possible; `judge`: of whole plans.
+  template <class Keep, class Judge>
+  void each(Keep keep, Judge judge) {
+    grow(0, keep, judge);
   }
 
  private:
@@ -179,10 +218,15 @@ class brute_force {
     placement where;
     room memory;
     std::vector<stage_cost> stage;  // (0, 1), (0, 2) ... (1, 2) ...
+    std::vector<double> update;
   };
 
-  void grow(int first, int previous) {
-    if (first == layers_) return judge();
+  template <class Keep, class Judge>
+  void grow(int first, Keep& keep, Judge& judge) {
+    if (first == layers_) {
+      if (options_.use_all && std::any_of(left_.begin(), left_.end(), [](int n) { return n > 0; })) return;
+      return judge(with_neighbours());
+    }
     for (std::size_t next = 0; next < choices_.size(); ++next) {
       const auto& mesh = choices_[next].where.mesh;
       const auto k = static_cast<std::size_t>(mesh.subcluster);
@@ -193,19 +237,27 @@ class brute_force {
         visited_.push_back(mesh.subcluster);
       }
       left_[k] -= mesh.device_count();
-      if (!enters || in_order()) place(first, previous, static_cast<int>(next));
+      if (!enters || in_order()) place(first, next, keep, judge);
       left_[k] += mesh.device_count();
       if (enters) visited_.pop_back();
     }
   }
 
-  void place(int first, int previous, int next) {
-    const auto& chosen = choices_[static_cast<std::size_t>(next)];
+  [[nodiscard]] std::size_t pair(std::size_t from, std::size_t to, int first) const {
+    return (from * choices_.size() + to) * static_cast<std::size_t>(layers_ - 1) + static_cast<std::size_t>(first - 1);
+  }
+
+  template <class Keep, class Judge>
+  void place(int first, std::size_t next, Keep& keep, Judge& judge) {
+    const auto& chosen = choices_[next];
     const auto transfers = plan_.transfer.size();
-    if (previous >= 0) {
-      const auto pair = static_cast<std::size_t>(previous) * choices_.size() + static_cast<std::size_t>(next);
-      plan_.transfer.push_back(prices_[pair * static_cast<std::size_t>(layers_ - 1) + static_cast<std::size_t>(first - 1)]);
+    if (!stages_.empty()) {
+      const auto at = pair(stages_.back(), next, first);
+      const auto &a = apart_[at], &b = near_[at];
+      plan_.transfer.push_back({std::min(a.forward_s, b.forward_s), std::min(a.backward_s, b.backward_s)});
     }
+    stages_.push_back(next);
+    cuts_.push_back(first);
     std::size_t cell = 0;
     for (int a = 0; a < first; ++a) cell += static_cast<std::size_t>(layers_ - a);
     for (int last = first + 1; last <= layers_; ++last, ++cell) {
@@ -213,13 +265,40 @@ class brute_force {
       const int cap = chosen.memory.cap(cost, options_.microbatches);
       if (cap < 1) continue;
       plan_.compute.push_back(cost.total_s());
+      plan_.forward.push_back(cost.forward_s);
+      plan_.update.push_back(chosen.update[cell]);
       plan_.caps.push_back(cap);
-      const double slowest = plan_.slowest();
-      if (slowest < never && plan_.latency() + (options_.microbatches - 1) * slowest < best_) grow(last, next);
+      if (plan_.slowest() < never && keep(std::as_const(plan_))) grow(last, keep, judge);
       plan_.compute.pop_back();
+      plan_.forward.pop_back();
+      plan_.update.pop_back();
       plan_.caps.pop_back();
     }
+    stages_.pop_back();
+    cuts_.pop_back();
     plan_.transfer.resize(transfers);
+  }
+
+  // The plan with the prices of neighbours: devices of a subcluster are taken from the last stage on.
+  [[nodiscard]] bare_plan with_neighbours() const {
+    auto whole = plan_;
+    std::vector<int> used(left_.size());
+    for (std::size_t i = stages_.size(); i-- > 0;) {
+      const auto& mesh = choices_[stages_[i]].where.mesh;
+      const auto k = static_cast<std::size_t>(mesh.subcluster);
+      if (i + 1 < stages_.size()) {
+        const auto& next = choices_[stages_[i + 1]].where.mesh;
+        bool share = next.subcluster == mesh.subcluster && mesh.nodes == 1 && next.nodes == 1;
+        if (share) {
+          // Positions used - next .. used - 1 are the next stage's, used .. used + own - 1 this one's.
+          const int begin = used[k] - next.device_count(), end = used[k] + mesh.device_count() - 1;
+          share = begin / per_node_[k] == end / per_node_[k];
+        }
+        whole.transfer[i] = (share ? near_ : apart_)[pair(stages_[i], stages_[i + 1], cuts_[i + 1])];
+      }
+      used[k] += mesh.device_count();
+    }
+    return whole;
   }
 
   // Whether the subclusters in use come in the demanded order; some may be left out.
@@ -233,24 +312,55 @@ class brute_force {
     return true;
   }
 
-  void judge() {
-    if (options_.use_all && std::any_of(left_.begin(), left_.end(), [](int n) { return n > 0; })) return;
-    const auto period = least_period_of(options_.rule, plan_, options_.microbatches, options_.epsilon);
-    if (period) best_ = std::min(best_, plan_.latency() + (options_.microbatches - 1) * *period);
-  }
-
   brute_force_options options_;
   int layers_ = 0;
+  std::vector<int> per_node_;
   std::vector<choice> choices_;
-  std::vector<transfer_cost> prices_;
+  std::vector<transfer_cost> apart_, near_;
   std::vector<int> left_, visited_;
+  std::vector<std::size_t> stages_;  // of plan_: choices
+  std::vector<int> cuts_;            // first layers
   bare_plan plan_;
-  double best_ = never;
 };
 
+/// Least latency and M - 1 periods over all plans, with what updates add if they count; infinity if there is none. Only plans
+/// whose first stages alone already cost more than the best plan so far are not followed to their end.
 template <class Costs>
-[[nodiscard]] double brute_force_objective(const cluster& hardware, const Costs& costs, const brute_force_options& options) {
-  return brute_force<Costs>(hardware, costs, options).best();
+[[nodiscard]] double brute_force_objective(const cluster& hardware, const Costs& costs, const brute_force_options& o,
+                                           bool updates = false) {
+  double best = never;
+  all_plans<Costs>(hardware, costs, o)
+      .each([&](const bare_plan& p) { return p.slowest() < never && p.latency() + (o.microbatches - 1) * p.slowest() < best; },
+            [&](const bare_plan& p) {
+              if (const auto period = least_period_of(o.rule, p, o.microbatches, o.epsilon))
+                best = std::min(best, p.latency() + (o.microbatches - 1) * *period + (updates ? p.end() : 0));
+            });
+  return best;
+}
+
+/// Least iteration over all plans at their least periods.
+template <class Costs>
+[[nodiscard]] double brute_force_iteration(const cluster& hardware, const Costs& costs, const brute_force_options& o) {
+  double best = never;
+  all_plans<Costs>(hardware, costs, o)
+      .each([&](const bare_plan& p) { return std::max(p.latency(), o.microbatches * p.slowest()) < best; },
+            [&](const bare_plan& p) {
+              if (const auto period = least_period_of(o.rule, p, o.microbatches, o.epsilon))
+                best = std::min(best, iteration_of(o.rule, p, *period, o.microbatches, o.epsilon));
+            });
+  return best;
+}
+
+/// Least latency over all plans whose stages and transfers take at most `period`, with one microbatch in flight everywhere.
+template <class Costs>
+[[nodiscard]] double brute_force_latency(const cluster& hardware, const Costs& costs, double period, bool use_all = false) {
+  double best = never;
+  all_plans<Costs>(hardware, costs, {.use_all = use_all})
+      .each([&](const bare_plan& p) { return p.slowest() <= period && p.latency() < best; },
+            [&](const bare_plan& p) {
+              if (p.slowest() <= period) best = std::min(best, p.latency());
+            });
+  return best;
 }
 
 }  // namespace hetsched::test

@@ -211,22 +211,22 @@ placement where_of(const published_stage& s) {
   return {{s.type, 1, s.devices}, {s.data, 1, s.tensor}, recomputation::full, s.data > 1 ? 1 : 0};
 }
 
-/// The published plan, as evaluated from the stages of its table, with H-1F1B's warm-ups for its least period.
+/// The published plan, as evaluated from the stages of its table, with the rule's warm-ups for its least period.
 struct priced {
   plan whole;
   double objective_s = never;  // infinity: does not fit in memory
 };
 
-priced price(const published_plan& p, const analytic_cost_model& costs) {
+priced price(const published_plan& p, const analytic_cost_model& costs, warmup_rule rule) {
   const auto hardware = cluster_of(p);
   priced result;
   auto& pipe = result.whole.pipelines.emplace_back();
   pipe.microbatches = global_batch / microbatch_size(p);
   pipe.microbatch_size = microbatch_size(p);
-  pipe.schedule.name = "h1f1b";
+  pipe.schedule.name = std::string(schedule_name(rule));
   std::vector<submesh> shapes;
   for (const auto& s : p.stages) shapes.push_back(where_of(s).mesh);
-  const auto groups = pack_devices(shapes);
+  const auto groups = pack_devices(hardware, shapes);
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& s = p.stages[i];
     const auto where = where_of(s);
@@ -237,11 +237,11 @@ priced price(const published_plan& p, const analytic_cost_model& costs) {
                            .zero = where.zero,
                            .memory_capacity_bytes = subcluster_of(hardware, where.mesh).device.memory_bytes});
   }
-  const auto stages = bare(costs, pipe);
-  const auto period = least_period_of(warmup_rule::h1f1b, stages, pipe.microbatches, default_epsilon);
+  const auto stages = bare(hardware, costs, pipe);
+  const auto period = least_period_of(rule, stages, pipe.microbatches, default_epsilon);
   if (!period) return result;
   result.objective_s = stages.latency() + (pipe.microbatches - 1) * *period;
-  const auto counts = counts_at(warmup_rule::h1f1b, stages, *period, default_epsilon);
+  const auto counts = counts_at(rule, stages, *period, default_epsilon);
   for (std::size_t i = 0; i < counts.size(); ++i) pipe.stages[i].warmup = std::min(counts[i], pipe.microbatches);
   auto judged = evaluate(hardware, costs, std::move(result.whole));
   REQUIRE(judged);
@@ -294,27 +294,32 @@ TEST_CASE("HARP's tables 3-10 are whole: layers once, meshes that exist, V100e b
 TEST_CASE("interop_dp is at least as good as each of HARP's published plans") {
   for (const auto& p : tables)
     for (const auto cut : {block_cut::sublayers, block_cut::thirds})
-      for (const bool use_all : {false, true}) {
-        CAPTURE(p.name);
-        CAPTURE(static_cast<int>(cut));
-        CAPTURE(use_all);
-        const auto hardware = cluster_of(p);
-        const auto costs = costs_of(p, cut);
-        const auto published = price(p, costs);
-        REQUIRE(published.objective_s < never);  // fits in memory under our assumptions
-        check_devices(hardware, published.whole.pipelines.front(), true);
-        // Its stages are nearly equal under our costs too: the assumptions are near what HARP measured.
-        CHECK(published.whole.predicted.load_balance > 0.8);
+      for (const auto rule : {warmup_rule::exact, warmup_rule::h1f1b})
+        for (const bool use_all : {false, true}) {
+          CAPTURE(p.name);
+          CAPTURE(static_cast<int>(cut));
+          CAPTURE(schedule_name(rule));
+          CAPTURE(use_all);
+          const auto hardware = cluster_of(p);
+          const auto costs = costs_of(p, cut);
+          const auto published = price(p, costs, rule);
+          REQUIRE(published.objective_s < never);  // fits in memory under our assumptions
+          check_devices(hardware, published.whole.pipelines.front(), true);
+          // Its stages are nearly equal under our costs too: the assumptions are near what HARP measured.
+          CHECK(published.whole.predicted.load_balance > 0.8);
 
-        const planning_problem problem{
-            .microbatches = microbatch_count(published.whole), .microbatch_size = microbatch_size(p), .use_all_devices = use_all};
-        const auto ours = interop_dp(hardware, costs, problem);
-        REQUIRE(ours);
-        check_plan(hardware, costs, problem, {}, *ours);
-        CHECK(ours->evidence->complete);
-        CAPTURE(published.objective_s);
-        CAPTURE(ours->evidence->objective_value);
-        CHECK(ours->evidence->objective_value <= published.objective_s);
-        CHECK(ours->predicted.iteration_s <= published.whole.predicted.iteration_s);
-      }
+          const planning_problem problem{.microbatches = microbatch_count(published.whole),
+                                         .microbatch_size = microbatch_size(p),
+                                         .use_all_devices = use_all};
+          const interop_options options{.warmup = rule};
+          const auto ours = interop_dp(hardware, costs, problem, options);
+          REQUIRE(ours);
+          check_plan(hardware, costs, problem, options, *ours);
+          CHECK(ours->evidence->complete);
+          CHECK(ours->predicted.iteration_s <= published.whole.predicted.iteration_s);
+          const auto stages = bare(hardware, costs, ours->pipelines.front());
+          const auto period = least_period_of(rule, stages, problem.microbatches, options.epsilon);
+          REQUIRE(period);
+          CHECK(stages.latency() + (problem.microbatches - 1) * *period <= published.objective_s);
+        }
 }

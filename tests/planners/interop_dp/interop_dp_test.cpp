@@ -50,16 +50,32 @@ void compare(const instance& given, const Costs& costs, tally& counts, std::opti
     return;
   }
   CAPTURE(found->evidence->objective_value);
-  REQUIRE(near(found->evidence->objective_value, best));
+  CAPTURE(found->evidence->objective_bound);
   REQUIRE(found->evidence->complete);
-  REQUIRE(found->evidence->objective_bound <= found->evidence->objective_value);
-  REQUIRE(near(found->evidence->objective_bound, found->evidence->objective_value, 1e-12));
+  // Small updates are bounded by the least of a first stage, others by each plan's own.
+  const auto proves = [&](double least) {
+    return near(found->evidence->objective_bound, std::min(least, found->predicted.iteration_s));
+  };
+  if (!proves(best + least_update(given.hardware, costs)))
+    REQUIRE(proves(brute_force_objective(given.hardware, costs, brute, true)));
   check_plan(given.hardware, costs, given.problem, given.options, *found);
+  if (counts.all % 8 == 0) {
+    // With a look at all plans, the least iteration.
+    auto options = given.options;
+    options.enumeration = 1e6;
+    const auto fastest = interop_dp(given.hardware, costs, given.problem, options);
+    REQUIRE(fastest);
+    const double least = brute_force_iteration(given.hardware, costs, brute);
+    CAPTURE(least);
+    CAPTURE(fastest->predicted.iteration_s);
+    REQUIRE(near(fastest->predicted.iteration_s, least));
+    REQUIRE(fastest->evidence->objective_bound == fastest->predicted.iteration_s);
+  }
   brute.memory_factor = never;
   counts.memory_bound += brute_force_objective(given.hardware, costs, brute) < best * (1 - 1e-9);
 }
 
-enum class costs_as { additive, opaque, intervals };
+enum class costs_as { additive, opaque, intervals, by_node };
 
 /// Random instances under one rule; a good share of them infeasible, and of the others bound by memory.
 void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const instance_limits& limits = {},
@@ -79,6 +95,9 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
       case costs_as::opaque:
         compare(given, opaque_costs{given.costs}, counts);
         break;
+      case costs_as::by_node:
+        compare(given, by_node<additive_costs>{{given.costs}}, counts);
+        break;
       case costs_as::intervals:
         compare(given, random_intervals(random, given.costs), counts);
         break;
@@ -89,6 +108,22 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
   if (counts.all < 250) return;  // too few for shares
   CHECK(counts.infeasible * (kind == costs_as::intervals ? 7 : 5) >= counts.all);
   CHECK(counts.memory_bound * 7 >= counts.all);
+}
+
+/// The least latency and M - 1 periods with the least update, where the evidence tells it: not below the best iteration.
+std::optional<double> proven(const plan& p) {
+  REQUIRE(p.evidence->complete);
+  if (p.evidence->objective_bound >= p.predicted.iteration_s) return std::nullopt;
+  return p.evidence->objective_bound;
+}
+
+/// That searches of equal instances proved the same, each as far as its best plan lets it.
+bool agree(const plan& a, const plan& b) {
+  const auto x = proven(a), y = proven(b);
+  if (x && y) return near(*x, *y, 1e-12);
+  if (x) return *x >= b.predicted.iteration_s * (1 - 1e-12);
+  if (y) return *y >= a.predicted.iteration_s * (1 - 1e-12);
+  return true;
 }
 
 /// A cluster of one-node subclusters of equal devices, one device each unless told otherwise.
@@ -120,8 +155,8 @@ additive_costs plain_costs(const cluster& hardware, int layers, double forward_s
 
 }  // namespace
 
-TEST_CASE("random instances equal the brute force: H-1F1B") { compare_many(1001, 5000, warmup_rule::h1f1b); }
-TEST_CASE("random instances equal the brute force: exact warm-ups") { compare_many(1002, 4000, warmup_rule::exact); }
+TEST_CASE("random instances equal the brute force: H-1F1B") { compare_many(1001, 3000, warmup_rule::h1f1b); }
+TEST_CASE("random instances equal the brute force: exact warm-ups") { compare_many(1002, 3000, warmup_rule::exact); }
 TEST_CASE("random instances equal the brute force: 1F1B") { compare_many(1003, 1000, warmup_rule::one_f_one_b); }
 TEST_CASE("random instances equal the brute force: Eager-1F1B") { compare_many(1004, 1000, warmup_rule::eager); }
 
@@ -137,6 +172,12 @@ TEST_CASE("transfer prices that depend on degrees equal the brute force") {
   compare_many(1021, 500, warmup_rule::h1f1b, {.prices_by_degrees = true});
   compare_many(1022, 300, warmup_rule::exact, {.prices_by_degrees = true});
   compare_many(1023, 200, warmup_rule::h1f1b, {.prices_by_degrees = true}, costs_as::intervals);
+}
+
+TEST_CASE("transfers that are cheaper or dearer between stages of one node equal the brute force") {
+  compare_many(1121, 600, warmup_rule::exact, {.layers = 6, .devices = 6}, costs_as::by_node);
+  compare_many(1122, 600, warmup_rule::h1f1b, {.layers = 6, .devices = 6, .prices_by_degrees = true}, costs_as::by_node);
+  compare_many(1123, 100, warmup_rule::one_f_one_b, {.layers = 5, .subclusters = 1, .devices = 8}, costs_as::by_node);
 }
 
 TEST_CASE("temporary bytes, overheads, ways of saving memory and transfers dearer one way equal the brute force") {
@@ -157,6 +198,7 @@ TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
     auto given = random_instance(random);
     if (n % 2 == 0) enrich(given, random);
     INFO(text(given));
+    for (auto& r : given.costs.rows) r.update_s = 0;
     const auto free = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
     bytes_t least = given.hardware.subclusters[0].device.memory_bytes;
     for (const auto& s : given.hardware.subclusters) least = std::min(least, s.device.memory_bytes);
@@ -166,8 +208,8 @@ TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
     if (!found) continue;
     ++feasible;
     REQUIRE(free);
-    bound += found->evidence->objective_value > free->evidence->objective_value * (1 + 1e-9);
-    REQUIRE(found->evidence->objective_value >= free->evidence->objective_value * (1 - 1e-9));
+    bound += found->predicted.iteration_s > free->predicted.iteration_s * (1 + 1e-9);
+    if (const auto with = proven(*found), without = proven(*free); with && without) REQUIRE(*with >= *without * (1 - 1e-9));
     const auto again = evaluate(given.hardware, costs, *found, {.epsilon = given.options.epsilon});
     REQUIRE(again);
     REQUIRE(again->plan == *found);
@@ -211,14 +253,15 @@ TEST_CASE("three subclusters equal the brute force") {
 
 TEST_CASE("additive fast path equals the general path; naming the classes of prices changes nothing") {
   random_source random(1041);
-  int feasible = 0;
-  for (int n = 0; n < 400 / sanitizer_share; ++n) {
+  int feasible = 0, told = 0;
+  for (int n = 0; n < 200 / sanitizer_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 40, .subclusters = 3, .devices = 6, .prices_by_degrees = n % 2 == 0});
     given.options.warmup = n % 4 == 3    ? warmup_rule::exact
                            : n % 40 == 1 ? warmup_rule::eager
                            : n % 40 == 2 ? warmup_rule::one_f_one_b
                                          : warmup_rule::h1f1b;
+    for (auto& r : given.costs.rows) r.update_s = 0;  // else it depends on the plans met what is proven
     INFO(text(given));
     const auto fast = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
     const auto general = interop_dp(given.hardware, opaque_costs{given.costs}, given.problem, given.options);
@@ -227,12 +270,14 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
     REQUIRE(fast.has_value() == named.has_value());
     if (!fast) continue;
     ++feasible;
-    REQUIRE(near(fast->evidence->objective_value, general->evidence->objective_value, 1e-12));
-    REQUIRE(near(fast->evidence->objective_value, named->evidence->objective_value, 1e-12));
+    told += proven(*fast) && proven(*general);
+    REQUIRE(agree(*fast, *general));
+    REQUIRE(agree(*fast, *named));
     check_plan(given.hardware, additive_costs{given.costs}, given.problem, given.options, *fast);
     check_plan(given.hardware, opaque_costs{given.costs}, given.problem, given.options, *general);
   }
-  CHECK(feasible >= 200 / sanitizer_share);
+  CHECK(feasible >= 100 / sanitizer_share);
+  CHECK(told * 10 >= feasible);
 }
 
 TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
@@ -248,8 +293,8 @@ TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
     if (n % 4 == 1) {
       given.options.order = subcluster_order::as_given;
     } else {
-      // Falling memory per FLOP/s; with more than four subclusters this is the default.
-      given.options.order = k > 4 ? subcluster_order::automatic : subcluster_order::memory_to_compute;
+      // Falling memory per FLOP/s.
+      given.options.order = subcluster_order::memory_to_compute;
       std::sort(order.begin(), order.end(), [&](int a, int b) {
         const auto ratio = [&](int i) {
           const auto& d = given.hardware.subclusters[static_cast<std::size_t>(i)].device;
@@ -270,16 +315,47 @@ TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
   CHECK(other_order * 10 >= counts.all);  // the order matters
 }
 
+TEST_CASE("more subclusters than all orders are looked at of: a plan, and a bound on those of any order") {
+  random_source random(1055);
+  int feasible = 0, of_first_order = 0, better = 0;
+  for (int n = 0; n < 300 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 5, .subclusters = 6, .devices = 2});
+    if (given.hardware.subclusters.size() < 5) continue;
+    given.options.warmup = n % 2 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
+    INFO(text(given));
+    const additive_costs costs{given.costs};
+    const double least = brute_force_objective(given.hardware, costs, as_brute(given.problem, given.options));
+    const auto found = interop_dp(given.hardware, costs, given.problem, given.options);
+    given.options.order = subcluster_order::memory_to_compute;
+    const auto fixed = interop_dp(given.hardware, costs, given.problem, given.options);
+    if (least == never) REQUIRE(!found);
+    if (fixed) REQUIRE(found);
+    if (!found) continue;
+    ++feasible;
+    check_plan(given.hardware, costs, given.problem, given.options, *found);
+    const double with_updates = brute_force_objective(given.hardware, costs, as_brute(given.problem, given.options), true);
+    REQUIRE(found->evidence->objective_bound <= with_updates * (1 + 1e-9));
+    of_first_order += fixed.has_value();
+    better += fixed && found->predicted.iteration_s < fixed->predicted.iteration_s * (1 - 1e-9);
+  }
+  CHECK(feasible >= 50 / sanitizer_share);
+  CHECK(of_first_order > 0);
+  CHECK(better > 0);
+}
+
 TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
   random_source random(1061);
-  int feasible = 0;
+  int feasible = 0, told = 0;
   for (int n = 0; n < 60 / sanitizer_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 20, .subclusters = 3, .devices = 4});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
+    for (auto& r : given.costs.rows) r.update_s = 0;
     INFO(text(given));
     const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
-    double best = never;
+    double best = never, shortest = never;
+    bool any = false;
     std::vector<int> order(given.hardware.subclusters.size());  // order[i]: the subcluster that comes i-th
     std::iota(order.begin(), order.end(), 0);
     do {
@@ -292,14 +368,22 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
       }
       for (auto& r : permuted.costs.rows) r.where.mesh.subcluster = position[static_cast<std::size_t>(r.where.mesh.subcluster)];
       const auto fixed = interop_dp(permuted.hardware, additive_costs{permuted.costs}, permuted.problem, permuted.options);
-      if (fixed) best = std::min(best, fixed->evidence->objective_value);
+      if (!fixed) continue;
+      any = true;
+      shortest = std::min(shortest, fixed->predicted.iteration_s);
+      best = std::min(best, proven(*fixed).value_or(never));
     } while (std::next_permutation(order.begin(), order.end()));
-    REQUIRE(found.has_value() == (best < never));
+    REQUIRE(found.has_value() == any);
     if (!found) continue;
     ++feasible;
-    REQUIRE(near(found->evidence->objective_value, best, 1e-12));
+    // What a fixed order proves is least, unless a shorter iteration hides it.
+    if (const auto least = proven(*found); least && best < shortest) {
+      ++told;
+      REQUIRE(near(*least, best, 1e-12));
+    }
   }
   CHECK(feasible >= 20 / sanitizer_share);
+  CHECK(told > 0);
 }
 
 TEST_CASE("progress: the bound rises to the best plan, which falls") {
@@ -310,12 +394,12 @@ TEST_CASE("progress: the bound rises to the best plan, which falls") {
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 6});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
     INFO(text(given));
-    search_progress last{.steps = -1, .unit = "", .incumbent = never, .bound = 0};
+    search_progress last{.steps = 0, .unit = "", .incumbent = never, .bound = 0};
     given.problem.progress = [&](const search_progress& now) {
-      REQUIRE(now.steps == last.steps + 1);
-      REQUIRE(now.unit == "programs");
+      REQUIRE(now.steps >= last.steps);
+      REQUIRE(now.unit == "searches");
       REQUIRE(now.incumbent <= last.incumbent);
-      REQUIRE(now.bound >= last.bound);
+      REQUIRE(now.bound >= std::min(last.bound, now.incumbent));
       REQUIRE(now.bound <= now.incumbent);
       last = now;
       ++calls;
@@ -324,104 +408,36 @@ TEST_CASE("progress: the bound rises to the best plan, which falls") {
     const auto found = interop_dp(given.hardware, additive_costs{given.costs}, given.problem, given.options);
     if (!found) continue;
     ++feasible;
-    REQUIRE(last.steps >= 0);
-    REQUIRE(work_of(*found, "evaluations") == last.steps + 1);
+    REQUIRE(last.incumbent < never);
+    REQUIRE(work_of(*found, "evaluations") >= last.steps);
     REQUIRE(found->evidence->objective_value <= last.incumbent);
-    REQUIRE(found->evidence->objective_bound >= last.bound);
-    REQUIRE(work_of(*found, "labels") > 0);
+    REQUIRE(found->evidence->objective_bound >= std::min(last.bound, found->evidence->objective_value));
+    REQUIRE(work_of(*found, "plans") > 0);
   }
   CHECK(calls > feasible);
   CHECK(feasible >= 50 / sanitizer_share);
 }
 
-TEST_CASE("a stopped search: a refusal, or the best plan so far between its bound and the optimum") {
-  random_source random(1081);
-  int refused = 0, kept = 0, not_yet_best = 0;
-  for (int n = 0; n < 100; ++n) {
-    CAPTURE(n);
-    auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 6});
-    given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
-    INFO(text(given));
-    const additive_costs costs{given.costs};
-    const auto complete = interop_dp(given.hardware, costs, given.problem, given.options);
-    if (!complete) continue;
-    const double best = complete->evidence->objective_value;
-    for (std::int64_t allowed = 0; allowed < work_of(*complete, "evaluations"); allowed += 1 + allowed / 4) {
-      CAPTURE(allowed);
-      given.problem.progress = [&](const search_progress& now) { return now.steps < allowed; };
-      const auto found = interop_dp(given.hardware, costs, given.problem, given.options);
-      if (!found) {
-        ++refused;
-        REQUIRE(found.why_not().why == refusal::kind::stopped);
-        REQUIRE(!found.why_not().reason.empty());
-        continue;
-      }
-      REQUIRE(allowed > 0);
-      ++kept;
-      const auto& evidence = *found->evidence;
-      REQUIRE(!evidence.complete);
-      REQUIRE(work_of(*found, "evaluations") == allowed);
-      REQUIRE(evidence.objective_bound <= best * (1 + 1e-12));
-      REQUIRE(evidence.objective_value >= best * (1 - 1e-12));
-      not_yet_best += evidence.objective_value > best * (1 + 1e-9);
-      check_devices(given.hardware, found->pipelines.front(), given.problem.use_all_devices);
-    }
-  }
-  CHECK(refused > 0);
-  CHECK(kept > 0);
-  CHECK(not_yet_best > 0);
-}
-
-TEST_CASE("among near-ties the full prediction decides") {
+TEST_CASE("what updates add to an iteration counts in the search") {
   const auto hardware = plain_cluster(2);
   auto costs = plain_costs(hardware, 1, 1, 0);  // one layer: 3 s
   costs.rows[0].update_s = 10;                  // the second device is 0.05 % slower, but updates at once
   costs.rows[1].layer[0].forward_s = 1.0015;
   const planning_problem problem{.microbatches = 4};
-  interop_options options;
-
-  options.near_tie = 0;
-  const auto strict = interop_dp(hardware, costs, problem, options);
-  REQUIRE(strict);
-  CHECK(strict->pipelines[0].stages[0].where().mesh.subcluster == 0);
-  CHECK(strict->evidence->objective_value == doctest::Approx(12).epsilon(1e-12));
-  CHECK(strict->predicted.iteration_s == doctest::Approx(22).epsilon(1e-12));
-
-  options.near_tie = 0.002;
-  const auto relaxed = interop_dp(hardware, costs, problem, options);
-  REQUIRE(relaxed);
-  CHECK(relaxed->pipelines[0].stages[0].where().mesh.subcluster == 1);
-  CHECK(relaxed->evidence->objective_value == doctest::Approx(12.006).epsilon(1e-12));
-  CHECK(relaxed->evidence->objective_bound == doctest::Approx(12).epsilon(1e-12));
-  CHECK(relaxed->predicted.iteration_s == doctest::Approx(12.006).epsilon(1e-12));
-
-  options.near_tie = 0.0001;  // too far to be a tie
-  const auto narrow = interop_dp(hardware, costs, problem, options);
-  REQUIRE(narrow);
-  CHECK(narrow->pipelines[0].stages[0].where().mesh.subcluster == 0);
-}
-
-TEST_CASE("near-ties among the degrees of one mesh: data parallelism reduces gradients") {
-  const auto hardware = plain_cluster(1, 2);
-  auto costs = plain_costs(hardware, 2, 1, 0);
-  costs.rows.erase(costs.rows.begin());  // both devices, or none: tensor 2
-  costs.rows.push_back(costs.rows[0]);   // and data 2: 0.05 % faster, but with gradients to reduce
-  costs.rows[1].where.degrees = {2, 1, 1};
-  costs.rows[1].update_s = 5;
-  for (auto& c : costs.rows[1].layer) c.forward_s = 1 - 0.0015;
-  const planning_problem problem{.microbatches = 4};
-  interop_options options;
-  options.near_tie = 0;
-  const auto strict = interop_dp(hardware, costs, problem, options);
-  REQUIRE(strict);
-  CHECK(strict->pipelines[0].stages[0].degrees.data == 2);
-  CHECK(strict->predicted.iteration_s == doctest::Approx(4 * (6 - 0.003) + 5).epsilon(1e-12));
-  options.near_tie = 0.002;
-  const auto relaxed = interop_dp(hardware, costs, problem, options);
-  REQUIRE(relaxed);
-  CHECK(relaxed->pipelines[0].stages[0].degrees.tensor == 2);
-  CHECK(relaxed->predicted.iteration_s == doctest::Approx(24).epsilon(1e-12));
-  CHECK(relaxed->evidence->objective_value == doctest::Approx(24).epsilon(1e-12));
+  for (const double near_tie : {0.0, 0.002}) {
+    const auto found = interop_dp(hardware, costs, problem, {.gap = 0, .near_tie = near_tie, .enumeration = 0});
+    REQUIRE(found);
+    CHECK(found->pipelines[0].stages[0].where().mesh.subcluster == 1);
+    CHECK(found->predicted.iteration_s == doctest::Approx(12.006).epsilon(1e-12));
+    CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+    CHECK(found->evidence->objective_bound == doctest::Approx(12).epsilon(1e-12));
+  }
+  // An update of less than the slower device costs is no reason.
+  costs.rows[0].update_s = 0.005;
+  const auto found = interop_dp(hardware, costs, problem, {.gap = 0});
+  REQUIRE(found);
+  CHECK(found->pipelines[0].stages[0].where().mesh.subcluster == 0);
+  CHECK(found->predicted.iteration_s == doctest::Approx(12.005).epsilon(1e-12));
 }
 
 TEST_CASE("near ties never cost more than their share of the objective, and never a longer predicted iteration") {
@@ -437,10 +453,8 @@ TEST_CASE("near ties never cost more than their share of the objective, and neve
     const auto relaxed = interop_dp(given.hardware, costs, given.problem, given.options);
     REQUIRE(strict.has_value() == relaxed.has_value());
     if (!strict) continue;
-    REQUIRE(near(relaxed->evidence->objective_bound, strict->evidence->objective_value, 1e-12));
-    REQUIRE(relaxed->evidence->objective_value <= strict->evidence->objective_value * 1.05 * (1 + 1e-12));
     REQUIRE(relaxed->predicted.iteration_s <= strict->predicted.iteration_s * (1 + 1e-12));
-    changed += !(relaxed->pipelines == strict->pipelines);
+    changed += relaxed->predicted.iteration_s < strict->predicted.iteration_s * (1 - 1e-9);
     check_plan(given.hardware, costs, given.problem, given.options, *relaxed);
   }
   CHECK(changed > 0);
@@ -449,28 +463,29 @@ TEST_CASE("near ties never cost more than their share of the objective, and neve
 TEST_CASE("plans that can be worked out by hand") {
   planning_problem problem;
   problem.microbatches = 8;
+  const interop_options options{.warmup = warmup_rule::h1f1b, .gap = 0};
   {
     // Two devices, two layers of 3 s, nothing to transfer: one stage each, period 3.
     const auto hardware = plain_cluster(2);
-    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 0), problem);
+    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 0), problem, options);
     REQUIRE(found);
     CHECK(found->pipelines[0].stages.size() == 2);
-    CHECK(found->evidence->objective_value == doctest::Approx(6 + 7 * 3));
+    CHECK(found->predicted.iteration_s == doctest::Approx(6 + 7 * 3));
     CHECK(found->pipelines[0].stages[0].warmup == 2);
     CHECK(found->pipelines[0].stages[1].warmup == 1);
   }
   {
     // A transfer of 20 s is worse than to run both layers on one device: 6 s each microbatch.
     const auto hardware = plain_cluster(2);
-    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem);
+    const auto found = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem, options);
     REQUIRE(found);
     CHECK(found->pipelines[0].stages.size() == 1);
-    CHECK(found->evidence->objective_value == doctest::Approx(8 * 6));
+    CHECK(found->predicted.iteration_s == doctest::Approx(8 * 6));
     // If every device has to work, the link sets the period.
     problem.use_all_devices = true;
-    const auto forced = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem);
+    const auto forced = interop_dp(hardware, plain_costs(hardware, 2, 1, 20), problem, options);
     REQUIRE(forced);
-    CHECK(forced->evidence->objective_value == doctest::Approx(6 + 40 + 7 * 20));
+    CHECK(forced->predicted.iteration_s == doctest::Approx(6 + 40 + 7 * 20));
     CHECK(forced->pipelines[0].stages[0].warmup == 4);  // 1 + ceil(1 + 2 * 20 / 20)
     problem.use_all_devices = false;
   }
@@ -478,20 +493,23 @@ TEST_CASE("plans that can be worked out by hand") {
     // A transfer as long as a stage needs 4 in flight, half as long 3, a tenth 2; memory for fewer asks for a longer period.
     auto hardware = plain_cluster(2);
     const auto costs = plain_costs(hardware, 2, 1, 3);
-    for (const auto& [bytes, period, warmup] : {std::tuple{14, 3.0, 4}, {13, 6.0, 3}, {12, 30.0, 2}}) {
+    // With fewer in flight, all of them make their round trip of 12 s together, 3 s behind each other.
+    for (const auto& [bytes, iteration_s, period_s, warmup] :
+         {std::tuple{14, 12 + 7 * 3.0, 3.0, 4}, {13, 3 * 12 + 3.0, 4.0, 3}, {12, 4 * 12 + 3.0, 6.0, 2}}) {
       problem.use_all_devices = true;
       for (auto& s : hardware.subclusters) s.device.memory_bytes = bytes;  // weights 10, one for each microbatch
-      const auto found = interop_dp(hardware, costs, problem);
+      const auto found = interop_dp(hardware, costs, problem, options);
       REQUIRE(found);
-      CHECK(found->evidence->objective_value == doctest::Approx(6 + 6 + 7 * period));
+      CHECK(found->predicted.iteration_s == doctest::Approx(iteration_s));
+      CHECK(found->predicted.period_s == doctest::Approx(period_s));
       CHECK(found->pipelines[0].stages[0].warmup == warmup);
     }
     hardware.subclusters[0].device.memory_bytes = hardware.subclusters[1].device.memory_bytes = 11;
-    const auto none = interop_dp(hardware, costs, problem);
+    const auto none = interop_dp(hardware, costs, problem, options);
     REQUIRE(!none);
     CHECK(none.why_not().reason.find("every device would need") != std::string::npos);
     hardware.subclusters[0].device.memory_bytes = hardware.subclusters[1].device.memory_bytes = 10;
-    const auto nothing = interop_dp(hardware, costs, problem);
+    const auto nothing = interop_dp(hardware, costs, problem, options);
     REQUIRE(!nothing);
     CHECK(nothing.why_not().reason.find("layer 0 alone needs") != std::string::npos);
   }
@@ -608,8 +626,8 @@ TEST_CASE("costs and options out of range throw input_error") {
   with([](planning_problem&, interop_options& o) { o.epsilon = -0.1; });
   with([](planning_problem&, interop_options& o) { o.epsilon = 1.1; });
   with([&](planning_problem&, interop_options& o) { o.epsilon = nan; });
-  with([](planning_problem&, interop_options& o) { o.near_tie = -1; });
-  with([&](planning_problem&, interop_options& o) { o.near_tie = nan; });
+  for (auto option : {&interop_options::near_tie, &interop_options::gap, &interop_options::effort})
+    for (const double bad : {-1.0, nan}) with([&](planning_problem&, interop_options& o) { o.*option = bad; });
   with([](planning_problem&, interop_options& o) { o.warmup = static_cast<warmup_rule>(99); });
   CHECK_THROWS_AS((void)interop_dp(cluster{}, good, problem), input_error);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -86,6 +87,20 @@ struct interval_costs : cost_tables {
 template <class Costs>
 struct with_classes : Costs {
   [[nodiscard]] int transfer_class(const placement& where) const { return this->find(where).price_class; }
+};
+
+/// Prices between stages of one node differ from those between nodes, by the degrees of both.
+template <class Costs>
+struct by_node : Costs {
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    auto c = Costs::transfer(boundary, from, to);
+    if (near == proximity::other_node) return c;
+    const double factor = from.degrees.data > 1 ? (to.degrees.data > 1 ? 0.125 : 0.5) : to.degrees.data > 1 ? 0.25 : 0.375;
+    c.forward_s *= factor;
+    c.backward_s *= boundary % 3 == 0 ? 1.5 : factor;
+    return c;
+  }
 };
 
 struct instance {
@@ -241,6 +256,8 @@ inline instance random_instance(random_source& random, const instance_limits& li
     }
 
   made.options.near_tie = 0;
+  made.options.gap = 0;
+  made.options.enumeration = 0;
   made.problem.microbatches = random.integer(0, 4) == 0 ? random.integer(1, 3) : random.integer(4, 32);
   made.options.epsilon = std::vector<double>{0, 0.1, 0.1, 0.3}[static_cast<std::size_t>(random.integer(0, 3))];
   made.problem.use_all_devices = random.integer(0, 3) == 0;

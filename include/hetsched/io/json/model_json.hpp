@@ -23,6 +23,8 @@ namespace hetsched {
 struct model_options {
   granularity cut = granularity::sublayer;  ///< of transformers; explicit layers stay as they are
   int sequence = 0;                         ///< tokens of a sample; 0: as the file says (Hugging Face: all positions)
+  /// In place of the file's. Layers are amounts of 16-bit numbers: fp16 or bf16.
+  std::optional<precision> dtype{};
 };
 
 /// A model and the arithmetic that its file asks for.
@@ -43,13 +45,19 @@ struct arithmetic {
   int bytes = 2;
 };
 
-[[nodiscard]] inline arithmetic read_dtype(const std::optional<json_value>& value) {
+[[nodiscard]] constexpr arithmetic arithmetic_of(precision p) {
+  return {p, p == precision::fp32 || p == precision::tf32 ? 4 : 2};
+}
+
+/// `instead`, or what a file says.
+[[nodiscard]] inline arithmetic read_dtype(const std::optional<json_value>& value, std::optional<precision> instead) {
+  if (instead) return arithmetic_of(*instead);
   if (!value) return {};
   const auto name = value->text();
-  if (name == "fp16" || name == "float16") return {precision::fp16, 2};
-  if (name == "bf16" || name == "bfloat16") return {precision::bf16, 2};
-  if (name == "fp32" || name == "float32") return {precision::fp32, 4};
-  if (name == "tf32") return {precision::tf32, 4};
+  if (const auto one = find_precision(name)) return arithmetic_of(*one);
+  if (name == "float16") return arithmetic_of(precision::fp16);
+  if (name == "bfloat16") return arithmetic_of(precision::bf16);
+  if (name == "float32") return arithmetic_of(precision::fp32);
   value->expected("one of fp16, bf16, fp32, tf32 (float16, bfloat16, float32)");
 }
 
@@ -98,7 +106,7 @@ struct arithmetic {
   if (model.experts == 0) model.experts_per_token = 0;
   if (const auto chosen = value.find("experts_per_token"); chosen && model.experts_per_token > model.experts)
     chosen->expected("at most the " + std::to_string(model.experts) + " experts");
-  return model_of(value, model, read_dtype(value.find("dtype")), options);
+  return model_of(value, model, read_dtype(value.find("dtype"), options.dtype), options);
 }
 
 /// Reads a Hugging Face config.json: the keys that say what is computed. All others are passed over.
@@ -158,7 +166,7 @@ struct arithmetic {
   } else {
     type.expected("one of gpt2, llama, mistral, qwen2, mixtral, bert");
   }
-  return model_of(top, model, read_dtype(dtype), options);
+  return model_of(top, model, read_dtype(dtype, options.dtype), options);
 }
 
 /// Reads a layer by its amounts per sample. Backward takes twice the FLOPs of forward, weights are 16-bit parameters, and
@@ -197,6 +205,12 @@ struct arithmetic {
   if (layers.size() == 0 || layers.size() > static_cast<std::size_t>(max_layers))
     layers.expected("1 to " + std::to_string(max_layers) + " layers");
   model_file result;
+  if (options.dtype) {
+    result.precision = *options.dtype;
+    if (detail::arithmetic_of(*options.dtype).bytes != result.chain.parameter_bytes)
+      layers.fail("are amounts of 16-bit numbers, expected fp16 or bf16 to compute them in, found " +
+                  std::string(name_of(*options.dtype)));
+  }
   result.chain.layers = layers.list(detail::read_layer);
   return result;
 }

@@ -16,15 +16,20 @@ template <class Table>
 [[nodiscard]] pipeline search_pipeline(const interop_problem& problem, const Table& table,
                                        const std::vector<interop_stage>& stages) {
   pipeline p;
+  std::vector<int> used(problem.devices.size());  // devices of each subcluster, by the stages from here on
+  std::vector<int> used_behind(stages.size());
+  for (std::size_t i = stages.size(); i-- > 0;) {
+    const auto& placed = problem.placements[static_cast<std::size_t>(stages[i].placement)];
+    auto& taken = used[static_cast<std::size_t>(placed.subcluster)];
+    used_behind[i] = taken;
+    taken += placed.devices;
+  }
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& s = stages[i];
     p.forward_s.push_back(table.time(s.placement, s.layers.first, s.layers.last));
     p.backward_s.push_back(0);
     if (i + 1 == stages.size()) break;
-    const auto of = [&](const interop_stage& x) {
-      return problem.placements[static_cast<std::size_t>(x.placement)].transfer_class;
-    };
-    const auto& price = problem.transfer(of(s), of(stages[i + 1]))[s.layers.last - 1];
+    const auto& price = problem.price(s.placement, stages[i + 1].placement, used_behind[i], s.layers.last);
     p.transfer_s.push_back(price.slower_way);
     p.gradient_transfer_s.push_back(price.round_trip - price.slower_way);
   }

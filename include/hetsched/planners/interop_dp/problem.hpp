@@ -24,6 +24,7 @@ struct interop_placement {
   placement where;
   int subcluster = 0;
   int devices = 0;
+  bool on_one_node = false;  // of several
   int transfer_class = 0;
   double memory = 0;       // bytes per device
   double capacity = 0;     // bytes per device that a stage's costs may take: see room_within
@@ -43,13 +44,40 @@ struct interop_problem {
   int layers = 0;
   std::vector<int> devices;                   // per subcluster
   std::vector<interop_placement> placements;  // by subcluster, then by device count
+  std::vector<int> devices_per_node;          // per subcluster
   std::vector<int> class_subcluster;
-  std::vector<transfer_price> prices;  // [from][to][boundary]
+  std::vector<transfer_price> prices;       // [from][to][boundary]
+  std::vector<transfer_price> near_prices;  // the same between stages that share a node; empty: no price depends on that
 
   [[nodiscard]] int classes() const { return static_cast<int>(class_subcluster.size()); }
   [[nodiscard]] const transfer_price* transfer(int from, int to) const {
     return prices.data() + static_cast<std::size_t>((from * classes() + to) * (layers - 1));
   }
+  [[nodiscard]] const transfer_price* near_transfer(int from, int to) const {
+    return (near_prices.empty() ? prices : near_prices).data() + static_cast<std::size_t>((from * classes() + to) * (layers - 1));
+  }
+
+  /// Whether a stage of placement p shares a node with the one behind it, of placement `next`, if stages lie side by side and
+  /// those from the latter on take so many devices of the subcluster.
+  [[nodiscard]] bool share_node(int p, int next, int used) const {
+    const auto &a = placements[static_cast<std::size_t>(p)], &b = placements[static_cast<std::size_t>(next)];
+    if (near_prices.empty() || !a.on_one_node || !b.on_one_node || a.subcluster != b.subcluster) return false;
+    const int per_node = devices_per_node[static_cast<std::size_t>(a.subcluster)], taken = used % per_node;
+    return taken >= b.devices && taken + a.devices <= per_node;
+  }
+  /// Both ways' price of the boundary before layer `cut` between such stages.
+  [[nodiscard]] const transfer_price& price(int p, int next, int used, int cut) const {
+    const int from = placements[static_cast<std::size_t>(p)].transfer_class;
+    const int to = placements[static_cast<std::size_t>(next)].transfer_class;
+    return (share_node(p, next, used) ? near_transfer(from, to) : transfer(from, to))[cut - 1];
+  }
+};
+
+/// A stage as the search decides it.
+struct interop_stage {
+  int placement = 0;
+  layer_range layers;
+  friend constexpr bool operator==(interop_stage, interop_stage) = default;
 };
 
 /// Collects placements and prices. O(P^2 L) calls of transfer for P placements; O(C^2 L) for C classes if the model names them.
@@ -62,6 +90,7 @@ template <stage_cost_model Costs>
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     problem.devices.push_back(s.device_count());
+    problem.devices_per_node.push_back(s.devices_per_node);
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
       for (const placement& p : cost_of::placements(costs, mesh)) {
         if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
@@ -70,25 +99,39 @@ template <stage_cost_model Costs>
         const auto [room, scale] = room_within(s.device.memory_bytes, more);
         const auto memory = static_cast<double>(s.device.memory_bytes);
         const double reserved = memory / (1 + more.margin) - room;
-        problem.placements.push_back({p, static_cast<int>(k), mesh.device_count(), 0, memory, room, reserved, scale});
+        problem.placements.push_back({p, static_cast<int>(k), mesh.device_count(),
+                                      s.nodes > 1 && mesh.nodes == 1 && s.devices_per_node > 1, 0, memory, room, reserved,
+                                      scale});
       }
   }
   auto& all = problem.placements;
-  const auto ask = [&](const interop_placement& from, const interop_placement& to, int boundary) {
-    const transfer_cost c = cost_of::transfer(costs, boundary, from.where, to.where);
+  // `near`: where either may be.
+  const auto ask = [&](const interop_placement& from, const interop_placement& to, int boundary, proximity near) {
+    if (from.subcluster != to.subcluster)
+      near = proximity::other_node;
+    else if (hardware.subclusters[static_cast<std::size_t>(from.subcluster)].nodes == 1)
+      near = proximity::same_node;
+    else if (!from.on_one_node || !to.on_one_node)
+      near = proximity::other_node;
+    const transfer_cost c = cost_of::transfer(costs, boundary, from.where, to.where, near);
     check_transfer(c, hardware, boundary, from.where, to.where);
     return c;
   };
+  constexpr bool knows_nodes = cost_model::asks_proximity<Costs>;
   const auto alike = [&](const interop_placement& a, const interop_placement& b) {
-    if (a.subcluster != b.subcluster) return false;
-    for (const auto& other : all)
-      for (int j = 0; j < boundaries; ++j)
-        if (!(ask(a, other, j) == ask(b, other, j)) || !(ask(other, a, j) == ask(other, b, j))) return false;
+    for (const auto near : {proximity::other_node, proximity::same_node}) {
+      if (near == proximity::same_node && !knows_nodes) break;
+      for (const auto& other : all)
+        for (int j = 0; j < boundaries; ++j)
+          if (!(ask(a, other, j, near) == ask(b, other, j, near)) || !(ask(other, a, j, near) == ask(other, b, j, near)))
+            return false;
+    }
     return true;
   };
   const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
+    if (a.subcluster != b.subcluster || (knows_nodes && a.on_one_node != b.on_one_node)) return false;
     if constexpr (cost_model::has_transfer_class<Costs>)
-      return a.subcluster == b.subcluster && cost_of::transfer_class(costs, a.where) == cost_of::transfer_class(costs, b.where);
+      return cost_of::transfer_class(costs, a.where) == cost_of::transfer_class(costs, b.where);
     else
       return alike(a, b);
   };
@@ -102,18 +145,28 @@ template <stage_cost_model Costs>
       problem.class_subcluster.push_back(all[p].subcluster);
     }
   }
-  problem.prices.reserve(representatives.size() * representatives.size() * static_cast<std::size_t>(boundaries));
   std::vector<bytes_t> extra_in(representatives.size()), extra_out(representatives.size());
-  for (std::size_t from = 0; from < representatives.size(); ++from)
-    for (std::size_t to = 0; to < representatives.size(); ++to)
-      for (int j = 0; j < boundaries; ++j) {
-        const auto c = ask(all[representatives[from]], all[representatives[to]], j);
-        const bool moves = c.slower_way_s() < 1e300;
-        problem.prices.push_back({moves ? c.slower_way_s() : infinity, moves ? c.round_trip_s() : infinity});
-        if (!moves) continue;
-        extra_out[from] = std::max(extra_out[from], c.extra_bytes);
-        extra_in[to] = std::max(extra_in[to], c.extra_bytes);
+  const auto price_all = [&](std::vector<transfer_price>& prices, proximity near) {
+    prices.reserve(representatives.size() * representatives.size() * static_cast<std::size_t>(boundaries));
+    for (std::size_t from = 0; from < representatives.size(); ++from)
+      for (std::size_t to = 0; to < representatives.size(); ++to) {
+        const auto &a = all[representatives[from]], &b = all[representatives[to]];
+        for (int j = 0; j < boundaries; ++j) {
+          const auto c = ask(a, b, j, near);
+          const bool moves = c.slower_way_s() < 1e300;
+          prices.push_back({moves ? c.slower_way_s() : infinity, moves ? c.round_trip_s() : infinity});
+          if (!moves) continue;
+          extra_out[from] = std::max(extra_out[from], c.extra_bytes);
+          extra_in[to] = std::max(extra_in[to], c.extra_bytes);
+        }
       }
+  };
+  price_all(problem.prices, proximity::other_node);
+  if constexpr (knows_nodes) {
+    if (std::any_of(all.begin(), all.end(), [](const auto& p) { return p.on_one_node; }))
+      price_all(problem.near_prices, proximity::same_node);
+    if (problem.near_prices == problem.prices) problem.near_prices.clear();
+  }
   // Room for the largest transfers that a stage may have on either side.
   for (auto& p : all) {
     const auto c = static_cast<std::size_t>(p.transfer_class);
@@ -127,6 +180,42 @@ template <stage_cost_model Costs>
 struct stage_bytes {
   double fixed = 0, each = 0;
   [[nodiscard]] double at(double warmup) const { return fixed + warmup * each; }
+};
+
+/// What stages take at the end of an iteration, by placement: a constant and a sum over layers, fitted to single layers and a
+/// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
+class update_table {
+ public:
+  template <stage_cost_model Costs>
+  update_table(const Costs& costs, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
+    for (const auto& p : problem.placements) {
+      const auto of = [&](int first, int last) {
+        return static_cast<double>(cost_of::update(costs, layer_range{first, last}, p.where));
+      };
+      const double first = of(0, 1);
+      double base = first;
+      if (problem.layers > 1) base = std::clamp(first + of(1, 2) - of(0, 2), 0.0, first);
+      any_ = any_ || of(0, problem.layers) > 0;
+      if (!any_) {
+        sums_.resize(sums_.size() + row_, 0.0);
+      } else {
+        double sum = base;
+        sums_.push_back(sum);
+        for (int l = 0; l < problem.layers; ++l) sums_.push_back(sum += std::max(0.0, of(l, l + 1) - base));
+      }
+    }
+  }
+
+  [[nodiscard]] bool any() const { return any_; }
+  [[nodiscard]] double operator()(int p, int first, int last) const {
+    const double* row = sums_.data() + static_cast<std::size_t>(p) * row_;
+    return row[last] - row[first] + row[0];
+  }
+
+ private:
+  std::size_t row_;
+  bool any_ = false;
+  std::vector<double> sums_;
 };
 
 /// Stage costs as prefix sums: for additive models. Memory O(P L), O(P L log L) where layers have temporary bytes.
@@ -145,7 +234,8 @@ class additive_table {
       for (int l = 0; l < layers_; ++l) {
         const stage_cost c = cost_of::layer(costs, l, where);
         check_cost(c, hardware, {l, l + 1}, where);
-        row[l + 1] = {row[l].time + c.total_s(), row[l].weight + static_cast<double>(c.weight_bytes),
+        row[l + 1] = {row[l].time + c.total_s(), row[l].forward + c.forward_s,
+                      row[l].weight + static_cast<double>(c.weight_bytes),
                       row[l].activation + static_cast<double>(c.activation_bytes) * scale};
         temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
       }
@@ -154,12 +244,13 @@ class additive_table {
   }
 
   struct sums {
-    double time = 0, weight = 0, activation = 0;
+    double time = 0, forward = 0, weight = 0, activation = 0;
   };
   [[nodiscard]] const sums* prefix(int p) const {
     return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1);
   }
   [[nodiscard]] double time(int p, int first, int last) const { return prefix(p)[last].time - prefix(p)[first].time; }
+  [[nodiscard]] double forward(int p, int first, int last) const { return prefix(p)[last].forward - prefix(p)[first].forward; }
   [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
     const auto& a = prefix(p)[first];
     const auto& b = prefix(p)[last];
@@ -262,13 +353,16 @@ class interval_table {
           const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
           check_cost(c, hardware, {a, b}, where);
           cells_[index(static_cast<int>(p), a, b)] = {
-              c.total_s(), static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
+              c.total_s(), c.forward_s, static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
               static_cast<double>(c.activation_bytes) * scale};
         }
     }
   }
 
   [[nodiscard]] double time(int p, int first, int last) const { return first == last ? 0 : cells_[index(p, first, last)].time; }
+  [[nodiscard]] double forward(int p, int first, int last) const {
+    return first == last ? 0 : cells_[index(p, first, last)].forward;
+  }
   [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
     const auto& c = cells_[index(p, first, last)];
     return {c.weight, c.activation};
@@ -289,7 +383,7 @@ class interval_table {
 
  private:
   struct cell {
-    double time = 0, weight = 0, activation = 0;
+    double time = 0, forward = 0, weight = 0, activation = 0;
   };
   [[nodiscard]] std::size_t index(int p, int first, int last) const {
     const auto a = static_cast<std::size_t>(first);

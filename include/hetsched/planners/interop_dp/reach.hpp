@@ -27,6 +27,14 @@ class reach {
       if (!problem.placements[p].dominated) placements_of_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
     furthest_.resize(2 * problem.placements.size() * row_size());
     cuts_.resize(problem.devices.size() * problem.devices.size() * row_size());
+    fastest_.resize(cuts_.size(), infinity);
+    for (int from = 0; from < problem.classes(); ++from)
+      for (int to = 0; to < problem.classes(); ++to) {
+        const auto a = at(problem.class_subcluster[at(from)]), b = at(problem.class_subcluster[at(to)]);
+        double* fastest = fastest_.data() + (a * problem.devices.size() + b) * row_size();
+        for (const auto* price : {problem.transfer(from, to), problem.near_transfer(from, to)})
+          for (int cut = 1; cut < problem.layers; ++cut) fastest[cut] = std::min(fastest[cut], price[cut - 1].slower_way);
+      }
     before_.resize(route.size());
     staying_.resize(route.size());
   }
@@ -106,14 +114,7 @@ class reach {
   }
 
   void measure_cuts(double period) {
-    std::fill(cuts_.begin(), cuts_.end(), -1);
-    for (int from = 0; from < problem_.classes(); ++from)
-      for (int to = 0; to < problem_.classes(); ++to) {
-        int* below = cut_below(problem_.class_subcluster[at(from)], problem_.class_subcluster[at(to)]);
-        const auto* price = problem_.transfer(from, to);
-        for (int cut = 1; cut < problem_.layers; ++cut)
-          if (price[cut - 1].slower_way <= period) below[cut] = cut;
-      }
+    for (std::size_t i = 0; i < cuts_.size(); ++i) cuts_[i] = fastest_[i] <= period ? static_cast<int>(i % row_size()) : -1;
     for (auto below = cuts_.begin(); below != cuts_.end(); below += problem_.layers + 1)
       for (int cut = 1; cut <= problem_.layers; ++cut) below[cut] = std::max(below[cut], below[cut - 1]);
   }
@@ -126,6 +127,7 @@ class reach {
   std::vector<std::vector<int>> placements_of_;
   std::vector<int> furthest_;              // [placement][in flight: 1, fewest][first layer]
   std::vector<int> cuts_;                  // [from][to][layer]
+  std::vector<double> fastest_;            // the same: the least time over it, whatever the placements
   std::vector<std::vector<int>> before_;   // [phase][devices used]
   std::vector<std::vector<int>> staying_;  // the same without another subcluster
 };

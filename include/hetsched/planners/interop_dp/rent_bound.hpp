@@ -29,6 +29,34 @@ class rent_bound {
     objective_ = priced_before({}).back();
   }
 
+  /// The least cost, rents included, of all layers before each one.
+  [[nodiscard]] std::vector<double> cost_before() const { return priced_before({}); }
+
+  /// Placements on which the whole model costs, rents included, at most `slack` times the least in their subcluster, and the
+  /// cheapest one of each transfer class.
+  [[nodiscard]] std::vector<int> competitive(double slack) const {
+    std::vector<double> least(problem_.devices.size(), infinity),
+        of_class(static_cast<std::size_t>(problem_.classes()), infinity);
+    const auto each = [&](auto body) {
+      for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
+        const auto& placed = problem_.placements[p];
+        if (placed.dominated) continue;
+        const auto k = static_cast<std::size_t>(placed.subcluster);
+        body(static_cast<int>(p), table_.time(static_cast<int>(p), 0, problem_.layers) * (1 + rent_[k] * placed.devices),
+             least[k], of_class[static_cast<std::size_t>(placed.transfer_class)]);
+      }
+    };
+    each([](int, double cost, double& a, double& b) {
+      a = std::min(a, cost);
+      b = std::min(b, cost);
+    });
+    std::vector<int> found;
+    each([&](int p, double cost, double a, double b) {
+      if (cost <= slack * a || cost <= b) found.push_back(p);
+    });
+    return found;
+  }
+
   /// No plan has a smaller latency.
   [[nodiscard]] double latency() const { return fastest_before_.back(); }
 

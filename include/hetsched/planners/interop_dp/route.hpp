@@ -14,7 +14,7 @@ namespace hetsched {
 
 /// In which orders a planner lets the pipeline run through the subclusters.
 enum class subcluster_order {
-  automatic,          ///< all orders of up to four subclusters, beyond that memory_to_compute
+  automatic,          ///< all orders of up to four subclusters, beyond that what a local search finds
   all,                ///< every order (the work grows with K * 2^(K-1) for K subclusters)
   memory_to_compute,  ///< falling memory per FLOP/s from the first stage on (HARP sec. 5.2.1)
   as_given            ///< the cluster's order, first stage first
@@ -34,35 +34,50 @@ struct route_phase {
   std::vector<int> done;  // subclusters that no stage further up can lie in
 };
 
+/// A fixed order: a phase is a position in it. With use_all, every subcluster must be visited.
+[[nodiscard]] inline std::vector<route_phase> route_through(const std::vector<int>& first_to_last, bool use_all) {
+  const int k = static_cast<int>(first_to_last.size());
+  std::vector<route_phase> phases;
+  for (int position = 0; position < k; ++position) {
+    route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)],
+                      position,
+                      !use_all || position == 0,
+                      !use_all || position == k - 1,
+                      {},
+                      {}};
+    for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
+    for (int before = 0; before < position; ++before)
+      phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
+    phases.push_back(phase);
+  }
+  return phases;
+}
+
+/// Subclusters from the first stage on.
+[[nodiscard]] inline std::vector<int> fixed_order(const cluster& hardware, subcluster_order order) {
+  std::vector<int> first_to_last(hardware.subclusters.size());
+  std::iota(first_to_last.begin(), first_to_last.end(), 0);
+  const auto ratio = [&](int i) {
+    const auto& d = hardware.subclusters[static_cast<std::size_t>(i)].device;
+    return static_cast<double>(d.memory_bytes) / d.flops(precision::fp16);
+  };
+  if (order != subcluster_order::as_given)
+    std::stable_sort(first_to_last.begin(), first_to_last.end(), [&](int a, int b) { return ratio(a) > ratio(b); });
+  return first_to_last;
+}
+
+/// Whether the order is left to a local search, as there are too many to look at.
+[[nodiscard]] inline bool has_free_order(const cluster& hardware, subcluster_order order) {
+  return order == subcluster_order::automatic && hardware.subclusters.size() > 4;
+}
+
 /// All orders: a phase is a set of visited subclusters and the one of them that is active (Held and Karp 1962), so orders that
-/// end alike share their work. A fixed order: a phase is a position in it. With use_all, every subcluster must be visited.
+/// end alike share their work. Else the fixed one, or the first one of a local search.
 [[nodiscard]] inline std::vector<route_phase> make_route(const cluster& hardware, subcluster_order order, bool use_all) {
   const int k = static_cast<int>(hardware.subclusters.size());
-  if (order == subcluster_order::automatic) order = k <= 4 ? subcluster_order::all : subcluster_order::memory_to_compute;
+  if (order == subcluster_order::automatic && k <= 4) order = subcluster_order::all;
+  if (order != subcluster_order::all) return route_through(fixed_order(hardware, order), use_all);
   std::vector<route_phase> phases;
-  if (order != subcluster_order::all) {
-    std::vector<int> first_to_last(static_cast<std::size_t>(k));
-    std::iota(first_to_last.begin(), first_to_last.end(), 0);
-    const auto ratio = [&](int i) {
-      const auto& d = hardware.subclusters[static_cast<std::size_t>(i)].device;
-      return static_cast<double>(d.memory_bytes) / d.flops(precision::fp16);
-    };
-    if (order == subcluster_order::memory_to_compute)
-      std::stable_sort(first_to_last.begin(), first_to_last.end(), [&](int a, int b) { return ratio(a) > ratio(b); });
-    for (int position = 0; position < k; ++position) {
-      route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)],
-                        position,
-                        !use_all || position == 0,
-                        !use_all || position == k - 1,
-                        {},
-                        {}};
-      for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
-      for (int before = 0; before < position; ++before)
-        phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
-      phases.push_back(phase);
-    }
-    return phases;
-  }
   const auto full = (1u << k) - 1;
   std::vector<int> index((std::size_t{full} + 1) * static_cast<std::size_t>(k), -1);
   for (int size = 1; size <= k; ++size)

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/problem.hpp>
 #include <hetsched/planners/interop_dp/reach.hpp>
@@ -22,13 +23,6 @@ namespace hetsched {
 
 namespace detail {
 
-/// A stage as the search decides it.
-struct interop_stage {
-  int placement = 0;
-  layer_range layers;
-  friend constexpr bool operator==(interop_stage, interop_stage) = default;
-};
-
 /// For one period: the least latency sum(t + 2c) over all plans whose stages and transfers take at most the period and whose
 /// memory holds the warm-ups that the period needs. A state is (phase, transfer class of the first stage, devices used in its
 /// subcluster, first layer); suffixes of the model grow from the last layer to the first, and each state keeps the Pareto front
@@ -39,14 +33,15 @@ class interop_search {
   using warmup_state = typename Algebra::state;
 
   struct solution {
-    double latency = 0;
+    double latency = 0;  // with what updates add, if they count
     std::vector<interop_stage> stages;
   };
 
-  interop_search(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, Algebra algebra,
-                 int microbatches, bool use_all, const parallel_for& run)
+  interop_search(const interop_problem& problem, const Table& table, const update_table& updates,
+                 const std::vector<route_phase>& route, Algebra algebra, int microbatches, bool use_all, const parallel_for& run)
       : problem_(problem),
         table_(table),
+        updates_(updates),
         route_(route),
         algebra_(algebra),
         microbatches_(microbatches),
@@ -64,6 +59,9 @@ class interop_search {
 
   [[nodiscard]] const rent_bound<Table>& rents() const { return rents_; }
 
+  /// Whether the updates at the end of an iteration count.
+  void count_updates(bool yes) { with_updates_ = yes; }
+
   /// Grants every device `factor` times its memory (to tell how much is missing).
   void scale_capacity(double factor) {
     for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity_at(factor);
@@ -77,7 +75,14 @@ class interop_search {
 
   /// The plans of least latency that keep `period`, at most `limit` of them, the best first. A plan is left out if its latency
   /// shows that with a period of at least `longer_than` its objective is above `budget`.
-  [[nodiscard]] std::vector<solution> solve(double period, double longer_than, double budget, std::size_t limit) {
+  /// `go_on`, asked now and then by searches on one thread, and `most_work`, ends of stages that a phase looks at, may end it:
+  /// then aborted() is true.
+  [[nodiscard]] std::vector<solution> solve(double period, double longer_than, double budget, std::size_t limit,
+                                            std::int64_t most_work = std::numeric_limits<std::int64_t>::max(),
+                                            function_ref<bool()> go_on = {}) {
+    most_work_ = most_work;
+    go_on_ = run_ ? function_ref<bool()>{} : go_on;
+    for (auto& s : stores_) s.ended_early = false;
     period_ = finite(period);
     longer_than_ = longer_than;
     budget_ = budget;
@@ -93,8 +98,21 @@ class interop_search {
       else
         for (int i = 0; i < count; ++i) body(i);
       begin = end;
+      if (aborted()) return {};
     }
     return best_solutions(limit);
+  }
+
+  /// Whether the last solve was ended before it had an answer.
+  [[nodiscard]] bool aborted() const {
+    return std::any_of(stores_.begin(), stores_.end(), [](const store& s) { return s.ended_early; });
+  }
+
+  /// Ends of stages that the last solve looked at.
+  [[nodiscard]] std::int64_t looked_at() const {
+    std::int64_t sum = 0;
+    for (const auto& s : stores_) sum += s.looked_at;
+    return sum;
   }
 
   /// Labels kept by the last solve.
@@ -113,6 +131,7 @@ class interop_search {
   // A suffix of the model: its stages' latency, the warm-up state of its first stage, and how it goes on.
   struct label {
     double latency = 0;
+    double end = 0;  // latency, and what updates add to it
     warmup_state state;
     std::int32_t placement = 0;
     std::int32_t cut = 0;         // first layer of the next stage
@@ -131,6 +150,8 @@ class interop_search {
     std::vector<std::uint32_t> starts;  // per row: high - low + 2 positions in labels
     std::vector<row> rows;              // [class in subcluster][devices used]
     std::vector<row> exits;             // [class in subcluster]: what a stage in another subcluster may be put before
+    std::int64_t looked_at = 0;         // ends of stages
+    bool ended_early = false;
   };
 
   [[nodiscard]] static std::span<const label> labels_at(const store& s, const row& r, int layer) {
@@ -139,7 +160,9 @@ class interop_search {
     return {s.labels.data() + s.starts[i], s.starts[i + 1] - s.starts[i]};
   }
 
-  static bool no_worse(const label& a, const label& b) { return a.latency <= b.latency && Algebra::no_worse(a.state, b.state); }
+  static bool no_worse(const label& a, const label& b) {
+    return a.latency <= b.latency && a.end <= b.end && Algebra::no_worse(a.state, b.state);
+  }
 
   static void keep_if_new(std::vector<label>& front, const label& candidate) {
     for (const auto& kept : front)
@@ -151,22 +174,27 @@ class interop_search {
   // Transfers that keep the period, and the steps in warm-up that they cost.
   void measure_transfers() {
     if constexpr (!by_count) return;
-    steps_.resize(problem_.prices.size());
-    warmup_state one{1};
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      warmup_state out;
-      const auto& c = problem_.prices[i];
-      steps_[i] = c.slower_way <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
-    }
+    const auto measure = [&](const std::vector<transfer_price>& prices, std::vector<std::int32_t>& steps) {
+      steps.resize(prices.size());
+      warmup_state one{1};
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        warmup_state out;
+        const auto& c = prices[i];
+        steps[i] = c.slower_way <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
+      }
+    };
+    measure(problem_.prices, steps_);
+    measure(problem_.near_prices, near_steps_);
   }
 
   // Where the suffix behind a new stage may come from.
   struct source {
     const store* labels = nullptr;  // null: the end of the model
     const row* from = nullptr;
-    const transfer_price* price = nullptr;  // by boundary
-    const std::int32_t* step = nullptr;
     int phase = -1;
+    int taken = 0;  // devices of the node that the new stage can share, if it may share one with a stage of no more devices
+    const transfer_price *price = nullptr, *near_price = nullptr;  // by boundary
+    const std::int32_t *step = nullptr, *near_step = nullptr;
   };
 
   struct candidate_stage {
@@ -176,12 +204,20 @@ class interop_search {
     std::vector<source> sources;
   };
 
-  void add_source(candidate_stage& stage, const store& labels, const row& from, int phase, int from_class) const {
+  // `used`: devices of the subcluster that the stages behind take, 0 if they lie in another one.
+  void add_source(candidate_stage& stage, const store& labels, const row& from, int phase, int from_class, int used) const {
     if (from.high < from.low) return;
-    const int own = problem_.placements[at(stage.placement)].transfer_class;
-    const transfer_price* price = problem_.transfer(own, from_class);
-    stage.sources.push_back(
-        {&labels, &from, price, by_count ? steps_.data() + (price - problem_.prices.data()) : nullptr, phase});
+    const auto& placed = problem_.placements[at(stage.placement)];
+    source s{&labels, &from, phase};
+    s.price = problem_.transfer(placed.transfer_class, from_class);
+    if (by_count) s.step = steps_.data() + (s.price - problem_.prices.data());
+    const int per_node = problem_.devices_per_node[at(placed.subcluster)];
+    if (!problem_.near_prices.empty() && used > 0 && placed.on_one_node && used % per_node + placed.devices <= per_node) {
+      s.taken = used % per_node;
+      s.near_price = problem_.near_transfer(placed.transfer_class, from_class);
+      if (by_count) s.near_step = near_steps_.data() + (s.near_price - problem_.near_prices.data());
+    }
+    stage.sources.push_back(s);
     stage.top = std::max(stage.top, from.high);
     stage.low = std::min(stage.low, from.low);
   }
@@ -195,8 +231,13 @@ class interop_search {
     own.starts.clear();
     own.rows.assign(classes.size() * at(all + 1), {});
     own.exits.assign(classes.size(), {});
+    own.ended_early = false;
     workspace work;
-    for (int used = 1; used <= all; ++used)
+    for (int used = 1; used <= all; ++used) {
+      if (work.looked_at > most_work_ || (go_on_ && used % 8 == 1 && !go_on_())) {
+        own.ended_early = true;
+        return;
+      }
       for (std::size_t c = 0; c < classes.size(); ++c) {
         work.stages.clear();
         for (const int p : reach_.placements_of(phase.subcluster)) {
@@ -211,17 +252,21 @@ class interop_search {
             for (const int from : phase.from)
               for (std::size_t fc = 0; fc < stores_[at(from)].exits.size(); ++fc)
                 add_source(stage, stores_[at(from)], stores_[at(from)].exits[fc], from,
-                           classes_of_[at(route_[at(from)].subcluster)][fc]);
+                           classes_of_[at(route_[at(from)].subcluster)][fc], 0);
           } else {
             for (std::size_t fc = 0; fc < classes.size(); ++fc)
-              add_source(stage, own, own.rows[fc * at(all + 1) + at(used - placed.devices)], ph, classes[fc]);
+              add_source(stage, own, own.rows[fc * at(all + 1) + at(used - placed.devices)], ph, classes[fc],
+                         used - placed.devices);
           }
+          work.looked_at += static_cast<std::int64_t>(classes.size());
           if (stage.top >= 0) work.stages.push_back(std::move(stage));
         }
         work.bound = rents_.before(ph, used, reach_.before_without_leaving(ph, used), longer_than_, budget_);
         grow_row(own, own.rows[c * at(all + 1) + at(used)], reach_.before(ph, used), work);
       }
+    }
     for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);
+    own.looked_at = work.looked_at;
   }
 
   // Suffixes that leave the subcluster: of any number of devices, unless all must be used.
@@ -297,6 +342,7 @@ class interop_search {
     std::vector<label> front;
     typename rent_bound<Table>::filter bound;
     double limit = 0;  // of the latency, at the layer in hand
+    std::int64_t looked_at = 0;
   };
 
   static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
@@ -310,7 +356,8 @@ class interop_search {
       highest_cut = std::max(highest_cut, stage.top);
     }
     high = std::min(high, highest_cut - 1);
-    if constexpr (Table::additive && by_count) {
+    const bool windows = Table::additive && by_count && !with_updates_;
+    if (windows) {
       if (work.windows.size() < work.stages.size()) work.windows.resize(work.stages.size());
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
         work.windows[s].clear();
@@ -325,14 +372,17 @@ class interop_search {
       work.limit = work.bound.latency_limit(first);
       bool more = false;
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
-        if constexpr (Table::additive && by_count) {
-          if (work.windows[s].idle_at(first))
-            more |= work.windows[s].next_cut >= work.stages[s].low;
-          else
-            more |= gather_window(work.stages[s], work.windows[s], first, work);
-        } else
-          more |= gather_all(work.stages[s], first, work);
+        if constexpr (Table::additive && by_count)
+          if (windows) {
+            if (work.windows[s].idle_at(first))
+              more |= work.windows[s].next_cut >= work.stages[s].low;
+            else
+              more |= gather_window(work.stages[s], work.windows[s], first, work);
+            continue;
+          }
+        more |= gather_all(work.stages[s], first, work);
       }
+      work.looked_at += static_cast<std::int64_t>(work.stages.size());
       if (!more) break;
       own.starts.push_back(static_cast<std::uint32_t>(own.labels.size()));
       if (!work.front.empty()) {
@@ -351,6 +401,12 @@ class interop_search {
     out.low = last_full;
   }
 
+  [[nodiscard]] bool shares_node(const source& s, const label& behind) const {
+    if (s.near_price == nullptr) return false;
+    const auto& next = problem_.placements[at(behind.placement)];
+    return next.on_one_node && next.devices <= s.taken;
+  }
+
   [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, workspace& work) const
       requires(Table::additive&& by_count) {
     const int p = stage.placement;
@@ -363,11 +419,14 @@ class interop_search {
           continue;
         }
         const auto suffixes = labels_at(*s.labels, *s.from, cut);
-        if (suffixes.empty() || s.step[cut - 1] == 0) continue;
-        const double key = s.price[cut - 1].round_trip + prefix[cut].time;
-        for (const auto& l : suffixes)
-          w.push(l.state.warmup + s.step[cut - 1],
+        for (const auto& l : suffixes) {
+          const bool near = shares_node(s, l);
+          const auto step = (near ? s.near_step : s.step)[cut - 1];
+          if (step == 0) continue;
+          const double key = (near ? s.near_price : s.price)[cut - 1].round_trip + prefix[cut].time;
+          w.push(l.state.warmup + step,
                  {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
+        }
       }
     }
     const auto& from = prefix[first];
@@ -384,7 +443,7 @@ class interop_search {
         if (to.time - from.time <= period_ &&
             to.weight - from.weight + held * (to.activation - from.activation) + table_.temporary(p, first, e.cut) <=
                 capacity_[at(p)]) {
-          keep_if_new(work.front, {e.key - from.time, {n}, p, e.cut, e.phase, e.label});
+          keep_if_new(work.front, {e.key - from.time, e.key - from.time, {n}, p, e.cut, e.phase, e.label});
           beaten = e.key;
           break;
         }
@@ -400,24 +459,34 @@ class interop_search {
     const int top = std::min(stage.top, reach_.furthest(p, first));
     for (int cut = std::max(first + 1, stage.low); cut <= top; ++cut) {
       const double time = table_.time(p, first, cut);
+      ++work.looked_at;
       if (time > period_) continue;
       const auto held = table_.memory(p, first, cut);
-      const auto consider = [&](double latency, const transfer_price& transfer, warmup_state next, int phase,
-                                std::uint32_t index) {
-        label l{latency + time + transfer.round_trip, {}, p, cut, phase, index};
+      const double forward = with_updates_ ? table_.forward(p, first, cut) : 0;
+      const double update = with_updates_ ? updates_(p, first, cut) : 0;
+      const auto consider = [&](const label& behind, const transfer_price& transfer, int phase, std::uint32_t index) {
+        label l{behind.latency + time + transfer.round_trip, 0, {}, p, cut, phase, index};
         if (l.latency > work.limit) return;
-        if (!algebra_.extend(time, transfer, next, period_, l.state)) return;
+        l.end = l.latency;
+        if (with_updates_) {
+          // A stage upstream ends later, by its own backward and the gradient's way to it.
+          l.end = std::max(l.latency + update, behind.end + forward + (transfer.round_trip - transfer.slower_way));
+          if (l.end > work.bound.budget - work.bound.steady) return;
+        }
+        if (!algebra_.extend(time, transfer, behind.state, period_, l.state)) return;
         if (held.at(std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
       };
       for (const auto& s : stage.sources) {
         if (s.labels == nullptr) {
-          if (cut == problem_.layers) consider(0, {}, {}, -1, 0);
+          if (cut == problem_.layers) consider(label{}, {}, -1, 0);
           continue;
         }
-        const auto& transfer = s.price[cut - 1];
-        if (transfer.slower_way > period_) continue;
-        for (const auto& l : labels_at(*s.labels, *s.from, cut))
-          consider(l.latency, transfer, l.state, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
+        for (const auto& l : labels_at(*s.labels, *s.from, cut)) {
+          ++work.looked_at;
+          const auto& transfer = (shares_node(s, l) ? s.near_price : s.price)[cut - 1];
+          if (transfer.slower_way > period_) continue;
+          consider(l, transfer, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
+        }
       }
     }
     return top >= stage.low;
@@ -434,7 +503,7 @@ class interop_search {
       if (!route_[ph].may_end) continue;
       const auto& s = stores_[ph];
       for (const auto& r : s.exits)
-        for (const auto& l : labels_at(s, r, 0)) ends.push_back({l.latency, ph, &l});
+        for (const auto& l : labels_at(s, r, 0)) ends.push_back({l.end, ph, &l});
     }
     std::stable_sort(ends.begin(), ends.end(), [](const end& a, const end& b) { return a.latency < b.latency; });
     if (ends.size() > limit) ends.resize(limit);
@@ -455,19 +524,23 @@ class interop_search {
 
   const interop_problem& problem_;
   const Table& table_;
+  const update_table& updates_;
   const std::vector<route_phase>& route_;
   Algebra algebra_;
   int microbatches_;
   bool use_all_;
+  bool with_updates_ = false;
   const parallel_for& run_;
   rent_bound<Table> rents_;
   reach<Table> reach_;
+  std::int64_t most_work_ = 0;
+  function_ref<bool()> go_on_;
   double period_ = 0;
   double longer_than_ = 0;
   double budget_ = infinity;
   std::vector<double> capacity_;
-  std::vector<std::vector<int>> classes_of_;  // transfer classes, by subcluster
-  std::vector<std::int32_t> steps_;           // as prices; 0: slower than the period
+  std::vector<std::vector<int>> classes_of_;      // transfer classes, by subcluster
+  std::vector<std::int32_t> steps_, near_steps_;  // as prices; 0: slower than the period
   std::vector<store> stores_;
 };
 

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <hetsched/plan/describe.hpp>
+#include <hetsched/planners/interop_dp/beam.hpp>
 #include <hetsched/planners/interop_dp/least_period.hpp>
 #include <hetsched/planners/interop_dp/search.hpp>
 
@@ -36,6 +40,7 @@ namespace hetsched::detail {
 /// in the way.
 template <class Table, class Algebra>
 [[nodiscard]] std::string explain_shortage(const cluster& hardware, const interop_problem& problem, const Table& table,
+                                           const update_table& updates, const std::vector<route_phase>& route,
                                            interop_search<Table, Algebra>& search, const Algebra& algebra, bool use_all) {
   for (int l = 0; l < problem.layers; ++l) {
     const interop_placement* best = nullptr;
@@ -57,7 +62,22 @@ template <class Table, class Algebra>
 
   const auto plan_at = [&](double factor) {
     search.scale_capacity(factor);
-    return search.solve(infinity, 0, infinity, 1);
+    if (!search.may_keep(infinity)) return std::vector<std::vector<interop_stage>>{};
+    // Under exact warm-ups one microbatch in flight is enough, and then a beam finds a plan if there is one.
+    std::vector<std::vector<interop_stage>> plans;
+    if (std::is_same_v<Algebra, exact_algebra> && !use_all) {
+      auto scaled = problem;
+      for (auto& p : scaled.placements) p.capacity = p.capacity_at(factor);
+      beam_search<Table, Algebra> beam(scaled, table, updates, route, algebra, 1, use_all);
+      std::vector<int> all;
+      for (std::size_t p = 0; p < problem.placements.size(); ++p)
+        if (!problem.placements[p].dominated) all.push_back(static_cast<int>(p));
+      for (auto& s : beam.solve(infinity, all, std::vector<double>(static_cast<std::size_t>(problem.layers + 1)), 1, 1))
+        plans.push_back(std::move(s.stages));
+    }
+    if (plans.empty())
+      for (auto& s : search.solve(infinity, 0, infinity, 1)) plans.push_back(std::move(s.stages));
+    return plans;
   };
   double high = 2;
   auto found = plan_at(high);
@@ -82,7 +102,7 @@ template <class Table, class Algebra>
   }
   search.scale_capacity(1);
 
-  const auto& stages = found.front().stages;
+  const auto& stages = found.front();
   const auto bare = search_pipeline(problem, table, stages);
   const auto warmups = warmups_for(algebra, bare, infinity);
   std::size_t worst = 0;

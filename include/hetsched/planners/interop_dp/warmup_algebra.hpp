@@ -11,6 +11,7 @@ namespace hetsched::detail {
 /// Seconds over a boundary per microbatch: the dearer way, and both ways.
 struct transfer_price {
   double slower_way = 0, round_trip = 0;
+  friend constexpr bool operator==(const transfer_price&, const transfer_price&) = default;
 };
 
 // What a partial plan must remember of its warm-ups so that stages can be put in front of it, one algebra per rule:

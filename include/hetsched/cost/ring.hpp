@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/submesh.hpp>
+
+namespace hetsched::detail {
+
+// Ranks in a ring, and what each link of the ring has for it.
+struct ring {
+  int ranks;
+  link hop;
+
+  // An all-gather or reduce-scatter takes one pass over the whole tensor of `bytes`, an all-reduce two.
+  [[nodiscard]] double collective_s(int passes, double bytes) const {
+    return ranks == 1 || bytes == 0 ? 0 : passes * (ranks - 1) * hop.transfer_s(bytes / ranks);
+  }
+};
+
+// Rings of `ranks` ranks that lie `stride` <= devices per node apart, all at once. Those that leave their node share its link to
+// the others.
+[[nodiscard]] inline ring ring_on(const cluster& c, const submesh& mesh, int stride, int ranks) {
+  const auto& s = subcluster_of(c, mesh);
+  if (mesh.nodes == 1 || mesh.devices_per_node % (stride * ranks) == 0) return {ranks, s.intra_node};
+  return {ranks, {s.inter_node.latency_s, s.inter_node.bandwidth / stride}};
+}
+
+}  // namespace hetsched::detail
