@@ -104,7 +104,8 @@ struct interval_costs {
     return model.transfer(boundary, from, to, near);
   }
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return model.update(layers, where); }
-  [[nodiscard]] static int transfer_class(const placement& where) { return analytic_cost_model::transfer_class(where); }
+  [[nodiscard]] static std::int64_t transfer_class(const placement& where) { return analytic_cost_model::transfer_class(where); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return model.boundary_class(boundary); }
 };
 
 // GPT-39B in 146 layers on 32 V100 and 32 A100.

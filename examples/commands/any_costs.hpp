@@ -2,6 +2,7 @@
 // One type for every cost model of the commands: a planner is compiled once for all of them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -39,7 +40,8 @@ class any_costs {
     return costs_->gradient_sync(layers, holders);
   }
   [[nodiscard]] hetsched::memory_overheads overheads(const hetsched::placement& where) const { return costs_->overheads(where); }
-  [[nodiscard]] int transfer_class(const hetsched::placement& where) const { return costs_->transfer_class(where); }
+  [[nodiscard]] std::int64_t transfer_class(const hetsched::placement& where) const { return costs_->transfer_class(where); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_->boundary_class(boundary); }
 
  private:
   struct model {
@@ -53,7 +55,8 @@ class any_costs {
     virtual double update(hetsched::layer_range, const hetsched::placement&) const = 0;
     virtual hetsched::reduction_cost gradient_sync(hetsched::layer_range, std::span<const hetsched::placement>) const = 0;
     virtual hetsched::memory_overheads overheads(const hetsched::placement&) const = 0;
-    virtual int transfer_class(const hetsched::placement&) const = 0;
+    virtual std::int64_t transfer_class(const hetsched::placement&) const = 0;
+    virtual std::int64_t boundary_class(int) const = 0;
   };
   template <class Costs>
   struct held final : model {
@@ -82,9 +85,10 @@ class any_costs {
     hetsched::memory_overheads overheads(const hetsched::placement& where) const override {
       return hetsched::cost_of::overheads(costs, where);
     }
-    int transfer_class(const hetsched::placement& where) const override {
+    std::int64_t transfer_class(const hetsched::placement& where) const override {
       return hetsched::cost_of::transfer_class(costs, where);
     }
+    std::int64_t boundary_class(int boundary) const override { return hetsched::cost_of::boundary_class(costs, boundary); }
     Costs costs;
   };
 

@@ -30,9 +30,11 @@ std::string times_cell(const measured_time& t) { return format_seconds(t.median_
 std::string tables(const train::measuring& m, const replica_profile& costs) {
   std::string text;
   const auto& sizes = m.how.microbatch_sizes;
+  const auto& tensors = m.how.tensors;
   for (const auto& group : m.found.groups)
-    for (std::size_t s = 0; s < sizes.size(); ++s) {
-      const auto& layers = m.found.layers[static_cast<std::size_t>(group.first)][s];
+    for (std::size_t i = 0; i < tensors.size() * sizes.size(); ++i) {
+      const int tensor = tensors[i / sizes.size()], size = sizes[i % sizes.size()];
+      const auto& layers = m.found.layers[static_cast<std::size_t>(group.first)][i];
       std::vector<std::vector<std::string>> rows;
       for (std::size_t l = 0; l < layers.size(); ++l) {
         if (l > 0 && train::layer_kind(m.config, static_cast<int>(l)) == train::layer_kind(m.config, static_cast<int>(l) - 1)) {
@@ -42,7 +44,8 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
         rows.push_back({costs.layers[l].name, times_cell(layers[l].forward), times_cell(layers[l].backward),
                         format_bytes(layers[l].parameter_bytes), format_bytes(layers[l].output_bytes)});
       }
-      const auto title = group.name() + (sizes.size() > 1 ? ", microbatches of " + std::to_string(sizes[s]) : "");
+      const auto title = group.name() + (tensor > 1 ? ", tensor " + std::to_string(tensor) : "") +
+                         (sizes.size() > 1 ? ", microbatches of " + std::to_string(size) : "");
       text += format_table({title, ">forward (spread)", ">backward (spread)", ">parameters", ">output"}, rows) + '\n';
     }
   std::vector<std::vector<std::string>> rows;
@@ -59,9 +62,10 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
 }
 
 int profile_command(arguments given) {
-  auto& sizes = given.how.microbatch_sizes;
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  for (auto* list : {&given.how.microbatch_sizes, &given.how.tensors}) {
+    std::sort(list->begin(), list->end());
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  }
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
   for (const auto& path : {given.model.file, given.text}) files.reads(path);
@@ -74,12 +78,13 @@ int profile_command(arguments given) {
                      .how = given.how,
                      .before = [&](const std::string& what) { progress.show(0, "measures " + what); },
                      .found = {}};
+  for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
   if (given.place.transport == "threads") train::measure_on_threads(m);
 #ifdef HETSCHED_WITH_GLOO
   if (given.place.transport == "gloo") train::measure_on_gloo(m);
 #endif
   if (m.place.rank != 0) return command::done;
-  const auto costs = train::to_profile(m.found, m.config, m.how.microbatch_sizes, given.model.element_bytes());
+  const auto costs = train::to_profile(m.found, m.config, m.how, given.model.element_bytes());
   const auto hardware = train::to_cluster(m.found);
   (void)replica_cost_model(hardware, costs);  // what planners would refuse
   files.add(given.profile, to_json(costs));
@@ -102,6 +107,11 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--tensor", given.how.tensors,
+                 "ranks that share each layer (1); several, as 1,2, are measured one after the other")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 1024));
   app.add_option("--warmup", given.how.warmup, "runs of each layer that do not count")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();

@@ -14,6 +14,7 @@
 #include <hetsched/schedule.hpp>
 
 #include <train/measured.hpp>
+#include <train/plan.hpp>
 #include <train/training.hpp>
 
 #include "command.hpp"
@@ -76,6 +77,9 @@ std::string json_text(const train::job& j) {
     for (const auto& s : line.stages) stages.push_back({s.first, s.last - 1});
     pipelines.push_back({{"microbatches", line.order.microbatches}, {"microbatch_size", line.microbatch_size}});
     pipelines.back()["stages"] = std::move(stages);
+    auto& groups = pipelines.back()["degrees"] = nlohmann::ordered_json::array();
+    for (int g = 0; g < line.order.ranks; ++g)
+      groups.push_back({{"data", line.group(g).data}, {"context", line.group(g).context}, {"tensor", line.group(g).tensor}});
   }
   return hetsched::detail::dump(out);
 }
@@ -87,7 +91,8 @@ std::string summary(const train::job& j) {
     const auto& line = r.layout.pipelines[p];
     for (int s = 0; s < line.order.stages; ++s) {
       const auto range = line.stages[static_cast<std::size_t>(s)];
-      rows.push_back({std::to_string(line.first_rank + line.order.rank(0, s)), std::to_string(s),
+      const int group = line.order.rank(0, s), first = line.first_of_group(group), devices = line.group(group).device_count();
+      rows.push_back({std::to_string(first) + (devices > 1 ? "-" + std::to_string(first + devices - 1) : ""), std::to_string(s),
                       train::layer_name(j.config, range.first) +
                           (range.size() > 1 ? " to " + train::layer_name(j.config, range.last - 1) : "")});
     }
@@ -100,8 +105,14 @@ std::string summary(const train::job& j) {
 }
 
 /// The plan of a file, as far as it fits the model and the options; the ranks are looked at where they are known.
-plan_file read_plan_for(const train::arguments& given, const gpt::config& config) {
+plan_file read_plan_for(const train::arguments& given, const gpt::config& config, bool speaks) {
   auto file = read_plan(given.plan);
+  try {
+    if (train::cut_between_blocks(config, file.plan) && speaks)
+      train::say(given.plan + " cuts inside blocks: its stages begin with whole ones here, as by --granularity block");
+  } catch (const input_error& wrong) {
+    throw file_error(given.plan, "/pipelines", wrong.what());
+  }
   for (std::size_t p = 0; p < file.plan.pipelines.size(); ++p) {
     const auto& line = file.plan.pipelines[p];
     const auto here = "/pipelines/" + std::to_string(p);
@@ -154,15 +165,15 @@ int train_command(const train::arguments& given) {
                       std::to_string(j.config.sequence));
   j.place = train::find_place(given.place);
   if (!given.plan.empty()) {
-    j.plan = read_plan_for(given, j.config);
+    j.plan = read_plan_for(given, j.config, j.place.rank == 0);
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
-    const auto ranks = first_devices(*j.plan);
+    const auto ranks = device_numbers(*j.plan);
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    // Device n is rank n of as many ranks as the subclusters have devices; of other numbers of ranks, stage i is on rank i.
+    // Device n is rank n of as many ranks as the subclusters have devices; of other numbers of ranks, stages take them in turn.
     const int devices = std::accumulate(j.plan->device_counts.begin(), j.plan->device_counts.end(), 0);
     const bool named = given.place.transport == "gloo" && !ranks.empty() && (devices == j.place.ranks || wanted != j.place.ranks);
     const bool fits = named ? are_there(ranks, j.place.ranks) : wanted == j.place.ranks;
-    const std::string elsewhere = ": its stages are on ranks that are not there, or on one rank twice";
+    const std::string elsewhere = ": it is for ranks that are not there, or uses one twice";
     if (!fits && given.checkpoint.resume) {
       if (j.place.rank == 0)
         train::say(
@@ -181,13 +192,13 @@ int train_command(const train::arguments& given) {
       throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
                         std::to_string(wanted));
     } else if (named) {
-      // The launcher's rank r works on the stage that was planned for rank r.
-      const auto stage = std::find(ranks.begin(), ranks.end(), j.place.rank);
-      if (stage == ranks.end()) {
+      // The launcher's rank r works on what was planned for device r.
+      const auto device = std::find(ranks.begin(), ranks.end(), j.place.rank);
+      if (device == ranks.end()) {
         train::say("rank " + std::to_string(j.place.rank) + ": the plan has no work for it");
         return command::done;
       }
-      j.place.rank = static_cast<int>(stage - ranks.begin());
+      j.place.rank = static_cast<int>(device - ranks.begin());
       j.place.ranks = wanted;
     }
   }

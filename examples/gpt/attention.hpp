@@ -4,47 +4,51 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include <gpt/config.hpp>
-#include <gpt/linear.hpp>
+#include <gpt/parallel_linear.hpp>
 #include <gpt/product.hpp>
 #include <gpt/rotary.hpp>
 
 namespace gpt {
 
 /// Causal self-attention; neighbouring query heads share a head of keys and values (Ainslie et al. 2023). A row sees itself
-/// and the rows before it in its sample.
+/// and the rows before it in its sample. Ranks of a tensor axis have some heads each.
 template <class Real>
 class attention {
  public:
   struct context {
-    typename linear<Real>::context qkv, out;
+    typename column_linear<Real>::context qkv;
+    typename row_linear<Real>::context out;
     tensor<Real> weights;  ///< softmax of the scores, per sample and head: sequence x sequence
     tensor<Real> mixed;    ///< values mixed by them: rows x (heads * head_size)
     tensor<Real> qkv_gradient;
   };
 
-  attention(const config& m, hetsched::random_source& random)
+  attention(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>())
       : sequence_(m.sequence),
-        heads_(m.heads),
-        kv_heads_(m.key_heads()),
+        heads_(m.heads / static_cast<int>(slices.parts())),
+        kv_heads_(m.key_heads() / static_cast<int>(slices.parts())),
         size_(m.hidden / m.heads),
-        qkv_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>((heads_ + 2 * kv_heads_) * size_), m.bias, 1, random),
-        out_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>(m.hidden), m.bias, m.residual_gain(), random),
+        qkv_(static_cast<std::size_t>(m.hidden), widths(m), m.bias, static_cast<std::size_t>(m.sequence), slices, random),
+        out_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>(m.hidden), m.bias, m.residual_gain(),
+             static_cast<std::size_t>(m.sequence), slices, random),
         scores_(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(sequence_)) {
     if (m.positions == position_kind::rotary)
       rotary_.emplace(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(size_));
   }
 
-  /// x: (samples * sequence) x hidden.
+  /// x: (samples * sequence / ranks of the axis) x hidden.
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
     (void)qkv_.forward(x, c.qkv);
-    if (rotary_) rotary_->turn(c.qkv.output, static_cast<std::size_t>(heads_ + kv_heads_), 1);
-    c.weights.resize(x.rows() * static_cast<std::size_t>(heads_), static_cast<std::size_t>(sequence_));
-    c.mixed.resize(x.rows(), static_cast<std::size_t>(heads_ * size_));
-    const auto qkv = map(c.qkv.output);
+    auto& projected = c.qkv.product.output;
+    if (rotary_) rotary_->turn(projected, static_cast<std::size_t>(heads_ + kv_heads_), 1);
+    c.weights.resize(projected.rows() * static_cast<std::size_t>(heads_), static_cast<std::size_t>(sequence_));
+    c.mixed.resize(projected.rows(), static_cast<std::size_t>(heads_ * size_));
+    const auto qkv = map(projected);
     auto mixed = map(c.mixed);
-    for_each_head(x.rows(), [&](Eigen::Index row, Eigen::Index head) {
+    for_each_head(projected.rows(), [&](Eigen::Index row, Eigen::Index head) {
       auto p = weights(c, row, head);
       multiply_transposed<Real>(p, query(qkv, row, head), key(qkv, row, head));
       for (Eigen::Index i = 0; i < sequence_; ++i) {
@@ -60,12 +64,13 @@ class attention {
 
   const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
     const auto mixed_gradient = map(out_.backward_input(gradient, c.out));
-    c.qkv_gradient.resize(c.qkv.output.rows(), c.qkv.output.columns());
-    const auto qkv = map(c.qkv.output);
+    const auto& projected = c.qkv.product.output;
+    c.qkv_gradient.resize(projected.rows(), projected.columns());
+    const auto qkv = map(projected);
     auto dqkv = map(c.qkv_gradient);
     dqkv.rightCols(2 * kv_heads_ * size_).setZero();
     auto ds = map(scores_);
-    for_each_head(gradient.rows(), [&](Eigen::Index row, Eigen::Index head) {
+    for_each_head(projected.rows(), [&](Eigen::Index row, Eigen::Index head) {
       const auto p = weights(c, row, head);
       const auto dmixed = query(mixed_gradient, row, head);
       add_product<Real>(value(dqkv, row, head), p, dmixed);
@@ -90,11 +95,20 @@ class attention {
     backward_weight(gradient, c);
     return found;
   }
+  /// What backward_input has returned.
+  [[nodiscard]] const tensor<Real>& input_gradient(const context& c) const { return qkv_.input_gradient(c.qkv); }
 
   [[nodiscard]] tensor_list<Real> parameters() { return join<Real>(qkv_.parameters(), out_.parameters()); }
   [[nodiscard]] tensor_list<Real> gradients() { return join<Real>(qkv_.gradients(), out_.gradients()); }
+  [[nodiscard]] cut_list parameter_cuts() const { return join(qkv_.parameter_cuts(), out_.parameter_cuts()); }
 
  private:
+  /// Of all queries, keys and values.
+  static std::vector<std::size_t> widths(const config& m) {
+    const auto size = static_cast<std::size_t>(m.hidden / m.heads);
+    const std::size_t keys = static_cast<std::size_t>(m.key_heads()) * size;
+    return {static_cast<std::size_t>(m.heads) * size, keys, keys};
+  }
   [[nodiscard]] Real scale() const { return 1 / std::sqrt(static_cast<Real>(size_)); }
 
   /// Calls it with a sample's first row and a head, for all.
@@ -121,7 +135,8 @@ class attention {
   }
 
   Eigen::Index sequence_, heads_, kv_heads_, size_;
-  linear<Real> qkv_, out_;
+  column_linear<Real> qkv_;
+  row_linear<Real> out_;
   std::optional<rotary<Real>> rotary_;
   tensor<Real> scores_;  ///< gradient of one head's; of no use between calls
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,6 +10,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 
 #include <gpt/tokenizer.hpp>
 
@@ -48,6 +50,28 @@ template <class Real>
     targets += text.substr(first + 1, length);
   }
   return {.inputs = encode<Real>(inputs), .targets = encode<Real>(targets)};
+}
+
+/// This rank's rows of a microbatch's tokens, or of anything with a row per token: its part of the samples along the data axis
+/// of a group, and of each of those its slice of the sequence along the tensor axis. Throws input_error unless both are
+/// divisible.
+template <class Real>
+[[nodiscard]] tensor<Real> rows_of(const tensor<Real>& all, int sequence, const hetsched::degrees& d,
+                                   const hetsched::stage_place& place) {
+  const auto length = static_cast<std::size_t>(sequence), data = static_cast<std::size_t>(d.data),
+             tensors = static_cast<std::size_t>(d.tensor);
+  if (length % tensors != 0 || all.rows() % (length * data) != 0 || d.context != 1)
+    throw hetsched::input_error("samples of " + std::to_string(sequence) + " tokens, " + std::to_string(all.rows()) +
+                                " in all, cannot be cut for " + std::to_string(d.data) + " x " + std::to_string(d.context) +
+                                " x " + std::to_string(d.tensor) + " devices (data, context, tensor)");
+  const std::size_t samples = all.rows() / length / data, rows = length / tensors;
+  tensor<Real> own(samples * rows, all.columns());
+  for (std::size_t s = 0; s < samples; ++s) {
+    const std::size_t first =
+        (static_cast<std::size_t>(place.data) * samples + s) * length + static_cast<std::size_t>(place.tensor) * rows;
+    std::copy_n(all.data() + first * all.columns(), rows * all.columns(), own.data() + s * rows * all.columns());
+  }
+  return own;
 }
 
 }  // namespace gpt

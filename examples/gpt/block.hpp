@@ -7,7 +7,8 @@
 
 namespace gpt {
 
-/// One transformer block, normalised before its halves: m = x + attention(norm(x)), y = m + mlp(norm(m)).
+/// One transformer block, normalised before its halves: m = x + attention(norm(x)), y = m + mlp(norm(m)). On a tensor axis sums
+/// and norms are those of this rank's slice of every sequence.
 template <class Real>
 class block {
  public:
@@ -19,14 +20,14 @@ class block {
     tensor<Real> middle_gradient, input_gradient;
   };
 
-  /// Precondition: the config is valid.
-  block(const config& m, hetsched::random_source random)
+  /// Precondition: the config is valid for the ranks of the axis.
+  block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices = sequence_slices<Real>())
       : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
         norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
-        attention_(m, random),
-        mlp_(m, random) {}
+        attention_(m, random, slices),
+        mlp_(m, random, slices) {}
 
-  /// x: (samples * sequence) x hidden.
+  /// x: (samples * sequence / ranks of the axis) x hidden.
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
     add(c.middle, x, attention_.forward(norm_1_.forward(x, c.norm_1), c.attention));
     add(c.output, c.middle, mlp_.forward(norm_2_.forward(c.middle, c.norm_2), c.mlp));
@@ -40,9 +41,9 @@ class block {
   }
   void backward_weight(const tensor<Real>& gradient, context& c) {
     mlp_.backward_weight(gradient, c.mlp);
-    norm_2_.backward_weight(c.mlp.up.input_gradient, c.norm_2);
+    norm_2_.backward_weight(mlp_.input_gradient(c.mlp), c.norm_2);
     attention_.backward_weight(c.middle_gradient, c.attention);
-    norm_1_.backward_weight(c.attention.qkv.input_gradient, c.norm_1);
+    norm_1_.backward_weight(attention_.input_gradient(c.attention), c.norm_1);
   }
   const tensor<Real>& backward(const tensor<Real>& gradient, context& c) {
     const auto& found = backward_input(gradient, c);
@@ -56,6 +57,10 @@ class block {
   }
   [[nodiscard]] tensor_list<Real> gradients() {
     return join<Real>(join<Real>(norm_1_.gradients(), attention_.gradients()), join<Real>(norm_2_.gradients(), mlp_.gradients()));
+  }
+  [[nodiscard]] cut_list parameter_cuts() const {
+    return join(join(norm_1_.parameter_cuts(), attention_.parameter_cuts()),
+                join(norm_2_.parameter_cuts(), mlp_.parameter_cuts()));
   }
 
  private:

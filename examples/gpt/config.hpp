@@ -59,4 +59,18 @@ inline void validate(const config& m) {
   require(m.positions == position_kind::learned || m.hidden / m.heads % 2 == 0, "rotary positions need an even hidden / heads");
 }
 
+/// Also for the ranks of a tensor axis, which have the same number of heads, columns and positions each.
+inline void validate(const config& m, int tensor_degree) {
+  validate(m);
+  const auto require = [&](int value, const char* what) {
+    if (value % tensor_degree != 0)
+      throw hetsched::input_error(std::string("gpt: ") + what + " (" + std::to_string(value) +
+                                  ") must be divisible by the tensor degree (" + std::to_string(tensor_degree) + ")");
+  };
+  require(m.heads, "heads");
+  require(m.key_heads(), "kv_heads");
+  require(m.ffn_width(), "ffn_hidden");
+  require(m.sequence, "sequence");
+}
+
 }  // namespace gpt

@@ -11,17 +11,19 @@
 
 namespace gpt {
 
-/// -log of the probability that the softmax of a row of logits gives its target, the mean over all rows, and its gradient.
+/// -log of the probability that the softmax of a row of logits gives its target, the sum over these rows divided by all_rows,
+/// and its gradient. Ranks that have some of a microbatch's all_rows rows each so add up to the mean.
 /// logits: rows x vocab; targets: rows x 1. Logits of any size do not overflow. Throws input_error for other numbers of targets
 /// than rows and for a number that is no token.
 template <class Real>
-[[nodiscard]] hetsched::loss_value<tensor<Real>> cross_entropy(const tensor<Real>& logits, const tensor<Real>& targets) {
+[[nodiscard]] hetsched::loss_value<tensor<Real>> cross_entropy_part(const tensor<Real>& logits, const tensor<Real>& targets,
+                                                                    std::size_t all_rows) {
   if (targets.rows() != logits.rows() || targets.columns() != 1)
     throw hetsched::input_error("cross_entropy needs one target per row of logits");
   hetsched::loss_value<tensor<Real>> found{0, tensor<Real>(logits.rows(), logits.columns())};
   const auto x = map(logits);
   auto gradient = map(found.gradient);
-  const double share = 1 / static_cast<double>(logits.rows());
+  const double share = 1 / static_cast<double>(all_rows);
   for (Eigen::Index i = 0; i < x.rows(); ++i) {
     const auto target = static_cast<Eigen::Index>(token_at(targets.data(), static_cast<std::size_t>(i), logits.columns()));
     const Real largest = x.row(i).maxCoeff();
@@ -34,6 +36,12 @@ template <class Real>
     gradient(i, target) -= static_cast<Real>(share);
   }
   return found;
+}
+
+/// The mean over all rows; see cross_entropy_part.
+template <class Real>
+[[nodiscard]] hetsched::loss_value<tensor<Real>> cross_entropy(const tensor<Real>& logits, const tensor<Real>& targets) {
+  return cross_entropy_part(logits, targets, logits.rows());
 }
 
 }  // namespace gpt

@@ -28,7 +28,8 @@ template <class Real>
                          0.5 / std::sqrt(static_cast<double>(m.hidden)), random);
 }
 
-/// Rows of a table for tokens, plus learned rows for positions, if there are any.
+/// Rows of a table for tokens, plus learned rows for positions, if there are any. The tables are whole on every rank of a tensor
+/// axis, which looks up its slice of the sequence.
 template <class Real>
 class embedding {
  public:
@@ -37,13 +38,14 @@ class embedding {
     tensor<Real> output, input_gradient;
   };
 
-  /// Precondition: the config is valid.
-  embedding(const config& m, hetsched::random_source random) : tokens_(token_table<Real>(m, random)) {
+  /// Of part `part` of `parts` of every sequence. Precondition: the config is valid, and its sequence divisible by them.
+  embedding(const config& m, hetsched::random_source random, std::size_t part = 0, std::size_t parts = 1)
+      : tokens_(token_table<Real>(m, random)), length_(static_cast<std::size_t>(m.sequence) / parts), first_(length_ * part) {
     if (m.positions == position_kind::learned)
       positions_ = parameter<Real>(static_cast<std::size_t>(m.sequence), static_cast<std::size_t>(m.hidden), 0.02, random);
   }
 
-  /// tokens: (samples * sequence) x 1. Throws input_error for a number that is no token.
+  /// tokens: (samples * sequence / parts) x 1. Throws input_error for a number that is no token.
   const tensor<Real>& forward(const tensor<Real>& tokens, context& c) {
     c.tokens = tokens.data();
     c.output.resize(tokens.rows(), tokens_.value.columns());
@@ -80,11 +82,13 @@ class embedding {
   [[nodiscard]] tensor_list<Real> gradients() {
     return has_positions() ? tensor_list<Real>{tokens_.gradient, positions_.gradient} : tensor_list<Real>{tokens_.gradient};
   }
+  [[nodiscard]] cut_list parameter_cuts() const { return cut_list(has_positions() ? 2 : 1, on_slices()); }
 
  private:
   [[nodiscard]] bool has_positions() const { return positions_.value.size() > 0; }
-  [[nodiscard]] Eigen::Index position(std::size_t row) const { return static_cast<Eigen::Index>(row % positions_.value.rows()); }
+  [[nodiscard]] Eigen::Index position(std::size_t row) const { return static_cast<Eigen::Index>(first_ + row % length_); }
   parameter<Real> tokens_, positions_;
+  std::size_t length_, first_;  ///< of this rank's slice
 };
 
 }  // namespace gpt

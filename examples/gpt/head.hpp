@@ -8,7 +8,8 @@
 
 namespace gpt {
 
-/// The last norm, and a score per token of the vocabulary: the product with each row of a table.
+/// The last norm, and a score per token of the vocabulary: the product with each row of a table. All of it on every rank of a
+/// tensor axis, for its slice of the sequence.
 template <class Real>
 class head {
  public:
@@ -45,6 +46,11 @@ class head {
   /// The table first.
   [[nodiscard]] tensor_list<Real> parameters() { return join<Real>({table_.value}, norm_.parameters()); }
   [[nodiscard]] tensor_list<Real> gradients() { return join<Real>({table_.gradient}, norm_.gradients()); }
+  [[nodiscard]] cut_list parameter_cuts() const {
+    auto cuts = norm_.parameter_cuts();
+    cuts.insert(cuts.begin(), on_slices());
+    return cuts;
+  }
 
  private:
   parameter<Real> table_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <vector>
 
 #include <gpt/parameter.hpp>
 #include <gpt/product.hpp>
@@ -24,6 +25,15 @@ class linear {
   linear(std::size_t inputs, std::size_t outputs, bool bias, double gain, hetsched::random_source& random)
       : weight_(inputs, outputs, gain / std::sqrt(static_cast<double>(inputs)), random) {
     if (bias) bias_ = parameter<Real>(1, outputs);
+  }
+  /// This rank's part of one with such matrices side by side.
+  linear(std::size_t inputs, const std::vector<std::size_t>& pieces, bool bias, double gain, hetsched::random_source& random,
+         const part_of& own)
+      : weight_(inputs, pieces, gain / std::sqrt(static_cast<double>(inputs)), random, own) {
+    if (bias) bias_ = parameter<Real>(1, weight_.value.columns());
+    cut_.dimension = own.dimension;
+    if (pieces.size() > 1)
+      for (const std::size_t width : pieces) cut_.pieces.push_back(width / own.parts);
   }
 
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
@@ -53,10 +63,12 @@ class linear {
   [[nodiscard]] tensor_list<Real> gradients() {
     return has_bias() ? tensor_list<Real>{weight_.gradient, bias_.gradient} : tensor_list<Real>{weight_.gradient};
   }
+  [[nodiscard]] cut_list parameter_cuts() const { return has_bias() ? cut_list{cut_, cut_} : cut_list{cut_}; }
 
  private:
   [[nodiscard]] bool has_bias() const { return bias_.value.size() > 0; }
   parameter<Real> weight_, bias_;
+  hetsched::parameter_cut cut_;  ///< of both
 };
 
 }  // namespace gpt

@@ -8,6 +8,9 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/model/transformer.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 
@@ -32,22 +35,45 @@ inline void require_layer(const config& m, int layer) {
 }  // namespace detail
 
 /// Layer 0 is the embedding, 1 to `layers` are blocks, then comes the head (the last norm and the logits). Its parameters
-/// depend on config and layer only. Throws input_error for a config or layer that makes no sense.
+/// depend on config and layer only; a rank of a tensor axis has its parts of them. Throws input_error for a config or layer that
+/// makes no sense.
 template <class Real>
-[[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer) {
+[[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
+                                                           const hetsched::device_axis<Real>& axis = {}) {
   detail::require_layer(m, layer);
-  if (layer == 0) return embedding<Real>(m, layer_random(m.seed, 0));
-  if (layer <= m.layers) return block<Real>(m, layer_random(m.seed, layer));
+  validate(m, axis.size());
+  const sequence_slices<Real> slices(axis);
+  if (layer == 0) return embedding<Real>(m, layer_random(m.seed, 0), slices.part(), slices.parts());
+  if (layer <= m.layers) return block<Real>(m, layer_random(m.seed, layer), slices);
   return head<Real>(m, layer_random(m.seed, m.tied ? 0 : layer));
 }
 
-/// Of the layer's output, for microbatches of so many samples; throws like make_layer. Tokens and targets are {samples *
+/// For a stage on the devices of a group. Throws input_error, too, if they cut the context.
+template <class Real, class Communicator>
+[[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
+                                                           const hetsched::stage_group<tensor<Real>, Communicator>& group) {
+  if (group.degrees().context != 1) throw hetsched::input_error("gpt: the context degree must be 1");
+  return make_layer<Real>(m, layer, group.tensor());
+}
+
+/// Of the layer's whole output, for microbatches of so many samples; throws like make_layer. Tokens and targets are {samples *
 /// sequence, 1}.
 [[nodiscard]] inline hetsched::tensor_shape shape_after(const config& m, int layer, int samples = 1) {
   detail::require_layer(m, layer);
   if (samples < 1) throw hetsched::input_error("gpt: a microbatch has at least one sample");
   return {static_cast<std::size_t>(samples) * static_cast<std::size_t>(m.sequence),
           static_cast<std::size_t>(layer <= m.layers ? m.hidden : m.vocab)};
+}
+
+/// How a stage of these degrees lays out what blocks pass on, [samples * sequence, hidden]: samples over data, the sequence over
+/// tensor; trainer_options::boundary_layout.
+[[nodiscard]] inline hetsched::layout boundary_layout(const config& m, const hetsched::tensor_shape& whole,
+                                                      const hetsched::degrees& d) {
+  const auto rows = static_cast<std::int64_t>(whole.at(0)), columns = static_cast<std::int64_t>(whole.at(1));
+  return {.mesh = {d.data, d.context, d.tensor},
+          .dimensions = {{.extent = rows / m.sequence, .axes = {hetsched::data_axis}},
+                         {.extent = m.sequence, .axes = {hetsched::tensor_axis}},
+                         {.extent = columns}}};
 }
 
 /// Parameters that are one: equal at first, and equal as long as both are updated with the sum of their gradients.

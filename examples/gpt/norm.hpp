@@ -77,6 +77,7 @@ class norm {
   [[nodiscard]] tensor_list<Real> gradients() {
     return centred() ? tensor_list<Real>{gain_.gradient, bias_.gradient} : tensor_list<Real>{gain_.gradient};
   }
+  [[nodiscard]] cut_list parameter_cuts() const { return cut_list(centred() ? 2 : 1, on_slices()); }
 
  private:
   [[nodiscard]] bool centred() const { return bias_.value.size() > 0; }

@@ -4,12 +4,31 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
 
 #include <gpt/tensor.hpp>
 
 namespace gpt {
+
+using cut_list = std::vector<hetsched::parameter_cut>;
+
+/// Of a parameter that all ranks of a tensor axis have, and use for their slices of the sequence.
+[[nodiscard]] inline hetsched::parameter_cut on_slices() { return {.dimension = -1, .partial_over_tensor = true, .pieces = {}}; }
+
+/// The lists one after the other.
+[[nodiscard]] inline cut_list join(cut_list first, const cut_list& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+/// Which part of a parameter this rank has: of those that its matrices are cut into along a dimension.
+struct part_of {
+  int dimension = 1;
+  std::size_t part = 0, parts = 1;
+};
 
 /// A parameter and its gradient, zero at first.
 template <class Real>
@@ -21,6 +40,23 @@ struct parameter {
   parameter(std::size_t rows, std::size_t columns, double deviation, hetsched::random_source& random) : parameter(rows, columns) {
     const double end = std::sqrt(3.0) * deviation;
     for (std::size_t i = 0; i < value.size(); ++i) value.data()[i] = static_cast<Real>(random.uniform(-end, end));
+  }
+  /// A part of such a parameter, with the numbers that it has in the whole. `pieces`: the widths of the matrices that lie side by
+  /// side in it. Precondition: they, or the rows, are divisible by the number of parts.
+  parameter(std::size_t rows, const std::vector<std::size_t>& pieces, double deviation, hetsched::random_source& random,
+            const part_of& own) {
+    const std::size_t by_rows = own.dimension == 0 ? own.parts : 1, by_columns = own.dimension == 0 ? 1 : own.parts;
+    std::size_t columns = 0;
+    for (const std::size_t width : pieces) columns += width;
+    *this = parameter(rows / by_rows, columns / by_columns);
+    const double end = std::sqrt(3.0) * deviation;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < rows; ++i)
+      for (const std::size_t width : pieces)
+        for (std::size_t j = 0; j < width; ++j) {
+          const auto number = static_cast<Real>(random.uniform(-end, end));
+          if (own.part == (own.dimension == 0 ? i / (rows / by_rows) : j / (width / by_columns))) value.data()[next++] = number;
+        }
   }
 
   tensor<Real> value, gradient;

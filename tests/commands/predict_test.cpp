@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/boundary.hpp>
 #include <hetsched/cost/tile.hpp>
 #include <hetsched/cost/training_memory.hpp>
 #include <hetsched/io.hpp>
@@ -223,6 +224,9 @@ TEST_CASE("exposed transfers and collectives are told apart from the bubble; bot
   auto two_samples = fitted_overheads, one_sample = fitted_overheads;
   two_samples.buffer_bytes = 4 * widest * 2 / 4;
   one_sample.buffer_bytes = 4 * widest;
+  const auto crossed = boundary_cost(read_cluster(w.path("cluster.json")), {{0, 1, 4}, {.tensor = 4}}, {{1, 1, 2}, {.data = 2}},
+                                     proximity::other_node, 2 * chain.layers[25].boundary_bytes);
+  for (auto* one : {&two_samples, &one_sample}) one->buffer_bytes += crossed.extra_bytes;
   const auto held = stage_memory(chain, {0, 26}, {.tensor = 4}, {.samples = 2, .in_flight = 3, .overheads = two_samples}),
              sharded = stage_memory(chain, {26, 38}, {.data = 2}, {.samples = 1, .overheads = one_sample});
   CHECK(found.at("stages")[0].at("memory_bytes").at("total") == held.total());

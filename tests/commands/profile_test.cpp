@@ -154,3 +154,43 @@ TEST_CASE("bad input of hetsched-profile: status 2, one line that names the caus
   }
   CHECK(w.files().empty());
 }
+
+TEST_CASE("layers that several ranks share are measured by them, for plans with tensor degrees") {
+  const workplace w;
+  const auto r = w.run("hetsched-profile " + sizes + "--tensor 2,1 --repeats 2 --ranks 4 " + outputs);
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(contains(r.output, "ranks-0-3, tensor 2"));
+  const auto costs = std::get<replica_profile>(parse_profile_file(w.get("profile.json"), "profile.json"));
+  REQUIRE(costs.rows.size() == 2);
+  const auto &one = costs.rows[0], &two = costs.rows[1];
+  CHECK(one.tensor == 1);
+  CHECK(two.tensor == 2);
+  CHECK(costs.layers[1].boundary_bytes_per_sample == 32 * 32 * 4);
+  for (std::size_t l = 0; l < 5; ++l) {
+    CHECK(two.forward_s[l] > 0);
+    CHECK(two.backward_s[l] > 0);
+    CHECK(2 * two.activation_bytes[l] == one.activation_bytes[l]);
+    CHECK(two.weight_bytes[l] <= one.weight_bytes[l]);
+  }
+  CHECK(two.weight_bytes[1] < 0.6 * static_cast<double>(one.weight_bytes[1]));
+  const auto planned = w.run(
+      "hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --microbatch-size 2 "
+      "--use-all-devices --out plan.json");
+  CAPTURE(planned.errors);
+  REQUIRE(planned.status == 0);
+  const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 1");
+  CAPTURE(trained.errors);
+  CHECK(trained.status == 0);
+
+  // Also from the larger degree alone, where a rank puts out a part.
+  REQUIRE(w.run("hetsched-profile " + sizes + "--tensor 2 --repeats 1 --ranks 2 " + outputs).status == 0);
+  const auto alone = std::get<replica_profile>(parse_profile_file(w.get("profile.json"), "profile.json"));
+  CHECK(alone.layers == costs.layers);
+  const auto uneven = w.run("hetsched-profile " + sizes + "--tensor 2 --repeats 1 --ranks 3");
+  CHECK(uneven.status == 2);
+  CHECK(contains(uneven.errors, "--tensor: ranks-0-2 cannot be cut into groups of 2"));
+  const auto heads = w.run("hetsched-profile " + sizes + "--tensor 3 --repeats 1 --ranks 3");
+  CHECK(heads.status == 2);
+  CHECK(contains(heads.errors, "heads (4) must be divisible by the tensor degree (3)"));
+}

@@ -431,7 +431,7 @@ TEST_CASE("stages run on the ranks that they were planned for") {
     const auto r = p.wait(60);
     CAPTURE(r.errors);
     CHECK(r.status == 2);
-    CHECK(contains(r.errors, "plan.json: its stages are on ranks that are not there, or on one rank twice"));
+    CHECK(contains(r.errors, "plan.json: it is for ranks that are not there, or uses one twice"));
   }
   auto anew = start_ranks(w, 3, "anew", [&](int) { return small + "--steps 1 --plan plan.json --resume --checkpoint state"; });
   for (auto& p : anew) {
@@ -440,4 +440,30 @@ TEST_CASE("stages run on the ranks that they were planned for") {
     CHECK(r.status == 0);
   }
   CHECK(fs::exists(w.path("state/step-000001/part-1.bin")));
+}
+
+TEST_CASE("a plan with degrees runs on a rank per device, threads as processes") {
+  const workplace w;
+  auto line = line_of({{0, 1}, {2, 2}, {3, 3}}, 4, 2, {0, 4, 5});
+  line.stages[0].degrees = {.data = 2, .tensor = 2};
+  line.stages[0].devices[0].mesh = {.nodes = 1, .devices_per_node = 4};
+  line.stages[2].degrees = {.tensor = 2};
+  line.stages[2].devices[0].mesh = {.nodes = 1, .devices_per_node = 2};
+  line.boundaries[0].reshard = "one_to_one";
+  w.put("plan.json", to_json(plan{.planner = "by hand", .pipelines = {line}}, {"local"}, {7}));
+  const std::string run = "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --steps 4 --precision fp64 ";
+  const auto r = w.run(run + "--plan plan.json --losses losses.csv --json --trace trace.json");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  const auto json = nlohmann::json::parse(r.output);
+  CHECK(json.at("ranks").get<int>() == 7);
+  CHECK(json.at("pipelines").at(0).at("degrees").at(0).at("tensor").get<int>() == 2);
+  REQUIRE(w.run(run + "--microbatches 4 --microbatch-size 2 --losses alone.csv --ranks 1").status == 0);
+  CHECK(last_loss(w.get("losses.csv")) == doctest::Approx(last_loss(w.get("alone.csv"))).epsilon(1e-9));
+  const auto fewer = w.run(run + "--plan plan.json --ranks 3");
+  CHECK(fewer.status == 2);
+  CHECK(contains(fewer.errors, "plan.json is for 7"));
+  if (without_gloo(w)) return;
+  run_all(w, 7, "degrees", run + "--plan plan.json --losses gloo.csv");
+  CHECK(w.get("gloo.csv") == w.get("losses.csv"));
 }

@@ -241,26 +241,33 @@ TEST_CASE("gradients of layers that several stages hold are a ring over the slow
   };
   CHECK(sync({0, 2}, {a}).seconds == 0);
   CHECK(sync({0, 2}, {a, b}).bytes == 400'000'000);
-  CHECK(sync({0, 2}, {a, b}).seconds == near(2 * (1e-3 + 4e8 / 2 / 1e9)));
-  CHECK(sync({0, 2}, {a, a, b}).seconds == near(4 * (1e-3 + 4e8 / 3 / 1e9)));
-  CHECK(sync({0, 2}, {b, b}).seconds == near(2 * (1e-6 + 4e8 / 2 / 1e11)));
+  CHECK(sync({0, 2}, {a, b}).seconds == near(2 * (4 * 1e-3 + 4e8 / 2 / 1e9)));  // in quarters
+  CHECK(sync({0, 2}, {a, a, b}).seconds == near(4 * (4 * 1e-3 + 4e8 / 3 / 1e9)));
+  CHECK(sync({0, 2}, {b, b}).seconds == near(2 * (1e-6 + 4e8 / 2 / 4 / 1e11)));  // over ports of four devices
   CHECK(sync({0, 2}, {a, c}).seconds == std::numeric_limits<double>::infinity());
 }
 
 TEST_CASE("transfers take the link between the stages") {
   const auto model = small_model();
   const placement a{{0, 1, 4}, {1, 1, 4}}, b{{1, 1, 4}, {4, 1, 1}}, c{{2, 1, 1}, {}};
-  CHECK(model.transfer(0, a, b).forward_s == near(1e-3 + 8e7 / 1e9));
-  CHECK(model.transfer(0, a, b).backward_s == near(1e-3 + 8e7 / 1e9));
+  // Gathered, sent and scattered: three messages of a quarter each on a device's port, the whole over the link.
+  const double seconds = 2 * 3 * (1e-6 + 2e7 / 1e11) + 1e-3 + 8e7 / 1e9;
+  CHECK(model.transfer(0, a, b).forward_s == near(seconds));
+  CHECK(model.transfer(0, a, b).backward_s == near(seconds));
+  CHECK(model.transfer(0, a, b).strategy == "one_to_one");
   CHECK(model.transfer(0, a, b).bytes == 80'000'000);
+  CHECK(model.transfer(0, a, b).extra_bytes == 60'000'000);
   CHECK(model.transfer(0, b, a) == model.transfer(0, a, b));
-  CHECK(model.transfer(0, a, a).forward_s == near(1e-5 + 8e7 / 1e10));
-  // Four pairs of replicas at once on the one node; one over the port of the node.
+  // Each device sends its quarter, over the port of its node.
+  CHECK(model.transfer(0, a, a).forward_s == near(4 * 1e-5 + 8e7 / 1e10));
+  CHECK(model.transfer(0, a, a).strategy == "direct");
+  // On one node, over ports of their own.
   CHECK(model.transfer(0, b, b).forward_s == near(1e-6 + 8e7 / 4 / 1e11));
   CHECK(model.transfer(0, a, c).forward_s == std::numeric_limits<double>::infinity());
   CHECK(model.transfer(0, a, c).backward_s == std::numeric_limits<double>::infinity());
   CHECK(model.transfer_class(a) != model.transfer_class(b));
-  CHECK(model.transfer_class(a) == model.transfer_class(c));
+  CHECK(model.transfer_class(a) == model.transfer_class({{0, 1, 4}, {1, 2, 2}}));
+  CHECK(model.boundary_class(0) == model.boundary_class(1));
 }
 
 TEST_CASE("a stage costs the sum of its layers") {

@@ -70,6 +70,8 @@ TEST_CASE("names in any case, columns in any order, foreign line ends; rows come
   auto right = text;
   right.replace(right.find("second, row"), 11, "second: row");
   const auto file = parse_operators(right + "fp32,Layer Norm,20,,10,1,\r\n\r\n  \r\n", "rows.csv");
+  CHECK(parse_operators("op,batch,m,n,k,dtype\r\r\nrelu,1,1,2,,fp32\r\r\n", "rows.csv") ==
+        parse_operators("op,batch,m,n,k,dtype\nrelu,1,1,2,,fp32\n", "rows.csv"));
   REQUIRE(file.operators.size() == 2);
   CHECK(file.operators[0] == batched_gemm(4, 10, 20, 30, number_format::fp16));
   CHECK(file.operators[1] == norm(10, 20, number_format::fp32));

@@ -10,13 +10,16 @@
 #include <new>
 #include <vector>
 
+#include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/passes.hpp>
 
 #include "dense.hpp"
+#include "group/groups.hpp"
 #include "small_layer.hpp"
 
 namespace {
@@ -91,6 +94,83 @@ TEST_CASE("[threads] nothing is allocated after the first step") {
   }
 }
 
+namespace {
+
+/// Allocations of 20 times all collectives behind the first time.
+template <class Communicator>
+long allocations_of_collectives(std::vector<Communicator> ends) {
+  using tensor = matrix<double>;
+  const auto n = ends.size();
+  long before = 0, after = 0;
+  std::barrier all(static_cast<std::ptrdiff_t>(n));
+  run_on_threads(std::move(ends), [&](Communicator& end) {
+    std::vector<int> ranks;
+    for (int r = 0; r < end.ranks(); ++r) ranks.push_back(r);
+    const axis_group<tensor, Communicator> axis(end, ranks);
+    std::vector<double> values(3000 * n), mine(3000), small(7);
+    const std::vector<std::size_t> counts(n, 3000);
+    std::vector<double> received(values.size());
+    const auto step = [&] {
+      axis.all_reduce(values);
+      axis.all_reduce(small);
+      axis.all_gather(mine, values);
+      axis.reduce_scatter(values, mine, counts);
+      axis.broadcast(mine, 1);
+      axis.all_to_all(values, counts, received, counts);
+    };
+    step();
+    all.arrive_and_wait();
+    if (end.rank() == 0) before = allocations;
+    all.arrive_and_wait();
+    for (int i = 0; i < 20; ++i) step();
+    all.arrive_and_wait();
+    if (end.rank() == 0) after = allocations;
+    all.arrive_and_wait();
+  });
+  CHECK(before > 0);
+  return after - before;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] collectives allocate nothing after the first call of a size") {
+  CHECK(allocations_of_collectives(thread_communicator<matrix<double>>::connect(3)) == 0);
+  CHECK(allocations_of_collectives(plain(thread_communicator<matrix<double>>::connect(3))) == 0);
+}
+
+TEST_CASE("[threads] nor are slices that groups exchange") {
+  using tensor = small_tensor;
+  using channel = thread_communicator<tensor>;
+  const layout two{.mesh = {2}, .dimensions = {{.extent = 1}}}, three{.mesh = {3}, .dimensions = {{.extent = 1}}};
+  const auto order = gpipe(2, 6);
+  for (const auto how : all_reshard_strategies) {
+    const pipeline_groups groups{.devices = {2, 3}, .boundaries = {make_boundary_transfer(two, three, how)}};
+    const std::vector<tensor> inputs(6);
+    const std::vector<double> targets(6);
+    long before = 0, after = 0;
+    std::barrier all(5);
+    run_on_threads(channel::connect(5), [&](channel& end) {
+      std::vector<small_layer> stages(1);
+      pipeline_executor<tensor, small_layer, channel> executor(order, stages, groups, end);
+      const auto step = [&] {
+        executor.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
+          return loss_value<tensor>{y.value, y};
+        });
+      };
+      step();
+      all.arrive_and_wait();
+      if (end.rank() == 0) before = allocations;
+      all.arrive_and_wait();
+      for (int i = 0; i < 20; ++i) step();
+      all.arrive_and_wait();
+      if (end.rank() == 0) after = allocations;
+      all.arrive_and_wait();
+    });
+    CAPTURE(std::string(name_of(how)));
+    CHECK(after == before);
+  }
+}
+
 TEST_CASE("[threads] a trainer allocates nothing after the first step") {
   using namespace hetsched;
   using namespace hetsched::test;
@@ -109,29 +189,31 @@ TEST_CASE("[threads] a trainer allocates nothing after the first step") {
     layout.pipelines.push_back(parts[i].pipelines[0]);
     layout.pipelines.back().first_rank = layout.ranks() - parts[i].ranks();
   }
-  auto ends = thread_communicator<tensor>::connect(layout.ranks());
-  const std::vector<tensor> inputs(microbatches);
-  const std::vector<double> targets(microbatches);
-  long before = 0, after = 0;
-  std::barrier all(layout.ranks());
-  rethrow_first(on_ranks(layout.ranks(), [&](int r) {
-    trainer_type trainer(
-        layout, [](int) { return small_layer{}; }, [](int) { return tensor_shape{1}; }, ends[static_cast<std::size_t>(r)],
-        adamw{}, {.clip_norm = 0.1, .ties = {{{0, 0}, {7, 0}}}});
-    const auto step = [&] {
-      (void)trainer.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
-        return loss_value<tensor>{y.value, y};
-      });
-    };
-    step();
-    all.arrive_and_wait();
-    if (r == 0) before = allocations;
-    all.arrive_and_wait();
-    for (int i = 0; i < 20; ++i) step();
-    all.arrive_and_wait();
-    if (r == 0) after = allocations;
-    all.arrive_and_wait();
-  }));
-  CHECK(before > 0);
-  CHECK(after == before);
+  for (const bool shards : {false, true}) {  // buckets of one element, as these tensors have
+    auto ends = thread_communicator<tensor>::connect(layout.ranks());
+    const std::vector<tensor> inputs(microbatches);
+    const std::vector<double> targets(microbatches);
+    long before = 0, after = 0;
+    std::barrier all(layout.ranks());
+    rethrow_first(on_ranks(layout.ranks(), [&](int r) {
+      trainer_type trainer(
+          layout, [](int) { return small_layer{}; }, [](int) { return tensor_shape{1}; }, ends[static_cast<std::size_t>(r)],
+          adamw{}, {.clip_norm = 0.1, .ties = {{{0, 0}, {7, 0}}}, .shard_optimizer = shards, .bucket_bytes = sizeof(double)});
+      const auto step = [&] {
+        (void)trainer.step(std::span<const tensor>(inputs), std::span<const double>(targets), [](const tensor& y, double) {
+          return loss_value<tensor>{y.value, y};
+        });
+      };
+      step();
+      all.arrive_and_wait();
+      if (r == 0) before = allocations;
+      all.arrive_and_wait();
+      for (int i = 0; i < 20; ++i) step();
+      all.arrive_and_wait();
+      if (r == 0) after = allocations;
+      all.arrive_and_wait();
+    }));
+    CHECK(before > 0);
+    CHECK(after == before);
+  }
 }

@@ -73,7 +73,7 @@ template <class Real>
 using plain_update = std::function<void(matrix<Real>& p, const matrix<Real>& g, std::vector<matrix<Real>>& kept, int n)>;
 
 /// One device, without any of the runtime's parts but the layers: every pipeline's microbatches, one after the other; gradients
-/// are added by microbatch, direction, pipeline and tied layer, then made a mean, then clipped.
+/// are added by microbatch, in each pipeline by tied layer and direction, then by pipeline; then made a mean, then clipped.
 template <class Real>
 trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int steps, double clip_norm,
                           const plain_update<Real>& update) {
@@ -96,15 +96,14 @@ trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int
   };
   for (int step = 0; step < steps; ++step) {
     double loss_sum = 0;
-    // By pipeline and layer; every layer of the toy has one parameter.
-    std::vector<std::vector<tensor>> terms(layout.pipelines.size());
+    // By pipeline, layer and direction; every layer of the toy has one parameter.
+    std::vector<std::vector<std::vector<tensor>>> terms(layout.pipelines.size(), std::vector<std::vector<tensor>>(net.size()));
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p) {
       const auto& line = layout.pipelines[p];
       std::vector<int> direction_of(static_cast<std::size_t>(line.order.microbatches), 0);
       for (const auto& l : line.order.lanes)
         for (const auto& a : l.actions)
           if (a.kind == action_kind::forward) direction_of[static_cast<std::size_t>(a.microbatch)] = a.direction;
-      for (auto& layer : net) terms[p].emplace_back(layer.gradients()[0].get().rows(), layer.gradients()[0].get().columns());
       const double weight = equal ? 1 : line.microbatch_size;
       for (int direction = 0; direction < line.order.directions; ++direction) {
         for (auto& layer : net)
@@ -123,11 +122,11 @@ trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int
           loss_sum += weight * found.value;
           for (std::size_t l = net.size(); l-- > 0;) found.gradient = net[l].backward(found.gradient, contexts[l]);
         }
-        for (std::size_t l = 0; l < net.size(); ++l) plus(terms[p][l], net[l].gradients()[0]);
+        for (std::size_t l = 0; l < net.size(); ++l) {
+          auto& g = terms[p][l].emplace_back(net[l].gradients()[0]);
+          for (std::size_t k = 0; k < g.rows() * g.columns() && !equal; ++k) g.data()[k] *= static_cast<Real>(weight);
+        }
       }
-      if (!equal)
-        for (auto& g : terms[p])
-          for (std::size_t k = 0; k < g.rows() * g.columns(); ++k) g.data()[k] *= static_cast<Real>(weight);
     }
     std::vector<std::vector<std::size_t>> groups;
     for (std::size_t l = 0; l < net.size(); ++l) {
@@ -143,11 +142,13 @@ trained<Real> train_alone(const toy<Real>& t, const training_layout& layout, int
     std::vector<tensor> means;
     double squares = 0;
     for (const auto& g : groups) {
-      tensor sum = terms[0][g[0]];
-      bool first = true;
-      for (const auto& pipeline : terms)
+      tensor sum;
+      for (const auto& pipeline : terms) {
+        tensor share;
         for (const auto l : g)
-          if (!std::exchange(first, false)) plus(sum, pipeline[l]);
+          for (const auto& direction : pipeline[l]) share.rows() == 0 ? void(share = direction) : plus(share, direction);
+        sum.rows() == 0 ? void(sum = share) : plus(sum, share);
+      }
       for (std::size_t k = 0; k < sum.rows() * sum.columns(); ++k) {
         if (all != 1) sum.data()[k] *= static_cast<Real>(1 / all);
         squares += static_cast<double>(sum.data()[k]) * static_cast<double>(sum.data()[k]);
@@ -271,7 +272,7 @@ inline training_layout side_by_side(const std::vector<training_layout>& parts) {
   training_layout all = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) {
     all.pipelines.push_back(parts[i].pipelines.front());
-    all.pipelines.back().first_rank = all.pipelines[i - 1].first_rank + all.pipelines[i - 1].order.ranks;
+    all.pipelines.back().first_rank = all.pipelines[i - 1].first_rank + all.pipelines[i - 1].ranks();
   }
   return all;
 }

@@ -11,23 +11,30 @@
 namespace train {
 
 template <class Real>
-hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer) {
-  return gpt::make_layer<Real>(m, layer);
+hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer, const hetsched::device_axis<Real>& axis) {
+  return gpt::make_layer<Real>(m, layer, axis);
 }
 
 template <class Real>
-hetsched::loss_value<gpt::tensor<Real>> cross_entropy(const gpt::tensor<Real>& logits, const gpt::tensor<Real>& targets) {
-  return gpt::cross_entropy(logits, targets);
+hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits, const gpt::tensor<Real>& targets,
+                                                           std::size_t all_rows) {
+  return gpt::cross_entropy_part(logits, targets, all_rows);
 }
 
 template <class Real>
 std::vector<hetsched::layer_profile> profile_model(const gpt::config& m, std::string_view text, int samples,
-                                                   const hetsched::profile_options& options) {
+                                                   const hetsched::profile_options& options,
+                                                   const hetsched::device_axis<Real>& axis) {
   const auto batch = gpt::draw<Real>(text, m.sequence, {.seed = m.seed, .step = 0, .first_sample = 0, .samples = samples});
+  const auto own_rows = [&](const gpt::tensor<Real>& all) {
+    return gpt::rows_of(all, m.sequence, {.data = 1, .context = 1, .tensor = axis.size()},
+                        hetsched::stage_place{.tensor = axis.rank()});
+  };
+  const auto targets = own_rows(batch.targets);
   return hetsched::profile_layers(
-      {0, gpt::layer_count(m)}, batch.inputs, [&](int layer) { return gpt::make_layer<Real>(m, layer); },
+      {0, gpt::layer_count(m)}, own_rows(batch.inputs), [&](int layer) { return gpt::make_layer<Real>(m, layer, axis); },
       [&](int layer) { return layer_kind(m, layer); },
-      [&](const gpt::tensor<Real>& logits) { return gpt::cross_entropy(logits, batch.targets); }, options);
+      [&](const gpt::tensor<Real>& logits) { return gpt::cross_entropy(logits, targets); }, options);
 }
 
 template <class Real>
@@ -44,14 +51,19 @@ double matrix_flops() {
   return 2.0 * n * n * n * (c(0, 0) > 0 ? 1 : 0) / best_s;
 }
 
-template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int);
-template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int);
-template hetsched::loss_value<gpt::tensor<float>> cross_entropy<float>(const gpt::tensor<float>&, const gpt::tensor<float>&);
-template hetsched::loss_value<gpt::tensor<double>> cross_entropy<double>(const gpt::tensor<double>&, const gpt::tensor<double>&);
+template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int, const hetsched::device_axis<float>&);
+template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int,
+                                                                     const hetsched::device_axis<double>&);
+template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>&, const gpt::tensor<float>&,
+                                                                            std::size_t);
+template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(const gpt::tensor<double>&,
+                                                                              const gpt::tensor<double>&, std::size_t);
 template std::vector<hetsched::layer_profile> profile_model<float>(const gpt::config&, std::string_view, int,
-                                                                   const hetsched::profile_options&);
+                                                                   const hetsched::profile_options&,
+                                                                   const hetsched::device_axis<float>&);
 template std::vector<hetsched::layer_profile> profile_model<double>(const gpt::config&, std::string_view, int,
-                                                                    const hetsched::profile_options&);
+                                                                    const hetsched::profile_options&,
+                                                                    const hetsched::device_axis<double>&);
 template double matrix_flops<float>();
 template double matrix_flops<double>();
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/replica_profile.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
 
@@ -27,6 +29,7 @@ namespace train {
 
 struct measure_arguments {
   std::vector<int> microbatch_sizes{1};  ///< ascending
+  std::vector<int> tensors{1};           ///< tensor degrees, ascending
   int warmup = 3, repeats = 15;
   bool each_rank = false;
 };
@@ -41,7 +44,7 @@ struct rank_group {
 /// What was measured, the same on every rank.
 struct measurements {
   std::vector<rank_group> groups;
-  std::vector<std::vector<std::vector<hetsched::layer_profile>>> layers;  ///< by rank and microbatch size
+  std::vector<std::vector<std::vector<hetsched::layer_profile>>> layers;  ///< by rank; of every degree all sizes
   std::vector<double> flops;                                              ///< by rank: of a matrix product
   std::vector<double> memory_bytes;                                       ///< by rank: its share of its host's
   struct measured_link {
@@ -85,15 +88,35 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
   const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
   std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                                                      static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
-  for (const int size : m.how.microbatch_sizes) {
-    const auto say_layer = [&](int layer) { say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size)); };
-    const hetsched::profile_options how{.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = say_layer};
-    for (const auto& l : profile_model<Real>(m.config, m.corpus, size, how))
-      mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
-                               static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+  const double patience_s = std::max(600.0, m.given.deadline_s);
+  for (std::size_t t = 0; t < m.how.tensors.size(); ++t) {
+    // Ranks that follow each other compute together, all such groups at the same time.
+    const int tensors = m.how.tensors[t];
+    hetsched::stage_group<tensor, Communicator> together;
+    if (tensors > 1) {
+      for (const auto& g : found.groups)
+        if (g.size() % tensors != 0)
+          throw known_to_all("--tensor: " + g.name() + " cannot be cut into groups of " + std::to_string(tensors));
+      const auto own =
+          std::find_if(found.groups.begin(), found.groups.end(), [&](const auto& g) { return comm.rank() <= g.last; });
+      std::vector<int> members(static_cast<std::size_t>(tensors));
+      std::iota(members.begin(), members.end(), comm.rank() - (comm.rank() - own->first) % tensors);
+      together = {
+          comm, members, {.data = 1, .context = 1, .tensor = tensors}, {.stage = static_cast<int>(t), .deadline_s = patience_s}};
+    }
+    for (const int size : m.how.microbatch_sizes) {
+      const auto say_layer = [&](int layer) {
+        say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size) +
+            (tensors > 1 ? ", tensor degree " + std::to_string(tensors) : ""));
+      };
+      const hetsched::profile_options how{.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = say_layer};
+      for (const auto& l : profile_model<Real>(m.config, m.corpus, size, how, together.tensor()))
+        mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
+                                 static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+    }
   }
   const auto per_size = static_cast<std::size_t>(gpt::layer_count(m.config));
-  for (const auto& n : gather(comm, mine, std::max(600.0, m.given.deadline_s), "timing layers")) {
+  for (const auto& n : gather(comm, mine, patience_s, "timing layers")) {
     found.flops.push_back(n[0]);
     found.memory_bytes.push_back(n[1]);
     auto& by_size = found.layers.emplace_back();
@@ -152,32 +175,36 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
   return result;
 }
 
-/// One row per group and microbatch size: the mean of its ranks' medians. Memory: parameters, gradients and AdamW's two moments;
-/// activations by the library's formulas.
+/// One row per group, tensor degree and microbatch size: the mean of its ranks' medians. Memory: parameters, gradients and
+/// AdamW's two moments; activations by the library's formulas.
 [[nodiscard]] inline hetsched::replica_profile to_profile(const measurements& m, const gpt::config& config,
-                                                          const std::vector<int>& microbatch_sizes, int element_bytes) {
+                                                          const measure_arguments& how, int element_bytes) {
   using namespace hetsched;
   replica_profile result;
   const auto chain = make_chain(gpt::to_transformer(config, element_bytes), granularity::block);
   const auto layers = static_cast<std::size_t>(gpt::layer_count(config));
   for (std::size_t l = 0; l < layers; ++l)
-    result.layers.push_back({layer_name(config, static_cast<int>(l)), m.layers[0][0][l].output_bytes / microbatch_sizes[0]});
+    result.layers.push_back(
+        {layer_name(config, static_cast<int>(l)), m.layers[0][0][l].output_bytes * how.tensors[0] / how.microbatch_sizes[0]});
+  const std::size_t sizes = how.microbatch_sizes.size();
   for (const auto& g : m.groups)
-    for (std::size_t s = 0; s < microbatch_sizes.size(); ++s) {
-      replica_row row{.subcluster = g.name(), .microbatch_size = microbatch_sizes[s]};
+    for (std::size_t i = 0; i < how.tensors.size() * sizes; ++i) {
+      replica_row row{
+          .subcluster = g.name(), .tensor = how.tensors[i / sizes], .microbatch_size = how.microbatch_sizes[i % sizes]};
       for (std::size_t l = 0; l < layers; ++l) {
         double forward_s = 0, backward_s = 0;
         for (int r = g.first; r <= g.last; ++r) {
-          const auto& measured = m.layers[static_cast<std::size_t>(r)][s][l];
+          const auto& measured = m.layers[static_cast<std::size_t>(r)][i][l];
           forward_s += measured.forward.median_s / g.size();
           backward_s += measured.backward.median_s / g.size();
         }
-        const auto parameters = m.layers[0][s][l].parameter_bytes;
+        const auto parameters = m.layers[0][i][l].parameter_bytes;
         row.forward_s.push_back(forward_s);
         row.backward_s.push_back(backward_s);
         row.weight_bytes.push_back(4 * parameters);
         row.gradient_bytes.push_back(parameters);
-        row.activation_bytes.push_back(l < chain.layers.size() ? row.microbatch_size * chain.layers[l].activation_bytes : 0);
+        row.activation_bytes.push_back(
+            l < chain.layers.size() ? ceil_div(row.microbatch_size * chain.layers[l].activation_bytes, row.tensor) : 0);
       }
       result.rows.push_back(std::move(row));
     }

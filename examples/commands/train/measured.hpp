@@ -49,8 +49,8 @@ inline constexpr std::size_t numbers_per_action = 9;
   return t;
 }
 
-/// Every pipeline's timeline of the last step, from 0 at the first action of any; on clocks that differ, as rank 0 saw it.
-/// All ranks call it.
+/// Every pipeline's timeline of the last step, told by the first device of each group, from 0 at the first action of any; on
+/// clocks that differ, as rank 0 saw it. All ranks call it.
 template <class Communicator>
 [[nodiscard]] std::vector<hetsched::timeline> gather_timelines(Communicator& comm, const hetsched::training_layout& layout,
                                                                const hetsched::timeline& mine, bool one_clock,
@@ -64,7 +64,9 @@ template <class Communicator>
   std::vector<std::vector<hetsched::timeline>> parts(layout.pipelines.size());
   double first_s = std::numeric_limits<double>::infinity();
   for (int r = 0; r < comm.ranks(); ++r) {
-    const auto p = static_cast<std::size_t>(layout.pipeline_of(r));
+    const auto place = layout.place_of(r);
+    const auto p = static_cast<std::size_t>(place.pipeline);
+    if (layout.pipelines[p].first_of_group(place.group) != r) continue;
     const auto& order = layout.pipelines[p].order;
     auto part = from_numbers(all[static_cast<std::size_t>(r)], order.ranks, order.microbatches);
     // Clocks of one host are one: an offset within its error is none.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
+#include <string>
 #include <utility>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/cost/profile.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 
@@ -40,4 +43,31 @@ hetsched::outcome<hetsched::plan_file> train::plan_for(const gpt::config& m, con
                            .arithmetic = precision::fp32});
   if (!found) return found.why_not();
   return plan_file{*std::move(found), {"local"}, {there.ranks}};
+}
+
+bool train::cut_between_blocks(const gpt::config& m, hetsched::plan& p) {
+  constexpr int per_block = 3;  // attention, norm, mlp
+  const int layers = gpt::layer_count(m), fine = per_block * m.layers + 2;
+  bool moved = false;
+  // All pipelines of a plan end with the same layer.
+  if (p.pipelines.front().stages.back().layers.last != fine) return false;
+  for (auto& line : p.pipelines) {
+    const int stages = static_cast<int>(line.stages.size());
+    if (stages > layers)
+      throw hetsched::input_error("found " + std::to_string(stages) + " stages, but the model has " + std::to_string(layers) +
+                                  " layers to train: embedding, " + std::to_string(m.layers) + " blocks, head");
+    int first = 0;
+    for (int s = 0; s < stages; ++s) {
+      auto& range = line.stages[static_cast<std::size_t>(s)].layers;
+      // The embedding is layer 0 of both; block b begins with layer 1 + 3 b.
+      const int wanted = s + 1 == stages ? layers : 1 + (range.last - 1 + per_block / 2) / per_block;
+      const int last = std::clamp(wanted, first + 1, layers - (stages - 1 - s));
+      moved = moved || (s + 1 < stages && range.last != 1 + per_block * (last - 1));
+      range = {first, last};
+      first = last;
+    }
+  }
+  p.setting.granularity = "block";
+  p.gradient_sync.clear();  // of layers that are no longer
+  return moved;
 }

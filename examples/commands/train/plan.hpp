@@ -23,4 +23,9 @@ struct equal_ranks {
                                                               std::vector<double> forward_s, std::vector<double> backward_s,
                                                               int element_bytes);
 
+/// Makes a plan for layers cut finer than blocks (hetsched-plan's granularity sublayer: three a block) one for the GPT's layers:
+/// every cut goes to the nearest between blocks that leaves all stages a layer. Returns whether any was elsewhere. Throws
+/// input_error if there are more stages than layers.
+bool cut_between_blocks(const gpt::config& m, hetsched::plan& p);
+
 }  // namespace train

@@ -15,6 +15,8 @@
 
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/io/format.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 
@@ -115,13 +117,23 @@ template <class Real, class Communicator>
   std::optional<trainer_type> made;
   try {
     made.emplace(
-        layout, [&](int layer) { return train::make_layer<Real>(j.config, layer); },
+        layout,
+        [&](int layer, const typename trainer_type::group_type& group) {
+          if (group.degrees().context != 1) throw input_error("the example's layers have no context degree");
+          return train::make_layer<Real>(j.config, layer, group.tensor());
+        },
         [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
         trainer_options{.deadline_s = deadline_s,
                         .clip_norm = given.clip,
                         .ties = gpt::ties(j.config),
                         .on_nonfinite = nonfinite::fail,
-                        .configuration_digest = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes))))});
+                        .configuration_digest = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes)))),
+                        .loss_in_parts = true,
+                        .boundary_layout = [&](const tensor_shape& whole, const degrees& d) {
+                          const std::int64_t sequence = j.config.sequence;
+                          return boundary_layout(d, static_cast<std::int64_t>(whole[0]) / sequence, sequence,
+                                                 static_cast<std::int64_t>(whole[1]));
+                        }});
   } catch (const input_error& e) {
     throw known_to_all(e.what());
   }
@@ -136,7 +148,11 @@ template <class Real, class Communicator>
   for (std::size_t p = 0; p < own; ++p)
     first_sample += layout.pipelines[p].order.microbatches * layout.pipelines[p].microbatch_size;
   const int microbatches = layout.pipelines[own].order.microbatches, size = layout.pipelines[own].microbatch_size;
-  const auto loss = [](const tensor& logits, const tensor& targets) { return train::cross_entropy(logits, targets); };
+  const auto place =
+      stage_place{.data = trainer.place().data, .context = trainer.place().context, .tensor = trainer.place().tensor};
+  const auto own_rows = [&](const tensor& all) { return gpt::rows_of(all, j.config.sequence, trainer.group(), place); };
+  const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
+  const auto loss = [&](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
 
   command::progress_line progress;
   const auto start = std::chrono::steady_clock::now();
@@ -150,8 +166,8 @@ template <class Real, class Communicator>
       auto batch =
           gpt::draw<Real>(j.corpus, j.config.sequence,
                           {.seed = given.model.seed, .step = step, .first_sample = first_sample + m * size, .samples = size});
-      inputs.push_back(std::move(batch.inputs));
-      targets.push_back(std::move(batch.targets));
+      inputs.push_back(own_rows(batch.inputs));
+      targets.push_back(own_rows(batch.targets));
     }
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     result.losses.push_back(done.loss);

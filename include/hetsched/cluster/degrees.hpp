@@ -10,6 +10,7 @@ struct degrees {
   int data = 1;
   int context = 1;
   int tensor = 1;
+  [[nodiscard]] constexpr int device_count() const { return data * context * tensor; }
   friend constexpr bool operator==(degrees, degrees) = default;
 };
 

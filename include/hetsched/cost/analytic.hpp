@@ -100,13 +100,15 @@ class analytic_cost_model {
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
-  /// As boundary_transfer_s.
+  /// As boundary_cost.
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
                                        proximity near = proximity::other_node) const {
     return costs_.transfer(boundary, from, to, near);
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement& where) { return transfer_rails(where); }
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
 
   /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@ void layer() = delete;
 void transfer() = delete;
 void update() = delete;
 void transfer_class() = delete;
+void boundary_class() = delete;
 void gradient_sync() = delete;
 void overheads() = delete;
 
@@ -146,10 +148,10 @@ struct overheads_fn {
 
 template <class M>
 concept has_transfer_class = requires(const M& m, const placement& p) {
-  { m.transfer_class(p) } -> std::convertible_to<int>;
+  { m.transfer_class(p) } -> std::convertible_to<std::int64_t>;
 }
 || requires(const M& m, const placement& p) {
-  { transfer_class(m, p) } -> std::convertible_to<int>;
+  { transfer_class(m, p) } -> std::convertible_to<std::int64_t>;
 };
 
 // Whether transfer prices may depend on the proximity of stages.
@@ -161,11 +163,23 @@ concept asks_proximity = requires(const M& m, const placement& p) {
 
 struct transfer_class_fn {
   template <has_transfer_class M>
-  [[nodiscard]] constexpr int operator()(const M& model, const placement& where) const {
+  [[nodiscard]] constexpr std::int64_t operator()(const M& model, const placement& where) const {
     if constexpr (requires { model.transfer_class(where); })
       return model.transfer_class(where);
     else
       return transfer_class(model, where);
+  }
+};
+
+struct boundary_class_fn {
+  template <class M>
+  [[nodiscard]] constexpr std::int64_t operator()(const M& model, int boundary) const {
+    if constexpr (requires { model.boundary_class(boundary); })
+      return model.boundary_class(boundary);
+    else if constexpr (requires { boundary_class(model, boundary); })
+      return boundary_class(model, boundary);
+    else
+      return boundary;
   }
 };
 
@@ -195,6 +209,8 @@ inline constexpr detail::cost_model::gradient_sync_fn gradient_sync{};
 inline constexpr detail::cost_model::overheads_fn overheads{};
 /// Placements of one subcluster with equal class have equal transfer prices to and from every other placement.
 inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
+/// Boundaries with equal class have equal transfer prices between any two placements. Default: each its own.
+inline constexpr detail::cost_model::boundary_class_fn boundary_class{};
 
 }  // namespace cost_of
 
@@ -202,7 +218,7 @@ inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 /// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
 /// A model is made for one microbatch size, and for training or inference.
 /// Optional: `update(layers, placement)`, `gradient_sync(layers, placements)` and `overheads(placement)`, whose defaults are 0;
-/// `transfer_class(placement)`, which makes searches faster.
+/// `transfer_class(placement)` and `boundary_class(boundary)`, which make searches faster.
 /// Not checked: that the same question always gets the same answer, that costs are finite and not negative
 /// (planners check this and throw input_error), and that `layer_count` is at least 1.
 template <class M>

@@ -220,9 +220,10 @@ class corrected_cost_model {
   }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return cost_of::overheads(base_, where); }
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return cost_of::update(base_, layers, where); }
-  [[nodiscard]] int transfer_class(const placement& where) const requires detail::cost_model::has_transfer_class<Base> {
+  [[nodiscard]] std::int64_t transfer_class(const placement& where) const requires detail::cost_model::has_transfer_class<Base> {
     return cost_of::transfer_class(base_, where);
   }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(base_, boundary); }
 
  private:
   Base base_;

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/cost/boundary.hpp>
 #include <hetsched/cost/memory.hpp>
 #include <hetsched/cost/ring.hpp>
 #include <hetsched/cost/training_memory.hpp>
@@ -150,13 +151,12 @@ class parallel_costs {
     const auto bytes = checked_mul(
         parameters_before_[static_cast<std::size_t>(layers.last)] - parameters_before_[static_cast<std::size_t>(layers.first)],
         options_.memory.gradient_bytes);
-    return {ring_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
+    return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to, proximity near) const {
     const auto bytes = checked_mul(at(boundary).boundary_bytes, options_.microbatch_size);
-    const double seconds = boundary_transfer_s(cluster_, from, to, near, static_cast<double>(bytes));
-    return {seconds, seconds, bytes, 0, "direct"};
+    return boundary_cost(cluster_, from, to, near, bytes);
   }
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const {

@@ -89,7 +89,11 @@ class profile_cost_model {
     return {seconds, seconds, bytes, 0, "direct"};
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement&) { return 0; }
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement&) { return 0; }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const {
+    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
+  }
 
  private:
   struct choice {

@@ -14,6 +14,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/cost/boundary.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/cost/ring.hpp>
 #include <hetsched/cost/transfer.hpp>
@@ -123,11 +124,14 @@ class replica_cost_model {
                                        proximity near = proximity::other_node) const {
     const auto bytes =
         checked_mul(profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample, options_.microbatch_size);
-    const double seconds = boundary_transfer_s(cluster_, from, to, near, static_cast<double>(bytes));
-    return {seconds, seconds, bytes, 0, "direct"};
+    return boundary_cost(cluster_, from, to, near, bytes);
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement& where) { return transfer_rails(where); }
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const {
+    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample;
+  }
 
   /// As layer().
   [[nodiscard]] double update(layer_range layers, const placement& where) const {
@@ -145,7 +149,7 @@ class replica_cost_model {
     bytes_t bytes = 0;
     for (const auto& p : holders)
       bytes = std::max(bytes, checked_mul(gradients(on(p), layers), p.degrees.tensor, p.degrees.context));
-    return {ring_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
+    return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
   }
 
   /// What the costs of a placement rest on. Throws as layer().

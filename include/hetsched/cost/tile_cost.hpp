@@ -124,7 +124,9 @@ class tile_cost_model {
     return costs_.transfer(boundary, from, to, near);
   }
 
-  [[nodiscard]] static constexpr int transfer_class(const placement& where) { return transfer_rails(where); }
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
 
   /// As analytic_cost_model's.
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -27,39 +29,36 @@ namespace hetsched {
   return over ? over->transfer_s(bytes) : std::numeric_limits<double>::infinity();
 }
 
-/// Pairs of replicas that move a microbatch from one stage to the next at once, each its share over a link of its own: of stages
-/// on one node, as many as the side with fewer replicas has; else also no more than nodes on either side, as the replicas of a
-/// node share its port.
-[[nodiscard]] inline int transfer_pairs(const placement& from, const placement& to, bool on_one_node) {
-  const int replicas = std::min(from.degrees.data, to.degrees.data);
-  return on_one_node ? replicas : std::min({replicas, from.mesh.nodes, to.mesh.nodes});
+/// Pieces into which even cuts over the tensor ranks of several stages cut a parameter together.
+[[nodiscard]] inline std::int64_t union_of_cuts(std::span<const placement> holders) {
+  std::int64_t common = 1;
+  for (const auto& h : holders) common = std::lcm(common, std::int64_t{h.degrees.tensor});
+  std::int64_t pieces = 0;
+  for (std::int64_t i = 1; i <= common; ++i)
+    pieces += std::any_of(holders.begin(), holders.end(), [&](const placement& h) { return i * h.degrees.tensor % common == 0; });
+  return pieces;
 }
 
-/// Seconds to move a microbatch of `bytes` from one stage to the next, over the links that their replicas have: intra_node if
-/// both are on one node, inter_node in one subcluster, else the link between the subclusters; infinity where there is none.
-/// Inside a replica it goes over one link. O(links).
-[[nodiscard]] inline double boundary_transfer_s(const cluster& c, const placement& from, const placement& to, proximity near,
-                                                double bytes) {
-  const bool joined = from.mesh.subcluster == to.mesh.subcluster;
-  const bool on_one_node = joined && (near == proximity::same_node || subcluster_of(c, from.mesh).nodes == 1);
-  const auto over = on_one_node ? subcluster_of(c, from.mesh).intra_node : link_between(c, from.mesh, to.mesh);
-  return over ? over->transfer_s(bytes / transfer_pairs(from, to, on_one_node)) : std::numeric_limits<double>::infinity();
-}
-
-/// Placements of one subcluster with equal numbers have equal boundary_transfer_s to and from all others.
-[[nodiscard]] constexpr int transfer_rails(const placement& p) {
-  return p.mesh.nodes == 1 ? p.degrees.data : -std::min(p.degrees.data, p.mesh.nodes);
-}
-
-/// Seconds to add up `bytes` of gradients that each of several stages holds: a ring whose every hop is as slow as the slowest
-/// link between any two of them; infinity where two have none. O(holders^2 * links).
-[[nodiscard]] inline double ring_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
+/// Seconds to add up `bytes` of gradients that each of several stages holds, cut over its tensor ranks as it likes: a ring for
+/// every piece of the union of their cuts. Every hop is as slow as the slowest link between any two of the stages, where the
+/// ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity where two have no
+/// link. O(holders^2 * links + pieces * holders). Source: HexiScale sec. 3.2 (asymmetric gradients).
+[[nodiscard]] inline double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
+  if (holders.size() < 2) return 0;
   const double n = static_cast<double>(holders.size());
+  const auto pieces = union_of_cuts(holders);
   double slowest_s = 0;
   for (std::size_t a = 0; a < holders.size(); ++a)
-    for (std::size_t b = a + 1; b < holders.size(); ++b)
-      slowest_s = std::max(slowest_s, stage_transfer_s(c, holders[a].mesh, holders[b].mesh, bytes / n));
-  return holders.size() < 2 ? 0 : 2 * (n - 1) * slowest_s;
+    for (std::size_t b = a + 1; b < holders.size(); ++b) {
+      const auto &x = holders[a].mesh, &y = holders[b].mesh;
+      const auto over = link_between(c, x, y);
+      if (!over) return std::numeric_limits<double>::infinity();
+      const bool on_one_node = x.subcluster == y.subcluster && subcluster_of(c, x).nodes == 1;
+      const int ports = on_one_node ? std::min(x.device_count(), y.device_count()) : std::min(x.nodes, y.nodes);
+      const auto each = (pieces + ports - 1) / ports;
+      slowest_s = std::max(slowest_s, static_cast<double>(each) * over->latency_s + bytes / n / ports / over->bandwidth);
+    }
+  return 2 * (n - 1) * slowest_s;
 }
 
 }  // namespace hetsched

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -174,6 +175,11 @@ class channel_engine {
     return wait_result::progress;
   }
 
+  void on_wake(std::function<void()> ring) {
+    const lock hold(guard_);
+    also_ = std::move(ring);
+  }
+
   /// Returns when no thread holds a tensor or a transfer any more, and all peers have been written to.
   void abort(const std::string& reason) {
     lock hold(guard_);
@@ -214,7 +220,8 @@ class channel_engine {
     c.sending = e.from == mesh_.rank;
     c.peer = c.sending ? e.to : e.from;
     c.slot = std::uint64_t{static_cast<std::uint8_t>(e.what)} << 56 |
-             std::uint64_t{static_cast<std::uint16_t>(e.direction)} << 40 | std::uint64_t{static_cast<std::uint32_t>(e.stage)};
+             std::uint64_t{static_cast<std::uint8_t>(e.direction)} << 48 |
+             std::uint64_t{static_cast<std::uint16_t>(e.part)} << 32 | std::uint64_t{static_cast<std::uint32_t>(e.stage)};
     return c;
   }
 
@@ -232,6 +239,7 @@ class channel_engine {
   void ring(bool of_send) {
     (of_send ? sent_ : received_) = true;
     if (waits_ == for_all || (waits_ == for_receives && !of_send)) bell_.notify_one();
+    if (also_) also_();
   }
 
   // All below, but for the bodies of threads, is called with the mutex held.
@@ -253,6 +261,7 @@ class channel_engine {
     }
     for (auto& c : channels_) wake(*c);
     bell_.notify_all();
+    if (also_) also_();
     happened_.notify_all();
   }
 
@@ -282,7 +291,8 @@ class channel_engine {
     switch (header.kind) {
       case frame_kind::receive_posted: {
         const auto wanted = read_part<posted_receive>(body);
-        auto& c = find({mesh_.rank, p, static_cast<payload>(wanted.edge_what), wanted.edge_direction, wanted.edge_stage});
+        auto& c = find(
+            {mesh_.rank, p, static_cast<payload>(wanted.edge_what), wanted.edge_direction, wanted.edge_stage, wanted.edge_part});
         c.wanted.push_back(wanted);
         c.changed.notify_one();
         break;
@@ -398,6 +408,7 @@ class channel_engine {
                               .stamp_stage = s.stage,
                               .edge_direction = c.where.direction,
                               .edge_stage = c.where.stage,
+                              .edge_part = c.where.part,
                               .stamp_what = static_cast<std::uint8_t>(s.what),
                               .edge_what = static_cast<std::uint8_t>(c.where.what)};
     hold.lock();
@@ -510,6 +521,7 @@ class channel_engine {
   std::size_t receives_in_mail_ = 0;  ///< with the one that the messenger has in hand
   bool messenger_busy_ = false;
   std::condition_variable mail_, bell_, happened_;
+  std::function<void()> also_;            ///< called with the mutex held
   bool received_ = false, sent_ = false;  ///< since the last wait for them
   purpose waits_ = for_nothing;
   bool aborted_ = false, stopped_ = false;

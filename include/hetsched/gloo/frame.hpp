@@ -36,7 +36,7 @@ struct posted_receive {
   std::int64_t step = 0;
   std::uint64_t bytes = 0, elements = 0, shape = 0;
   std::int32_t microbatch = 0, stamp_direction = 0, stamp_stage = 0;
-  std::int32_t edge_direction = 0, edge_stage = 0;
+  std::int32_t edge_direction = 0, edge_stage = 0, edge_part = 0;
   std::uint8_t stamp_what = 0, edge_what = 0;
 
   [[nodiscard]] stamp expected() const {

@@ -151,7 +151,7 @@ class operators_reader {
     const auto end = std::min(rest_.find('\n'), rest_.size());
     auto line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
+    while (line.ends_with('\r')) line.remove_suffix(1);
     return line;
   }
 

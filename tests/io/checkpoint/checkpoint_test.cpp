@@ -72,6 +72,27 @@ std::vector<state_slice> cut(random_source& random, std::vector<whole_tensor>& a
   std::vector<state_slice> slices;
   for (auto& t : all) {
     const std::size_t size = t.element == "f32" ? 4 : 8, count = t.bytes.size() / size;
+    std::size_t whole = 1;
+    for (const auto extent : t.shape) whole *= extent;
+    if (count > 0 && count == whole && t.shape.size() > 1 &&
+        random.integer(0, 2) == 0) {  // columns of a dimension, of random rows
+      const auto d = static_cast<std::size_t>(random.integer(1, static_cast<int>(t.shape.size()) - 1));
+      std::size_t apart = 1;
+      for (std::size_t k = d; k < t.shape.size(); ++k) apart *= t.shape[k];
+      const std::size_t inner = apart / t.shape[d];
+      for (std::size_t first = 0, last = 0; first < apart; first = last) {
+        last =
+            inner * static_cast<std::size_t>(random.integer(static_cast<int>(first / inner) + 1, static_cast<int>(t.shape[d])));
+        for (std::size_t row = 0, end = 0; row < count / apart; row = end) {
+          end = static_cast<std::size_t>(random.integer(static_cast<int>(row) + 1, static_cast<int>(count / apart)));
+          const std::size_t begin = row * apart + first;
+          slices.push_back({t.layer, t.name, t.element, t.shape, begin,
+                            std::span(t.bytes).subspan(begin * size, ((end - row - 1) * apart + last - first) * size), end - row,
+                            end - row > 1 ? apart : 0, end - row > 1 ? apart : 0});
+        }
+      }
+      continue;
+    }
     for (std::size_t first = 0; first < count || first == 0;) {
       const auto most = static_cast<int>(count - first);
       const auto taken = static_cast<std::size_t>(random.integer(0, 2) ? most : random.integer(std::min(1, most), most));
@@ -210,7 +231,7 @@ TEST_CASE("the newest whole checkpoint is found, with what is wrong with newer o
       {"another version",
        [](const std::string& p) {
          auto text = read_text(p + "/manifest.json");
-         text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+         text.replace(text.find("\"version\": "), 12, "\"version\": 3");
          std::ofstream(p + "/manifest.json") << text;
        },
        "/version"},
@@ -310,6 +331,59 @@ TEST_CASE("parts that do not hold every tensor exactly once are not committed") 
   CHECK(contains(complaint_of([&] { write_checkpoint_part("/proc/none", 1, 0, std::vector{slice(0, 0, 12)}); }), "/proc/none"));
 }
 
+TEST_CASE("rows: packed or not, and what is missing or twice of them") {
+  random_source random(9);
+  const empty_folder here("rows");
+  whole_tensor t{0, "parameter.0", "f32", {4, 6}, random_bytes(random, 96)};
+  const auto columns = [&](std::size_t first, std::size_t last) {
+    return state_slice{0, t.name, t.element, t.shape, first, std::span(t.bytes).subspan(4 * first, 4 * (18 + last - first)),
+                       4, 6,      6};
+  };
+  save(here.path, 1, {{columns(0, 2)}, {columns(2, 6)}});
+  const auto from = *find_checkpoint(here.path).newest;
+  std::vector<std::byte> packed(4 * 4 * 3);
+  std::vector<state_slice> wanted{{0, t.name, t.element, t.shape, 1, packed, 4, 6, 0}};
+  load_checkpoint(from, wanted);
+  for (std::size_t row = 0; row < 4; ++row)
+    CHECK(std::equal(packed.begin() + static_cast<std::ptrdiff_t>(12 * row),
+                     packed.begin() + static_cast<std::ptrdiff_t>(12 * row + 12),
+                     t.bytes.begin() + static_cast<std::ptrdiff_t>(24 * row + 4)));
+  CHECK(contains(complaint_of([&] {
+                   save(here.path, 2, {{columns(0, 2)}, {columns(3, 6)}});
+                 }),
+                 "elements 2 to 2 are in no part"));
+  CHECK(contains(complaint_of([&] {
+                   save(here.path, 2, {{columns(0, 3)}, {columns(2, 6)}});
+                 }),
+                 "elements 2 to 2 are there twice"));
+  auto short_one = columns(2, 6);
+  short_one.rows = 3;
+  short_one.bytes = short_one.bytes.first(4 * 16);
+  CHECK(contains(complaint_of([&] { save(here.path, 2, {{columns(0, 2)}, {short_one}}); }), "elements 20 to 23 are in no part"));
+  // A whole run beside rows, and rows of two distances.
+  auto top = columns(0, 2);
+  top.rows = 1;
+  top.apart = top.held_apart = 0;
+  top.bytes = std::span(t.bytes).first(24);
+  auto rest = columns(0, 2), other = columns(2, 6);
+  for (auto* s : {&rest, &other}) {
+    s->first += 6;
+    s->rows = 3;
+    s->bytes = std::span(t.bytes).subspan(4 * s->first, 4 * (s == &rest ? 14 : 16));
+  }
+  save(here.path, 3, {{top}, {rest, other}});
+  state_slice two{0, t.name, t.element, t.shape, 0, std::span(t.bytes).first(4 * 15), 2, 12, 12};
+  state_slice gap{0, t.name, t.element, t.shape, 3, std::span(t.bytes).subspan(12, 4 * 15), 2, 12, 12};
+  state_slice odd{0, t.name, t.element, t.shape, 6, std::span(t.bytes).subspan(24, 4 * 18), 2, 12, 12};
+  save(here.path, 4, {{two, gap}, {odd}});
+  state_slice left = columns(0, 2), right = columns(2, 6);
+  CHECK(contains(complaint_of([&] { save(here.path, 5, {{two, gap}, {left, right}}); }), "are there twice"));
+  auto wrong = columns(0, 2);
+  wrong.apart = 8;
+  CHECK(contains(complaint_of([&] { write_checkpoint_part(here.path, 5, 0, std::vector{wrong}); }),
+                 "in 4 rows do not lie in f32[4 x 6]"));
+}
+
 TEST_CASE("slices of a wrong tensor, shape or element are refused") {
   random_source random(5);
   const empty_folder here("mismatch");
@@ -329,7 +403,9 @@ TEST_CASE("slices of a wrong tensor, shape or element are refused") {
                    t.bytes.resize(48);
                  }),
                  "found f32[3 x 2], expected f64[3 x 2]"));
-  CHECK(contains(refused([](auto& t) { t.bytes.resize(28); }), "28 bytes from element 0 do not lie in f32[3 x 2]"));
+  all[0].bytes.resize(28);
+  std::vector<state_slice> large{{1, "parameter.0", "f32", {3, 2}, 0, all[0].bytes}};
+  CHECK(contains(complaint_of([&] { load_checkpoint(from, large); }), "28 bytes from element 0 do not lie in f32[3 x 2]"));
 }
 
 TEST_CASE("old checkpoints are removed, and what stopped writers have left") {

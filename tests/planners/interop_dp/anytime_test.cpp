@@ -17,6 +17,9 @@ using namespace hetsched::test;
 
 namespace {
 
+// Searches that go on until all is proven take long under a sanitizer.
+constexpr int share = sanitizer_share * sanitizer_share;
+
 struct tally {
   int feasible = 0, better = 0, incomplete = 0;
   int bounds_above = 0;  // of searches that were stopped: above the best plan
@@ -73,7 +76,7 @@ namespace {
 tally stop_many(std::uint64_t seed, instance_limits limits, double enumeration = 0) {
   random_source random(seed);
   tally met;
-  for (int n = 0; n < 300 / sanitizer_share; ++n) {
+  for (int n = 0; n < 300 / share; ++n) {
     CAPTURE(n);
     limits.prices_by_degrees = n % 3 == 0;
     auto given = random_instance(random, limits);
@@ -104,9 +107,9 @@ tally stop_many(std::uint64_t seed, instance_limits limits, double enumeration =
 
 TEST_CASE("always a plan, and never worse with more steps") {
   const auto met = stop_many(3201, {.layers = 12, .subclusters = 3, .devices = 6});
-  CHECK(met.feasible >= 200 / sanitizer_share);
-  CHECK(met.better >= 40 / sanitizer_share);
-  CHECK(met.incomplete >= 200 / sanitizer_share);
+  CHECK(met.feasible >= (share == 1 ? 200 : 100 / share));  // few instances vary more
+  CHECK(met.better >= 40 / share);
+  CHECK(met.incomplete >= (share == 1 ? 200 : 100 / share));
 }
 
 TEST_CASE("no bound above the best plan of any search, where all plans are looked at in the end") {
@@ -116,7 +119,7 @@ TEST_CASE("no bound above the best plan of any search, where all plans are looke
 TEST_CASE("whatever the effort, the bound lies below the least objective with updates, and complete searches prove it") {
   random_source random(3203);
   int feasible = 0, complete = 0, told = 0;
-  for (int n = 0; n < 1500 / sanitizer_share; ++n) {
+  for (int n = 0; n < 1500 / share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 7, .subclusters = 2, .devices = 5, .prices_by_degrees = n % 3 == 0});
     if (n % 2 == 0) enrich(given, random);
@@ -151,7 +154,7 @@ TEST_CASE("whatever the effort, the bound lies below the least objective with up
   CAPTURE(feasible);
   CAPTURE(complete);
   CAPTURE(told);
-  CHECK(feasible >= 500 / sanitizer_share);
+  CHECK(feasible >= 500 / share);
   CHECK(complete >= feasible / 20);
   CHECK(complete <= feasible * 9 / 10);
   CHECK(told >= feasible / 2);
@@ -160,7 +163,7 @@ TEST_CASE("whatever the effort, the bound lies below the least objective with up
 TEST_CASE("a search ends when it cannot beat what is known, and not before") {
   random_source random(3202);
   int ended = 0, early = 0, feasible = 0;
-  for (int n = 0; n < 200 / sanitizer_share; ++n) {
+  for (int n = 0; n < 200 / share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 10, .subclusters = 2, .devices = 6});
     given.options.warmup = warmup_rule::exact;
@@ -183,7 +186,7 @@ TEST_CASE("a search ends when it cannot beat what is known, and not before") {
     ++ended;
     REQUIRE(beaten->evidence->objective_bound > given.problem.beat_s);
   }
-  CHECK(feasible >= 50 / sanitizer_share);
-  CHECK(ended >= 20 / sanitizer_share);
-  WARN(early == 0);  // see above
+  CHECK(feasible >= 50 / share);
+  CHECK(ended >= 20 / share);
+  CHECK(early * 20 <= feasible);  // see above: an iteration may be below its bound
 }

@@ -59,7 +59,7 @@ void compare(const instance& given, const Costs& costs, tally& counts, std::opti
   if (!proves(best + least_update(given.hardware, costs)))
     REQUIRE(proves(brute_force_objective(given.hardware, costs, brute, true)));
   check_plan(given.hardware, costs, given.problem, given.options, *found);
-  if (counts.all % 8 == 0) {
+  if (counts.all % 2 == 0) {
     // With a look at all plans, the least iteration.
     auto options = given.options;
     options.enumeration = 1e6;

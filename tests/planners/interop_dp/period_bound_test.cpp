@@ -78,7 +78,7 @@ void compare_many(std::uint64_t seed, int instances, const instance_limits& limi
   CAPTURE(met.infinite);
   CAPTURE(met.told_infinite);
   CAPTURE(met.share / met.finite);
-  CHECK(met.finite > instances / sanitizer_share);
+  CHECK(met.finite > (sanitizer_share == 1 ? instances : instances / sanitizer_share / 2));  // few instances vary more
   CHECK(met.infinite > instances / sanitizer_share / 2);
   CHECK(met.share >= least_share * met.finite);
 }

@@ -129,10 +129,13 @@ void check_plan(const cluster& hardware, const Costs& costs, const planning_prob
           cost_of::transfer(costs, s.layers.last - 1, where, p.stages[i + 1].where(), share_node(hardware, s, p.stages[i + 1]));
       REQUIRE(p.boundaries[i].forward_s == t.forward_s);
       REQUIRE(p.boundaries[i].backward_s == t.backward_s);
+      REQUIRE(p.boundaries[i].extra_bytes == t.extra_bytes);
     }
     REQUIRE(s.warmup >= 1);
     REQUIRE(s.warmup <= problem.microbatches);
-    const auto more = cost_of::overheads(costs, where);
+    auto more = cost_of::overheads(costs, where);
+    if (i > 0) more.buffer_bytes += p.boundaries[i - 1].extra_bytes;
+    if (i + 1 < p.stages.size()) more.buffer_bytes += p.boundaries[i].extra_bytes;
     REQUIRE(s.memory_bytes == memory_of(c, more, s.warmup).total());
     if (more == memory_overheads{}) REQUIRE(s.memory_bytes == c.weight_bytes + s.warmup * c.activation_bytes + c.temporary_bytes);
     REQUIRE(s.memory_capacity_bytes == subcluster_of(hardware, where.mesh).device.memory_bytes);

@@ -17,6 +17,10 @@ TEST_CASE("channels and what they carry, as people read them") {
         "step 7, microbatch 2, gradient of stage 1");
   CHECK(to_text(stamp{.step = 7, .microbatch = 2, .what = payload::reduction, .direction = 1, .stage = 1}) ==
         "step 7, parameter 2, reduction of stage 1 (direction 1)");
+  CHECK(to_text(edge{.from = 1, .to = 0, .what = payload::collective, .direction = 0, .stage = 5}) ==
+        "collective of group 5 from rank 1 to rank 0");
+  CHECK(to_text(stamp{.step = 9, .microbatch = 1, .what = payload::collective, .direction = 0, .stage = 5}) ==
+        "call 9, kind 1, collective of group 5");
 }
 
 TEST_CASE("deadlines lie ahead, are in order, and may be never or at once") {

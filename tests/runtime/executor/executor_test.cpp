@@ -179,7 +179,8 @@ TEST_CASE("[threads] what a computation makes leaves before the next one begins"
     };
     const std::vector<small_tensor> inputs(4);
     const std::vector<int> targets(4);
-    pipeline_executor<small_tensor, small_layer, thread_communicator<small_tensor>> executor(order, stages, {{1}}, end);
+    pipeline_executor<small_tensor, small_layer, thread_communicator<small_tensor>> executor(order, stages,
+                                                                                             std::vector<tensor_shape>{{1}}, end);
     executor.step(std::span<const small_tensor>(inputs), std::span<const int>(targets), [](const small_tensor& y, int) {
       return loss_value<small_tensor>{0, y};
     });
@@ -297,7 +298,7 @@ TEST_CASE("input that does not fit the schedule") {
   std::vector<dense_stage<double>> stages;
   CHECK_THROWS_AS(executor_type(order, stages, t.boundaries(), ends[0]), input_error);
   stages.push_back(t.stage(0));
-  CHECK_THROWS_AS(executor_type(order, stages, {}, ends[0]), input_error);
+  CHECK_THROWS_AS(executor_type(order, stages, std::vector<tensor_shape>{}, ends[0]), input_error);
   auto broken = order;
   broken.lanes[1].actions.pop_back();
   CHECK_THROWS_AS(executor_type(broken, stages, t.boundaries(), ends[0]), input_error);

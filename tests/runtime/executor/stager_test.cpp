@@ -195,7 +195,7 @@ void hold(const std::function<bool(int, std::size_t, int)>& may_end, double dead
     const std::vector<small_tensor> inputs(4);
     const std::vector<int> targets(4);
     pipeline_executor<small_tensor, small_layer, thread_communicator<small_tensor>, held_stager> executor(
-        order, stages, {{1}}, end, {.deadline_s = deadline_s},
+        order, stages, std::vector<tensor_shape>{{1}}, end, {.deadline_s = deadline_s},
         {.may_end = [&, r](std::size_t copy) { return may_end(r, copy, forwards[0].load()); }});
     executor.step(std::span<const small_tensor>(inputs), std::span<const int>(targets), [](const small_tensor& y, int) {
       return loss_value<small_tensor>{0, y};

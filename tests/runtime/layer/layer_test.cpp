@@ -13,6 +13,7 @@
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
 
 #include "../dense.hpp"
 #include "../small_layer.hpp"
@@ -215,4 +216,26 @@ TEST_CASE("arithmetic of tensors") {
   CHECK(detail::same_shape(a, b));
   CHECK_FALSE(detail::same_shape(a, matrix<float>(3, 2)));
   CHECK(detail::shape_of(a) == tensor_shape{2, 3});
+}
+
+TEST_CASE("layers say how their parameters are cut, and lists of them hand it on") {
+  struct cut_layer : small_layer {
+    std::array<parameter_cut, 1> parameter_cuts() { return {{{.dimension = 1, .partial_over_tensor = false, .pieces = {2, 1}}}}; }
+  };
+  const parameter_cut whole, cut{.dimension = 1, .partial_over_tensor = false, .pieces = {2, 1}};
+  small_layer plain;
+  cut_layer one;
+  CHECK(detail::parameter_cuts(plain) == std::vector{whole});
+  CHECK(detail::parameter_cuts(one) == std::vector{cut});
+  layer_tuple<small_tensor, small_layer, cut_layer> two{plain, one};
+  CHECK(detail::parameter_cuts(two) == std::vector{whole, cut});
+  any_layer<small_tensor> any(two);
+  layer_list<small_tensor, any_layer<small_tensor>> list([&] {
+    std::vector<any_layer<small_tensor>> layers;
+    layers.emplace_back(one);
+    layers.emplace_back(plain);
+    return layers;
+  }());
+  CHECK(detail::parameter_cuts(any) == std::vector{whole, cut});
+  CHECK(detail::parameter_cuts(list) == std::vector{cut, whole});
 }

@@ -3,12 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
@@ -161,16 +163,52 @@ TEST_CASE("powers and norms") {
   for (const double base : {0.0, 0.9, 0.999, 1.0})
     for (const std::int64_t n : {0, 1, 2, 7, 1000, 123456})
       CHECK(detail::power(base, n) == doctest::Approx(std::pow(base, static_cast<double>(n))).epsilon(1e-12));
+}
+
+TEST_CASE("squares add up to the same bits in any groups and order") {
+  const auto value_of = [](const std::vector<float>& all, random_source* cuts) {
+    std::vector<detail::square_sum> sums(1);
+    for (std::size_t i = 0; i < all.size();) {
+      const auto n = std::min(all.size() - i, cuts ? static_cast<std::size_t>(cuts->integer(1, 400)) : all.size());
+      if (cuts && cuts->integer(0, 1) == 0) sums.emplace_back();
+      sums.back().add(all.data() + i, n);
+      i += n;
+    }
+    detail::square_sum whole;
+    for (const auto& s : sums) {
+      std::vector<double> told;
+      s.append(told);
+      whole.add(detail::square_sum::read(std::span(std::as_const(told)).first<detail::square_sum::told>()));
+    }
+    return whole.value();
+  };
   random_source random(3);
-  for (std::size_t columns = 1; columns < 40; ++columns) {
-    const auto m = random_matrix<float>(random, 1, columns);
-    double sum = 0;
-    for (std::size_t k = 0; k < columns; ++k) sum += static_cast<double>(m(0, k)) * static_cast<double>(m(0, k));
-    CHECK(detail::sum_of_squares(m) == doctest::Approx(sum).epsilon(1e-14));
+  for (int run = 0; run < 500; ++run) {
+    CAPTURE(run);
+    std::vector<float> all(static_cast<std::size_t>(random.integer(1, 1500)));
+    for (auto& x : all)
+      x = static_cast<float>(std::ldexp(random.uniform(-1, 1), random.integer(-60, 60) / (run % 3 == 0 ? 8 : 1)));
+    long double sum = 0;
+    for (const float x : all) sum += static_cast<long double>(x) * static_cast<long double>(x);
+    const double found = value_of(all, nullptr);
+    CHECK(found == doctest::Approx(static_cast<double>(sum)).epsilon(1e-14));
+    CHECK(value_of(all, &random) == found);
+    std::sort(all.begin(), all.end());
+    CHECK(value_of(all, &random) == found);
   }
-  matrix<float> large(1, 9);
-  large(0, 8) = 1e30f;
-  CHECK(std::isfinite(detail::sum_of_squares(large)));
-  large(0, 3) = std::nanf("");
-  CHECK_FALSE(std::isfinite(detail::sum_of_squares(large)));
+  for (const double size : {1e-130, 1e-30, 1.0, 1e30, 1e120}) {
+    detail::square_sum sum;
+    for (int k = 0; k < 5; ++k) sum.add(&size, 1);
+    CHECK(sum.value() == doctest::Approx(5 * size * size).epsilon(1e-14));
+  }
+  for (const double wrong : {std::nan(""), static_cast<double>(INFINITY), 1e200}) {
+    std::vector<double> all(600, 1.0);
+    all[300] = wrong;
+    detail::square_sum sum, whole;
+    sum.add(all.data(), all.size());
+    CHECK_FALSE(std::isfinite(sum.value()));
+    whole.add(sum);
+    CHECK_FALSE(std::isfinite(whole.value()));
+  }
+  CHECK(detail::square_sum().value() == 0);
 }

@@ -195,3 +195,23 @@ TEST_CASE("layouts and plans that cannot be") {
                  "pipeline 0: its stages end at layer 2, the model at 3"));
   CHECK(contains(why([] { (void)make_training_layout(plan_of({line_of({2}, 1, {1})}, "nonsense")); }), "there is no schedule"));
 }
+
+TEST_CASE("a plan's degrees become groups of ranks, and its strategies those of the boundaries") {
+  auto p = plan_of({line_of({1, 2, 1}, 4, {3, 2, 1}), line_of({2, 2}, 4, {2, 1})}, "h1f1b");
+  CHECK(make_training_layout(p).pipelines[0].groups.empty());
+  CHECK(make_training_layout(p).pipelines[0].reshard.empty());
+  for (auto& line : p.pipelines) line.microbatch_size = 6;
+  p.pipelines[0].stages[0].degrees = {.data = 2, .tensor = 2};
+  p.pipelines[0].stages[2].degrees = {.data = 3};
+  p.pipelines[0].boundaries[1].reshard = "regroup_after";
+  const auto t = make_training_layout(p);
+  CHECK(t.ranks() == 10);
+  CHECK(t.pipelines[0].groups == std::vector<degrees>{{.data = 2, .tensor = 2}, {}, {.data = 3}});
+  CHECK(t.pipelines[0].reshard == std::vector{reshard_strategy::direct, reshard_strategy::regroup_after});
+  CHECK(t.pipelines[1].groups.empty());
+  CHECK(t.pipelines[1].first_rank == 8);
+  CHECK(t.place_of(3) == rank_place{.pipeline = 0, .group = 0, .data = 1, .tensor = 1});
+  CHECK(t.place_of(6) == rank_place{.pipeline = 0, .group = 2, .data = 1});
+  p.pipelines[0].microbatch_size = 4;
+  CHECK(contains(why([&] { (void)make_training_layout(p); }), "microbatches of 4 samples on 3 data ranks"));
+}

@@ -71,6 +71,34 @@ void write_whole(Files& files, const std::string& path, std::string_view text) {
   files.sync(path);
 }
 
+/// A slice's rows in the whole tensor, and how many elements they are apart in its bytes.
+struct held_rows {
+  element_rows of;
+  std::size_t held = 0;
+};
+
+/// Throws: input_error for bytes that are no such rows of the tensor.
+[[nodiscard]] inline held_rows rows_held(const state_slice& s, std::size_t size) {
+  const std::size_t count = s.bytes.size() / size;
+  const bool spread = s.rows > 1 && s.held_apart > 0;
+  held_rows found{.of = {.first = s.first, .length = 0, .rows = s.rows, .apart = s.rows > 1 ? s.apart : 0}};
+  bool fits = s.bytes.size() % size == 0 && s.rows > 0;
+  if (fits && spread) {
+    fits = count / s.held_apart >= s.rows - 1;
+    found.of.length = fits ? count - (s.rows - 1) * s.held_apart : 0;
+    fits = fits && found.of.length <= s.held_apart;
+  } else if (fits) {
+    fits = count % s.rows == 0;
+    found.of.length = count / s.rows;
+  }
+  found.held = spread ? s.held_apart : found.of.length;
+  if (!fits || !lie_in(found.of, static_cast<std::size_t>(element_count(s.shape))))
+    throw input_error(tensor_text(s.layer, s.name) + ": " + std::to_string(s.bytes.size()) + " bytes from element " +
+                      std::to_string(s.first) + (s.rows == 1 ? "" : " in " + std::to_string(s.rows) + " rows") +
+                      " do not lie in " + shape_text(s.element, s.shape));
+  return found;
+}
+
 template <class Files>
 void write_part(Files& files, const std::string& folder, std::int64_t step, int part, std::span<const state_slice> slices) {
   if (step < 0 || step > max_checkpoint_step || part < 0 || part >= max_checkpoint_parts)
@@ -80,21 +108,39 @@ void write_part(Files& files, const std::string& folder, std::int64_t step, int 
   files.make_folder(path);
   files.create(data);
   bytes_t offset = 0;
-  nlohmann::ordered_json document{{"format", "hetsched/checkpoint_part"}, {"version", 1}, {"step", step}};
-  auto& list = document["slices"] = nlohmann::ordered_json::array();
+  std::vector<stored_slice> written;
+  std::vector<std::byte> packed;
   for (const auto& s : slices) {
     const auto size = element_bytes(s.element);
     const auto who = tensor_text(s.layer, s.name) + ": ";
     if (size == 0) throw input_error(who + "there is no element " + s.element + "; a name ends with its bits, like f32");
-    const stored_slice stored{s.layer, s.name, s.element, s.shape, s.first, s.bytes.size() / size, part, offset, crc64(s.bytes)};
-    const auto whole = static_cast<std::size_t>(element_count(s.shape));
-    if (s.bytes.size() % size != 0 || s.first > whole || stored.count > whole - s.first)
-      throw input_error(who + std::to_string(s.bytes.size()) + " bytes from element " + std::to_string(s.first) +
-                        " do not lie in " + shape_text(s.element, s.shape));
-    if (!s.bytes.empty()) files.append(data, s.bytes);
-    offset += static_cast<bytes_t>(s.bytes.size());
-    list.push_back(write_slice(stored));
+    const auto rows = rows_held(s, size);
+    std::span<const std::byte> bytes = s.bytes;
+    if (rows.held > rows.of.length) {
+      packed.clear();
+      for (std::size_t r = 0; r < s.rows; ++r) {
+        const auto row = bytes.subspan(r * rows.held * size, rows.of.length * size);
+        packed.insert(packed.end(), row.begin(), row.end());
+      }
+      bytes = packed;
+    }
+    written.push_back({.layer = s.layer,
+                       .name = s.name,
+                       .element = s.element,
+                       .shape = s.shape,
+                       .first = s.first,
+                       .count = rows.of.length * s.rows,
+                       .part = part,
+                       .offset = offset,
+                       .checksum = crc64(bytes),
+                       .rows = s.rows,
+                       .apart = s.rows > 1 ? s.apart : 0});
+    if (!bytes.empty()) files.append(data, bytes);
+    offset += static_cast<bytes_t>(bytes.size());
   }
+  nlohmann::ordered_json document{{"format", "hetsched/checkpoint_part"}, {"version", version_for(written)}, {"step", step}};
+  auto& list = document["slices"] = nlohmann::ordered_json::array();
+  for (const auto& stored : written) list.push_back(write_slice(stored));
   files.sync(data);
   write_whole(files, part_path(path, part) + ".json", with_checksum(document));
 }
@@ -104,10 +150,11 @@ void write_part(Files& files, const std::string& folder, std::int64_t step, int 
   const auto file = part_path(path, part) + ".json";
   const auto text = read_text(file);
   const json_document document(text, file);
-  const auto top = document.format("checkpoint_part", {"step", "slices", "checksum"});
+  const int version = document.version_of("checkpoint_part", checkpoint_version);
+  const auto top = document.with_keys({"step", "slices", "checksum"});
   verify_checksum(text, top.at("checksum"));
   if (top.at("step").integer(0, max_checkpoint_step) != step) top.at("step").expected(std::to_string(step));
-  auto slices = top.at("slices").list(read_slice);
+  auto slices = top.at("slices").list([&](const json_value& s) { return read_slice(s, version); });
   for (std::size_t i = 0; i < slices.size(); ++i)
     if (slices[i].part != part) top.at("slices")[i].at("part").expected(std::to_string(part));
   return slices;
@@ -118,9 +165,7 @@ void commit(Files& files, const std::string& folder, std::int64_t step, int part
             const std::map<std::string, std::string>& info) {
   const auto path = step_path(folder, step), writing = path + std::string(writing_suffix);
   std::vector<stored_slice> slices;
-  nlohmann::ordered_json document{{"format", "hetsched/checkpoint"}, {"version", 1}, {"step", step}};
-  document["info"] = info;
-  auto& sizes = document["parts"] = nlohmann::ordered_json::array();
+  auto sizes = nlohmann::ordered_json::array();
   for (int part = 0; part < parts; ++part) {
     auto found = read_part(writing, step, part);
     bytes_t bytes = 0;
@@ -130,6 +175,9 @@ void commit(Files& files, const std::string& folder, std::int64_t step, int part
   }
   if (const auto fault = coverage_fault(slices); !fault.empty())
     throw input_error("checkpoint of step " + std::to_string(step) + ": " + fault);
+  nlohmann::ordered_json document{{"format", "hetsched/checkpoint"}, {"version", version_for(slices)}, {"step", step}};
+  document["info"] = info;
+  document["parts"] = std::move(sizes);
   auto& list = document["slices"] = nlohmann::ordered_json::array();
   for (const auto& s : slices) list.push_back(write_slice(s));
   write_whole(files, writing + "/manifest.json", with_checksum(document));
@@ -281,7 +329,7 @@ struct found_checkpoint {
 /// Fills slices, which may be cut in any way, with what a checkpoint holds of them. Checksums are verified.
 /// Throws: file_error if it lacks a tensor, has it of another shape or element, or is damaged. Slices may then be filled in
 /// part.
-/// Complexity: O(n log n) for n slices, and reads only what it needs.
+/// Complexity: O(n log n + rows) for n slices, and reads only what it needs.
 /// Example:
 ///   const auto found = find_checkpoint("state");
 ///   if (found.newest) {
@@ -293,7 +341,8 @@ inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wante
   using tensor = std::pair<int, std::string_view>;
   std::map<tensor, const stored_slice*> stored;
   for (const auto& s : from.slices) stored.emplace(tensor{s.layer, s.name}, &s);
-  std::map<tensor, std::vector<const state_slice*>> by_tensor;
+  using wanted_slice = std::pair<const state_slice*, detail::held_rows>;
+  std::map<tensor, std::vector<wanted_slice>> by_tensor;
   const auto refuse = [&](const std::string& what) { throw file_error(from.path + "/manifest.json", "/slices", what); };
   for (const auto& w : wanted) {
     const auto found = stored.find({w.layer, w.name});
@@ -302,35 +351,37 @@ inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wante
     const auto& s = *found->second;
     if (s.element != w.element || s.shape != w.shape)
       refuse(who + "found " + detail::shape_text(s.element, s.shape) + ", expected " + detail::shape_text(w.element, w.shape));
-    const auto size = detail::element_bytes(s.element), whole = static_cast<std::size_t>(detail::element_count(s.shape));
-    if (w.bytes.size() % size != 0 || w.first > whole || w.bytes.size() / size > whole - w.first)
-      throw input_error(who + std::to_string(w.bytes.size()) + " bytes from element " + std::to_string(w.first) +
-                        " do not lie in " + detail::shape_text(s.element, s.shape));
-    by_tensor[found->first].push_back(&w);
+    by_tensor[found->first].emplace_back(&w, detail::rows_held(w, detail::element_bytes(s.element)));
   }
-  const auto overlap = [](const stored_slice& s, const state_slice& w) {
-    const auto size = detail::element_bytes(s.element);
-    return std::pair(std::max(s.first, w.first), std::min(s.first + s.count, w.first + w.bytes.size() / size));
-  };
-  const auto of_tensor = [&](const stored_slice& s) -> const std::vector<const state_slice*>* {
+  const auto of_tensor = [&](const stored_slice& s) -> const std::vector<wanted_slice>* {
     const auto found = by_tensor.find({s.layer, s.name});
     return found == by_tensor.end() ? nullptr : &found->second;
   };
   detail::read_slices(
       from,
       [&](const stored_slice& s) {
-        const auto* const slices = of_tensor(s);
-        return slices != nullptr && std::any_of(slices->begin(), slices->end(), [&](const state_slice* w) {
-                 const auto [first, last] = overlap(s, *w);
-                 return first < last;
-               });
+        bool needed = false;
+        if (const auto* const slices = of_tensor(s))
+          for (const auto& want : *slices)
+            detail::for_each_shared(detail::rows_of(s), want.second.of, [&](std::size_t, std::size_t, std::size_t, std::size_t) {
+              needed = true;
+              return false;
+            });
+        return needed;
       },
       [&](const stored_slice& s, std::span<const std::byte> bytes) {
         const auto size = detail::element_bytes(s.element);
-        for (const auto* const w : *of_tensor(s))
-          if (const auto [first, last] = overlap(s, *w); first < last)
-            std::memcpy(w->bytes.data() + (first - w->first) * size, bytes.data() + (first - s.first) * size,
-                        (last - first) * size);
+        const auto stored_rows = detail::rows_of(s);
+        for (const auto& want : *of_tensor(s)) {
+          const auto& rows = want.second;
+          detail::for_each_shared(
+              stored_rows, rows.of, [&](std::size_t first, std::size_t last, std::size_t stored_row, std::size_t wanted_row) {
+                const auto to = wanted_row * rows.held + first - rows.of.begin(wanted_row);
+                const auto at = stored_row * stored_rows.length + first - stored_rows.begin(stored_row);
+                std::memcpy(want.first->bytes.data() + to * size, bytes.data() + at * size, (last - first) * size);
+                return true;
+              });
+        }
       });
 }
 

@@ -19,7 +19,7 @@
 
 namespace hetsched {
 
-/// A slice that lies in a checkpoint.
+/// A slice that lies in a checkpoint, one row behind the other.
 struct stored_slice {
   int layer = 0;
   std::string name;
@@ -29,6 +29,8 @@ struct stored_slice {
   int part = 0;
   bytes_t offset = 0;  ///< in the part
   std::uint64_t checksum = 0;
+  std::size_t rows = 1;   ///< equally long ones, that
+  std::size_t apart = 0;  ///< begin so many elements of the whole tensor after each other
   friend bool operator==(const stored_slice&, const stored_slice&) = default;
 };
 
@@ -75,31 +77,111 @@ inline constexpr int max_checkpoint_parts = 1'000'000;
   return "elements " + std::to_string(first) + " to " + std::to_string(last - 1);
 }
 
+/// Rows of a tensor's elements, each `length` long.
+struct element_rows {
+  std::size_t first = 0, length = 0, rows = 1, apart = 0;
+  [[nodiscard]] std::size_t begin(std::size_t row) const { return first + row * apart; }
+  [[nodiscard]] std::size_t end() const { return rows == 0 ? first : begin(rows - 1) + length; }
+};
+[[nodiscard]] inline element_rows rows_of(const stored_slice& s) {
+  return {s.first, s.rows == 0 ? 0 : s.count / s.rows, s.rows, s.apart};
+}
+/// Whether they are rows of a tensor of so many elements: no row reaches into the next multiple of their distance.
+[[nodiscard]] inline bool lie_in(const element_rows& r, std::size_t whole) {
+  if (r.rows == 0 || r.first > whole || r.length > whole - r.first) return false;
+  if (r.rows == 1) return true;
+  return r.apart > 0 && r.first % r.apart + r.length <= r.apart && r.rows - 1 <= (whole - r.first - r.length) / r.apart;
+}
+
+/// Calls visit(first element, last element, row of a, row of b) for all that two lists of rows share, until it returns false.
+/// Complexity: O(rows).
+template <class Visit>
+void for_each_shared(const element_rows& a, const element_rows& b, Visit&& visit) {
+  if (a.end() <= b.first || b.end() <= a.first) return;
+  for (std::size_t i = 0, k = 0; i < a.rows && k < b.rows;) {
+    const auto first = std::max(a.begin(i), b.begin(k));
+    const auto last = std::min(a.begin(i) + a.length, b.begin(k) + b.length);
+    if (first < last && !visit(first, last, i, k)) return;
+    a.begin(i) + a.length < b.begin(k) + b.length ? ++i : ++k;
+  }
+}
+
 /// Why the slices do not hold every tensor exactly once; empty if they do.
-/// Complexity: O(n log n) for n slices.
+/// Complexity: O(n log n) for n slices; of tensors with slices of several rows O(n^2), if the rows are equally far apart.
 [[nodiscard]] inline std::string coverage_fault(const std::vector<stored_slice>& slices) {
   std::vector<const stored_slice*> sorted;
   for (const auto& s : slices) sorted.push_back(&s);
   const auto key = [](const stored_slice& s) { return std::tie(s.layer, s.name, s.first, s.count); };
-  std::sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return key(*a) < key(*b); });
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return key(*a) < key(*b); });
+  // Of lines of a tensor's elements, all equally long: columns [first, last) of lines [top, bottom).
+  struct box {
+    std::size_t top, bottom, first, last;
+    const stored_slice* of;
+  };
+  std::vector<box> boxes, here;
+  std::vector<std::size_t> lines;
   for (std::size_t i = 0; i < sorted.size();) {
     const auto& head = *sorted[i];
     const auto who = tensor_text(head.layer, head.name) + ": ";
     const auto whole = static_cast<std::size_t>(element_count(head.shape));
-    std::size_t next = 0;
-    for (; i < sorted.size() && sorted[i]->layer == head.layer && sorted[i]->name == head.name; ++i) {
-      const auto& s = *sorted[i];
+    auto end = i;
+    std::size_t line = 0;
+    bool alike = true;
+    for (; end < sorted.size() && sorted[end]->layer == head.layer && sorted[end]->name == head.name; ++end) {
+      const auto& s = *sorted[end];
       if (s.element != head.element || s.shape != head.shape)
         return who + "is " + shape_text(head.element, head.shape) + " in part " + std::to_string(head.part) + ", but " +
                shape_text(s.element, s.shape) + " in part " + std::to_string(s.part);
-      if (s.count == 0) continue;
-      if (s.first > next) return who + elements_text(next, s.first) + " are in no part";
-      if (s.first < next)
-        return who + elements_text(s.first, std::min(next, s.first + s.count)) + " are there twice, again in part " +
-               std::to_string(s.part);
-      next += s.count;
+      if (s.rows == 1) continue;
+      alike = alike && (line == 0 || line == s.apart);
+      line = s.apart;
     }
-    if (next < whole) return who + elements_text(next, whole) + " are in no part";
+    if (line == 0 || !alike) line = std::max<std::size_t>(whole, 1);
+    boxes.clear();
+    for (; i < end; ++i) {
+      const auto r = rows_of(*sorted[i]);
+      if (r.length == 0) continue;
+      const auto add = [&](std::size_t first, std::size_t last, std::size_t rows) {
+        boxes.push_back({first / line, first / line + rows, first % line, first % line + (last - first), sorted[i]});
+      };
+      if (r.rows > 1 && r.apart == line) {
+        add(r.first, r.first + r.length, r.rows);
+        continue;
+      }
+      for (std::size_t row = 0; row < r.rows; ++row) {
+        std::size_t first = r.begin(row);
+        const std::size_t last = first + r.length, next = std::min(last, (first / line + 1) * line);
+        if (first % line != 0) {
+          add(first, next, 1);
+          first = next;
+        }
+        if (const auto full = (last - first) / line; full > 0) {
+          add(first, first + line, full);
+          first += full * line;
+        }
+        if (first < last) add(first, last, 1);
+      }
+    }
+    lines = {0, whole / line, (whole + line - 1) / line};
+    for (const auto& b : boxes) lines.insert(lines.end(), {b.top, b.bottom});
+    std::sort(lines.begin(), lines.end());
+    lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+    for (std::size_t k = 0; k + 1 < lines.size(); ++k) {
+      const std::size_t base = lines[k] * line, width = std::min(line, whole - base);
+      here.clear();
+      for (const auto& b : boxes)
+        if (b.top <= lines[k] && lines[k] < b.bottom) here.push_back(b);
+      std::stable_sort(here.begin(), here.end(), [](const box& a, const box& b) { return a.first < b.first; });
+      std::size_t next = 0;
+      for (const auto& b : here) {
+        if (b.first > next) return who + elements_text(base + next, base + b.first) + " are in no part";
+        if (b.first < next)
+          return who + elements_text(base + b.first, base + std::min(next, b.last)) + " are there twice, again in part " +
+                 std::to_string(b.of->part);
+        next = b.last;
+      }
+      if (next < width) return who + elements_text(base + next, base + width) + " are in no part";
+    }
   }
   return {};
 }
@@ -120,13 +202,24 @@ inline constexpr int max_checkpoint_parts = 1'000'000;
 }
 
 [[nodiscard]] inline nlohmann::ordered_json write_slice(const stored_slice& s) {
-  return {{"layer", s.layer}, {"name", s.name},     {"element", s.element},
-          {"shape", s.shape}, {"first", s.first},   {"count", s.count},
-          {"part", s.part},   {"offset", s.offset}, {"checksum", hexadecimal(s.checksum)}};
+  nlohmann::ordered_json written{{"layer", s.layer}, {"name", s.name},   {"element", s.element},
+                                 {"shape", s.shape}, {"first", s.first}, {"count", s.count}};
+  if (s.rows > 1) written.update({{"rows", s.rows}, {"apart", s.apart}});
+  written.update({{"part", s.part}, {"offset", s.offset}, {"checksum", hexadecimal(s.checksum)}});
+  return written;
 }
 
-[[nodiscard]] inline stored_slice read_slice(const json_value& value) {
-  value.object({"layer", "name", "element", "shape", "first", "count", "part", "offset", "checksum"});
+/// Documents are of version 2 if slices have rows.
+inline constexpr int checkpoint_version = 2;
+[[nodiscard]] inline int version_for(const std::vector<stored_slice>& slices) {
+  return std::any_of(slices.begin(), slices.end(), [](const auto& s) { return s.rows > 1; }) ? 2 : 1;
+}
+
+[[nodiscard]] inline stored_slice read_slice(const json_value& value, int version) {
+  if (version > 1)
+    value.object({"layer", "name", "element", "shape", "first", "count", "rows", "apart", "part", "offset", "checksum"});
+  else
+    value.object({"layer", "name", "element", "shape", "first", "count", "part", "offset", "checksum"});
   stored_slice s;
   s.layer = value.at("layer").count(0);
   s.name = value.at("name").name();
@@ -143,6 +236,12 @@ inline constexpr int max_checkpoint_parts = 1'000'000;
   const auto first = value.at("first").integer(0, whole);
   s.first = static_cast<std::size_t>(first);
   s.count = static_cast<std::size_t>(value.at("count").integer(0, whole - first));
+  if (const auto rows = value.find("rows")) {
+    s.rows = static_cast<std::size_t>(rows->integer(2, std::max<std::int64_t>(whole, 2)));
+    s.apart = static_cast<std::size_t>(value.at("apart").integer(1, std::max<std::int64_t>(whole, 1)));
+    if (s.count % s.rows != 0 || !lie_in(rows_of(s), static_cast<std::size_t>(whole)))
+      value.at("rows").expected("rows of equal length that lie in the tensor");
+  }
   s.part = value.at("part").count(0, max_checkpoint_parts - 1);
   s.offset = value.at("offset").bytes();
   s.checksum = read_checksum(value.at("checksum"));
@@ -171,7 +270,8 @@ inline void verify_checksum(std::string_view text, const json_value& checksum) {
 /// Complexity: O(n log n) for n slices.
 [[nodiscard]] inline checkpoint parse_checkpoint(std::string_view text, const std::string& path) {
   const detail::json_document document(text, path + "/manifest.json");
-  const auto top = document.format("checkpoint", {"step", "info", "parts", "slices", "checksum"});
+  const int version = document.version_of("checkpoint", detail::checkpoint_version);
+  const auto top = document.with_keys({"step", "info", "parts", "slices", "checksum"});
   detail::verify_checksum(text, top.at("checksum"));
   checkpoint result;
   result.path = path;
@@ -180,7 +280,7 @@ inline void verify_checksum(std::string_view text, const json_value& checksum) {
   const auto parts = top.at("parts");
   result.parts = parts.list([](const detail::json_value& size) { return size.bytes(); });
   const auto slices = top.at("slices");
-  result.slices = slices.list(detail::read_slice);
+  result.slices = slices.list([&](const detail::json_value& s) { return detail::read_slice(s, version); });
   // Parts are full, one slice behind the other: so every bit of them is under a checksum.
   std::vector<bytes_t> filled(result.parts.size());
   int part = 0;

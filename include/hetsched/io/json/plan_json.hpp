@@ -450,22 +450,24 @@ inline void check_apart(const json_value& pipelines, const plan_file& file) {
   return std::move(file.plan);
 }
 
-/// The number of each stage's first device, counted through all subclusters, pipeline after pipeline; empty where the file does
-/// not tell how many devices the subclusters have. Throws input_error for a device that its subcluster does not have.
-[[nodiscard]] inline std::vector<int> first_devices(const plan_file& file) {
+/// The numbers of a plan's devices in the order of its ranks: stage by stage, pipeline after pipeline, counted through all
+/// subclusters; empty where the file does not tell how many devices the subclusters have. Throws input_error for a device that
+/// its subcluster does not have.
+[[nodiscard]] inline std::vector<int> device_numbers(const plan_file& file) {
   std::vector<int> found;
   if (file.device_counts.empty()) return found;
   for (const auto& line : file.plan.pipelines)
-    for (const auto& s : line.stages) {
-      const auto& g = s.devices.front();
-      const auto k = static_cast<std::size_t>(g.mesh.subcluster);
-      if (k >= file.device_counts.size() || g.first_device + g.mesh.device_count() > file.device_counts[k])
-        throw input_error("the plan uses device " + std::to_string(g.first_device) + " of " + file.subclusters.at(k) +
-                          ", which has fewer");
-      int before = 0;
-      for (std::size_t i = 0; i < k; ++i) before += file.device_counts[i];
-      found.push_back(before + g.first_device);
-    }
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) {
+        const auto k = static_cast<std::size_t>(g.mesh.subcluster);
+        const int last = g.first_device + g.mesh.device_count();
+        if (k >= file.device_counts.size() || last > file.device_counts[k])
+          throw input_error("the plan uses device " + std::to_string(last - 1) + " of " + file.subclusters.at(k) +
+                            ", which has fewer");
+        int before = 0;
+        for (std::size_t i = 0; i < k; ++i) before += file.device_counts[i];
+        for (int device = g.first_device; device < last; ++device) found.push_back(before + device);
+      }
   return found;
 }
 

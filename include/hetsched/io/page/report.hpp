@@ -86,10 +86,11 @@ struct report {
   return text.empty() ? "none" : text;
 }
 
-/// Text of a boundary's times: one where both ways take as long.
+/// Text of a boundary's times, one where both ways take as long, and of how it is resharded unless directly.
 [[nodiscard]] inline std::string transfer_text(const boundary_plan& b) {
-  const auto forward = format_seconds(b.forward_s);
-  return b.forward_s == b.backward_s ? forward : forward + " / " + format_seconds(b.backward_s);
+  auto text = format_seconds(b.forward_s);
+  if (b.forward_s != b.backward_s) text += " / " + format_seconds(b.backward_s);
+  return b.reshard.empty() || b.reshard == "direct" ? text : text + ", " + b.reshard;
 }
 
 namespace detail {

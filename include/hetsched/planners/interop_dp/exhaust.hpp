@@ -71,7 +71,8 @@ class plan_enumeration {
       double way = 0, slower = 0;
       if (previous >= 0) {
         const int a = problem_.placements[static_cast<std::size_t>(previous)].transfer_class, b = placed.transfer_class;
-        const auto &apart = problem_.transfer(a, b)[first - 1], &near = problem_.near_transfer(a, b)[first - 1];
+        const auto &apart = problem_.transfer(a, b)[problem_.kind_before(first)],
+                   &near = problem_.near_transfer(a, b)[problem_.kind_before(first)];
         way = std::min(apart.round_trip, near.round_trip);
         slower = std::min(apart.slower_way, near.slower_way);
         if (!(way < infinity)) continue;

@@ -120,7 +120,7 @@ class period_bound {
         const auto a = static_cast<std::size_t>(problem_.class_subcluster[static_cast<std::size_t>(from)]);
         const auto b = static_cast<std::size_t>(problem_.class_subcluster[static_cast<std::size_t>(to)]);
         for (const auto* price : {problem_.transfer(from, to), problem_.near_transfer(from, to)})
-          for (int j = 0; j + 1 < problem_.layers; ++j) {
+          for (int j = 0; j < problem_.kinds; ++j) {
             if (a == b) {
               auto& least = onward_[static_cast<std::size_t>(from)];
               least = std::min(least, price[j].round_trip);

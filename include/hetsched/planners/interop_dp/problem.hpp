@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -46,16 +47,18 @@ struct interop_problem {
   std::vector<interop_placement> placements;  // by subcluster, then by device count
   std::vector<int> devices_per_node;          // per subcluster
   std::vector<int> class_subcluster;
-  std::vector<transfer_price> prices;       // [from][to][boundary]
+  std::vector<int> boundary_kind;  // by boundary: those of one kind have equal prices
+  int kinds = 0;
+  std::vector<transfer_price> prices;       // [from][to][kind of boundary]
   std::vector<transfer_price> near_prices;  // the same between stages that share a node; empty: no price depends on that
 
   [[nodiscard]] int classes() const { return static_cast<int>(class_subcluster.size()); }
-  [[nodiscard]] const transfer_price* transfer(int from, int to) const {
-    return prices.data() + static_cast<std::size_t>((from * classes() + to) * (layers - 1));
-  }
+  [[nodiscard]] const transfer_price* transfer(int from, int to) const { return prices.data() + row(from, to); }
   [[nodiscard]] const transfer_price* near_transfer(int from, int to) const {
-    return (near_prices.empty() ? prices : near_prices).data() + static_cast<std::size_t>((from * classes() + to) * (layers - 1));
+    return (near_prices.empty() ? prices : near_prices).data() + row(from, to);
   }
+  /// The kind of the boundary before layer `cut`.
+  [[nodiscard]] int kind_before(int cut) const { return boundary_kind[static_cast<std::size_t>(cut - 1)]; }
 
   /// Whether a stage of placement p shares a node with the one behind it, of placement `next`, if stages lie side by side and
   /// those from the latter on take so many devices of the subcluster.
@@ -69,7 +72,12 @@ struct interop_problem {
   [[nodiscard]] const transfer_price& price(int p, int next, int used, int cut) const {
     const int from = placements[static_cast<std::size_t>(p)].transfer_class;
     const int to = placements[static_cast<std::size_t>(next)].transfer_class;
-    return (share_node(p, next, used) ? near_transfer(from, to) : transfer(from, to))[cut - 1];
+    return (share_node(p, next, used) ? near_transfer(from, to) : transfer(from, to))[kind_before(cut)];
+  }
+
+ private:
+  [[nodiscard]] std::size_t row(int from, int to) const {
+    return static_cast<std::size_t>(from * classes() + to) * static_cast<std::size_t>(kinds);
   }
 };
 
@@ -80,13 +88,26 @@ struct interop_stage {
   friend constexpr bool operator==(interop_stage, interop_stage) = default;
 };
 
-/// Collects placements and prices. O(P^2 L) calls of transfer for P placements; O(C^2 L) for C classes if the model names them.
+/// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
+/// placements and B of boundaries if the model names them.
 template <stage_cost_model Costs>
 [[nodiscard]] interop_problem make_interop_problem(const cluster& hardware, const Costs& costs) {
   interop_problem problem;
   problem.layers = cost_of::layer_count(costs);
   if (problem.layers < 1) throw input_error("a cost model needs at least one layer");
-  const int boundaries = problem.layers - 1;
+  std::vector<int> boundaries;  // the first of each kind
+  {
+    std::vector<std::int64_t> classes;
+    for (int j = 0; j + 1 < problem.layers; ++j) {
+      const auto own = cost_of::boundary_class(costs, j);
+      const auto known = std::find(classes.begin(), classes.end(), own);
+      problem.boundary_kind.push_back(static_cast<int>(known - classes.begin()));
+      if (known != classes.end()) continue;
+      classes.push_back(own);
+      boundaries.push_back(j);
+    }
+    problem.kinds = static_cast<int>(boundaries.size());
+  }
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     problem.devices.push_back(s.device_count());
@@ -122,7 +143,7 @@ template <stage_cost_model Costs>
     for (const auto near : {proximity::other_node, proximity::same_node}) {
       if (near == proximity::same_node && !knows_nodes) break;
       for (const auto& other : all)
-        for (int j = 0; j < boundaries; ++j)
+        for (const int j : boundaries)
           if (!(ask(a, other, j, near) == ask(b, other, j, near)) || !(ask(other, a, j, near) == ask(other, b, j, near)))
             return false;
     }
@@ -147,11 +168,11 @@ template <stage_cost_model Costs>
   }
   std::vector<bytes_t> extra_in(representatives.size()), extra_out(representatives.size());
   const auto price_all = [&](std::vector<transfer_price>& prices, proximity near) {
-    prices.reserve(representatives.size() * representatives.size() * static_cast<std::size_t>(boundaries));
+    prices.reserve(representatives.size() * representatives.size() * boundaries.size());
     for (std::size_t from = 0; from < representatives.size(); ++from)
       for (std::size_t to = 0; to < representatives.size(); ++to) {
         const auto &a = all[representatives[from]], &b = all[representatives[to]];
-        for (int j = 0; j < boundaries; ++j) {
+        for (const int j : boundaries) {
           const auto c = ask(a, b, j, near);
           const bool moves = c.slower_way_s() < 1e300;
           prices.push_back({moves ? c.slower_way_s() : infinity, moves ? c.round_trip_s() : infinity});

@@ -28,13 +28,18 @@ class reach {
     furthest_.resize(2 * problem.placements.size() * row_size());
     cuts_.resize(problem.devices.size() * problem.devices.size() * row_size());
     fastest_.resize(cuts_.size(), infinity);
+    const auto pairs = problem.devices.size() * problem.devices.size();
+    std::vector<double> of_kind(pairs * at(problem.kinds), infinity);  // [from][to][kind]
     for (int from = 0; from < problem.classes(); ++from)
       for (int to = 0; to < problem.classes(); ++to) {
         const auto a = at(problem.class_subcluster[at(from)]), b = at(problem.class_subcluster[at(to)]);
-        double* fastest = fastest_.data() + (a * problem.devices.size() + b) * row_size();
+        double* least = of_kind.data() + (a * problem.devices.size() + b) * at(problem.kinds);
         for (const auto* price : {problem.transfer(from, to), problem.near_transfer(from, to)})
-          for (int cut = 1; cut < problem.layers; ++cut) fastest[cut] = std::min(fastest[cut], price[cut - 1].slower_way);
+          for (int kind = 0; kind < problem.kinds; ++kind) least[kind] = std::min(least[kind], price[kind].slower_way);
       }
+    for (std::size_t pair = 0; pair < pairs; ++pair)
+      for (int cut = 1; cut < problem.layers; ++cut)
+        fastest_[pair * row_size() + at(cut)] = of_kind[pair * at(problem.kinds) + at(problem.kind_before(cut))];
     before_.resize(route.size());
     staying_.resize(route.size());
   }

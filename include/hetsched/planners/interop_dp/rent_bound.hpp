@@ -123,7 +123,7 @@ class rent_bound {
       for (int to = 0; to < problem_.classes(); ++to) {
         if (problem_.class_subcluster[static_cast<std::size_t>(to)] != phase.subcluster) continue;
         const auto* price = problem_.transfer(from, to);
-        for (int j = 0; j + 1 < problem_.layers; ++j) least = std::min(least, price[j].round_trip);
+        for (int j = 0; j < problem_.kinds; ++j) least = std::min(least, price[j].round_trip);
       }
     }
     return least;

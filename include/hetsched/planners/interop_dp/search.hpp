@@ -193,7 +193,7 @@ class interop_search {
     const row* from = nullptr;
     int phase = -1;
     int taken = 0;  // devices of the node that the new stage can share, if it may share one with a stage of no more devices
-    const transfer_price *price = nullptr, *near_price = nullptr;  // by boundary
+    const transfer_price *price = nullptr, *near_price = nullptr;  // by kind of boundary
     const std::int32_t *step = nullptr, *near_step = nullptr;
   };
 
@@ -419,11 +419,13 @@ class interop_search {
           continue;
         }
         const auto suffixes = labels_at(*s.labels, *s.from, cut);
+        if (suffixes.empty()) continue;
+        const int kind = problem_.kind_before(cut);
         for (const auto& l : suffixes) {
           const bool near = shares_node(s, l);
-          const auto step = (near ? s.near_step : s.step)[cut - 1];
+          const auto step = (near ? s.near_step : s.step)[kind];
           if (step == 0) continue;
-          const double key = (near ? s.near_price : s.price)[cut - 1].round_trip + prefix[cut].time;
+          const double key = (near ? s.near_price : s.price)[kind].round_trip + prefix[cut].time;
           w.push(l.state.warmup + step,
                  {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
         }
@@ -483,7 +485,7 @@ class interop_search {
         }
         for (const auto& l : labels_at(*s.labels, *s.from, cut)) {
           ++work.looked_at;
-          const auto& transfer = (shares_node(s, l) ? s.near_price : s.price)[cut - 1];
+          const auto& transfer = (shares_node(s, l) ? s.near_price : s.price)[problem_.kind_before(cut)];
           if (transfer.slower_way > period_) continue;
           consider(l, transfer, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
         }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,9 +14,9 @@
 
 namespace hetsched {
 
-/// What travels: between neighbouring stages (activation, gradient), between the two directions of a stage (reduction), or
-/// between the holders of one layer (layer_gradient).
-enum class payload : std::uint8_t { activation, gradient, reduction, layer_gradient };
+/// What travels: between neighbouring stages (activation, gradient), between the two directions of a stage (reduction),
+/// between the holders of one layer (layer_gradient), or between the ranks of a group (collective).
+enum class payload : std::uint8_t { activation, gradient, reduction, layer_gradient, collective };
 
 /// A directed channel, first in, first out. Every boundary that a stage sends over has one of its own.
 struct edge {
@@ -23,14 +24,15 @@ struct edge {
   int to = 0;    ///< rank
   payload what = payload::activation;
   int direction = 0;  ///< of the schedule, in which the sender works
-  int stage = 0;      ///< that sends; of a layer_gradient: the layer
+  int stage = 0;      ///< that sends; of a layer_gradient: the layer; of a collective: the number of the group
+  int part = 0;       ///< of a tensor that travels in slices: which message of its transfer plan, from 1; 0: whole tensors
   friend constexpr bool operator==(const edge&, const edge&) = default;
 };
 
 /// Goes with every tensor that is sent. It must equal the one that the receiver expects.
 struct stamp {
-  std::int64_t step = 0;
-  int microbatch = 0;  ///< of a reduction or a layer_gradient: the number of the parameter
+  std::int64_t step = 0;  ///< of a collective: the number of the call in its group
+  int microbatch = 0;     ///< of a reduction or a layer_gradient: the number of the parameter; of a collective: its kind
   payload what = payload::activation;
   int direction = 0;
   int stage = 0;
@@ -38,25 +40,34 @@ struct stamp {
 };
 
 [[nodiscard]] constexpr const char* payload_name(payload p) {
-  return p == payload::activation  ? "activation"
-         : p == payload::gradient  ? "gradient"
-         : p == payload::reduction ? "reduction"
-                                   : "sum of gradients";
+  return p == payload::activation   ? "activation"
+         : p == payload::gradient   ? "gradient"
+         : p == payload::reduction  ? "reduction"
+         : p == payload::collective ? "collective"
+                                    : "sum of gradients";
 }
 
 namespace detail {
 [[nodiscard]] constexpr bool between_stages(payload p) { return p == payload::activation || p == payload::gradient; }
 [[nodiscard]] inline std::string of_place(payload p, int number) {
-  return (p == payload::layer_gradient ? " of layer " : " of stage ") + std::to_string(number);
+  return (p == payload::layer_gradient ? " of layer "
+          : p == payload::collective   ? " of group "
+                                       : " of stage ") +
+         std::to_string(number);
 }
 }  // namespace detail
 
 [[nodiscard]] inline std::string to_text(const edge& e) {
   return std::string(payload_name(e.what)) + detail::of_place(e.what, e.stage) + " from rank " + std::to_string(e.from) +
-         " to rank " + std::to_string(e.to) + (e.direction == 0 ? "" : " (direction " + std::to_string(e.direction) + ")");
+         " to rank " + std::to_string(e.to) + (e.part == 0 ? "" : ", part " + std::to_string(e.part)) +
+         (e.direction == 0 ? "" : " (direction " + std::to_string(e.direction) + ")");
 }
 [[nodiscard]] inline std::string to_text(const stamp& s) {
-  return "step " + std::to_string(s.step) + ", " + (detail::between_stages(s.what) ? "microbatch " : "parameter ") +
+  const bool collective = s.what == payload::collective;
+  return (collective ? "call " : "step ") + std::to_string(s.step) + ", " +
+         (collective                       ? "kind "
+          : detail::between_stages(s.what) ? "microbatch "
+                                           : "parameter ") +
          std::to_string(s.microbatch) + ", " + payload_name(s.what) + detail::of_place(s.what, s.stage) +
          (s.direction == 0 ? "" : " (direction " + std::to_string(s.direction) + ")");
 }
@@ -86,7 +97,7 @@ using deadline_time = std::chrono::steady_clock::time_point;
 
 enum class wait_result : std::uint8_t { progress, deadline, aborted };
 
-/// One rank's end of all its channels.
+/// One rank's end of all its channels: what moves tensors.
 ///   rank(), ranks()   its number, and how many there are
 ///   operation         type: a send or receive under way; end_s: when it ended, on the steady clock
 ///   open(edge) -> int
@@ -98,22 +109,18 @@ enum class wait_result : std::uint8_t { progress, deadline, aborted };
 ///                     whether it has ended
 ///   wait(deadline, sends) -> wait_result
 ///                     waits until a receive of this rank (sends: or a send) may have ended since the last such wait. Those
-///                     that ended when this rank posted them need not count
+///                     that ended when this rank posted them need not count. A collective inside a layer may wait, too: who
+///                     has run a layer polls all of its operations once more before it waits
 ///   abort(reason)     ends all operations of all ranks; none touches a tensor afterwards. The first reason stays, and nothing
 ///                     can be posted any more. Every rank that gives up calls it
 ///   failure() -> std::string
 ///                     the reason; empty if none
-///   gather(mine, all, deadline) -> wait_result
-///                     gives every rank's numbers to every rank: all[r] are rank r's. All ranks call it equally often, each with
-///                     as many numbers as it likes, while other operations go on. A round that one rank has finished all
-///                     finish, unless a process or connection is lost in that moment
 /// One thread at a time uses it, except that post_send and poll may be called while another thread is in wait or gather.
 /// A channel delivers in the order of its sends. Stamps or shapes that differ at both ends abort.
 /// Not checked: the last three sentences.
 template <class C, class Tensor>
-concept communicator = requires(C& c, const edge& e, int channel, const stamp& s, Tensor& t, typename C::operation& op,
-                                deadline_time until, const std::string& reason, std::span<const double> mine,
-                                std::vector<std::vector<double>>& all) {
+concept data_plane = requires(C& c, const edge& e, int channel, const stamp& s, Tensor& t, typename C::operation& op,
+                              deadline_time until, const std::string& reason) {
   requires std::default_initializable<typename C::operation>;
   { op.end_s } -> std::convertible_to<double>;
   { c.rank() } -> std::same_as<int>;
@@ -125,7 +132,36 @@ concept communicator = requires(C& c, const edge& e, int channel, const stamp& s
   { c.wait(until, true) } -> std::same_as<wait_result>;
   c.abort(reason);
   { c.failure() } -> std::convertible_to<std::string>;
+};
+
+/// A data plane that can be waited for along with others.
+///   on_wake(function) what it calls, on any thread, when a wait of this rank may return; the function does not use the plane
+/// Not checked: that it is called.
+template <class C>
+concept waking_plane = requires(C& c, std::function<void()> ring) {
+  c.on_wake(ring);
+};
+
+/// One rank's end of what ranks agree over: a few numbers, and whether they go on.
+///   rank(), ranks(), abort(reason), failure()
+///                     as those of a data_plane
+///   gather(mine, all, deadline) -> wait_result
+///                     gives every rank's numbers to every rank: all[r] are rank r's. All ranks call it equally often, each with
+///                     as many numbers as it likes, while other operations go on. A round that one rank has finished all
+///                     finish, unless a process or connection is lost in that moment
+/// Not checked: that all ranks call gather equally often.
+template <class C>
+concept control_plane = requires(C& c, deadline_time until, const std::string& reason, std::span<const double> mine,
+                                 std::vector<std::vector<double>>& all) {
+  { c.rank() } -> std::same_as<int>;
+  { c.ranks() } -> std::same_as<int>;
+  c.abort(reason);
+  { c.failure() } -> std::convertible_to<std::string>;
   { c.gather(mine, all, until) } -> std::same_as<wait_result>;
 };
+
+/// Both planes in one, as pipelines need them. A router makes one of several.
+template <class C, class Tensor>
+concept communicator = data_plane<C, Tensor> && control_plane<C>;
 
 }  // namespace hetsched

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -132,6 +133,13 @@ class shaped_communicator {
     }
   }
 
+  /// See waking_plane.
+  void on_wake(std::function<void()> ring) requires waking_plane<Inner> {
+    const std::lock_guard lock(end_->guard);
+    end_->ring = ring;
+    end_->inner.on_wake(std::move(ring));
+  }
+
   void abort(const std::string& reason) {
     const std::lock_guard lock(end_->guard);
     end_->on_their_way.clear();
@@ -197,6 +205,7 @@ class shaped_communicator {
         d.post(inner, d);
         d.op->posted_.store(true, std::memory_order_release);
         delivered = true;
+        if (ring) ring();
       }
     }
 
@@ -209,7 +218,8 @@ class shaped_communicator {
     std::vector<departure> on_their_way;  ///< a heap, the next one first
     std::uint64_t sends = 0;
     bool delivered = false;  ///< since the last wait for sends
-    std::jthread timer;      ///< last, so that it ends first
+    std::function<void()> ring;
+    std::jthread timer;  ///< last, so that it ends first
   };
 
   std::shared_ptr<end> end_;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -15,12 +16,14 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/group/shared_memory_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
 
 /// Connects the ranks of one process, a thread each. Channels hold nothing: a send ends when a receive takes its tensor. The
-/// tensor is swapped with the receiver's, so types with a cheap swap travel without a copy. Once aborted it stays so.
+/// tensor is swapped with the receiver's, so types with a cheap swap travel without a copy. Groups of ranks read and write each
+/// other's host memory. Once aborted it stays so.
 template <pipeline_tensor Tensor>
 class thread_communicator {
  public:
@@ -76,10 +79,27 @@ class thread_communicator {
     return hub_->aborted ? wait_result::aborted : wait_result::progress;
   }
 
+  /// See waking_plane.
+  void on_wake(std::function<void()> ring) {
+    auto& own = *hub_->bells[static_cast<std::size_t>(rank_)];
+    const std::lock_guard lock(own.guard);
+    own.also = std::move(ring);
+  }
+
   void abort(const std::string& reason) { hub_->abort(reason); }
   [[nodiscard]] std::string failure() const {
     const std::lock_guard lock(hub_->guard);
     return hub_->reason;
+  }
+
+  /// See has_groups. Lives as long as any end of the communicator.
+  [[nodiscard]] auto open_group(const group_place& place) requires(tensor_traits<Tensor>::space != memory_space::device) {
+    const std::lock_guard lock(hub_->guard);
+    std::size_t i = 0;
+    while (i < hub_->groups.size() && hub_->groups[i]->place() != place) ++i;
+    if (i == hub_->groups.size()) hub_->groups.push_back(std::make_unique<detail::group_meeting>(place, hub_->aborted));
+    return detail::shared_memory_group<typename tensor_traits<Tensor>::element>(
+        std::shared_ptr<detail::group_meeting>(hub_, hub_->groups[i].get()), rank_);
   }
 
   /// The last rank to come hands out what all have brought; nobody brings more before all have taken it.
@@ -135,12 +155,14 @@ class thread_communicator {
     std::condition_variable rung;
     bool received = false, sent = false;  ///< since the last wait for them
     purpose waits = for_nothing;
+    std::function<void()> also;
     void ring(bool of_send) {
       bool wake = false;
       {
         const std::lock_guard lock(guard);
         (of_send ? sent : received) = true;
         wake = waits == for_all || (waits == for_receives && !of_send);
+        if (also) also();
       }
       if (wake) rung.notify_one();
     }
@@ -157,8 +179,9 @@ class thread_communicator {
       meeting.brought.resize(static_cast<std::size_t>(ranks));
       for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
     }
-    std::mutex guard;  // of the list of channels and of the reason
+    std::mutex guard;  // of the lists of channels and groups and of the reason
     std::vector<std::unique_ptr<channel>> channels;
+    std::vector<std::unique_ptr<detail::group_meeting>> groups;
     std::vector<std::unique_ptr<bell>> bells;
     std::string reason;
     std::atomic<bool> aborted{false};
@@ -173,6 +196,7 @@ class thread_communicator {
         c->sends = c->receives = {};
       }
       for (auto& b : bells) b->ring(false);
+      for (auto& g : groups) g->wake();
       const std::lock_guard hold(meeting.guard);
       meeting.changed.notify_all();
     }

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/rank_edges.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
@@ -40,12 +42,14 @@ struct loss_value {
 struct executor_options {
   double deadline_s = 30;  ///< how long a rank waits for others without progress
   /// Buffered: receives are posted early, and sends hold up nobody. Rendezvous, to try a schedule: receives are posted in
-  /// their turn, and a lane goes on when its send has been received; transfers by way of the host stay buffered there.
+  /// their turn, and a lane goes on when its send has been received; transfers by way of the host or in slices stay buffered
+  /// there.
   send_semantics semantics = send_semantics::buffered;
   double gradient_scale = 0;  ///< gradients are multiplied by it at the end of a step; 0: by 1 / microbatches, for their mean
-  /// Rank r of the schedule is rank first_rank + r of the communicator: several pipelines may run in one.
+  /// The ranks of the communicator from first_rank on are the devices of the schedule's ranks: several pipelines may run in one.
   int first_rank = 0;
   std::int64_t first_step = 0;  ///< the number of the first step, in stamps and errors
+  bool sums_directions = true;  ///< false: the gradients of a stage in two directions stay apart; whoever asks for it adds them
 };
 
 /// The bytes of the tensors that an executor holds to take activations and gradients between stages. They are there before
@@ -60,12 +64,14 @@ struct arena_bytes {
   friend bool operator==(const arena_bytes&, const arena_bytes&) = default;
 };
 
-/// One rank of a pipeline: does what the schedule lists for it, with layers that stay the caller's. After step(), the
-/// gradients of all stages are those of the mean loss over all microbatches; a stage that exists in two directions has the
-/// same in both. A microbatch that the schedule recomputes has no context between its forward and its recompute.
-/// Parameters stay whole: gathering, scattering and releasing have no effect here, and updating parameters after step() is
-/// the caller's. Nothing is allocated after the first step.
-/// Requires: every rank calls step() on a thread or process of its own, all for the same schedule.
+/// One device of a pipeline: does what the schedule lists for its group, a rank of the schedule, with layers that stay the
+/// caller's. After step(), the gradients of all stages are those of the mean loss over all microbatches, or this device's share
+/// of them; a stage that exists in two directions has the same in both. A microbatch that the schedule recomputes has no context
+/// between its forward and its recompute. Parameters stay whole: gathering, scattering and releasing have no effect here, and
+/// updating parameters after step() is the caller's. Nothing is allocated after the first step.
+/// The devices of a group run the same actions in the same order, and layers may wait for each other in it: no device begins a
+/// computation before it has passed on everything that others of its group, or of a neighbouring one, need to begin theirs.
+/// Requires: every device calls step() on a thread or process of its own, all for the same schedule and boundaries.
 /// Determinism: gradients are added up in gradient_order(), then over directions, then scaled. One device that does the same
 /// in this order gets the same bits.
 template <class Tensor, class Stage, class Communicator, class Stager = no_stager>
@@ -76,18 +82,29 @@ class pipeline_executor {
                 "this is no stager for these tensors; see the concept's members");
 
  public:
-  /// `stages`: those of stages_of_rank(order, comm.rank() - first_rank), in its order. `boundaries`: the shape of each
-  /// stage's output, without the last's. `stager`: copies what the schedule lists as d2h and h2d.
+  /// Every rank of the schedule is one device. `stages`: those of stages_of_rank(order, comm.rank() - first_rank), in its order.
+  /// `boundaries`: the shape of each stage's output, without the last's. `stager`: copies what the schedule lists as d2h and
+  /// h2d.
   /// Throws: input_error for a schedule that is not sound, or wrong numbers of stages or shapes.
   /// Complexity: O(actions of all ranks).
   pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
                     Communicator comm, const executor_options& options = {}, Stager stager = {})
+      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager)) {
+  }
+
+  /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
+  /// the slices of their boundaries' layouts.
+  /// Throws: as above; input_error for boundaries that do not fit the groups, transfer plans that cannot be run, and stages that
+  /// exist in two directions on groups that are not equally large.
+  pipeline_executor(const schedule& order, std::span<Stage> stages, const pipeline_groups& groups, Communicator comm,
+                    const executor_options& options = {}, Stager stager = {})
       : options_(options),
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
-        program_(compile(order, boundaries, comm.rank(), comm.ranks(), options)),
-        edges_(program_.edges, boundaries, std::move(comm), std::move(stager)) {
+        me_(find_group(order, groups, comm.rank(), comm.ranks(), options)),
+        program_(compile(order, groups)),
+        edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager)) {
     if (stages.size() != program_.copies.size())
       throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +
                         " stages of the schedule, not " + std::to_string(stages.size()));
@@ -97,11 +114,11 @@ class pipeline_executor {
       for (int k = 0; k < program_.slots[i]; ++k) c.contexts.push_back(detail::make_context(stages[i]));
       for (Tensor& g : stages[i].gradients()) c.gradients.push_back(&g);
     }
-    for (const int b : program_.inputs) inputs_.push_back(tensor_traits<Tensor>::make(boundaries[at(b)]));
-    for (const int b : program_.gradients)
-      gradients_.push_back(b < 0 ? Tensor{} : tensor_traits<Tensor>::make(boundaries[at(b)]));
-    if (order.directions == 2)
-      for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, i);
+    for (const int n : program_.inputs) inputs_.push_back(tensor_traits<Tensor>::make(shapes_[at(n)]));
+    for (const int n : program_.gradients) gradients_.push_back(n < 0 ? Tensor{} : tensor_traits<Tensor>::make(shapes_[at(n)]));
+    if (order.directions == 2 && options.sums_directions)
+      for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
+    find_ends();
     done_.assign(program_.ops.size(), 0);
     begun_.assign(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
@@ -111,14 +128,20 @@ class pipeline_executor {
     measured_.actions.reserve(2 * program_.ops.size());
   }
 
-  /// Runs one iteration. `inputs`, `targets`: one per microbatch; only this rank's first and last stages read them, so ranks
-  /// without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>. A layer that never
-  /// returns holds up its own rank only.
+  /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
+  /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>.
+  /// `stage_ended`: (i), called once the gradients of stages()[i] are final, while other work may go on; where it adds two
+  /// directions in the end; where it has progress() -> bool, this is called before each wait, and says whether it did
+  /// something. A layer that never returns holds up its own rank, and those that wait for it.
   /// Throws: input_error for a wrong number of inputs or targets; communication_error if other ranks fail or are late; and
   /// what layers and loss throw. Then the other ranks' steps end with an error too, gradients are of no use, and the
   /// communicator cannot be used again.
   template <class Target, class Loss>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss) {
+    step(inputs, targets, loss, [](std::size_t) {});
+  }
+  template <class Target, class Loss, class StageEnded>
+  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended) {
     callers_inputs_ = inputs;
     now_ = program_.ops.size();
     try {
@@ -127,7 +150,7 @@ class pipeline_executor {
         if (c.stage + 1 == stages_ && targets.size() != at(microbatches_))
           throw input_error("a step needs one target per microbatch");
       }
-      run([&](const Tensor& output, std::size_t m) -> loss_value<Tensor> { return loss(output, targets[m]); });
+      run([&](const Tensor& output, std::size_t m) -> loss_value<Tensor> { return loss(output, targets[m]); }, stage_ended);
     } catch (const communication_error& e) {
       edges_.comm().abort(e.what());
       throw;
@@ -144,9 +167,9 @@ class pipeline_executor {
   /// The losses of the last step, per microbatch; 0 for those whose last stage is on another rank.
   [[nodiscard]] std::span<const double> losses() const { return losses_; }
 
-  /// This rank's computations and transfers in the last step, in seconds on the steady clock, for merged(). Ranks are those
-  /// of the schedule. The sender lists a transfer with the end that it believes. The receiver lists it as a receive_* whose
-  /// peer is the sender and whose times are both its arrival. Copies are listed where they are made.
+  /// This rank's computations and transfers in the last step, in seconds on the steady clock, for merged(): one device of each
+  /// group. Ranks are those of the schedule. The sender lists a transfer with the end that it believes. The receiver lists it as
+  /// a receive_* whose peer is the sender and whose times are both its arrival. Copies are listed where they are made.
   [[nodiscard]] const timeline& measured() const { return measured_; }
 
   [[nodiscard]] const std::vector<stage_copy>& stages() const { return program_.copies; }
@@ -177,35 +200,77 @@ class pipeline_executor {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
 
-  static detail::rank_program compile(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank, int ranks,
-                                      const executor_options& options) {
-    if (boundaries.size() + 1 != static_cast<std::size_t>(std::max(order.stages, 1)))
-      throw input_error("boundaries needs one shape per boundary (stages - 1)");
-    const auto runnable = detail::runnable(order, options.semantics);
-    const int first = options.first_rank;
-    if (first < 0 || first + order.ranks > ranks)
-      throw input_error("ranks " + std::to_string(first) + " to " + std::to_string(first + order.ranks - 1) +
-                        " of a communicator of " + std::to_string(ranks));
-    if (rank < first || rank >= first + order.ranks)
-      throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the schedule's " +
-                        std::to_string(order.ranks) + ", the first of which is " + std::to_string(first));
-    std::vector<int> same_shape;
-    for (const auto& shape : boundaries)
-      same_shape.push_back(static_cast<int>(std::find(boundaries.begin(), boundaries.end(), shape) - boundaries.begin()));
-    auto program = detail::rank_compiler(runnable, rank - first, options.semantics, std::move(same_shape)).compile();
-    for (auto& e : program.edges) {
-      e.where.from += first;
-      e.where.to += first;
+  static detail::group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks,
+                                         const executor_options& options) {
+    const auto boundaries = static_cast<std::size_t>(order.directions) * at(std::max(order.stages, 1) - 1);
+    if (groups.devices.size() != static_cast<std::size_t>(std::max(order.ranks, 0)))
+      throw input_error("groups of devices for " + std::to_string(groups.devices.size()) + " ranks of a schedule of " +
+                        std::to_string(order.ranks));
+    if (groups.boundaries.size() != boundaries)
+      throw input_error("boundaries: found " + std::to_string(groups.boundaries.size()) + ", expected " +
+                        std::to_string(boundaries) + ": one per boundary (stages - 1) and direction");
+    detail::group_member me{.group = -1, .index = 0, .first = {}};
+    int next = options.first_rank;
+    for (int g = 0; g < order.ranks; ++g) {
+      const int count = groups.devices[at(g)];
+      if (count < 1) throw input_error("a rank of the schedule has " + std::to_string(count) + " devices");
+      if (rank >= next && rank < next + count) me = {.group = g, .index = rank - next, .first = std::move(me.first)};
+      me.first.push_back(next);
+      next += count;
     }
-    return program;
+    if (options.first_rank < 0 || next > ranks)
+      throw input_error("ranks " + std::to_string(options.first_rank) + " to " + std::to_string(next - 1) +
+                        " of a communicator of " + std::to_string(ranks));
+    if (me.group < 0)
+      throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the pipeline's " +
+                        std::to_string(next - options.first_rank) + ", the first of which is " +
+                        std::to_string(options.first_rank));
+    return me;
   }
 
-  void make_exchange(const schedule& order, std::size_t i) {
+  detail::rank_program compile(const schedule& order, const pipeline_groups& groups) {
+    const auto runnable = detail::runnable(order, options_.semantics);
+    const auto number_of = [&](tensor_shape shape) {
+      const auto found = std::find(shapes_.begin(), shapes_.end(), shape) - shapes_.begin();
+      if (static_cast<std::size_t>(found) == shapes_.size()) shapes_.push_back(std::move(shape));
+      return static_cast<int>(found);
+    };
+    const auto all = static_cast<std::size_t>(order.directions) * at(order.stages);
+    detail::stage_shapes shapes{std::vector<int>(all, -1), std::vector<int>(all, -1)};
+    for (int c = 0; c < order.directions; ++c)
+      for (int s = 0; s + 1 < order.stages; ++s) {
+        const auto& b = groups.boundaries[at(c * (order.stages - 1) + s)];
+        const int from = order.rank(c, s), to = order.rank(c, s + 1);
+        if (b.from.device_count() != groups.devices[at(from)] || b.to.device_count() != groups.devices[at(to)])
+          throw input_error("the layouts behind stage " + std::to_string(s) + " are for " +
+                            std::to_string(b.from.device_count()) + " and " + std::to_string(b.to.device_count()) +
+                            " devices, but its groups have " + std::to_string(groups.devices[at(from)]) + " and " +
+                            std::to_string(groups.devices[at(to)]));
+        if (from != to) {
+          detail::check_transfer(b.activation, b.from, b.to);
+          detail::check_transfer(b.gradient, b.to, b.from);
+        } else if (b.from != b.to) {
+          throw input_error("stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
+                            " are on the same devices, but lay out the tensors between them in two ways");
+        }
+        if (from == me_.group)
+          shapes.output[at(c * order.stages + s)] = number_of(detail::shape_of_slice(slice_of(b.from, me_.index), b.merged));
+        if (to == me_.group)
+          shapes.input[at(c * order.stages + s + 1)] = number_of(detail::shape_of_slice(slice_of(b.to, me_.index), b.merged));
+      }
+    return detail::rank_compiler(runnable, me_.group, options_.semantics, std::move(shapes)).compile();
+  }
+
+  void make_exchange(const schedule& order, const pipeline_groups& groups, std::size_t i) {
     auto& c = copies_[i];
     const auto [direction, stage] = program_.copies[i];
-    const int peer = options_.first_rank + order.rank(1 - direction, stage);
-    if (peer != rank()) {
-      exchanges_.emplace_back(edges_.comm(), peer, direction, stage, c.gradients);
+    const int other = order.rank(1 - direction, stage);
+    if (other != me_.group) {
+      if (groups.devices[at(other)] != groups.devices[at(me_.group)])
+        throw input_error("stage " + std::to_string(stage) + " is on groups of " + std::to_string(groups.devices[at(me_.group)]) +
+                          " and " + std::to_string(groups.devices[at(other)]) +
+                          " devices in its two directions: they need to be equal");
+      exchanges_.emplace_back(edges_.comm(), me_.first[at(other)] + me_.index, direction, stage, c.gradients);
     } else {
       const auto twin = static_cast<std::size_t>(
           std::find(program_.copies.begin(), program_.copies.end(), stage_copy{1 - direction, stage}) - program_.copies.begin());
@@ -218,8 +283,27 @@ class pipeline_executor {
     c.exchange = static_cast<int>(exchanges_.size()) - 1;
   }
 
-  template <class Loss>
-  void run(const Loss& loss) {
+  /// Finds the computations behind which gradients of a stage are final.
+  void find_ends() {
+    ends_.assign(program_.ops.size(), -1);
+    if (!exchanges_.empty()) return;
+    std::vector<std::size_t> last(copies_.size(), program_.ops.size());
+    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k)
+      if (const auto& what = program_.ops[k].what;
+          is_compute(what.kind) && what.kind != action_kind::forward && what.kind != action_kind::recompute)
+        last[at(program_.ops[k].copy)] = k;
+    for (std::size_t i = 0; i < last.size(); ++i)
+      if (last[i] < program_.ops.size()) ends_[last[i]] = static_cast<int>(i);
+  }
+
+  void scale_gradients(const copy_state& c) {
+    const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
+    if (scale != 1)
+      for (Tensor* g : c.gradients) detail::scale(*g, scale);
+  }
+
+  template <class Loss, class StageEnded>
+  void run(const Loss& loss, StageEnded& stage_ended) {
     auto until = deadline_in(options_.deadline_s);
     bool fresh = false;  // there was progress since then
     std::fill(done_.begin(), done_.end(), char{0});
@@ -234,11 +318,12 @@ class pipeline_executor {
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
       if (early(static_cast<int>(e))) edges_.post_receives(e);
     while (true) {
-      bool moved = false, left = false;
+      bool moved = edges_.advance([&](int e) { return early(e); }), left = false;
+      if constexpr (requires { stage_ended.progress(); }) moved = stage_ended.progress() || moved;
       lacks_room_ = program_.ops.size();
       for (std::size_t l = 0; l < front_.size(); ++l) {
         if (front_[l] == program_.lanes[l].second) continue;
-        moved = advance(l, loss) || moved;
+        moved = advance(l, loss, stage_ended) || moved;
         left = left || front_[l] < program_.lanes[l].second;
       }
       fresh = fresh || moved;
@@ -248,16 +333,18 @@ class pipeline_executor {
       // Copies do not signal completion; poll.
       constexpr double copy_poll_s = 50e-6;
       const auto next = edges_.copying() ? std::min(until, deadline_in(copy_poll_s)) : until;
-      const bool for_sends = !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size();
+      const bool for_sends =
+          !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size() || edges_.passing_on();
       const auto result = edges_.comm().wait(next, for_sends);
       if (result == wait_result::deadline && next < until) continue;
       if (result != wait_result::progress) give_up(result);
     }
-    const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
-    if (scale != 1)
-      for (auto& c : copies_)
-        for (Tensor* g : c.gradients) detail::scale(*g, scale);
-    edges_.record(program_, options_.first_rank, measured_.actions);
+    if (!exchanges_.empty())
+      for (std::size_t i = 0; i < copies_.size(); ++i) {
+        scale_gradients(copies_[i]);
+        stage_ended(i);
+      }
+    edges_.record(program_, measured_.actions);
     std::sort(measured_.actions.begin(), measured_.actions.end(), [](const timed_action& a, const timed_action& b) {
       return is_transfer(a.what.kind) != is_transfer(b.what.kind) ? is_transfer(b.what.kind) : a.start_s < b.start_s;
     });
@@ -265,12 +352,12 @@ class pipeline_executor {
 
   /// Whether an edge's receives are posted as soon as there are buffers, and its sends hold up nobody.
   [[nodiscard]] bool early(int e) const {
-    return options_.semantics == send_semantics::buffered || program_.edges[at(e)].staged > 0;
+    return options_.semantics == send_semantics::buffered || program_.edges[at(e)].staged > 0 || edges_.in_slices(e);
   }
 
   /// Takes a lane as far as it goes, or through one event of computations. Returns whether anything has been done.
-  template <class Loss>
-  bool advance(std::size_t l, const Loss& loss) {
+  template <class Loss, class StageEnded>
+  bool advance(std::size_t l, const Loss& loss, StageEnded& stage_ended) {
     bool moved = false;
     while (front_[l] < program_.lanes[l].second) {
       const std::size_t first = front_[l], last = program_.ops[first].event_end;
@@ -296,8 +383,14 @@ class pipeline_executor {
         }
       front_[l] = last;
       moved = true;
+      if (!is_compute(program_.ops[first].what.kind)) continue;
+      for (std::size_t k = first; k < last; ++k)
+        if (ends_[k] >= 0) {
+          scale_gradients(copies_[at(ends_[k])]);
+          stage_ended(at(ends_[k]));
+        }
       // What it made leaves before the next computation begins.
-      if (is_compute(program_.ops[first].what.kind)) return true;
+      return true;
     }
     return moved;
   }
@@ -305,6 +398,7 @@ class pipeline_executor {
   [[nodiscard]] bool can_begin(std::size_t first, std::size_t last) {
     for (std::size_t k = first; k < last; ++k)
       if (unmet(k) < program_.ops.size()) return false;
+    if (is_compute(program_.ops[first].what.kind) && !edges_.all_posted()) return false;
     for (std::size_t k = first; k < last; ++k) {
       const auto& op = program_.ops[k];
       if (!is_compute(op.what.kind) || op.out < 0) continue;
@@ -335,7 +429,7 @@ class pipeline_executor {
     if (is_compute(op.what.kind)) {
       const double start_s = steady_now_s();
       compute(op, loss);
-      measured_.actions.push_back({op.what, rank() - options_.first_rank, -1, start_s, steady_now_s()});
+      measured_.actions.push_back({op.what, me_.group, -1, start_s, steady_now_s()});
     } else if (op.what.kind == reduce_gradients) {
       const int exchange = copies_[at(op.copy)].exchange;
       if (exchange >= 0) exchanges_[at(exchange)].begin(edges_.comm(), step_);
@@ -427,7 +521,9 @@ class pipeline_executor {
     action what;
     int microbatch = no_microbatch;
     std::string waiting = "a sum of gradients is not received";
-    if (stuck < program_.ops.size() && lacks_room_ == program_.ops.size()) {
+    const bool gathers = stuck < program_.ops.size() && is_compute(program_.ops[stuck].what.kind) &&
+                         unmet(stuck) == program_.ops.size() && !edges_.all_posted();
+    if (stuck < program_.ops.size() && lacks_room_ == program_.ops.size() && !gathers) {
       const std::size_t end = program_.ops[stuck].event_end;
       std::size_t cause = stuck;
       if (begun_[stuck])
@@ -448,17 +544,18 @@ class pipeline_executor {
       if (op.what.kind == action_kind::reduce_gradients)
         where = exchanges_[at(copies_[at(op.copy)].exchange)].from();
       else if (edge_of(op) >= 0)
-        where = program_.edges[at(edge_of(op))].where;
+        where = edges_.channel_of(edge_of(op), edges_.place(edge_of(op), microbatch));
       const bool local = edge_of(op) < 0 && op.what.kind != action_kind::reduce_gradients;
       waiting = to_text(what) + " waits for " + (local ? to_text(op.what) : "the " + to_text(where));
-    } else if (const auto [e, op] = edges_.first_unsent(); e >= 0) {
-      where = program_.edges[at(e)].where;
-      what = program_.ops[op].what;
+    } else if (const auto unsent = edges_.first_unsent(program_)) {
+      where = unsent->where;
+      what = unsent->what;
       microbatch = what.microbatch;
       waiting = to_text(what) + " is not received: " + to_text(where);
     } else if (lacks_room_ < program_.ops.size()) {
       what = program_.ops[lacks_room_].what;
-      where = program_.edges[at(program_.ops[lacks_room_].out)].where;
+      where = edges_.channel_of(program_.ops[lacks_room_].out,
+                                edges_.place(program_.ops[lacks_room_].out, program_.ops[lacks_room_].what.microbatch));
       microbatch = what.microbatch;
       waiting = to_text(what) + " finds no room for the " + to_text(where);
     }
@@ -472,12 +569,15 @@ class pipeline_executor {
   executor_options options_;
   int microbatches_, stages_;
   std::int64_t step_;
+  detail::group_member me_;
+  std::vector<tensor_shape> shapes_;  ///< what stage_shapes count
   detail::rank_program program_;
   detail::rank_edges<Tensor, Communicator, Stager> edges_;
   std::vector<copy_state> copies_;
   std::vector<Tensor> inputs_, gradients_;  ///< kept by the order of the schedule
   std::vector<detail::direction_exchange<Tensor, Communicator>> exchanges_;
   std::vector<char> done_, begun_;  ///< per op; begun: of the first of an event
+  std::vector<int> ends_;           ///< per op: the stage whose gradients are final behind it, or -1
   std::vector<std::size_t> front_;  ///< per lane
   std::vector<double> losses_;
   timeline measured_;

@@ -8,13 +8,17 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/slice_transfer.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -24,9 +28,16 @@
 
 namespace hetsched::detail {
 
+/// A rank among those of the groups of a schedule.
+struct group_member {
+  int group = 0;           ///< rank of the schedule
+  int index = 0;           ///< in its group
+  std::vector<int> first;  ///< of each group: a rank of the communicator
+};
+
 /// One rank's end of all boundaries that its tensors cross, with every tensor that comes, leaves or waits there. All are made
 /// beforehand, as many as the order of the schedule can ask for at once. Tensors of an edge are named by their place in the
-/// order of its sends.
+/// order of its sends. Where one rank's whole tensor is another's, it travels itself; else a slice_transfer takes it.
 template <class Tensor, class Communicator, class Stager>
 class rank_edges {
   using operation = typename Communicator::operation;
@@ -34,15 +45,28 @@ class rank_edges {
   static constexpr bool copies = !std::same_as<Stager, no_stager>;
 
  public:
-  /// Requires: edges name ranks of the communicator.
-  rank_edges(std::vector<rank_edge> edges, const std::vector<tensor_shape>& boundaries, Communicator comm, Stager stager)
+  /// `boundaries`: by direction, then by the stage before them.
+  rank_edges(std::vector<rank_edge> edges, std::span<const boundary_transfer> boundaries, int stages, const group_member& me,
+             Communicator comm, Stager stager)
       : comm_(std::move(comm)), listed_(std::move(edges)), stager_(std::move(stager)) {
-    for (const auto& e : listed_) make(e, boundaries[at(e.where.stage - (e.where.what == payload::gradient ? 1 : 0))]);
+    for (const auto& e : listed_) {
+      const bool gradient = e.where.what == payload::gradient;
+      make(e, boundaries[at(e.where.direction * (stages - 1) + e.where.stage - (gradient ? 1 : 0))], me);
+    }
+    for (auto& s : states_)
+      if (s.slices) sliced_.push_back(&s);
   }
 
   [[nodiscard]] Communicator& comm() { return comm_; }
   [[nodiscard]] const Communicator& comm() const { return comm_; }
   [[nodiscard]] const std::vector<rank_edge>& listed() const { return listed_; }
+  /// The channel that a tensor comes or leaves over, or of its parts the first that is not there.
+  [[nodiscard]] edge channel_of(int e, std::size_t p) {
+    auto& s = states_[at(e)];
+    const bool under_way = s.slices && p < s.posted && s.slot_of[p] >= 0;
+    return under_way ? s.slices->missing(comm_, s.slot_of[p], s.where) : s.where;
+  }
+  [[nodiscard]] bool in_slices(int e) const { return states_[at(e)].slices != nullptr; }
   [[nodiscard]] std::size_t place(int e, int microbatch) const { return at(listed_[at(e)].place[at(microbatch)]); }
 
   /// Frees all buffers.
@@ -50,20 +74,46 @@ class rank_edges {
   void begin_step(std::int64_t step) {
     step_ = step;
     for (auto& s : states_) {
-      s.posted = s.ended = 0;
+      s.posted = s.ended = s.oldest = 0;
       std::fill(s.slot_of.begin(), s.slot_of.end(), -1);
       std::fill(s.landed.begin(), s.landed.end(), -1);
       std::fill(s.copied.begin(), s.copied.end(), char{0});
       s.leaving.free_all();
       s.buffers.free_all();
       s.landing.free_all();
+      s.passing_on.clear();
+      if (s.slices) s.slices->begin_step();
     }
+  }
+
+  /// Takes in slices and passes them on. Returns whether there was any.
+  /// `early(edge)`: whether its receives are posted as soon as there are buffers.
+  template <class Early>
+  bool advance(Early&& early) {
+    bool moved = false;
+    for (auto* const s : sliced_) {
+      moved = s->slices->advance(comm_) || moved;
+      const auto e = static_cast<std::size_t>(s - states_.data());
+      if (!reclaim_passed_on(*s)) continue;
+      moved = true;
+      if (early(static_cast<int>(e))) post_receives(e);
+    }
+    return moved;
+  }
+  /// Whether all slices have been posted that this rank is to gather from its group before they leave it. A rank of which others
+  /// wait for such slices must not wait for those others inside a layer.
+  [[nodiscard]] bool all_posted() const {
+    return std::all_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->sends() || s->slices->all_posted(); });
+  }
+  /// Whether slices that were passed on have not been received: their buffers are not free.
+  [[nodiscard]] bool passing_on() const {
+    return std::any_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->passing_on.empty(); });
   }
 
   /// Whether n more tensors can leave over an edge; if not, sends that have been received are about to end.
   [[nodiscard]] bool has_room(int e, std::size_t n) {
     auto& s = states_[at(e)];
-    if (s.leaving.free.size() < n && s.channel >= 0) reclaim(s);
+    if (s.leaving.free.size() < n && s.remote) reclaim(s);
     return s.leaving.free.size() >= n;
   }
   /// Keeps a tensor that is to leave.
@@ -100,6 +150,8 @@ class rank_edges {
     s.started[p] = {steady_now_s(), op};
     ++s.posted;
     const auto slot = at(s.slot_of[p]);
+    if (s.slices)
+      return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed_[at(e)].where, microbatch), s.leaving.tensors[slot]);
     comm_.post_send(s.channel, stamp_of(listed_[at(e)].where, microbatch), s.copied[p] ? s.staged[slot] : s.leaving.tensors[slot],
                     s.operations[p]);
   }
@@ -108,18 +160,24 @@ class rank_edges {
   void post_receives(std::size_t e, std::size_t most = std::numeric_limits<std::size_t>::max()) {
     auto& s = states_[e];
     const auto& listed = listed_[e];
-    if (s.channel < 0 || s.buffers.tensors.empty()) return;
+    if (!s.remote || s.buffers.tensors.empty()) return;
     while (s.posted < std::min(most, listed.microbatches.size()) && !s.buffers.free.empty()) {
       const std::size_t p = s.posted++;
       s.slot_of[p] = s.buffers.take();
-      comm_.post_receive(s.channel, stamp_of(listed.where, listed.microbatches[p]), s.buffers.tensors[at(s.slot_of[p])],
-                         s.operations[p]);
+      if (s.slices)
+        s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed.where, listed.microbatches[p]),
+                        s.buffers.tensors[at(s.slot_of[p])]);
+      else
+        comm_.post_receive(s.channel, stamp_of(listed.where, listed.microbatches[p]), s.buffers.tensors[at(s.slot_of[p])],
+                           s.operations[p]);
     }
   }
-  /// Whether a transfer has ended, at either end.
+  /// Whether a transfer has ended, at either end; of slices, at the receiving one.
   [[nodiscard]] bool transferred(int e, std::size_t p) {
     auto& s = states_[at(e)];
-    return p < s.posted && comm_.poll(s.operations[p]);
+    if (p >= s.posted) return false;
+    if (!s.slices) return comm_.poll(s.operations[p]);
+    return s.slices->received(s.slot_of[p]);
   }
   /// Begins the last phase of a staged transfer if the tensor has come and there is room. Returns whether it has ended.
   [[nodiscard]] bool copied_in(int e, std::size_t p, std::size_t op, bool early) {
@@ -146,7 +204,7 @@ class rank_edges {
   void take(int e, std::size_t p, Tensor& old, bool early) {
     using std::swap;
     auto& s = states_[at(e)];
-    if (s.channel < 0) {
+    if (!s.remote) {
       const int slot = std::exchange(s.slot_of[p], -1);
       swap(old, s.leaving.tensors[at(slot)]);
       s.leaving.free.push_back(slot);
@@ -156,7 +214,13 @@ class rank_edges {
     } else {
       const int slot = std::exchange(s.slot_of[p], -1);
       swap(old, s.buffers.tensors[at(slot)]);
-      s.buffers.free.push_back(slot);
+      if (s.slices) {
+        s.ended_s[p] = s.slices->end_s(slot);
+        s.passing_on.emplace_back(p, slot);
+        (void)reclaim_passed_on(s);
+      } else {
+        s.buffers.free.push_back(slot);
+      }
       if (early) post_receives(at(e));
     }
   }
@@ -166,38 +230,47 @@ class rank_edges {
   [[nodiscard]] bool all_sent() {
     for (auto& s : states_)
       if (s.sends() && (reclaim(s), s.ended < s.posted)) return false;
+    for (auto* const s : sliced_)
+      if (reclaim_passed_on(*s), !s->passing_on.empty()) return false;
     return true;
   }
-  /// The edge and the op of the first send that has not ended; -1: none.
-  [[nodiscard]] std::pair<int, std::size_t> first_unsent() {
-    for (std::size_t e = 0; e < states_.size(); ++e)
-      if (auto& s = states_[e]; s.sends() && (reclaim(s), s.ended < s.posted))
-        return {static_cast<int>(e), s.started[s.ended].second};
-    return {-1, 0};
+  struct unsent {
+    edge where;
+    action what;
+  };
+  /// The first send that has not ended, as the actions of a program have it.
+  [[nodiscard]] std::optional<unsent> first_unsent(const rank_program& program) {
+    for (auto& s : states_) {
+      const auto e = static_cast<int>(&s - states_.data());
+      if (s.sends() && (reclaim(s), s.ended < s.posted)) {
+        const auto p =
+            s.slices
+                ? static_cast<std::size_t>(std::find_if(s.slot_of.begin(), s.slot_of.end(), [](int slot) { return slot >= 0; }) -
+                                           s.slot_of.begin())
+                : s.ended;
+        return unsent{channel_of(e, p), program.ops[s.started[p].second].what};
+      }
+      if (s.passing_on.empty()) continue;
+      const auto [p, slot] = s.passing_on.front();
+      return unsent{s.slices->missing(comm_, slot, s.where), arrival_of(static_cast<std::size_t>(e), p)};
+    }
+    return std::nullopt;
   }
 
-  /// Appends this rank's sends, arrivals and copies.
+  /// Appends this rank's sends, arrivals and copies; ranks are those of the schedule.
   /// Requires: all have ended.
-  void record(const rank_program& program, int first_rank, std::vector<timed_action>& out) const {
+  void record(const rank_program& program, std::vector<timed_action>& out) const {
     for (std::size_t e = 0; e < states_.size(); ++e) {
       const auto& s = states_[e];
       const auto& where = listed_[e].where;
-      if (s.channel < 0) continue;
-      const bool gradient = where.what == payload::gradient;
-      const int own = (s.sends() ? where.from : where.to) - first_rank, peer = (s.sends() ? where.to : where.from) - first_rank;
+      if (!s.remote) continue;
+      const int own = s.sends() ? where.from : where.to, peer = s.sends() ? where.to : where.from;
       for (std::size_t p = 0; p < s.posted; ++p) {
-        const double end_s = s.operations[p].end_s;
+        const double end_s = s.slices ? s.ended_s[p] : s.operations[p].end_s;
         if (s.sends())
           out.push_back({program.ops[s.started[p].second].what, own, peer, s.started[p].first, end_s});
         else
-          out.push_back({{.kind = gradient ? action_kind::receive_gradient : action_kind::receive_activation,
-                          .direction = static_cast<std::int16_t>(where.direction),
-                          .stage = where.stage + (gradient ? -1 : 1),
-                          .microbatch = listed_[e].microbatches[p]},
-                         own,
-                         peer,
-                         end_s,
-                         end_s});
+          out.push_back({arrival_of(e, p), own, peer, end_s, end_s});
         if (!s.copied.empty() && s.copied[p])
           out.push_back({program.ops[s.copied_by[p]].what, own, peer, s.copies[p].start_s, s.copies[p].end_s});
       }
@@ -219,6 +292,10 @@ class rank_edges {
       add(s.landing.tensors.empty() ? u.receiving : u.staging, s.buffers.tensors);
       add(u.receiving, s.landing.tensors);
       add(u.staging, s.staged);
+      if (s.slices) {
+        const auto slots = std::max(s.leaving.tensors.size(), s.buffers.tensors.size());
+        (s.sends() ? u.sending : u.receiving) += slots * s.slices->buffered() * sizeof(typename tensor_traits<Tensor>::element);
+      }
     }
     return u;
   }
@@ -239,7 +316,12 @@ class rank_edges {
     }
   };
   struct state {
-    int channel = -1;                                     ///< -1: within the rank
+    edge where;  ///< between ranks of the communicator; of slices, between this one and the other group's first
+    bool remote = false;
+    int channel = -1;  ///< of whole tensors
+    std::unique_ptr<slice_transfer<Tensor, Communicator>> slices;
+    std::vector<double> ended_s;                          ///< by place, of slices
+    std::vector<std::pair<std::size_t, int>> passing_on;  ///< place and buffer of tensors that have been taken
     pool leaving;                                         ///< at the sending end
     std::vector<Tensor> staged;                           ///< the same on the host
     pool buffers;                                         ///< at the receiving end
@@ -251,8 +333,9 @@ class rank_edges {
     std::vector<std::size_t> copied_by;                   ///< by place: op
     std::vector<std::pair<double, std::size_t>> started;  ///< by place, at the sending end: when, by which op
     std::size_t posted = 0;
-    std::size_t ended = 0;  ///< sends
-    [[nodiscard]] bool sends() const { return channel >= 0 && !started.empty(); }
+    std::size_t ended = 0;   ///< sends
+    std::size_t oldest = 0;  ///< of slices: all sends before it have ended
+    [[nodiscard]] bool sends() const { return remote && !started.empty(); }
   };
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
@@ -269,17 +352,53 @@ class rank_edges {
         list.push_back(tensor_traits<Tensor>::make(shape));
   }
 
-  void make(const rank_edge& e, const tensor_shape& shape) {
+  /// The other device of the only message that a device has in a plan, if that is the whole tensor of both; -1: there is none.
+  static int partner(const transfer_plan& plan, const layout& from, const layout& to, int me) {
+    int found = -1;
+    const auto device_slice = [&](int device) {
+      return device < plan.sources ? slice_of(from, device) : slice_of(to, device - plan.sources);
+    };
+    for (const auto& m : plan.messages) {
+      if (m.from != me && m.to != me) continue;
+      const int other = m.from == me ? m.to : m.from;
+      const auto part = plan.slice_of(m);
+      const auto is_part = [&](const slice& s) { return std::equal(s.begin(), s.end(), part.begin(), part.end()); };
+      if (found >= 0 || !plan.crosses(m) || !is_part(device_slice(me)) || !is_part(device_slice(other))) return -1;
+      const bool alone = std::count_if(plan.messages.begin(), plan.messages.end(),
+                                       [&](const slice_message& n) { return n.from == other || n.to == other; }) == 1;
+      if (!alone) return -1;
+      found = other;
+    }
+    return found;
+  }
+
+  void make(const rank_edge& e, const boundary_transfer& boundary, const group_member& me) {
     auto& s = states_.emplace_back();
+    const bool gradient = e.where.what == payload::gradient;
+    const auto& plan = gradient ? boundary.gradient : boundary.activation;
+    const auto& from = gradient ? boundary.to : boundary.from;
+    const auto& to = gradient ? boundary.from : boundary.to;
     const std::size_t all = e.microbatches.size();
-    const bool sending = e.where.from == comm_.rank(), remote = e.where.from != e.where.to, staged = copies && e.staged > 0;
+    const bool sending = e.where.from == me.group, staged = copies && e.staged > 0;
+    const int sources = from.device_count(), device = sending ? me.index : sources + me.index;
+    const auto rank_of = [&](int d) {
+      return d < sources ? me.first[at(e.where.from)] + d : me.first[at(e.where.to)] + d - sources;
+    };
+    s.remote = e.where.from != e.where.to;
+    const int other = s.remote ? partner(plan, from, to, device) : -1;
+    s.where = e.where;
+    s.where.from = sending ? comm_.rank() : rank_of(other < 0 ? 0 : other);
+    s.where.to = sending ? rank_of(other < 0 ? sources : other) : comm_.rank();
+    const auto own = sending ? slice_of(from, me.index) : slice_of(to, me.index);
+    const auto shape = shape_of_slice(own, boundary.merged);
     if (staged && e.staged < all)
-      throw input_error(to_text(e.where) + ": some microbatches go by way of the host, others do not");
+      throw input_error(to_text(s.where) + ": some microbatches go by way of the host, others do not");
+    if (staged && s.remote && other < 0) throw input_error(to_text(s.where) + ": slices cannot go by way of the host");
     s.slot_of.assign(all, -1);
     s.landed.assign(all, -1);
     s.copied.assign(all, 0);
     if (sending) fill(s.leaving.tensors, e.leaving, shape);
-    if (sending && remote) s.started.resize(all);
+    if (sending && s.remote) s.started.resize(all);
     if (sending && staged) fill_on_host(s.staged, e.leaving, shape);
     if (!sending && !staged) fill(s.buffers.tensors, e.buffers, shape);
     if (!sending && staged) {
@@ -291,15 +410,51 @@ class rank_edges {
       s.copies = std::make_unique<copy[]>(all);
       s.copied_by.assign(all, 0);
     }
-    if (!remote) return;
-    s.channel = comm_.open(e.where);
-    s.operations = std::make_unique<operation[]>(all);
+    if (!s.remote) return;
+    if (other >= 0) {
+      s.channel = comm_.open(s.where);
+      s.operations = std::make_unique<operation[]>(all);
+      return;
+    }
+    s.slices = std::make_unique<slice_transfer<Tensor, Communicator>>(comm_, plan, device, rank_of, e.where, own, boundary.merged,
+                                                                      sending ? e.leaving : e.buffers);
+    s.ended_s.assign(all, 0);
+    s.passing_on.reserve(s.buffers.tensors.size());
   }
 
-  /// Ends sends, in their order.
+  [[nodiscard]] action arrival_of(std::size_t e, std::size_t p) const {
+    const auto& where = listed_[e].where;
+    const bool gradient = where.what == payload::gradient;
+    return {.kind = gradient ? action_kind::receive_gradient : action_kind::receive_activation,
+            .direction = static_cast<std::int16_t>(where.direction),
+            .stage = where.stage + (gradient ? -1 : 1),
+            .microbatch = listed_[e].microbatches[p]};
+  }
+
+  /// Ends sends: whole tensors in their order, slices in any.
   void reclaim(state& s) {
+    if (s.slices) {
+      for (std::size_t p = s.oldest; p < s.posted; ++p) {
+        auto& slot = s.slot_of[p];
+        if (slot >= 0 && s.slices->ended(comm_, slot)) {
+          s.ended_s[p] = s.slices->end_s(slot);
+          s.leaving.free.push_back(std::exchange(slot, -1));
+          ++s.ended;
+        }
+        if (slot < 0 && p == s.oldest) ++s.oldest;
+      }
+      return;
+    }
     for (; s.ended < s.posted && comm_.poll(s.operations[s.ended]); ++s.ended)
       s.leaving.free.push_back(std::exchange(s.slot_of[s.ended], -1));
+  }
+  /// Frees the buffers of tensors that were taken, once all has left that this rank passes on of them. Returns whether any are.
+  bool reclaim_passed_on(state& s) {
+    return std::erase_if(s.passing_on, [&](const auto& one) {
+             if (!s.slices->ended(comm_, one.second)) return false;
+             s.buffers.free.push_back(one.second);
+             return true;
+           }) > 0;
   }
 
   [[nodiscard]] bool ended(state& s, std::size_t p) {
@@ -311,6 +466,7 @@ class rank_edges {
   Communicator comm_;
   std::vector<rank_edge> listed_;
   std::vector<state> states_;
+  std::vector<state*> sliced_;  ///< those with slices
   std::int64_t step_ = 0;
   std::size_t copying_ = 0;
   Stager stager_;  ///< last, so that it ends before the tensors that it copies

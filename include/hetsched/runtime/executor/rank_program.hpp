@@ -97,9 +97,9 @@ namespace detail {
   return result;
 }
 
-/// A boundary that tensors of this rank cross; to == from where it lies within the rank.
+/// A boundary that tensors of this rank of the schedule cross; to == from where it lies within the rank.
 struct rank_edge {
-  edge where;
+  edge where;                     ///< ranks are those of the schedule
   int buffers = 0;                ///< of the receiving end: enough for the order in which tensors are taken, and two at least
   int leaving = 0;                ///< of the sending end: most tensors that are not received yet
   std::size_t staged = 0;         ///< how many are copied from or to the host
@@ -119,11 +119,16 @@ struct rank_op {
   std::size_t event_end = 0;  ///< behind the last op of its event
 };
 
+/// What stages take and make, as numbers that are equal for equal shapes: by direction, then by stage.
+struct stage_shapes {
+  std::vector<int> input, output;
+};
+
 /// What one rank does, with everything resolved that can be before the first step.
 struct rank_program {
   std::vector<stage_copy> copies;
   std::vector<int> slots;              ///< per copy: contexts
-  std::vector<int> inputs, gradients;  ///< tensors to keep: a boundary whose shape they have; -1: made by the loss
+  std::vector<int> inputs, gradients;  ///< tensors to keep: the number of their shape; -1: made by the loss
   std::vector<rank_edge> edges;
   std::vector<rank_op> ops;                                ///< lane by lane, and one more
   std::vector<std::size_t> needs;                          ///< numbers of ops
@@ -132,10 +137,9 @@ struct rank_program {
 
 class rank_compiler {
  public:
-  /// `same_shape`: for each boundary, the first one of its shape.
   /// Requires: order comes from runnable().
-  rank_compiler(const schedule& order, int rank, send_semantics semantics, std::vector<int> same_shape)
-      : order_(order), rank_(rank), semantics_(semantics), same_shape_(std::move(same_shape)) {}
+  rank_compiler(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes)
+      : order_(order), rank_(rank), semantics_(semantics), shapes_(std::move(shapes)) {}
 
   [[nodiscard]] rank_program compile() {
     program_.copies = stages_of_rank(order_, rank_);
@@ -296,10 +300,11 @@ class rank_compiler {
       auto& own = cell(op);
       auto& context = contexts[at(op.copy)];
       const int s = op.what.stage;
+      const auto stage = at(op.what.direction * order_.stages + s);
       if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
-      if (op.what.kind == forward && s > 0) own.input = inputs.take(same_shape_[at(s - 1)]);
+      if (op.what.kind == forward && s > 0) own.input = inputs.take(shapes_.input[stage]);
       if (s + 1 == order_.stages ? op.what.kind == forward : makes_gradient(op.what.kind))
-        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : same_shape_[at(s)]);
+        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : shapes_.output[stage]);
       op.slot = own.context;
       op.input = own.input;
       op.gradient = own.gradient;
@@ -391,7 +396,7 @@ class rank_compiler {
   int rank_;
   send_semantics semantics_;
   rank_program program_;
-  std::vector<int> same_shape_;
+  stage_shapes shapes_;
   std::vector<int> edge_of_;  ///< by edge_key
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
@@ -29,6 +30,7 @@ class any_layer {
     virtual void backward_weight(const Tensor&, held_context&) = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> parameters() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
+    virtual std::vector<parameter_cut> parameter_cuts() = 0;
   };
 
   template <class L>
@@ -50,6 +52,7 @@ class any_layer {
     }
     std::vector<std::reference_wrapper<Tensor>> parameters() override { return list(layer.parameters()); }
     std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
+    std::vector<parameter_cut> parameter_cuts() override { return detail::parameter_cuts(layer); }
     template <class Range>
     static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
       std::vector<std::reference_wrapper<Tensor>> found;
@@ -75,6 +78,7 @@ class any_layer {
   void backward_weight(const Tensor& gradient, context& c) { layer_->backward_weight(gradient, *c); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() { return layer_->parameters(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
+  [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }
 
   /// The layer inside if it is of this type, else null.
   template <class L>

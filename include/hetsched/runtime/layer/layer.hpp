@@ -48,7 +48,8 @@ concept has_gradients = requires(L& layer) {
 ///   backward(const Tensor&, context&)
 ///                               -> Tensor: from the output's gradient the input's; adds to the parameters' gradients
 ///   parameters(), gradients()   ranges of Tensor&, one gradient of the same shape per parameter
-/// Optional: make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step,
+/// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them; and
+/// make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step,
 /// one per microbatch in flight, and used again. A microbatch that is recomputed has none between its two forwards. The
 /// forward's input stays where it is, unchanged, until the microbatch's backward has ended, so a context may point to it. One
 /// thread at a time calls a layer; layers that share data are the user's to guard.

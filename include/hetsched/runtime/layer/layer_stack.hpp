@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
@@ -41,6 +42,14 @@ class layer_tuple {
   }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() {
     return collect([](auto& l) -> decltype(auto) { return l.gradients(); });
+  }
+  [[nodiscard]] std::vector<parameter_cut> parameter_cuts() {
+    std::vector<parameter_cut> found;
+    const auto append = [&](auto& l) {
+      for (auto& c : detail::parameter_cuts(l)) found.push_back(std::move(c));
+    };
+    std::apply([&](auto&... l) { (append(l), ...); }, layers_);
+    return found;
   }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
 
@@ -136,6 +145,12 @@ class layer_list {
     std::vector<std::reference_wrapper<Tensor>> found;
     for (auto& l : layers_)
       for (Tensor& t : l.gradients()) found.push_back(t);
+    return found;
+  }
+  [[nodiscard]] std::vector<parameter_cut> parameter_cuts() {
+    std::vector<parameter_cut> found;
+    for (auto& l : layers_)
+      for (auto& c : detail::parameter_cuts(l)) found.push_back(std::move(c));
     return found;
   }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }

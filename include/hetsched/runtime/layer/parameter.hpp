@@ -4,13 +4,21 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <numeric>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
+#include <hetsched/reshard/gradient_chunks.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/slice.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 
@@ -31,32 +39,157 @@ struct parameter_id {
 /// Two parameters that are one, such as an embedding and the head that uses its table again.
 using parameter_tie = std::pair<parameter_id, parameter_id>;
 
-/// What one pipeline's microbatches add to a parameter's gradient where a layer uses it.
-struct gradient_term {
+/// How the tensor axis of a group of ranks shares a parameter.
+struct group_cut {
+  int dimension = -1;                ///< cut over the axis; -1: all have it whole
+  bool partial_over_tensor = false;  ///< gradients of a whole one are summed over the axis
+  /// Where the ranks' parts of each piece of the dimension begin, and where its last ends. Pieces lie one behind the other in the
+  /// whole dimension, and their parts so on each rank.
+  std::vector<std::vector<std::int64_t>> points{};
+  friend bool operator==(const group_cut&, const group_cut&) = default;
+};
+
+/// By parameter, pipeline and rank of its schedule; what is not named is whole.
+using group_cuts = std::map<std::tuple<parameter_id, int, int>, group_cut>;
+
+/// A stage's ranks that use a parameter in one direction.
+struct parameter_holder {
   int pipeline = 0;
   parameter_id what;
-  std::vector<int> ranks;  ///< that have it, alike: one per direction
-  friend bool operator==(const gradient_term&, const gradient_term&) = default;
+  int direction = 0;
+  int first_rank = 0;
+  degrees group{};
+  group_cut cut{};
+  [[nodiscard]] bool has(int rank) const { return rank >= first_rank && rank < first_rank + group.device_count(); }
+  friend bool operator==(const parameter_holder&, const parameter_holder&) = default;
 };
+
+/// A slice of a whole parameter, and the slice that the rank's tensor would be if all of it went on as this piece of it does: so
+/// offset_in(array, part) is where the piece lies in the tensor.
+struct held_piece {
+  slice array, part;
+  friend bool operator==(const held_piece&, const held_piece&) = default;
+};
+
+namespace detail {
+[[nodiscard]] inline slice whole_slice(const tensor_shape& shape) {
+  slice whole;
+  for (const auto extent : shape) whole.push_back({0, static_cast<std::int64_t>(extent)});
+  return whole;
+}
+}  // namespace detail
+
+/// What a rank of the holder has of a parameter of this whole shape.
+[[nodiscard]] inline std::vector<held_piece> held_pieces(const parameter_holder& h, const tensor_shape& shape, int rank) {
+  const auto whole = detail::whole_slice(shape);
+  if (h.cut.dimension < 0) return {{whole, whole}};
+  const auto d = static_cast<std::size_t>(h.cut.dimension);
+  const auto t = static_cast<std::size_t>((rank - h.first_rank) % h.group.tensor);
+  std::int64_t held = 0;
+  for (const auto& p : h.cut.points) held += p[t + 1] - p[t];
+  std::vector<held_piece> pieces;
+  std::int64_t before = 0;
+  for (const auto& p : h.cut.points) {
+    auto& piece = pieces.emplace_back(held_piece{whole, whole});
+    piece.part[d] = {p[t], p[t + 1]};
+    piece.array[d] = {p[t] - before, p[t] - before + held};
+    before += p[t + 1] - p[t];
+  }
+  return pieces;
+}
 
 /// A parameter of the model, tied ones counted once, and everything that holds it.
 struct model_parameter {
   parameter_id id;  ///< of those tied, the first
   tensor_shape shape;
-  std::vector<gradient_term> terms;  ///< in the order in which they are added: by pipeline, then by layer and number
-  std::vector<int> ranks;            ///< that hold it, ascending
-  int owner = 0;                     ///< the one of them that speaks for it
+  std::vector<parameter_holder> holders;  ///< by pipeline, then by layer and number, then by direction
+  std::vector<gradient_chunk> chunks;     ///< together the parameter. Terms' holders are the above, devices are ranks
+  std::vector<int> owners;                ///< per chunk the rank that speaks for it
   friend bool operator==(const model_parameter&, const model_parameter&) = default;
 };
 
-/// The parameters of a model in the order of their ids; `shapes[l][n]`: that of parameter n of layer l. Owners are chosen so
-/// that their elements are spread evenly over the ranks.
-/// Requires: the layout is valid.
+namespace detail {
+
+/// The chunks of a parameter: of each box that no piece of a holder begins or ends in, those of its holders' layouts.
+[[nodiscard]] inline std::vector<gradient_chunk> chunks_of(const model_parameter& m) {
+  const std::size_t dimensions = m.shape.size();
+  std::vector<std::vector<std::int64_t>> borders(dimensions);
+  for (std::size_t d = 0; d < dimensions; ++d) borders[d] = {0, static_cast<std::int64_t>(m.shape[d])};
+  for (const auto& h : m.holders)
+    if (h.cut.dimension >= 0)
+      for (const auto& p : h.cut.points) borders[static_cast<std::size_t>(h.cut.dimension)].push_back(p.front());
+  for (auto& b : borders) {
+    std::sort(b.begin(), b.end());
+    b.erase(std::unique(b.begin(), b.end()), b.end());
+  }
+  std::vector<gradient_chunk> chunks;
+  const auto visit = [&](auto& self, slice& box, std::size_t d) -> void {
+    if (d < dimensions) {
+      for (std::size_t i = 0; i + 1 < borders[d].size(); ++i) {
+        box.push_back({borders[d][i], borders[d][i + 1]});
+        self(self, box, d + 1);
+        box.pop_back();
+      }
+      return;
+    }
+    std::vector<gradient_holder> holders;
+    for (const auto& h : m.holders) {
+      const bool over_tensor = h.cut.dimension < 0 && h.cut.partial_over_tensor;
+      auto& one = holders.emplace_back(gradient_holder{.pipeline = h.pipeline,
+                                                       .held = {.mesh = {h.group.data, h.group.context, h.group.tensor}},
+                                                       .first_device = h.first_rank,
+                                                       .summed = {1, 1, static_cast<char>(over_tensor)}});
+      for (const auto& i : box) one.held.dimensions.push_back({.extent = i.size(), .axes = {}, .points = {}});
+      if (h.cut.dimension < 0) continue;
+      const auto cut = static_cast<std::size_t>(h.cut.dimension);
+      auto& here = one.held.dimensions[cut];
+      here.axes = {tensor_axis};
+      for (const auto& p : h.cut.points)
+        if (p.front() <= box[cut].first && box[cut].last <= p.back())
+          for (const auto point : p) here.points.push_back(std::clamp(point, box[cut].first, box[cut].last) - box[cut].first);
+    }
+    for (auto& c : gradient_chunks(holders)) {
+      for (std::size_t k = 0; k < dimensions; ++k) {
+        c.part[k].first += box[k].first;
+        c.part[k].last += box[k].first;
+      }
+      chunks.push_back(std::move(c));
+    }
+  };
+  slice box;
+  visit(visit, box, 0);
+  return chunks;
+}
+
+/// Where a layer's parameter is held: by pipeline and direction.
+inline void add_holders(std::vector<parameter_holder>& holders, const training_layout& t, int pipeline, const parameter_id& id,
+                        const group_cuts& cuts) {
+  const auto& line = t.pipelines[static_cast<std::size_t>(pipeline)];
+  const auto stage = static_cast<int>(
+      std::find_if(line.stages.begin(), line.stages.end(), [&](const layer_range& r) { return id.layer < r.last; }) -
+      line.stages.begin());
+  for (int c = 0; c < line.order.directions; ++c) {
+    const int group = line.order.rank(c, stage);
+    const auto cut = cuts.find({id, pipeline, group});
+    holders.push_back({.pipeline = pipeline,
+                       .what = id,
+                       .direction = c,
+                       .first_rank = line.first_of_group(group),
+                       .group = line.group(group),
+                       .cut = cut == cuts.end() ? group_cut{} : cut->second});
+  }
+}
+
+}  // namespace detail
+
+/// The parameters of a model in the order of their ids; `shapes[l][n]`: the whole one of parameter n of layer l. Owners are
+/// chosen so that their elements are spread evenly over the ranks. Requires: the layout is valid; cuts fit shapes and groups.
 /// Throws: input_error for ties of parameters that do not exist or differ in shape.
-/// Complexity: O(parameters * (stages + ranks) + ties * parameters).
+/// Complexity: O(parameters * (stages + ranks * chunks) + ties * parameters).
 [[nodiscard]] inline std::vector<model_parameter> model_parameters(const training_layout& layout,
                                                                    const std::vector<std::vector<tensor_shape>>& shapes,
-                                                                   const std::vector<parameter_tie>& ties) {
+                                                                   const std::vector<parameter_tie>& ties,
+                                                                   const group_cuts& cuts = {}) {
   std::vector<std::size_t> first_of(shapes.size() + 1, 0);
   for (std::size_t l = 0; l < shapes.size(); ++l) first_of[l + 1] = first_of[l] + shapes[l].size();
   std::vector<std::size_t> same(first_of.back());  // the first of those tied
@@ -81,34 +214,22 @@ struct model_parameter {
       members[same[first_of[l] + n]].push_back({static_cast<int>(l), static_cast<int>(n)});
 
   std::vector<model_parameter> all;
-  std::vector<std::size_t> load(static_cast<std::size_t>(layout.ranks()), 0);
+  std::vector<std::int64_t> load(static_cast<std::size_t>(layout.ranks()), 0);
   for (const auto& own : members) {
     if (own.empty()) continue;
     auto& one = all.emplace_back();
     one.id = own.front();
     one.shape = shapes[static_cast<std::size_t>(one.id.layer)][static_cast<std::size_t>(one.id.number)];
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
-      for (const auto& id : own) {
-        const auto& line = layout.pipelines[p];
-        const auto stage = static_cast<int>(
-            std::find_if(line.stages.begin(), line.stages.end(), [&](const layer_range& r) { return id.layer < r.last; }) -
-            line.stages.begin());
-        gradient_term term{.pipeline = static_cast<int>(p), .what = id, .ranks = {}};
-        for (int c = 0; c < line.order.directions; ++c) {
-          const int rank = line.first_rank + line.order.rank(c, stage);
-          if (std::find(term.ranks.begin(), term.ranks.end(), rank) == term.ranks.end()) term.ranks.push_back(rank);
-          one.ranks.push_back(rank);
-        }
-        one.terms.push_back(std::move(term));
-      }
-    std::sort(one.ranks.begin(), one.ranks.end());
-    one.ranks.erase(std::unique(one.ranks.begin(), one.ranks.end()), one.ranks.end());
-    one.owner = *std::min_element(one.ranks.begin(), one.ranks.end(), [&](int a, int b) {
-      return load[static_cast<std::size_t>(a)] < load[static_cast<std::size_t>(b)];
-    });
-    std::size_t elements = 1;
-    for (const auto extent : one.shape) elements *= extent;
-    load[static_cast<std::size_t>(one.owner)] += elements;
+      for (const auto& id : own) detail::add_holders(one.holders, layout, static_cast<int>(p), id, cuts);
+    one.chunks = detail::chunks_of(one);
+    for (const auto& c : one.chunks) {
+      const auto least = std::min_element(c.devices.begin(), c.devices.end(), [&](const chunk_device& a, const chunk_device& b) {
+        return load[static_cast<std::size_t>(a.device)] < load[static_cast<std::size_t>(b.device)];
+      });
+      one.owners.push_back(least->device);
+      load[static_cast<std::size_t>(least->device)] += element_count(c.part);
+    }
   }
   return all;
 }

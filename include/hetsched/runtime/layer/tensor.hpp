@@ -24,7 +24,12 @@ using tensor_shape = std::vector<std::size_t>;
 ///   shape(const T&)                     a range of integers
 ///   data(T&), data(const T&)            first of its elements, which are contiguous
 ///   make(const tensor_shape&)           a tensor of this shape, its elements of any value
-/// and, where the space is not the host's, zero(T&), assign(T&, const T&), add(T&, const T&) and scale(T&, double).
+/// and, where the space is not the host's, zero(T&), assign(T&, const T&), add(T&, const T&), scale(T&, double) and, to be
+/// trained,
+///   copy_rows(T& to, first, stride, const T& from, first, stride, length, rows)
+///                                       rows of so many elements, that begin at first + row * stride
+///   add_squares(detail::square_sum&, const T&, const strided_runs&)
+/// Gradients travel in tensors of the shape {1, elements}.
 template <class T>
 struct tensor_traits {};
 

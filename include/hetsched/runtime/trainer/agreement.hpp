@@ -38,8 +38,11 @@ class digest {
 
 [[nodiscard]] inline digest digest_of_ranks(const training_layout& t) {
   digest d;
-  for (const auto& p : t.pipelines)
+  for (const auto& p : t.pipelines) {
     for (const int number : {p.first_rank, p.order.ranks, p.order.microbatches, p.microbatch_size}) d.add(std::int64_t{number});
+    for (const auto& g : p.groups)
+      for (const int number : {g.data, g.context, g.tensor}) d.add(std::int64_t{number});
+  }
   return d;
 }
 [[nodiscard]] inline digest digest_of_stages(const training_layout& t) {
@@ -53,6 +56,7 @@ class digest {
   digest d;
   for (const auto& p : t.pipelines) {
     d.add(std::int64_t{p.order.directions});
+    for (const auto how : p.reshard) d.add(static_cast<std::int64_t>(how));
     for (const int rank : p.order.rank_of) d.add(std::int64_t{rank});
     for (const auto& l : p.order.lanes) {
       for (const int number : {l.rank, static_cast<int>(l.stream), l.peer}) d.add(std::int64_t{number});

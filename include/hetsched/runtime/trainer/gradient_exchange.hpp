@@ -10,55 +10,424 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/reshard/gradient_chunks.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/trainer/exchange_plan.hpp>
+#include <hetsched/runtime/trainer/tensor_runs.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 
 namespace hetsched {
 
-/// Adds up the gradients of parameters that several pipelines or tied layers hold; afterwards all holders have the sum. A
-/// parameter's owner receives the terms that it lacks and sends the sum to the other holders. Two holders send each other
-/// their terms instead, and both add. One channel per pair of ranks and direction takes all of them, terms first, then sums;
-/// its edge's stage is 0. Buffers are made once: sum() allocates nothing.
-/// Determinism: terms are added in the order of model_parameter::terms wherever they lie, so the sum has the same bits for
-/// any cut of the model.
+struct exchange_options {
+  std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most that is summed and sent at once
+  std::size_t part_bytes = std::size_t{16} << 10;   ///< least that a rank sums of a bucket, if it is not smaller
+  bool owners_update = false;                       ///< sums stay with their owners, who send parameters instead
+  std::vector<int> waves = {};                      ///< layers with which stages begin, if a rank has several
+};
+
+/// A parameter of a stage of this rank.
+template <class Tensor>
+struct local_parameter {
+  Tensor* value = nullptr;  ///< may be null unless owners update
+  Tensor* gradient = nullptr;
+  std::size_t stage = 0;  ///< of this rank's
+};
+
+/// Elements of a parameter whose sum stays with this rank: [first, last) of a chunk, in tensors of the shape {1, last - first}.
+template <class Tensor>
+struct owned_piece {
+  std::size_t parameter = 0;  ///< of the model
+  std::size_t chunk = 0;      ///< of the parameter
+  std::int64_t first = 0, last = 0;
+  Tensor value, gradient;
+};
+
+/// Adds up the gradients of parameters that several ranks, directions or tied layers hold; afterwards all holders have the sum.
+/// Chunks of which the same ranks have terms travel together in buckets, cut into a part per rank: each rank adds up its parts,
+/// and sends the sums to the others. Between pipelines only sums of pipelines travel. Two holders send each other their terms
+/// instead, and both add. One channel per pair of ranks and direction takes all of them, in an order that is the same on all
+/// ranks; its edge's stage is 0. Buffers are made once: sum() allocates nothing.
+/// Determinism: in each pipeline terms are added by layer and number, direction, data rank, context rank and, where gradients are
+/// partial, tensor rank; then pipelines in their order. So the sum has the same bits for any cut of parameters and buckets.
 template <class Tensor, class Communicator>
 class gradient_exchange {
-  static_assert(communicator<Communicator, Tensor>);
+  static_assert(data_plane<Communicator, Tensor>);
   using operation = typename Communicator::operation;
+  using traits = tensor_traits<Tensor>;
+  using runs = detail::tensor_runs<Tensor>;
 
  public:
-  /// `parameters`: the same on every rank. `local`: (const gradient_term&) -> vector<Tensor*>, this rank's gradients that are
-  /// this term (there may be those of two directions), at least one if the rank is one of the term's. They stay where they
-  /// are.
-  /// Complexity: O(parameters * terms).
+  /// `parameters`: the same on every rank. `local`: (const parameter_holder&) -> local_parameter, this rank's as one of the
+  /// holder's. Its tensors stay where they are.
+  /// Complexity: O(chunks * ranks + buckets * ranks^2).
   template <class Local>
-  gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm) : comm_(std::move(comm)) {
-    for (const auto& p : parameters)
-      if (p.terms.size() > 1 && contains(p.ranks, comm_.rank())) add_parameter(p, local);
-    std::size_t most = 0;
-    for (const auto* list : {&terms_out_, &terms_in_, &sums_out_, &sums_in_}) most += list->size();
-    operations_ = std::make_unique<operation[]>(most);
-    std::size_t next = 0;
-    for (auto* list : {&terms_out_, &terms_in_, &sums_out_, &sums_in_})
-      for (auto& m : *list) m.done = &operations_[next++];
+  gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {})
+      : comm_(std::move(comm)), owners_update_(options.owners_update) {
+    const auto elements_of = [](std::size_t bytes) {
+      return static_cast<std::int64_t>(std::max<std::size_t>(bytes / sizeof(typename traits::element), 1));
+    };
+    auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(),
+                                      {.most_elements = elements_of(options.bucket_bytes),
+                                       .least_elements = elements_of(options.part_bytes),
+                                       .owners_update = owners_update_,
+                                       .waves = std::move(options.waves)});
+    messages_.resize(plan.messages.size());
+    operations_ = std::make_unique<operation[]>(plan.messages.size());
+    late_from_ = plan.messages.size();
+    for (std::size_t i = plan.messages.size(); i-- > 0;) {
+      const bool late = owners_update_ && plan.messages[i].step >= detail::exchange_step::sum;
+      if (late) late_from_ = i;
+    }
+    for (auto& p : plan.parts) add_part(std::move(p), parameters, local);
+    for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
+    for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
+    for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
   }
 
-  /// Makes one exchange; all ranks call it, for the same step.
+  /// Optional: posts what a step begins with, so that begin() can be called; else sum() does.
+  void begin_step(std::int64_t step) {
+    step_ = step;
+    begun_step_ = true;
+    late_ = any_begun_ = false;
+    std::fill(begun_.begin(), begun_.end(), char{0});
+    for (auto& p : parts_) {
+      p.added = p.finished = false;
+      p.total = nullptr;
+    }
+    for (auto& m : messages_) m.filled = m.posted = false;
+    for (auto& c : channels_) c.next = 0;
+    first_open_ = 0;
+    post_receives(0, late_from_);
+  }
+
+  /// The gradients of a stage of this rank are whole: they begin to travel. Optional; sum() does so for those that are left.
+  void begin(std::size_t stage) {
+    any_begun_ = true;
+    if (stage < begun_.size()) begun_[stage] = 1;
+    fill_terms();
+    (void)progress();
+  }
+
+  /// Adds and sends on what has come, if a stage has begun. Returns whether there was anything; to be called between begin_step()
+  /// and sum() as often as one likes.
+  bool progress() {
+    if (!any_begun_) return false;
+    bool moved = flush();
+    for (std::size_t i = first_open_; i < parts_.size(); ++i) moved = advance(parts_[i]) || moved;
+    while (first_open_ < parts_.size() && parts_[first_open_].finished) ++first_open_;
+    return moved;
+  }
+
+  /// Makes one exchange, or ends that of this step; all ranks call it, for the same step. Where owners update, the sums are then
+  /// in their owned() gradients only.
   /// Throws: communication_error if others are late or have given up; gradients are then of no use. It does not abort: that
   /// is the caller's.
   void sum(std::int64_t step, deadline_time until) {
-    step_ = step;
+    if (!begun_step_ || step != step_) begin_step(step);
+    begun_step_ = false;
+    any_begun_ = true;
+    std::fill(begun_.begin(), begun_.end(), char{1});
+    fill_terms();
+    finish(until);
+    for (auto& o : owned_) {
+      detail::unpack<Tensor>(*parts_[o.part].total, o.at);
+      detail::pack<Tensor>(o.piece.value, o.values);
+    }
+  }
+
+  /// Where owners update: what this rank owns. After sum() its values are the parameters', too.
+  [[nodiscard]] std::size_t owned_count() const { return owned_.size(); }
+  [[nodiscard]] owned_piece<Tensor>& owned(std::size_t i) { return owned_[i].piece; }
+
+  /// Where owners update: takes owned() values into the parameters of all that hold them; all ranks call it after sum(), or
+  /// none. Parameters of this rank change once all of them have come.
+  /// Throws: as sum().
+  void spread(deadline_time until) {
+    late_ = true;
+    for (auto& p : parts_) p.finished = false;
+    for (auto& o : owned_) {
+      o.at.front().tensor = &o.piece.value;
+      detail::pack<Tensor>(*parts_[o.part].total, o.at);
+      o.at.front().tensor = &o.piece.gradient;
+    }
+    first_open_ = 0;
+    post_receives(late_from_, messages_.size());
+    finish(until);
+    for (auto& p : parts_) detail::unpack<Tensor>(*p.total, p.targets);
+  }
+
+ private:
+  struct message {
+    edge where;      ///< with the layer, for errors and stamps
+    int number = 0;  ///< of the parameter in its layer
+    int channel = -1;
+    bool incoming = false, is_term = false;
+    std::size_t part = 0;
+    std::vector<std::size_t> terms;  ///< of the part, which it takes along
+    Tensor buffer;
+    operation* done = nullptr;
+    bool filled = false, posted = false;
+  };
+  struct term {
+    std::vector<std::size_t> stages;  ///< whose gradients it has
+    std::vector<runs> at;
+  };
+  struct part {
+    detail::planned_part plan;  ///< contributions' terms are numbers of the below
+    std::vector<term> terms;
+    std::vector<runs> targets;  ///< that become the sum: gradients or, where owners update, parameters
+    bool in_place = false;      ///< messages are added to the only term here
+    Tensor sum, other, spare;   ///< room to add in
+    Tensor* total = nullptr;    ///< where the sum is, once there is one; null: in its place
+    bool added = false, finished = false;
+  };
+  struct owned_part {
+    owned_piece<Tensor> piece;
+    std::size_t part = 0;
+    std::vector<runs> at;      ///< the piece's tensor within its part
+    std::vector<runs> values;  ///< the parameter within the piece's
+  };
+  struct out_channel {
+    int channel = -1;
+    std::vector<std::size_t> messages;  ///< in their order
+    std::size_t next = 0;               ///< not posted yet
+  };
+
+  [[nodiscard]] static Tensor make_buffer(std::int64_t elements) { return traits::make({1, static_cast<std::size_t>(elements)}); }
+
+  /// Where elements of a chunk lie in a rank's tensor; none if it does not hold the chunk.
+  [[nodiscard]] static std::vector<strided_runs> places(const model_parameter& m, const parameter_holder& h, int rank,
+                                                        const slice& chunk, std::int64_t first, std::int64_t last) {
+    for (const auto& held : held_pieces(h, m.shape, rank))
+      if (contains(held.part, chunk)) return runs_of(held.array, chunk, chunk, first, last);
+    return {};
+  }
+
+  template <class Local>
+  void add_part(detail::planned_part plan, std::span<const model_parameter> parameters, Local& local) {
+    auto& p = parts_.emplace_back();
+    std::vector<int> number;  // of terms that are here, by the chunk's
+    std::size_t holders = 0;
+    for (const auto& piece : plan.pieces) {
+      const auto& m = parameters[piece.parameter];
+      const auto& chunk = m.chunks[piece.chunk];
+      number.resize(chunk.terms.size(), -1);
+      holders = 0;
+      for (std::size_t h = 0; h < m.holders.size(); ++h) {
+        if (!m.holders[h].has(comm_.rank())) continue;
+        auto at = places(m, m.holders[h], comm_.rank(), chunk.part, piece.first, piece.last);
+        if (at.empty()) continue;
+        const local_parameter<Tensor> own = local(m.holders[h]);
+        if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
+        if (plan.owned && owners_update_ && holders == 0) {
+          auto& o = owned_.emplace_back();
+          o.piece = {piece.parameter,
+                     piece.chunk,
+                     piece.first,
+                     piece.last,
+                     make_buffer(piece.last - piece.first),
+                     make_buffer(piece.last - piece.first)};
+          o.part = parts_.size() - 1;
+          const std::int64_t count = piece.last - piece.first;
+          o.at.push_back({nullptr, {.first_a = 0, .first_b = piece.offset, .length = count, .rows = 1}});
+          for (auto r : at) {
+            r.first_b -= piece.first;
+            o.values.push_back({own.value, r});
+          }
+        }
+        ++holders;
+        for (auto& r : at) r.first_b += piece.offset - piece.first;
+        for (const auto& r : at) p.targets.push_back({owners_update_ ? own.value : own.gradient, r});
+        for (std::size_t i = 0; i < chunk.terms.size(); ++i) {
+          if (chunk.terms[i].device != comm_.rank() || chunk.terms[i].holder != static_cast<int>(h)) continue;
+          if (number[i] < 0) {
+            number[i] = static_cast<int>(p.terms.size());
+            p.terms.emplace_back();
+          }
+          auto& t = p.terms[static_cast<std::size_t>(number[i])];
+          if (std::find(t.stages.begin(), t.stages.end(), own.stage) == t.stages.end()) t.stages.push_back(own.stage);
+          for (const auto& r : at) t.at.push_back({own.gradient, r});
+        }
+      }
+    }
+    numbers_.push_back(number);
+    std::size_t count = 0, here = 0, lists = 0;
+    bool early = false, joins = false;
+    for (auto& list : plan.adds) {
+      if (list.empty()) continue;
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        for (auto& t : list[i].terms) t = static_cast<std::size_t>(number[t]);
+        ++count;
+        here += list[i].terms.size();
+        early = early || (lists == 0 && i < 2 && !list[i].terms.empty());
+      }
+      joins = joins || (lists++ > 0 && (list.size() > 1 || list.front().terms.size() > 1));
+    }
+    // a + b is b + a: what is added first or second may be where the sum begins.
+    p.in_place =
+        here == 1 && early && holders == 1 && !(plan.owned && owners_update_) && (!detail::adds_whole<Tensor> || count == 2);
+    if (count > 0 && !p.in_place) p.sum = make_buffer(plan.elements);
+    if (joins && !p.in_place) p.other = make_buffer(plan.elements);
+    if constexpr (detail::adds_whole<Tensor>) p.spare = make_buffer(plan.elements);
+    p.plan = std::move(plan);
+  }
+
+  void set_message(message& m, const detail::planned_message& planned, std::span<const model_parameter> parameters) {
+    const auto& own = parts_[planned.part];
+    const auto& id = parameters[own.plan.pieces.front().parameter].id;
+    m.where = {.from = planned.from, .to = planned.to, .what = payload::layer_gradient, .direction = 0, .stage = id.layer};
+    m.number = id.number;
+    m.incoming = planned.to == comm_.rank();
+    m.is_term = planned.step == detail::exchange_step::term;
+    m.part = planned.part;
+    if (!m.incoming)
+      for (const auto t : planned.terms) m.terms.push_back(static_cast<std::size_t>(numbers_[planned.part][t]));
+    m.buffer = make_buffer(own.plan.elements);
+    edge pair = m.where;
+    pair.stage = 0;
+    for (const auto& [known, channel] : known_)
+      if (known == pair) m.channel = channel;
+    if (m.channel < 0) known_.emplace_back(pair, m.channel = comm_.open(pair));
+    if (m.incoming) return;
+    auto out = std::find_if(channels_.begin(), channels_.end(), [&](const auto& c) { return c.channel == m.channel; });
+    if (out == channels_.end()) out = channels_.insert(out, out_channel{.channel = m.channel, .messages = {}});
+    out->messages.push_back(static_cast<std::size_t>(&m - messages_.data()));
+  }
+
+  [[nodiscard]] stamp stamp_of(const message& m) const { return {step_, m.number, m.where.what, 0, m.where.stage}; }
+  void post_receives(std::size_t first, std::size_t last) {
     if constexpr (requires { comm_.begin_group(); }) comm_.begin_group();
-    for (auto& m : terms_in_) receive(m);
-    for (auto& m : terms_out_) send(m, *m.gradients.front());
+    for (std::size_t i = first; i < last; ++i) {
+      auto& m = messages_[i];
+      if (!m.incoming) continue;
+      m.posted = true;
+      comm_.post_receive(m.channel, stamp_of(m), m.buffer, *m.done);
+    }
     if constexpr (requires { comm_.end_group(); }) comm_.end_group();
-    for (auto& m : sums_in_) receive(m);
-    for (auto& s : sums_) s.added = false;
+  }
+  /// Posts what is filled, in the order of each channel.
+  bool flush() {
+    bool moved = false;
+    for (auto& c : channels_)
+      for (; c.next < c.messages.size() && messages_[c.messages[c.next]].filled; ++c.next) {
+        auto& m = messages_[c.messages[c.next]];
+        m.posted = moved = true;
+        comm_.post_send(m.channel, stamp_of(m), m.buffer, *m.done);
+      }
+    return moved;
+  }
+
+  [[nodiscard]] bool has_begun(const part& p, const std::vector<std::size_t>& terms) const {
+    for (const auto t : terms)
+      for (const auto stage : p.terms[t].stages)
+        if (begun_[stage] == 0) return false;
+    return true;
+  }
+  [[nodiscard]] bool arrived(message& m) { return m.posted && comm_.poll(*m.done); }
+
+  /// packed = the sum of terms that are here.
+  void add_terms(Tensor& packed, part& p, const std::vector<std::size_t>& terms) {
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      const std::span<const runs> at(p.terms[terms[i]].at);
+      i == 0 ? detail::pack(packed, at) : detail::add_packed(packed, at, p.spare);
+    }
+  }
+  void fill_terms() {
+    for (auto& m : messages_) {
+      auto& p = parts_[m.part];
+      if (m.incoming || !m.is_term || m.filled || !has_begun(p, m.terms)) continue;
+      add_terms(m.buffer, p, m.terms);
+      m.filled = true;
+    }
+  }
+
+  /// Does what can be done for a part; whether there was anything.
+  bool advance(part& p) {
+    if (p.finished) return false;
+    bool moved = false;
+    if (!late_ && !p.added && !p.plan.adds.empty()) {
+      for (const auto& list : p.plan.adds)
+        for (const auto& c : list)
+          if (c.message >= 0 ? !arrived(messages_[static_cast<std::size_t>(c.message)]) : !has_begun(p, c.terms)) return false;
+      add_up(p);
+      p.added = moved = true;
+      if (p.plan.share >= 0) fill(p.plan.share, p);
+    }
+    if (!late_ && owners_update_) {
+      p.finished = true;
+    } else if (p.plan.owned) {
+      p.finished = true;
+      if (!late_ && !p.in_place) detail::unpack<Tensor>(*p.total, p.targets);
+      for (const int m : p.plan.spread) fill(m, p);
+      moved = true;
+    } else if (auto& m = messages_[static_cast<std::size_t>(p.plan.sum)]; arrived(m)) {
+      p.total = &m.buffer;
+      p.finished = moved = true;
+      if (!late_) detail::unpack<Tensor>(*p.total, p.targets);
+      for (const int to : p.plan.spread) fill(to, p);
+    }
+    if (moved) (void)flush();
+    return moved || p.finished;
+  }
+  void fill(int number, const part& p) {
+    auto& m = messages_[static_cast<std::size_t>(number)];
+    if (p.total)
+      detail::assign(m.buffer, *p.total);
+    else
+      detail::pack<Tensor>(m.buffer, p.terms.front().at);
+    m.filled = true;
+  }
+
+  void add_up(part& p) {
+    if (p.in_place) {
+      const std::span<const runs> sum(p.terms.front().at);
+      bool first = true;
+      for (const auto& list : p.plan.adds) {
+        if (list.empty()) continue;
+        if (!std::exchange(first, false) && list.size() > 1) {
+          detail::add_unpacked(add_list(p, list, p.other), sum, p.spare);
+          continue;
+        }
+        for (const auto& c : list)
+          if (c.message >= 0) detail::add_unpacked(messages_[static_cast<std::size_t>(c.message)].buffer, sum, p.spare);
+      }
+      return;
+    }
+    for (const auto& list : p.plan.adds) {
+      if (list.empty()) continue;
+      if (!p.total)
+        p.total = &add_list(p, list, p.sum);
+      else if (list.size() == 1 && list.front().terms.size() <= 1)
+        add_one(*p.total, p, list.front());
+      else
+        detail::add(*p.total, add_list(p, list, p.other));
+    }
+  }
+  /// The sum of contributions, in room or in place of the first of them.
+  Tensor& add_list(part& p, const std::vector<detail::contribution>& list, Tensor& room) {
+    Tensor* sum = &room;
+    if (list.front().message >= 0)
+      sum = &messages_[static_cast<std::size_t>(list.front().message)].buffer;
+    else
+      add_terms(room, p, list.front().terms);
+    for (std::size_t i = 1; i < list.size(); ++i) add_one(*sum, p, list[i]);
+    return *sum;
+  }
+  /// Requires: a message, or one term.
+  void add_one(Tensor& sum, part& p, const detail::contribution& c) {
+    if (c.message >= 0)
+      detail::add(sum, messages_[static_cast<std::size_t>(c.message)].buffer);
+    else
+      detail::add_packed<Tensor>(sum, p.terms[c.terms.front()].at, p.spare);
+  }
+
+  void finish(deadline_time until) {
     while (true) {
-      const bool moved = add_what_is_there();
+      const bool moved = progress();
       const message* const missing = unfinished();
       if (!missing) return;
       if (moved) continue;
@@ -67,150 +436,30 @@ class gradient_exchange {
     }
   }
 
- private:
-  struct message {
-    edge where;      ///< with the layer, for errors and stamps
-    int number = 0;  ///< of the parameter in its layer
-    int channel = -1;
-    Tensor buffer;
-    std::vector<Tensor*> gradients;  ///< of a term that is sent: its first; of a sum that comes: all that become it
-    operation* done = nullptr;
-    bool posted = false, taken = false;
-  };
-  /// What this rank adds up.
-  struct summation {
-    parameter_id id;
-    std::vector<std::pair<Tensor*, std::size_t>> terms;  ///< here, or in a message of terms_in_
-    std::vector<Tensor*> gradients;                      ///< that become the sum
-    std::size_t first_in = 0, last_in = 0;               ///< of terms_in_
-    std::size_t first_out = 0, last_out = 0;             ///< of sums_out_
-    bool added = false;
-  };
-
-  static bool contains(const std::vector<int>& ranks, int r) { return std::find(ranks.begin(), ranks.end(), r) != ranks.end(); }
-
-  message make_message(int from, int to, const parameter_id& p, const tensor_shape& shape) {
-    message m;
-    m.where = {.from = from, .to = to, .what = payload::layer_gradient, .direction = 0, .stage = p.layer};
-    m.number = p.number;
-    edge pair = m.where;
-    pair.stage = 0;
-    for (const auto& [known, channel] : channels_)
-      if (known == pair) m.channel = channel;
-    if (m.channel < 0) channels_.emplace_back(pair, m.channel = comm_.open(pair));
-    m.buffer = tensor_traits<Tensor>::make(shape);
-    return m;
-  }
-
-  template <class Local>
-  void add_parameter(const model_parameter& p, Local& local) {
-    const int me = comm_.rank();
-    const bool both = p.ranks.size() == 2;
-    const auto adds = [&](int rank) { return both || rank == p.owner; };
-    summation mine{.id = p.id, .terms = {}, .gradients = {}};
-    mine.first_in = terms_in_.size();
-    for (const auto& term : p.terms) {
-      const bool have = contains(term.ranks, me);
-      const int sender = term.ranks.front();
-      std::vector<Tensor*> here;
-      if (have) here = local(term);
-      mine.gradients.insert(mine.gradients.end(), here.begin(), here.end());
-      for (const int to : p.ranks) {
-        if (!adds(to) || contains(term.ranks, to)) continue;
-        if (me == sender) {
-          terms_out_.push_back(make_message(me, to, term.what, p.shape));
-          terms_out_.back().gradients = {here.front()};
-        } else if (me == to) {
-          mine.terms.emplace_back(nullptr, terms_in_.size());
-          terms_in_.push_back(make_message(sender, me, term.what, p.shape));
-        }
-      }
-      if (have) mine.terms.emplace_back(here.front(), 0);
-    }
-    mine.last_in = terms_in_.size();
-    if (!adds(me)) {
-      sums_in_.push_back(make_message(p.owner, me, p.id, p.shape));
-      sums_in_.back().gradients = std::move(mine.gradients);
-      return;
-    }
-    mine.first_out = sums_out_.size();
-    for (const int to : p.ranks)
-      if (!adds(to)) sums_out_.push_back(make_message(me, to, p.id, p.shape));
-    mine.last_out = sums_out_.size();
-    sums_.push_back(std::move(mine));
-  }
-
-  [[nodiscard]] stamp stamp_of(const message& m) const { return {step_, m.number, m.where.what, 0, m.where.stage}; }
-  void receive(message& m) {
-    m.posted = true;
-    m.taken = false;
-    comm_.post_receive(m.channel, stamp_of(m), m.buffer, *m.done);
-  }
-  void send(message& m, const Tensor& gradient) {
-    m.posted = true;
-    detail::assign(m.buffer, gradient);
-    comm_.post_send(m.channel, stamp_of(m), m.buffer, *m.done);
-  }
-
-  /// Adds in the order of arrival. Sums that leave do so in the order of parameters, as the order of the channels is fixed.
-  bool add_what_is_there() {
-    bool moved = false, blocked = false;
-    for (auto& s : sums_) {
-      const bool leaves = s.first_out < s.last_out;
-      if (s.added || (blocked && leaves)) continue;
-      bool ready = true;
-      for (std::size_t i = s.first_in; ready && i < s.last_in; ++i) ready = comm_.poll(*terms_in_[i].done);
-      if (!ready) {
-        blocked = blocked || leaves;
-        continue;
-      }
-      add(s);
-      moved = true;
-    }
-    for (auto& m : sums_in_) {
-      if (m.taken || !comm_.poll(*m.done)) continue;
-      for (Tensor* const g : m.gradients) detail::assign(*g, m.buffer);
-      m.taken = moved = true;
-    }
-    return moved;
-  }
-
-  void add(summation& s) {
-    const auto term = [&](std::size_t i) -> Tensor& {
-      return s.terms[i].first ? *s.terms[i].first : terms_in_[s.terms[i].second].buffer;
-    };
-    Tensor& total = term(0);
-    for (std::size_t i = 1; i < s.terms.size(); ++i) detail::add(total, term(i));
-    for (Tensor* const g : s.gradients)
-      if (g != &total) detail::assign(*g, total);
-    for (std::size_t i = s.first_out; i < s.last_out; ++i) send(sums_out_[i], total);
-    s.added = true;
-  }
-
   /// What is still under way; null: all is done.
   [[nodiscard]] const message* unfinished() {
-    // The first that is not added has terms to come: one without is added at once, or waits for one before it.
-    for (auto& s : sums_) {
-      if (s.added) continue;
-      std::size_t i = s.first_in;
-      while (i + 1 < s.last_in && comm_.poll(*terms_in_[i].done)) ++i;
-      return &terms_in_[i];
+    for (std::size_t i = first_open_; i < parts_.size(); ++i) {
+      auto& p = parts_[i];
+      if (p.finished) continue;
+      if (!late_ && !p.added)
+        for (const auto& list : p.plan.adds)
+          for (const auto& c : list)
+            if (c.message >= 0 && !arrived(messages_[static_cast<std::size_t>(c.message)]))
+              return &messages_[static_cast<std::size_t>(c.message)];
+      if (p.plan.sum >= 0) return &messages_[static_cast<std::size_t>(p.plan.sum)];
+      for (const auto& list : p.plan.adds)  // all have come in between: the next round adds them
+        for (const auto& c : list)
+          if (c.message >= 0) return &messages_[static_cast<std::size_t>(c.message)];
     }
-    for (auto& m : sums_in_)
-      if (!m.taken) return &m;
-    for (auto* list : {&terms_out_, &sums_out_})
-      for (auto& m : *list)
-        if (!m.posted || !comm_.poll(*m.done)) return &m;
-    for (auto* list : {&terms_out_, &sums_out_})
-      for (auto& m : *list) m.posted = false;
+    for (std::size_t i = late_ ? late_from_ : 0; i < (late_ ? messages_.size() : late_from_); ++i)
+      if (!messages_[i].incoming && !arrived(messages_[i])) return &messages_[i];
     return nullptr;
   }
 
   [[noreturn]] void give_up(wait_result why, const message& missing) {
-    const bool incoming = missing.where.to == comm_.rank();
     const auto text = "rank " + std::to_string(comm_.rank()) + ", step " + std::to_string(step_) + ": the " +
                       to_text(missing.where) + ", parameter " + std::to_string(missing.number) +
-                      (incoming ? ", has not come" : ", is not received");
+                      (missing.incoming ? ", has not come" : ", is not received");
     const action none{.kind = action_kind::reduce_gradients, .stage = missing.where.stage, .microbatch = no_microbatch};
     throw communication_error(
         why == wait_result::aborted ? text + "; ended, as " + std::string(comm_.failure()) : text + " in time", missing.where,
@@ -218,11 +467,19 @@ class gradient_exchange {
   }
 
   Communicator comm_;
-  std::vector<std::pair<edge, int>> channels_;
-  std::vector<message> terms_out_, terms_in_, sums_out_, sums_in_;
-  std::vector<summation> sums_;
+  bool owners_update_ = false;
+  std::vector<std::pair<edge, int>> known_;
+  std::vector<out_channel> channels_;
+  std::vector<message> messages_;
+  std::vector<part> parts_;
+  std::vector<owned_part> owned_;
+  std::vector<std::vector<int>> numbers_;  ///< per part: of the chunk's terms those that are here
   std::unique_ptr<operation[]> operations_;
+  std::size_t late_from_ = 0;   ///< the first message of spread()
+  std::size_t first_open_ = 0;  ///< all parts before it are finished
+  std::vector<char> begun_;     ///< by stage
   std::int64_t step_ = 0;
+  bool begun_step_ = false, any_begun_ = false, late_ = false;
 };
 
 }  // namespace hetsched

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <span>
@@ -15,11 +16,16 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/state_slice.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/layer_directory.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
@@ -28,6 +34,9 @@
 #include <hetsched/runtime/trainer/gradient_exchange.hpp>
 #include <hetsched/runtime/trainer/gradient_norm.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/parameter_state.hpp>
+#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/trainer/trainer_options.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
@@ -35,37 +44,13 @@
 
 namespace hetsched {
 
-/// What becomes of a step whose loss or gradients are not finite, on all ranks alike. skip: it counts, but parameters and the
-/// optimizer's state stay as they are. fail: it ends with an error.
-enum class nonfinite : std::uint8_t { skip, fail };
-
-struct trainer_options {
-  /// How long a rank waits without progress, in seconds: in the schedule, in the exchange of gradients, in the agreement to
-  /// commit. Ranks of pipelines that end their schedules first wait for the others in the exchange; this has to be enough for
-  /// it.
-  double deadline_s = 30;
-  double clip_norm = 0;                  ///< gradients are scaled down to this norm over all parameters; 0: they are not
-  std::vector<parameter_tie> ties = {};  ///< they must begin with the same values
-  std::int64_t first_step = 0;           ///< how many steps were committed before
-  nonfinite on_nonfinite = nonfinite::skip;
-  std::int64_t configuration_digest = 0;  ///< of whatever else has to be the same on all ranks, which is all it is used for
-};
-
-/// What a step has done; the same on every rank.
-struct step_report {
-  std::int64_t step = 0;     ///< its number, from 0
-  double loss = 0;           ///< mean over all microbatches of all pipelines, weighted by their sizes
-  double gradient_norm = 0;  ///< over all parameters, of the mean loss, before clipping
-  bool updated = true;       ///< false: loss or gradients were not finite, and the step was skipped
-};
-
-/// One rank of a training: its stages of one pipeline, trained as if one device had done all microbatches.
+/// One rank of a training, a device of a group: its stages of one pipeline, trained as if one device had done all microbatches.
 /// Requires: every rank constructs one, in a thread or process of its own, and calls step() as often as the others.
-/// Determinism: gradients are added up over a stage's microbatches in gradient_order(), then over the directions of a
-/// bidirectional schedule, then over pipelines, and in each over the layers that share a parameter; then they are scaled by
-/// the number of samples. One device that does so gets the same bits. With one pipeline of one direction the bits are the
-/// same for any number of stages and any schedule that takes microbatches in order. Norms and losses do not depend on the cut
-/// either.
+/// Determinism: gradients are added up over a stage's microbatches in gradient_order(), then as gradient_exchange does: in each
+/// pipeline over the layers that share a parameter, directions, data, context and partial tensor ranks, then over pipelines; then
+/// they are scaled by the number of samples. One device that does so gets the same bits. With one pipeline of one direction the
+/// bits are the same for any number of stages and any schedule that takes microbatches in order. Norms and losses do not depend
+/// on the cut either.
 template <class Tensor, class Layer, class Communicator, class Optimizer>
 class pipeline_trainer {
   static_assert((detail::require_layer<Layer, Tensor>(), true));
@@ -75,9 +60,13 @@ class pipeline_trainer {
   using executor_type = pipeline_executor<Tensor, stage_type, Communicator>;
 
  public:
-  /// `make_layer`: (layer) -> Layer, called for the layers that this rank holds, once per stage with the layer; alike on
-  /// every rank. `shape_after`: (layer, microbatch_size) or (layer) -> tensor_shape of the layer's output for a microbatch of
-  /// the rank's pipeline. `comm`: has as many ranks as the layout; copies of it are ends of the same channels.
+  /// What a layer knows of the devices of its stage.
+  using group_type = stage_group<Tensor, Communicator>;
+
+  /// `make_layer`: (layer, const group_type&) or (layer) -> Layer, called for the layers that this rank holds, once per stage
+  /// with the layer; alike on every rank. The group stays where it is. Layers made without it know of no others: their groups
+  /// have data ranks only. `shape_after`: (layer, microbatch_size) or (layer) -> tensor_shape of the layer's whole output for a
+  /// microbatch of the rank's pipeline. `comm`: has as many ranks as the layout; copies of it are ends of the same channels.
   /// Requires: all ranks construct at the same time.
   /// Throws: input_error on every rank, naming the ranks, where layouts, shapes, ties, optimizers or what else must agree do
   /// not; input_error on one rank for what only it finds, and communication_error on the others.
@@ -93,25 +82,28 @@ class pipeline_trainer {
     guarded("at the start", [&] { construct(make_layer, shape_after); });
   }
 
-  /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: one per microbatch of the rank's pipeline,
-  /// empty for ranks without its first or last stage; targets are contiguous. `loss`: (const Tensor& output, const Target&)
-  /// -> loss_value<Tensor>, a mean over the microbatch's samples. Parameters change only when all ranks have told that their
-  /// gradients are whole. Nothing is allocated after the first step, if layers, loss, optimizer and communicator allocate
-  /// nothing.
-  /// Throws: as pipeline_executor::step; communication_error; input_error for what is not finite (if asked for) and for
-  /// optimizers that are set differently. Parameters and optimizer are then as after the last committed step, and the
-  /// communicator cannot be used again. An optimizer that throws leaves parameters half updated. Where a process is killed or
-  /// cut off in the moment of agreement, others may be one step apart: committed_step() tells.
+  /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: this rank's part of each microbatch of its
+  /// pipeline (see samples()), empty for ranks without its first or last stage; targets are contiguous. `loss`: (const Tensor&
+  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says. Parameters change only when all ranks
+  /// have told that their gradients are whole. Nothing is allocated after the first step, if layers, loss, optimizer and
+  /// communicator allocate nothing. Throws: as pipeline_executor::step; communication_error; input_error for what is not finite
+  /// (if asked for) and for optimizers that are set differently. Parameters and optimizer are then as after the last committed
+  /// step, and the communicator cannot be used again. An optimizer that throws leaves parameters half updated. Where a process is
+  /// killed or cut off in the moment of agreement, others may be one step apart: committed_step() tells.
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
-    executor_->step(inputs, std::span<const target>(targets), loss);
+    guarded("", [&] { exchange_->begin_step(step_); });
+    const auto own_share = [&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
+      loss_value<Tensor> found = loss(output, wanted);
+      if (loss_share_ != 1) detail::scale(found.gradient, loss_share_);
+      return found;
+    };
+    executor_->step(inputs, std::span<const target>(targets), own_share, sums_under_way{*exchange_});
     step_report report;
     guarded("", [&] {
       exchange_->sum(step_, deadline());
-      const double scale = 1 / samples_;
-      if (scale != 1)
-        for (auto& p : parameters_) detail::scale(*p.gradient, scale);
+      if (const double scale = 1 / samples_; scale != 1) scale_sums(scale);
       report = agree();
     });
     if (report.updated) guarded("", [&] { update(report.gradient_norm); });
@@ -131,34 +123,53 @@ class pipeline_trainer {
 
   /// Parameters and the optimizer's state, as slices that view them and stay valid as long as no step runs. Names do not
   /// depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it was updated) and
-  /// <optimizer>.<state>.n; tied parameters go by the first of them. `owned_only`: what this rank is to write, each tensor on
-  /// exactly one rank; else everything that it holds, to be loaded, where a name may come more than once.
+  /// <optimizer>.<state>.n; tied parameters go by the first of them. `owned_only`: what this rank is to write, each element on
+  /// exactly one rank; else everything that it holds, to be loaded, where an element may come more than once.
   /// Requires: tensors in host memory.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
+    const int me = comm_.rank();
     std::vector<state_slice> slices;
+    const auto add = [&](const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
+      slices.push_back(detail::state_of(m, name, t, r));
+    };
+    const auto each_state = [&](auto&& visit) {
+      std::size_t i = 0;
+      for (const std::string_view name : optimizer_.state_names())
+        visit(std::string(optimizer_.name()) + "." + std::string(name), i++);
+    };
     std::vector<char> listed(model_.size(), 0);
     for (auto& p : parameters_) {
       const auto& m = model_[p.model];
-      if (owned_only && (m.owner != comm_.rank() || std::exchange(listed[p.model], char{1}))) continue;
-      const auto number = "." + std::to_string(m.id.number);
-      const auto add = [&](std::string name, Tensor& t) {
-        slices.push_back({.layer = m.id.layer,
-                          .name = std::move(name) + number,
-                          .element = element_name(),
-                          .shape = m.shape,
-                          .first = 0,
-                          .bytes = std::as_writable_bytes(std::span(tensor_traits<Tensor>::data(t), detail::elements(t)))});
+      if (owned_only && std::exchange(listed[p.model], char{1})) continue;
+      const auto add_all = [&](std::string_view name, Tensor& t) {
+        for (const auto& held : p.pieces) {
+          const auto add_part = [&](const slice& part) {
+            for (const auto& r : runs_of(detail::whole_slice(m.shape), held.array, part, 0, element_count(part)))
+              add(m, name, t, r);
+          };
+          if (!owned_only) add_part(held.part);
+          for (std::size_t c = 0; c < m.chunks.size() && owned_only; ++c)
+            if (m.owners[c] == me && contains(held.part, m.chunks[c].part)) add_part(m.chunks[c].part);
+        }
       };
-      add("parameter", *p.value);
-      slices.push_back({.layer = m.id.layer,
-                        .name = "updates" + number,
-                        .element = "i64",
-                        .shape = {1},
-                        .first = 0,
-                        .bytes = std::as_writable_bytes(std::span(&p.updates, 1))});
-      std::size_t i = 0;
-      for (const std::string_view name : optimizer_.state_names())
-        add(std::string(optimizer_.name()) + "." + std::string(name), p.state[i++]);
+      add_all("parameter", *p.value);
+      if (!owned_only || (m.owners.empty() ? m.holders.front().first_rank : m.owners.front()) == me)
+        slices.push_back({.layer = m.id.layer,
+                          .name = "updates." + std::to_string(m.id.number),
+                          .element = "i64",
+                          .shape = {1},
+                          .first = 0,
+                          .bytes = std::as_writable_bytes(std::span(&p.updates, 1))});
+      if (!p.sharded) each_state([&](const std::string& name, std::size_t i) { add_all(name, p.state[i]); });
+    }
+    for (std::size_t k = 0; k < owned_state_.size(); ++k) {
+      const auto& o = exchange_->owned(k);
+      const auto& m = model_[o.parameter];
+      const auto& part = m.chunks[o.chunk].part;
+      for (auto r : runs_of(detail::whole_slice(m.shape), part, part, o.first, o.last)) {
+        r.first_b -= o.first;
+        each_state([&](const std::string& name, std::size_t i) { add(m, name, owned_state_[k][i], r); });
+      }
     }
     return slices;
   }
@@ -180,16 +191,35 @@ class pipeline_trainer {
   [[nodiscard]] const training_layout& layout() const { return layout_; }
   /// The pipeline that this rank works in.
   [[nodiscard]] const pipeline_layout& pipeline() const { return layout_.pipelines[pipeline_]; }
+  /// Where this rank works, and the degrees of its group.
+  [[nodiscard]] rank_place place() const { return layout_.place_of(comm_.rank()); }
+  [[nodiscard]] degrees group() const { return pipeline().group(place().group); }
+  /// The samples of a microbatch that are this rank's, in its first and last stages.
+  [[nodiscard]] interval samples() const {
+    const std::int64_t each = pipeline().microbatch_size / group().data;
+    return {place().data * each, (place().data + 1) * each};
+  }
   /// The model's parameters, and who holds them.
   [[nodiscard]] const std::vector<model_parameter>& parameters() const { return model_; }
 
  private:
+  /// What the executor tells of stages that have ended.
+  struct sums_under_way {
+    gradient_exchange<Tensor, Communicator>& exchange;
+    void operator()(std::size_t stage) { exchange.begin(stage); }
+    bool progress() { return exchange.progress(); }
+  };
   /// A parameter of a layer that this rank holds.
   struct held_parameter {
     parameter_id what;
+    int direction = 0;
+    std::size_t stage = 0;  ///< of this rank's
     std::size_t model = 0;  ///< number in model_
     Tensor* value = nullptr;
     Tensor* gradient = nullptr;
+    std::vector<held_piece> pieces;
+    std::vector<strided_runs> owned;  ///< of its gradient what this rank speaks for (side a)
+    bool sharded = false;             ///< the exchange's owned pieces stand for its sum and state
     std::vector<Tensor> state;
     std::int64_t updates = 0;
   };
@@ -244,34 +274,68 @@ class pipeline_trainer {
     compare_plans();
     pipeline_ = at(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
-    for (std::size_t s = 0; s + 1 < line.stages.size(); ++s) {
-      if constexpr (requires { shape_after(0, 0); })
-        boundaries_.push_back(shape_after(line.stages[s].last - 1, line.microbatch_size));
-      else
-        boundaries_.push_back(shape_after(line.stages[s].last - 1));
-    }
-    for (const auto& copy : stages_of_rank(line.order, comm_.rank() - line.first_rank)) {
+    transfers_ = make_pipeline_groups(
+        line,
+        [&](int l) -> tensor_shape {
+          if constexpr (requires { shape_after(0, 0); })
+            return shape_after(l, line.microbatch_size);
+          else
+            return shape_after(l);
+        },
+        options_.boundary_layout);
+    const int schedule_rank = place().group;
+    const auto degrees_here = group();
+    std::vector<int> ranks;
+    for (int i = 0; i < degrees_here.device_count(); ++i) ranks.push_back(line.first_of_group(schedule_rank) + i);
+    if (!options_.loss_in_parts) loss_share_ = 1.0 / degrees_here.data;
+    for (const auto& copy : stages_of_rank(line.order, schedule_rank)) {
+      const auto& group =
+          ranks.size() == 1
+              ? groups_.emplace_back()
+              : groups_.emplace_back(
+                    comm_, ranks, degrees_here,
+                    stage_group_options{.stage = copy.stage, .direction = copy.direction, .deadline_s = options_.deadline_s});
       std::vector<Layer> layers;
-      for (int l = line.stages[at(copy.stage)].first; l < line.stages[at(copy.stage)].last; ++l) layers.push_back(make_layer(l));
+      for (int l = line.stages[at(copy.stage)].first; l < line.stages[at(copy.stage)].last; ++l) {
+        if constexpr (requires { make_layer(l, group); }) {
+          layers.push_back(make_layer(l, group));
+        } else {
+          if (degrees_here.context > 1 || degrees_here.tensor > 1)
+            throw input_error("stage " + std::to_string(copy.stage) + " is on " + std::to_string(degrees_here.context) + " x " +
+                              std::to_string(degrees_here.tensor) +
+                              " context and tensor ranks, but its layers are made without the group");
+          layers.push_back(make_layer(l));
+        }
+      }
       stages_.emplace_back(std::move(layers));
     }
     learn_parameters();
     count_samples();
     exchange_ = std::make_unique<gradient_exchange<Tensor, Communicator>>(
         model_,
-        [&](const gradient_term& term) {
-          std::vector<Tensor*> found;
-          for (auto& p : parameters_)
-            if (p.what == term.what && at(term.pipeline) == pipeline_) found.push_back(p.gradient);
-          return found;
+        [&](const parameter_holder& h) {
+          const auto p = std::find_if(parameters_.begin(), parameters_.end(),
+                                      [&](const auto& own) { return own.what == h.what && own.direction == h.direction; });
+          return local_parameter<Tensor>{p->value, p->gradient, p->stage};
         },
-        comm_);
+        comm_,
+        exchange_options{.bucket_bytes = options_.bucket_bytes,
+                         .owners_update = options_.shard_optimizer,
+                         .waves = detail::exchange_waves(layout_)});
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+      auto& state = owned_state_.emplace_back();
+      for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
+        state.push_back(tensor_traits<Tensor>::make(detail::shape_of(exchange_->owned(k).value)));
+        detail::zero(state.back());
+      }
+    }
     make_executor();
   }
 
   void compare_plans() {
     static constexpr std::string_view aspects[] = {
-        "ranks and microbatches", "stages", "schedule", "optimizer", "ties", "clipping", "step", "configuration", "element type"};
+        "ranks and microbatches", "stages",      "schedule", "optimizer", "ties", "clipping", "sharding", "step",
+        "configuration",          "element type"};
     detail::digest of_optimizer, of_ties, of_options;
     of_optimizer.add(optimizer_.name());
     for (const std::string_view name : optimizer_.state_names()) of_optimizer.add(name);
@@ -284,9 +348,13 @@ class pipeline_trainer {
              of_optimizer.add(settings_digest()).number(),
              of_ties.number(),
              of_options.number(),
+             detail::digest()
+                 .add(std::int64_t{options_.shard_optimizer})
+                 .add(static_cast<std::int64_t>(options_.bucket_bytes))
+                 .number(),
              detail::digest().add(options_.first_step).number(),
              detail::digest().add(options_.configuration_digest).number(),
-             detail::digest().add(element_name()).number()};
+             detail::digest().add(detail::element_name<Tensor>()).number()};
     gather("at the start");
     if (const auto text = detail::disagreement(all_, aspects); !text.empty()) throw agreed_error(text);
   }
@@ -294,14 +362,18 @@ class pipeline_trainer {
   /// Shapes and first values of all ranks' layers, and from them who holds what.
   void learn_parameters() {
     detail::digest of_boundaries;
-    for (const auto& shape : boundaries_) {
-      of_boundaries.add(static_cast<std::int64_t>(shape.size()));
-      for (const auto extent : shape) of_boundaries.add(static_cast<std::int64_t>(extent));
+    for (const auto& b : transfers_.boundaries) {
+      of_boundaries.add(std::int64_t{b.merged});
+      for (const auto* l : {&b.from, &b.to}) {
+        of_boundaries.add(static_cast<std::int64_t>(l->dimensions.size()));
+        for (int device = 0; device < l->device_count(); ++device)
+          for (const auto& i : slice_of(*l, device)) of_boundaries.add(i.first).add(i.last);
+      }
     }
     bool shared = layout_.pipelines.size() > 1 || !options_.ties.empty();
-    for (const auto& p : layout_.pipelines) shared = shared || p.order.directions > 1;
+    for (const auto& p : layout_.pipelines) shared = shared || p.order.directions > 1 || p.ranks() > p.order.ranks;
     mine_ = {of_boundaries.number()};
-    for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, *layer, shared);
+    for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared);
     gather("at the start");
     for (int r = 0; r < comm_.ranks(); ++r) {
       const int first = layout_.pipelines[at(layout_.pipeline_of(r))].first_rank;
@@ -310,16 +382,24 @@ class pipeline_trainer {
                            " expect tensors of other shapes between their pipeline's stages");
     }
     try {
-      model_ = model_parameters(layout_, detail::parameter_shapes(layout_, all_, 1, options_.ties), options_.ties);
+      const auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
+      model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
     } catch (const input_error& e) {
       throw agreed_error(e.what());
     }
 
+    const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
+    std::vector<std::size_t> stage_of;  // of layers()
+    for (std::size_t s = 0; s < stages_.size(); ++s) stage_of.insert(stage_of.end(), stages_[s].layers().size(), s);
+    std::size_t next_layer = 0;
     for (const auto& [number, layer] : layers()) {
+      const std::size_t stage = stage_of[next_layer++];
       const std::size_t first = parameters_.size();
       for (Tensor& t : layer->parameters()) {
         auto& p = parameters_.emplace_back();
         p.what = {number, static_cast<int>(parameters_.size() - 1 - first)};
+        p.stage = stage;
+        p.direction = copies[stage].direction;
         p.value = &t;
       }
       std::size_t next = first;
@@ -331,14 +411,24 @@ class pipeline_trainer {
           throw input_error("layer " + std::to_string(number) + " does not have a gradient of the same shape per parameter");
     }
     for (std::size_t m = 0; m < model_.size(); ++m)
-      for (const auto& term : model_[m].terms)
+      for (const auto& h : model_[m].holders)
         for (auto& p : parameters_)
-          if (p.what == term.what) p.model = m;
-    first_held_.assign(model_.size(), nullptr);
+          if (h.has(comm_.rank()) && h.what == p.what && h.direction == p.direction) {
+            p.model = m;
+            p.pieces = held_pieces(h, model_[m].shape, comm_.rank());
+          }
+    updates_.assign(model_.size(), 0);
     for (auto& p : parameters_) {
-      if (!first_held_[p.model]) first_held_[p.model] = p.gradient;
+      const auto& chunks = model_[p.model].chunks;
+      for (const auto& held : p.pieces)
+        for (std::size_t c = 0; c < chunks.size(); ++c)
+          if (model_[p.model].owners[c] == comm_.rank() && contains(held.part, chunks[c].part))
+            for (const auto& r : runs_of(held.array, chunks[c].part, chunks[c].part, 0, element_count(chunks[c].part)))
+              p.owned.push_back(r);
+      p.sharded = options_.shard_optimizer && !chunks.empty() && chunks.front().terms.size() > 1;
+      if (p.sharded) continue;
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
-        p.state.push_back(tensor_traits<Tensor>::make(model_[p.model].shape));
+        p.state.push_back(tensor_traits<Tensor>::make(detail::shape_of(*p.value)));
         detail::zero(p.state.back());
       }
     }
@@ -355,11 +445,12 @@ class pipeline_trainer {
 
   void make_executor() {
     const auto& line = pipeline();
-    executor_ = std::make_unique<executor_type>(line.order, std::span<stage_type>(stages_), boundaries_, comm_,
+    executor_ = std::make_unique<executor_type>(line.order, std::span<stage_type>(stages_), transfers_, comm_,
                                                 executor_options{.deadline_s = options_.deadline_s,
                                                                  .gradient_scale = weight_of(line),
                                                                  .first_rank = line.first_rank,
-                                                                 .first_step = step_});
+                                                                 .first_step = step_,
+                                                                 .sums_directions = false});
   }
 
   [[nodiscard]] double settings_digest() const {
@@ -368,10 +459,38 @@ class pipeline_trainer {
       for (const double number : optimizer_.settings()) d.add(number);
     return d.number();
   }
-  [[nodiscard]] static bool has_last_stage(const pipeline_layout& p, int rank) {
+  [[nodiscard]] bool has_last_stage(const pipeline_layout& p, int rank) const {
+    const int group = layout_.place_of(rank).group;
     for (int c = 0; c < p.order.directions; ++c)
-      if (p.first_rank + p.order.rank(c, p.order.stages - 1) == rank) return true;
+      if (p.order.rank(c, p.order.stages - 1) == group) return true;
     return false;
+  }
+  /// How much of a rank's loss counts in its microbatch's.
+  [[nodiscard]] double share_of(const pipeline_layout& p, int rank) const {
+    if (options_.loss_in_parts) return 1;
+    const auto there = layout_.place_of(rank);
+    return there.context == 0 && there.tensor == 0 ? 1.0 / p.group(there.group).data : 0;
+  }
+
+  void scale_sums(double factor) {
+    for (auto& p : parameters_)
+      if (!p.sharded) detail::scale(*p.gradient, factor);
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) detail::scale(exchange_->owned(k).gradient, factor);
+  }
+
+  /// Of the gradients that this rank owns.
+  [[nodiscard]] detail::square_sum sum_squares() {
+    detail::square_sum sum;
+    listed_.assign(model_.size(), 0);
+    for (const auto& p : parameters_) {
+      if (p.sharded || std::exchange(listed_[p.model], char{1})) continue;
+      for (const auto& r : p.owned) detail::add_squares(sum, *p.gradient, r);
+    }
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+      const auto& o = exchange_->owned(k);
+      detail::add_squares(sum, o.gradient, {.length = o.last - o.first});
+    }
+    return sum;
   }
 
   /// Returns once all ranks have come here with whole gradients. Rank r tells its optimizer's settings, its losses if it has
@@ -380,8 +499,7 @@ class pipeline_trainer {
     const int me = comm_.rank();
     mine_.assign(1, settings_digest());
     if (has_last_stage(pipeline(), me)) mine_.insert(mine_.end(), executor_->losses().begin(), executor_->losses().end());
-    for (std::size_t m = 0; m < model_.size(); ++m)
-      if (model_[m].owner == me) mine_.push_back(detail::sum_of_squares(*first_held_[m]));
+    sum_squares().append(mine_);
     gather("");
     for (int r = 0; r < comm_.ranks(); ++r)
       if (all_[at(r)].front() != all_[0].front())
@@ -392,14 +510,20 @@ class pipeline_trainer {
     for (const auto& p : layout_.pipelines) {
       for (int m = 0; m < p.order.microbatches; ++m) {
         double loss = 0;
-        for (int r = p.first_rank; r < p.first_rank + p.order.ranks; ++r)
-          if (has_last_stage(p, r)) loss += all_[at(r)][next_[at(r)]++];
+        for (int r = p.first_rank; r < p.first_rank + p.ranks(); ++r)
+          if (has_last_stage(p, r)) {
+            const double told = all_[at(r)][next_[at(r)]++];
+            if (const double share = share_of(p, r); share > 0) loss += share == 1 ? told : share * told;
+          }
         report.loss += weight_of(p) * loss;
       }
     }
     report.loss /= samples_;
-    double squares = 0;
-    for (const auto& m : model_) squares += all_[at(m.owner)][next_[at(m.owner)]++];
+    detail::square_sum all_squares;
+    for (int r = 0; r < comm_.ranks(); ++r)
+      all_squares.add(
+          detail::square_sum::read(std::span(all_[at(r)]).subspan(next_[at(r)]).template first<detail::square_sum::told>()));
+    const double squares = all_squares.value();
     report.gradient_norm = std::sqrt(squares);
     if (!std::isfinite(report.loss) || !std::isfinite(squares)) {
       if (options_.on_nonfinite == nonfinite::fail)
@@ -411,20 +535,17 @@ class pipeline_trainer {
   }
 
   void update(double norm) {
-    const bool clips = options_.clip_norm > 0 && norm > options_.clip_norm;
+    if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
     for (auto& p : parameters_) {
-      if (clips) detail::scale(*p.gradient, options_.clip_norm / norm);
-      optimizer_.update(*p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, ++p.updates);
+      updates_[p.model] = ++p.updates;
+      if (!p.sharded) optimizer_.update(*p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates);
     }
-  }
-
-  [[nodiscard]] static std::string element_name() {
-    using element = typename tensor_traits<Tensor>::element;
-    const char kind = std::is_floating_point_v<element> ? 'f'
-                      : std::is_signed_v<element>       ? 'i'
-                      : std::is_unsigned_v<element>     ? 'u'
-                                                        : 'b';
-    return kind + std::to_string(8 * sizeof(element));
+    if (!options_.shard_optimizer) return;
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+      auto& o = exchange_->owned(k);
+      optimizer_.update(o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id, updates_[o.parameter]);
+    }
+    exchange_->spread(deadline());
   }
 
   training_layout layout_;
@@ -432,11 +553,15 @@ class pipeline_trainer {
   Optimizer optimizer_;
   trainer_options options_;
   std::size_t pipeline_ = 0;
-  std::vector<tensor_shape> boundaries_;
+  pipeline_groups transfers_;
+  double loss_share_ = 1;
+  std::deque<group_type> groups_;  ///< of stages_
   std::vector<stage_type> stages_;
   std::vector<model_parameter> model_;
   std::vector<held_parameter> parameters_;
-  std::vector<const Tensor*> first_held_;  ///< per model parameter: a gradient of it that is here
+  std::vector<char> listed_;                      ///< per model parameter
+  std::vector<std::int64_t> updates_;             ///< per model parameter
+  std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
   std::unique_ptr<gradient_exchange<Tensor, Communicator>> exchange_;
   std::unique_ptr<executor_type> executor_;
   std::vector<double> mine_;              ///< what this rank tells
@@ -447,7 +572,7 @@ class pipeline_trainer {
   bool equal_sizes_ = true;
 };
 
-/// The trainer of what make_layer(int) makes; arguments are those of pipeline_trainer's constructor.
+/// The trainer of what make_layer makes; arguments are those of pipeline_trainer's constructor.
 /// Example:
 ///   run_on_threads(thread_communicator<Tensor>::connect(layout.ranks()), [&](auto& comm) {
 ///     auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});
@@ -456,7 +581,13 @@ class pipeline_trainer {
 template <pipeline_tensor Tensor, class MakeLayer, class ShapeAfter, class Communicator, class Optimizer>
 [[nodiscard]] auto make_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
                                 Optimizer optimizer, trainer_options options = {}) {
-  using made = std::remove_cvref_t<decltype(make_layer(0))>;
+  using made = typename decltype([&] {
+    using group_type = stage_group<Tensor, Communicator>;
+    if constexpr (requires(const group_type& g) { make_layer(0, g); })
+      return std::type_identity<std::remove_cvref_t<decltype(make_layer(0, std::declval<const group_type&>()))>>{};
+    else
+      return std::type_identity<std::remove_cvref_t<decltype(make_layer(0))>>{};
+  }())::type;
   return pipeline_trainer<Tensor, made, Communicator, Optimizer>(std::move(layout), make_layer, shape_after, std::move(comm),
                                                                  std::move(optimizer), std::move(options));
 }

@@ -3,28 +3,55 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/reshard/strategies.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 
 namespace hetsched {
 
-/// The ranks that train one share of the batch together: rank r of the schedule is rank first_rank + r of the training.
+/// The ranks that train one share of the batch together, a rank per device. A rank of the schedule is a group of them, with data
+/// outermost and tensor innermost; groups follow each other from first_rank on.
 struct pipeline_layout {
   schedule order;
   std::vector<layer_range> stages;  ///< the layers of each virtual stage
   int first_rank = 0;
-  int microbatch_size = 1;  ///< samples per microbatch
+  int microbatch_size = 1;        ///< samples per microbatch, of all data ranks together
+  std::vector<degrees> groups{};  ///< of each rank of the schedule; empty: one device each
+  /// How tensors travel behind each stage but the last; empty: directly.
+  std::vector<reshard_strategy> reshard{};
+
+  [[nodiscard]] degrees group(int schedule_rank) const {
+    return groups.empty() ? degrees{} : groups[static_cast<std::size_t>(schedule_rank)];
+  }
+  /// The first rank of a group. O(groups before).
+  [[nodiscard]] int first_of_group(int schedule_rank) const {
+    if (groups.empty()) return first_rank + schedule_rank;
+    int first = first_rank;
+    for (int g = 0; g < schedule_rank; ++g) first += group(g).device_count();
+    return first;
+  }
+  [[nodiscard]] int ranks() const { return first_of_group(order.ranks) - first_rank; }
   friend bool operator==(const pipeline_layout&, const pipeline_layout&) = default;
+};
+
+/// Where a rank works.
+struct rank_place {
+  int pipeline = 0;
+  int group = 0;  ///< rank of the pipeline's schedule
+  int data = 0, context = 0, tensor = 0;
+  friend constexpr bool operator==(const rank_place&, const rank_place&) = default;
 };
 
 /// Who computes which layers, and when.
@@ -34,17 +61,29 @@ struct training_layout {
 
   [[nodiscard]] int ranks() const {
     int all = 0;
-    for (const auto& p : pipelines) all += p.order.ranks;
+    for (const auto& p : pipelines) all += p.ranks();
     return all;
   }
   /// The pipeline that a rank works in; the number of pipelines if there is none.
   [[nodiscard]] int pipeline_of(int rank) const {
     int p = 0;
     for (const auto& one : pipelines) {
-      if (rank >= one.first_rank && rank < one.first_rank + one.order.ranks) break;
+      if (rank >= one.first_rank && rank < one.first_rank + one.ranks()) break;
       ++p;
     }
     return p;
+  }
+  /// Requires: a rank of the training.
+  [[nodiscard]] rank_place place_of(int rank) const {
+    rank_place found{.pipeline = pipeline_of(rank)};
+    const auto& line = pipelines[static_cast<std::size_t>(found.pipeline)];
+    int within = rank - line.first_rank;
+    for (; within >= line.group(found.group).device_count(); ++found.group) within -= line.group(found.group).device_count();
+    const auto d = line.group(found.group);
+    found.tensor = within % d.tensor;
+    found.context = within / d.tensor % d.context;
+    found.data = within / d.tensor / d.context;
+    return found;
   }
   friend bool operator==(const training_layout&, const training_layout&) = default;
 };
@@ -81,7 +120,17 @@ inline void validate(const training_layout& t) {
     if (next != t.layers)
       throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(t.layers));
     if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
-    for (int r = one.first_rank; r < one.first_rank + one.order.ranks; ++r) {
+    if (!one.groups.empty() && one.groups.size() != static_cast<std::size_t>(one.order.ranks))
+      throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
+                        std::to_string(one.order.ranks));
+    if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
+      throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
+                        std::to_string(one.stages.size()) + " stages");
+    for (const auto& d : one.groups)
+      if (d.data < 1 || d.context < 1 || d.tensor < 1 || one.microbatch_size % d.data != 0)
+        throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
+                          std::to_string(d.data) + " data ranks");
+    for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
       if (r < 0 || r >= ranks || pipeline_of[static_cast<std::size_t>(r)] >= 0)
         throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +
                           ": not every rank would be in one pipeline");
@@ -140,14 +189,37 @@ namespace detail {
   return cut_layers(p.stages.back().layers.last - p.stages.front().layers.first, weights);
 }
 
+/// The degrees of the stages; none if each is one device.
+[[nodiscard]] inline std::vector<degrees> groups_of_plan(const pipeline_plan& p) {
+  std::vector<degrees> groups;
+  for (const auto& s : p.stages) groups.push_back(s.degrees);
+  if (std::all_of(groups.begin(), groups.end(), [](const degrees& d) { return d == degrees{}; })) groups.clear();
+  return groups;
+}
+
+/// What the plan says of the boundary between the two groups; direct where it says nothing.
+[[nodiscard]] inline std::vector<reshard_strategy> strategies_of_plan(const pipeline_plan& p, const schedule& order) {
+  std::vector<reshard_strategy> found;
+  bool any = false;
+  for (int s = 0; s + 1 < order.stages; ++s) {
+    const auto before = static_cast<std::size_t>(std::min(order.rank(0, s), order.rank(0, s + 1)));
+    const auto known = before < p.boundaries.size() ? find_reshard_strategy(p.boundaries[before].reshard) : std::nullopt;
+    found.push_back(known.value_or(reshard_strategy::direct));
+    any = any || found.back() != reshard_strategy::direct;
+  }
+  if (!any) found.clear();
+  return found;
+}
+
 /// The pipeline's own schedule, or the one that was asked for.
 [[nodiscard]] inline schedule schedule_of_plan(const pipeline_plan& p, const layout_options& options) {
   auto line = p;
+  line.boundaries.resize(line.stages.size() - 1);  // a plan by hand may have none: they count as free
   if (!options.schedule.empty() && options.schedule != p.schedule.name) line.schedule = {.name = std::string(options.schedule)};
   const auto& name = line.schedule.name;
   const bool told = line.schedule.actions || name == "auto" || (has_warmups(name) && name == p.schedule.name);
   if (!told)
-    return build_schedule(name, to_pipeline(p), p.microbatches, {.chunks = options.chunks, .cross = subcluster_boundaries(p)});
+    return build_schedule(name, to_pipeline(line), p.microbatches, {.chunks = options.chunks, .cross = subcluster_boundaries(p)});
   auto found = order_of(line, activation_rooms(p));
   if (!found) throw input_error("no schedule for the plan: " + found.why_not().reason);
   return std::move(found->order);
@@ -155,8 +227,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// A plan as it is run: one rank per stage of the plan, pipeline after pipeline. What happens inside a stage of several
-/// devices (its degrees) is the layers' own business. The plan's own schedule has the plan's warm-up counts, if it has any.
+/// A plan as it is run: its stages are the schedule's ranks, pipeline after pipeline, and their devices, by their degrees, the
+/// groups behind them. The plan's own schedule has the plan's warm-up counts, if it has any.
 /// Where a schedule has one stage per rank in the plan's order, its stages are the plan's. Otherwise stages are cut anew as
 /// contiguous ranges: every rank keeps, as near as whole layers allow, the number of layers that the plan gave it, in equal
 /// parts for each of its stages.
@@ -186,11 +258,14 @@ namespace detail {
                         std::to_string(one.stages.front().layers.first));
     t.layers = std::max(t.layers, one.stages.back().layers.last);
     auto stages = detail::stages_of_plan(one, order);
+    auto reshard = detail::strategies_of_plan(one, order);
     t.pipelines.push_back({.order = std::move(order),
                            .stages = std::move(stages),
                            .first_rank = first_rank,
-                           .microbatch_size = one.microbatch_size});
-    first_rank += ranks;
+                           .microbatch_size = one.microbatch_size,
+                           .groups = detail::groups_of_plan(one),
+                           .reshard = std::move(reshard)});
+    first_rank += t.pipelines.back().ranks();
   }
   validate(t);
   return t;

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/slice.hpp>
+
+namespace hetsched {
+
+/// Devices that use a tensor together and hold it as a layout says: each slice's gradient is the sum of what its holders have
+/// along some axes. Along the others gradients are alike, and that of the first counts.
+struct gradient_holder {
+  int pipeline = 0;
+  layout held;
+  int first_device = 0;        ///< those of the mesh follow each other from it
+  std::vector<char> summed{};  ///< per axis of the mesh: whether its devices have terms of a sum
+  friend bool operator==(const gradient_holder&, const gradient_holder&) = default;
+};
+
+/// What one device adds to a chunk.
+struct gradient_term {
+  int pipeline = 0;
+  int holder = 0;
+  int device = 0;
+  friend constexpr bool operator==(const gradient_term&, const gradient_term&) = default;
+  friend constexpr auto operator<=>(const gradient_term&, const gradient_term&) = default;
+};
+
+/// Where a sum is wanted.
+struct chunk_device {
+  int pipeline = 0;
+  int device = 0;
+  friend constexpr bool operator==(const chunk_device&, const chunk_device&) = default;
+  friend constexpr auto operator<=>(const chunk_device&, const chunk_device&) = default;
+};
+
+/// A slice of a tensor that no holder cuts.
+struct gradient_chunk {
+  slice part;
+  std::vector<gradient_term> terms;   ///< those of a pipeline are added up in this order, then the sums of the pipelines
+  std::vector<chunk_device> devices;  ///< that hold it, each once, ascending
+  friend bool operator==(const gradient_chunk&, const gradient_chunk&) = default;
+};
+
+/// Cuts a tensor at the union of its holders' cut points, and tells for each chunk whose gradients are added and who holds it.
+/// Holders that follow each other in the list, and in a holder devices in their order, are the order of a pipeline's terms: with
+/// a mesh of data, context and tensor axes by data rank, then context rank, then tensor rank. Chunks ascend, the last dimension
+/// fastest; empty ones are left out.
+/// Requires: valid layouts of the same extents; holders ascend by pipeline; no device is in two pipelines.
+/// Complexity: O(chunks * devices * dimensions).
+/// Source: HexiScale sec. 3.2, for any cuts.
+/// Example:
+///   const layout halves{.mesh = {1, 1, 2}, .dimensions = {{8, {tensor_axis}, {}}}};
+///   const layout thirds{.mesh = {1, 1, 3}, .dimensions = {{8, {tensor_axis}, {0, 2, 5, 8}}}};
+///   const std::vector<gradient_holder> holders{{0, halves, 0, {1, 1, 0}}, {1, thirds, 2, {1, 1, 0}}};
+///   const auto chunks = gradient_chunks(holders);  // [0, 2) [2, 4) [4, 5) [5, 8)
+[[nodiscard]] inline std::vector<gradient_chunk> gradient_chunks(std::span<const gradient_holder> holders) {
+  std::vector<gradient_chunk> chunks;
+  if (holders.empty()) return chunks;
+  const auto whole = holders.front().held.whole();
+  std::vector<std::vector<std::int64_t>> points(whole.size());
+  std::vector<std::vector<slice>> slices(holders.size());
+  for (std::size_t h = 0; h < holders.size(); ++h) {
+    const auto& l = holders[h].held;
+    HETSCHED_EXPECTS(l.whole() == whole && (h == 0 || holders[h - 1].pipeline <= holders[h].pipeline));
+    for (std::size_t d = 0; d < whole.size(); ++d)
+      for (int p = 0; p < l.parts(d); ++p) {
+        points[d].push_back(l.part(d, p).first);
+        points[d].push_back(l.part(d, p).last);
+      }
+    for (int device = 0; device < l.device_count(); ++device) slices[h].push_back(slice_of(l, device));
+  }
+  for (auto& p : points) {
+    std::sort(p.begin(), p.end());
+    p.erase(std::unique(p.begin(), p.end()), p.end());
+  }
+  // Devices whose gradient counts; along axes that neither cut nor are summed, the first.
+  const auto counts = [&](const gradient_holder& holder, int device) {
+    for (std::size_t axis = 0; axis < holder.held.mesh.size(); ++axis) {
+      bool told = axis < holder.summed.size() && holder.summed[axis] != 0;
+      for (const auto& cut : holder.held.dimensions)
+        told = told || std::find(cut.axes.begin(), cut.axes.end(), static_cast<int>(axis)) != cut.axes.end();
+      if (!told && holder.held.position(device, static_cast<int>(axis)) > 0) return false;
+    }
+    return true;
+  };
+  const auto visit = [&](auto& self, slice& part, std::size_t d) -> void {
+    if (d < whole.size()) {
+      for (std::size_t i = 0; i + 1 < points[d].size(); ++i) {
+        part.push_back({points[d][i], points[d][i + 1]});
+        self(self, part, d + 1);
+        part.pop_back();
+      }
+      return;
+    }
+    auto& chunk = chunks.emplace_back();
+    chunk.part = part;
+    for (std::size_t h = 0; h < holders.size(); ++h)
+      for (std::size_t device = 0; device < slices[h].size(); ++device) {
+        if (!contains(slices[h][device], part)) continue;
+        const int number = holders[h].first_device + static_cast<int>(device);
+        chunk.devices.push_back({holders[h].pipeline, number});
+        if (counts(holders[h], static_cast<int>(device)))
+          chunk.terms.push_back({holders[h].pipeline, static_cast<int>(h), number});
+      }
+    std::sort(chunk.devices.begin(), chunk.devices.end());
+    chunk.devices.erase(std::unique(chunk.devices.begin(), chunk.devices.end()), chunk.devices.end());
+  };
+  slice part;
+  visit(visit, part, 0);
+  return chunks;
+}
+
+/// Elements [first, last) of a chunk, counted with the last dimension fastest.
+struct bucket_piece {
+  std::size_t chunk = 0;
+  std::int64_t first = 0, last = 0;
+  friend constexpr bool operator==(const bucket_piece&, const bucket_piece&) = default;
+};
+
+/// Pieces of chunks, of one tensor or several, that the same devices add and hold: they travel together.
+struct gradient_bucket {
+  std::vector<bucket_piece> pieces;
+  std::int64_t elements = 0;
+  friend bool operator==(const gradient_bucket&, const gradient_bucket&) = default;
+};
+
+/// Joins chunks with the same devices and the same devices' terms, in their order, into buckets of at most so many elements;
+/// larger chunks are cut. `chunks`: pointers or references to gradient_chunk.
+/// Requires: most_elements >= 1.
+/// Complexity: O(chunks * log chunks * terms + buckets).
+[[nodiscard]] inline std::vector<gradient_bucket> gradient_buckets(std::span<const gradient_chunk* const> chunks,
+                                                                   std::int64_t most_elements) {
+  HETSCHED_EXPECTS(most_elements >= 1);
+  using key = std::pair<std::vector<chunk_device>, std::vector<chunk_device>>;
+  std::map<key, std::size_t> open;
+  std::vector<gradient_bucket> buckets;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    key same{chunks[c]->devices, {}};
+    for (const auto& t : chunks[c]->terms) same.second.push_back({t.pipeline, t.device});
+    const std::int64_t all = element_count(chunks[c]->part);
+    for (std::int64_t first = 0; first < all;) {
+      auto found = open.find(same);
+      if (found == open.end() || buckets[found->second].elements == most_elements) {
+        found = open.insert_or_assign(same, buckets.size()).first;
+        buckets.emplace_back();
+      }
+      auto& bucket = buckets[found->second];
+      const std::int64_t last = std::min(all, first + most_elements - bucket.elements);
+      bucket.pieces.push_back({c, first, last});
+      bucket.elements += last - first;
+      first = last;
+    }
+  }
+  return buckets;
+}
+
+/// Elements [first, last) of a bucket, and on which devices they are added up.
+struct bucket_part {
+  std::int64_t first = 0, last = 0;
+  int owner = 0;                ///< adds up the sums of the pipelines
+  std::vector<int> collectors;  ///< per pipeline of the bucket, ascending: adds up its terms. The owner does its own pipeline's
+  friend bool operator==(const bucket_part&, const bucket_part&) = default;
+};
+
+/// Cuts a bucket into a part per device that holds it, so that all add equally much, or into fewer parts of at least so many
+/// elements. Terms go to their pipeline's collector, its sum to the owner, and the whole sum back the same way: between two
+/// pipelines every element travels once per direction, however many devices they have. A pipeline of which one device has all
+/// terms collects there. `load`: per device elements owned so far; is added to, and decides about owners where there are fewer
+/// parts than devices.
+/// Complexity: O(parts * (devices + terms)).
+[[nodiscard]] inline std::vector<bucket_part> bucket_parts(const gradient_chunk& chunk, std::int64_t elements,
+                                                           std::int64_t least_elements, std::span<std::int64_t> load) {
+  const auto devices = static_cast<std::int64_t>(chunk.devices.size());
+  const std::int64_t parts = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(least_elements, 1), 1, devices);
+  auto owners = chunk.devices;
+  if (parts < devices)
+    std::stable_sort(owners.begin(), owners.end(), [&](const chunk_device& a, const chunk_device& b) {
+      return load[static_cast<std::size_t>(a.device)] < load[static_cast<std::size_t>(b.device)];
+    });
+  std::vector<bucket_part> found;
+  for (std::int64_t p = 0; p < parts; ++p) {
+    const auto owner = owners[static_cast<std::size_t>(p)];
+    auto& part = found.emplace_back();
+    part.first = elements * p / parts;
+    part.last = elements * (p + 1) / parts;
+    part.owner = owner.device;
+    load[static_cast<std::size_t>(owner.device)] += part.last - part.first;
+    for (auto first = chunk.devices.begin(); first != chunk.devices.end();) {
+      const auto last = std::find_if(first, chunk.devices.end(), [&](const auto& d) { return d.pipeline != first->pipeline; });
+      int only = -1;
+      for (const auto& t : chunk.terms)
+        if (t.pipeline == first->pipeline) only = only == -1 || only == t.device ? t.device : -2;
+      const auto spread = first + (last - first) * static_cast<std::ptrdiff_t>(p) / static_cast<std::ptrdiff_t>(parts);
+      part.collectors.push_back(first->pipeline == owner.pipeline ? owner.device : only >= 0 ? only : spread->device);
+      first = last;
+    }
+  }
+  return found;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/reshard/slice.hpp>
+
+namespace hetsched {
+
+/// How a dimension of a tensor is cut: into as many parts as the mesh axes named have positions together, counted with the last
+/// of them fastest.
+struct dimension_cut {
+  std::int64_t extent = 0;
+  std::vector<int> axes{};             ///< of the mesh; none: every device has the whole dimension
+  std::vector<std::int64_t> points{};  ///< where parts begin, and the extent; empty: part p begins at p * extent / parts
+  friend bool operator==(const dimension_cut&, const dimension_cut&) = default;
+};
+
+/// Which device of a mesh holds which slice of a tensor. Devices are numbered with the last axis of the mesh fastest. Devices
+/// that differ only along axes that cut no dimension hold the same: they are replicas.
+struct layout {
+  std::vector<int> mesh{};                  ///< devices along each axis
+  std::vector<dimension_cut> dimensions{};  ///< the slowest first
+
+  [[nodiscard]] int device_count() const {
+    int count = 1;
+    for (const int n : mesh) count *= n;
+    return count;
+  }
+  [[nodiscard]] int parts(std::size_t dimension) const {
+    int count = 1;
+    for (const int a : dimensions[dimension].axes) count *= mesh[static_cast<std::size_t>(a)];
+    return count;
+  }
+  /// Part p of a dimension.
+  [[nodiscard]] interval part(std::size_t dimension, int p) const {
+    const auto& d = dimensions[dimension];
+    if (!d.points.empty()) return {d.points[static_cast<std::size_t>(p)], d.points[static_cast<std::size_t>(p) + 1]};
+    const std::int64_t n = parts(dimension);
+    return {p * d.extent / n, (p + 1) * d.extent / n};
+  }
+  /// Which part of a dimension a device has.
+  [[nodiscard]] int part_of(std::size_t dimension, int device) const {
+    int p = 0;
+    for (const int a : dimensions[dimension].axes) p = p * mesh[static_cast<std::size_t>(a)] + position(device, a);
+    return p;
+  }
+  /// Where a device lies along an axis.
+  [[nodiscard]] int position(int device, int axis) const {
+    for (std::size_t a = mesh.size(); --a > static_cast<std::size_t>(axis);) device /= mesh[a];
+    return device % mesh[static_cast<std::size_t>(axis)];
+  }
+  [[nodiscard]] slice whole() const {
+    slice s;
+    for (const auto& d : dimensions) s.push_back({0, d.extent});
+    return s;
+  }
+  friend bool operator==(const layout&, const layout&) = default;
+};
+
+/// The slice that a device holds.
+/// Requires: a valid layout, and one of its devices. O(dimensions * axes).
+[[nodiscard]] inline slice slice_of(const layout& l, int device) {
+  slice s;
+  for (std::size_t d = 0; d < l.dimensions.size(); ++d) s.push_back(l.part(d, l.part_of(d, device)));
+  return s;
+}
+
+/// Throws: input_error, naming the dimension, for axes that the mesh does not have or that are named twice, and for cut points
+/// that do not rise from 0 to the extent or are not one more than the parts. Parts may be empty.
+inline void validate(const layout& l) {
+  std::vector<int> cuts(l.mesh.size(), 0);
+  for (const int n : l.mesh)
+    if (n < 1) throw input_error("a mesh axis of " + std::to_string(n) + " devices");
+  for (std::size_t d = 0; d < l.dimensions.size(); ++d) {
+    const auto& cut = l.dimensions[d];
+    const auto here = "dimension " + std::to_string(d) + ": ";
+    if (cut.extent < 0) throw input_error(here + "an extent of " + std::to_string(cut.extent));
+    for (const int a : cut.axes) {
+      if (a < 0 || a >= static_cast<int>(l.mesh.size())) throw input_error(here + "the mesh has no axis " + std::to_string(a));
+      if (cuts[static_cast<std::size_t>(a)]++ > 0) throw input_error(here + "axis " + std::to_string(a) + " cuts twice");
+    }
+    if (cut.points.empty()) continue;
+    if (cut.points.size() != static_cast<std::size_t>(l.parts(d)) + 1)
+      throw input_error(here + std::to_string(cut.points.size()) + " cut points for " + std::to_string(l.parts(d)) + " parts");
+    if (cut.points.front() != 0 || cut.points.back() != cut.extent || !std::is_sorted(cut.points.begin(), cut.points.end()))
+      throw input_error(here + "cut points must rise from 0 to " + std::to_string(cut.extent));
+  }
+}
+
+/// Where cuts lie that give parts these shares of a dimension: in whole indices, by largest remainder.
+/// Requires: shares are not negative and not all 0.
+/// Source: HAP sec. 5; hetsched: rounding.
+[[nodiscard]] inline std::vector<std::int64_t> cut_points(std::int64_t extent, std::span<const double> shares) {
+  double all = 0;
+  for (const double s : shares) all += s;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::pair<double, std::size_t>> remainders;
+  std::int64_t left = extent;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const double wanted = shares[i] / all * static_cast<double>(extent);
+    sizes.push_back(static_cast<std::int64_t>(wanted));
+    remainders.emplace_back(static_cast<double>(sizes[i]) - wanted, i);
+    left -= sizes[i];
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (std::size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++sizes[remainders[i].second];
+  std::vector<std::int64_t> points{0};
+  for (const auto size : sizes) points.push_back(points.back() + size);
+  return points;
+}
+
+/// Axes of the mesh of a stage.
+enum stage_axis : int { data_axis = 0, context_axis = 1, tensor_axis = 2 };
+
+/// What lies between stages: [batch, sequence, hidden], batch cut over data, sequence over context and, where the layers keep
+/// their sequence cut between each other (sequence parallelism), over tensor too; else tensor ranks are replicas.
+/// Source: HetAuto sec. 5.2.
+[[nodiscard]] inline layout boundary_layout(const degrees& d, std::int64_t batch, std::int64_t sequence, std::int64_t hidden,
+                                            bool sequence_parallel = true) {
+  const std::vector<int> sequence_axes =
+      sequence_parallel ? std::vector<int>{context_axis, tensor_axis} : std::vector<int>{context_axis};
+  return {.mesh = {d.data, d.context, d.tensor},
+          .dimensions = {{batch, {data_axis}, {}}, {sequence, sequence_axes, {}}, {hidden, {}, {}}}};
+}
+
+}  // namespace hetsched

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+
+namespace hetsched {
+
+/// Which of a router's data planes an edge takes, and the edge in the numbers of that plane's ranks.
+struct routed_edge {
+  std::size_t plane = 0;
+  edge where;
+};
+
+/// A communicator made of one control plane and several data planes, so that each edge takes the transport that suits it. Copies
+/// are one end, as those of its planes are.
+/// Route: (const edge&) -> routed_edge, the same at both ends of the edge.
+template <control_plane Control, class Route, class... Planes>
+requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, const edge&>) class router {
+ public:
+  class operation {
+   public:
+    double end_s = 0;
+
+   private:
+    friend class router;
+    std::tuple<typename Planes::operation...> of_plane_;
+    std::atomic<std::size_t> plane_{0};
+  };
+
+  router(Control control, Route route, Planes... planes)
+      : control_(std::move(control)), route_(std::move(route)), planes_(std::move(planes)...), bell_(std::make_shared<bell>()) {
+    const auto listen = [&](auto& p) {
+      if constexpr (waking_plane<decltype(p)>) p.on_wake([b = bell_] { b->ring(); });
+    };
+    std::apply([&](auto&... p) { (listen(p), ...); }, planes_);
+  }
+
+  [[nodiscard]] int rank() const { return control_.rank(); }
+  [[nodiscard]] int ranks() const { return control_.ranks(); }
+
+  /// Throws: input_error where the route names no plane.
+  [[nodiscard]] int open(const edge& e) {
+    const routed_edge to = route_(e);
+    if (to.plane >= sizeof...(Planes))
+      throw input_error("the route of the " + to_text(e) + " is plane " + std::to_string(to.plane) + " of " +
+                        std::to_string(sizeof...(Planes)));
+    const int channel = on(to.plane, [&](auto& p, auto) { return p.open(to.where); });
+    channels_.push_back({to.plane, channel});
+    used_[to.plane] = true;
+    return static_cast<int>(channels_.size()) - 1;
+  }
+
+  template <class Tensor>
+  requires(data_plane<Planes, Tensor>&&...) void post_send(int channel, const stamp& s, Tensor& t, operation& op) {
+    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    op.plane_.store(plane, std::memory_order_relaxed);
+    on(plane, [&, c = own](auto& p, auto i) { p.post_send(c, s, t, std::get<i>(op.of_plane_)); });
+  }
+  template <class Tensor>
+  requires(data_plane<Planes, Tensor>&&...) void post_receive(int channel, const stamp& s, Tensor& t, operation& op) {
+    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    op.plane_.store(plane, std::memory_order_relaxed);
+    on(plane, [&, c = own](auto& p, auto i) { p.post_receive(c, s, t, std::get<i>(op.of_plane_)); });
+  }
+  [[nodiscard]] bool poll(operation& op) {
+    return on(op.plane_.load(std::memory_order_relaxed), [&](auto& p, auto i) {
+      auto& own = std::get<i>(op.of_plane_);
+      if (!p.poll(own)) return false;
+      op.end_s = own.end_s;
+      return true;
+    });
+  }
+
+  /// Planes that are no waking_plane are looked at every 100 us, unless only one plane is used.
+  [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
+    const auto used = std::count(used_.begin(), used_.end(), true);
+    if (used == 1) {
+      const auto only = static_cast<std::size_t>(std::find(used_.begin(), used_.end(), true) - used_.begin());
+      return passed_on(on(only, [&](auto& p, auto) { return p.wait(until, sends); }));
+    }
+    while (true) {
+      bell_->silence();
+      bool all_ring = used > 0;
+      for (std::size_t i = 0; i < used_.size(); ++i) {
+        const auto result = on(i, [&](auto& p, auto) {
+          all_ring = all_ring && (waking_plane<decltype(p)> || !used_[i]);
+          return p.wait(deadline_time(), sends);
+        });
+        if (result != wait_result::deadline) return passed_on(result);
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= until) return wait_result::deadline;
+      bell_->wait(all_ring ? until : std::min(until, now + std::chrono::microseconds(100)));
+    }
+  }
+
+  void abort(const std::string& reason) {
+    control_.abort(reason);
+    std::apply([&](auto&... p) { (p.abort(reason), ...); }, planes_);
+  }
+  /// Of the control plane, else of the first data plane that has one.
+  [[nodiscard]] std::string failure() const {
+    std::string why = control_.failure();
+    std::apply([&](const auto&... p) { ((why = why.empty() ? std::string(p.failure()) : why), ...); }, planes_);
+    return why;
+  }
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    return control_.gather(mine, all, until);
+  }
+
+ private:
+  struct routed_channel {
+    std::size_t plane;
+    int channel;
+  };
+  struct bell {
+    std::mutex guard;
+    std::condition_variable rung;
+    bool has_rung = false;
+    void ring() {
+      {
+        const std::lock_guard lock(guard);
+        has_rung = true;
+      }
+      rung.notify_all();
+    }
+    void silence() {
+      const std::lock_guard lock(guard);
+      has_rung = false;
+    }
+    void wait(deadline_time until) {
+      std::unique_lock lock(guard);
+      rung.wait_until(lock, until, [&] { return has_rung; });
+    }
+  };
+
+  /// body(plane i, constant i).
+  template <class Body>
+  decltype(auto) on(std::size_t i, Body&& body) {
+    return find<0>(i, body);
+  }
+  template <std::size_t I, class Body>
+  decltype(auto) find(std::size_t i, Body& body) {
+    if constexpr (I + 1 == sizeof...(Planes))
+      return body(std::get<I>(planes_), std::integral_constant<std::size_t, I>());
+    else
+      return i == I ? body(std::get<I>(planes_), std::integral_constant<std::size_t, I>()) : find<I + 1>(i, body);
+  }
+
+  /// What has ended one plane ends all.
+  wait_result passed_on(wait_result result) {
+    if (result == wait_result::aborted) abort(failure());
+    return result;
+  }
+
+  Control control_;
+  Route route_;
+  std::tuple<Planes...> planes_;
+  std::shared_ptr<bell> bell_;
+  std::vector<routed_channel> channels_;
+  std::array<bool, sizeof...(Planes)> used_{};
+};
+
+}  // namespace hetsched

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/group/collective.hpp>
+#include <hetsched/runtime/group/point_to_point_group.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// The collectives of one rank in one group, whatever the communicator.
+template <class Element>
+struct held_group {
+  held_group() = default;
+  held_group(const held_group&) = delete;
+  held_group& operator=(const held_group&) = delete;
+  virtual ~held_group() = default;
+  virtual collective_outcome all_reduce(std::span<Element> values) = 0;
+  virtual collective_outcome all_gather(std::span<const Element> mine, std::span<Element> all,
+                                        std::span<const std::size_t> counts) = 0;
+  virtual collective_outcome reduce_scatter(std::span<const Element> all, std::span<Element> mine,
+                                            std::span<const std::size_t> counts) = 0;
+  virtual collective_outcome broadcast(std::span<Element> values, int root) = 0;
+  virtual collective_outcome all_to_all(std::span<const Element> send, std::span<const std::size_t> send_counts,
+                                        std::span<Element> receive, std::span<const std::size_t> receive_counts) = 0;
+  /// Aborts the communicator and throws.
+  [[noreturn]] virtual void give_up(collective_kind kind, const collective_outcome& why) = 0;
+
+  std::vector<std::size_t> even;  ///< counts of parts that are alike
+};
+
+template <class Tensor, class Communicator>
+struct collectives_of {
+  using type = point_to_point_group<Tensor, Communicator>;
+};
+template <class Tensor, class Communicator>
+requires has_groups<Communicator, Tensor>
+struct collectives_of<Tensor, Communicator> {
+  using type = decltype(std::declval<Communicator&>().open_group(std::declval<const group_place&>()));
+};
+
+}  // namespace detail
+
+/// One rank's end of the ranks along an axis of a group of devices, whatever the communicator; a value that layers keep. A
+/// default-constructed one is one rank alone: its collectives copy what has to be copied, and nothing else.
+/// All ranks of the axis call the same collectives in the same order, each on its own thread, and wait in them. Spans are of
+/// contiguous elements; parts and counts are in the order of the axis. Sums begin with the first rank's elements, to which the
+/// others' are added in the order of the ranks, so all ranks have the bits of one device that adds in this order, whatever the
+/// timing. Nothing is allocated after the first call of a size.
+/// Throws: communication_error where a rank is late, the communicator is aborted or ranks call what does not fit; the
+/// communicator is aborted then.
+template <class Element>
+class device_axis {
+ public:
+  device_axis() = default;
+  /// Of more than one rank; see axis_group.
+  device_axis(int rank, int size, std::shared_ptr<detail::held_group<Element>> held)
+      : rank_(rank), size_(size), held_(std::move(held)) {}
+
+  /// This rank's place on the axis.
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+  /// values: the sum over all ranks, on all of them.
+  void all_reduce(std::span<Element> values) const {
+    if (size_ > 1) check(collective_kind::all_reduce, held_->all_reduce(values));
+  }
+  /// all: the parts of all ranks, counts[k] elements of rank k, of which `mine` is this rank's; it may lie in its place.
+  void all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) const {
+    expect_parts(all.size(), mine.size(), counts);
+    if (size_ > 1)
+      check(collective_kind::all_gather, held_->all_gather(mine, all, counts));
+    else
+      detail::copy_elements(all.data(), mine.data(), mine.size());
+  }
+  /// Parts of one size.
+  void all_gather(std::span<const Element> mine, std::span<Element> all) const { all_gather(mine, all, even(mine.size())); }
+  /// mine: the sum over all ranks of part rank() of `all`, of which counts[k] elements are part k; it may lie in its place.
+  void reduce_scatter(std::span<const Element> all, std::span<Element> mine, std::span<const std::size_t> counts) const {
+    expect_parts(all.size(), mine.size(), counts);
+    if (size_ > 1)
+      check(collective_kind::reduce_scatter, held_->reduce_scatter(all, mine, counts));
+    else
+      detail::copy_elements(mine.data(), all.data(), mine.size());
+  }
+  /// Parts of one size.
+  void reduce_scatter(std::span<const Element> all, std::span<Element> mine) const {
+    reduce_scatter(all, mine, even(mine.size()));
+  }
+  /// values: those of rank `root` of the axis.
+  void broadcast(std::span<Element> values, int root) const {
+    HETSCHED_EXPECTS(root >= 0 && root < size_);
+    if (size_ > 1) check(collective_kind::broadcast, held_->broadcast(values, root));
+  }
+  /// send: a part for each rank; receive: the parts that they have for this one. The two do not overlap.
+  void all_to_all(std::span<const Element> send, std::span<const std::size_t> send_counts, std::span<Element> receive,
+                  std::span<const std::size_t> receive_counts) const {
+    HETSCHED_EXPECTS(send_counts.size() == count() && send.size() == detail::offset_of(send_counts, count()));
+    HETSCHED_EXPECTS(receive_counts.size() == count() && receive.size() == detail::offset_of(receive_counts, count()));
+    if (size_ > 1)
+      check(collective_kind::all_to_all, held_->all_to_all(send, send_counts, receive, receive_counts));
+    else
+      detail::copy_elements(receive.data(), send.data(), send.size());
+  }
+
+ private:
+  [[nodiscard]] std::size_t count() const { return static_cast<std::size_t>(size_); }
+  void expect_parts([[maybe_unused]] std::size_t all, [[maybe_unused]] std::size_t mine,
+                    [[maybe_unused]] std::span<const std::size_t> counts) const {
+    HETSCHED_EXPECTS(counts.size() == count() && counts[static_cast<std::size_t>(rank_)] == mine);
+    HETSCHED_EXPECTS(all == detail::offset_of(counts, count()));
+  }
+  [[nodiscard]] std::span<const std::size_t> even(const std::size_t& part) const {
+    if (size_ == 1) return {&part, 1};
+    held_->even.assign(count(), part);
+    return held_->even;
+  }
+  void check(collective_kind kind, const collective_outcome& outcome) const {
+    if (outcome.result != wait_result::progress) held_->give_up(kind, outcome);
+  }
+
+  int rank_ = 0, size_ = 1;
+  std::shared_ptr<detail::held_group<Element>> held_;
+};
+
+/// What tells groups apart, and how patient they are.
+struct axis_options {
+  std::string name = "group";  ///< in errors
+  int number = 0;              ///< groups that share two ranks have different numbers or directions
+  int direction = 0;
+  double deadline_s = 30;  ///< how long a rank waits for another
+};
+
+/// The device_axis of some ranks of a communicator. Its own collectives are used if it has groups, else sends and receives.
+template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
+class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
+  using element = typename tensor_traits<Tensor>::element;
+
+ public:
+  axis_group() = default;
+
+  /// `ranks`: of the communicator, in the order of the axis, this rank's among them. All of them make one before the first
+  /// collective. Ranks that are alone open nothing.
+  /// Throws: input_error for ranks that do not exist or are not different, or if this one is not among them.
+  axis_group(Communicator comm, std::vector<int> ranks, axis_options options = {})
+      : device_axis<element>(make(comm, std::move(ranks), std::move(options))) {}
+
+ private:
+  using own_collectives = typename detail::collectives_of<Tensor, Communicator>::type;
+
+  struct held final : detail::held_group<element> {
+    held(const Communicator& c, group_place p, axis_options o)
+        : comm(c), place(std::move(p)), options(std::move(o)), own(open(comm, place)) {}
+    static own_collectives open(Communicator& comm, const group_place& place) {
+      if constexpr (has_groups<Communicator, Tensor>)
+        return comm.open_group(place);
+      else
+        return own_collectives(comm, place);
+    }
+    collective_outcome all_reduce(std::span<element> values) override { return own.all_reduce(values, options.deadline_s); }
+    collective_outcome all_gather(std::span<const element> mine, std::span<element> all,
+                                  std::span<const std::size_t> counts) override {
+      return own.all_gather(mine, all, counts, options.deadline_s);
+    }
+    collective_outcome reduce_scatter(std::span<const element> all, std::span<element> mine,
+                                      std::span<const std::size_t> counts) override {
+      return own.reduce_scatter(all, mine, counts, options.deadline_s);
+    }
+    collective_outcome broadcast(std::span<element> values, int root) override {
+      return own.broadcast(values, root, options.deadline_s);
+    }
+    collective_outcome all_to_all(std::span<const element> send, std::span<const std::size_t> send_counts,
+                                  std::span<element> receive, std::span<const std::size_t> receive_counts) override {
+      return own.all_to_all(send, send_counts, receive, receive_counts, options.deadline_s);
+    }
+    [[noreturn]] void give_up(collective_kind kind, const collective_outcome& why) override {
+      std::string text =
+          "rank " + std::to_string(comm.rank()) + ": " + collective_name(kind) + " over " + options.name + " (ranks";
+      for (const int r : place.ranks) text += " " + std::to_string(r);
+      text += ")";
+      if (!why.problem.empty())
+        text += ": " + why.problem;
+      else if (why.waits_for >= 0)
+        text += " waits for rank " + std::to_string(why.waits_for);
+      if (why.result == wait_result::deadline) text += ", for " + std::to_string(options.deadline_s) + " s";
+      if (why.result == wait_result::aborted && why.problem.empty()) text += "; ended, as " + std::string(comm.failure());
+      comm.abort(text);
+      own.settle();
+      throw communication_error(text, {why.waits_for, comm.rank(), payload::collective, options.direction, options.number},
+                                no_microbatch, {});
+    }
+    Communicator comm;
+    group_place place;
+    axis_options options;
+    own_collectives own;
+  };
+
+  static device_axis<element> make(Communicator& comm, std::vector<int> ranks, axis_options options) {
+    const int rank = place_in(ranks, comm), size = static_cast<int>(ranks.size());
+    if (size == 1) return {};
+    group_place place{.ranks = std::move(ranks), .number = options.number, .direction = options.direction};
+    return {rank, size, std::make_shared<held>(comm, std::move(place), std::move(options))};
+  }
+
+  static int place_in(const std::vector<int>& ranks, Communicator& comm) {
+    int place = -1;
+    for (std::size_t k = 0; k < ranks.size(); ++k) {
+      if (ranks[k] < 0 || ranks[k] >= comm.ranks() || std::count(ranks.begin(), ranks.end(), ranks[k]) > 1)
+        throw input_error("a group of " + std::to_string(ranks.size()) + " ranks of " + std::to_string(comm.ranks()) +
+                          " has rank " + std::to_string(ranks[k]) + ", which is none or is there twice");
+      if (ranks[k] == comm.rank()) place = static_cast<int>(k);
+    }
+    if (place < 0) throw input_error("rank " + std::to_string(comm.rank()) + " is not in its group");
+    return place;
+  }
+};
+
+}  // namespace hetsched

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/group/axis_group_test.cpp.
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/group/collective.hpp>
+
+namespace hetsched::detail {
+
+/// Where the threads of a group meet, and what each shows the others of its call.
+class group_meeting {
+ public:
+  struct call {
+    collective_kind kind{};
+    const void* in = nullptr;
+    void* out = nullptr;
+    std::size_t elements = 0;  ///< or the root of a broadcast
+    std::span<const std::size_t> counts, receive_counts;
+  };
+
+  /// `aborted`: the communicator's; outlives this.
+  group_meeting(group_place place, const std::atomic<bool>& aborted)
+      : place_(std::move(place)), aborted_(aborted), members_(place_.ranks.size()) {}
+
+  [[nodiscard]] const group_place& place() const { return place_; }
+  [[nodiscard]] std::size_t size() const { return members_.size(); }
+  [[nodiscard]] const call& of(std::size_t k) const { return members_[k].shown; }
+
+  /// Shows a call; seen by those that have come through the next meeting.
+  void show(std::size_t me, const call& c) { members_[me].shown = c; }
+
+  /// Waits until all have come here equally often.
+  collective_outcome meet(std::size_t me, double deadline_s) {
+    const std::uint64_t time = members_[me].times.load(std::memory_order_relaxed) + 1, all = time * size();
+    members_[me].times.store(time, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1) + 1 == all) {
+      if (sleepers_.load() > 0) wake();
+      return aborted_ ? collective_outcome{wait_result::aborted, -1, {}} : collective_outcome{};
+    }
+    for (int i = 0; i < spins && arrived_.load(std::memory_order_acquire) < all && !aborted_; ++i) std::this_thread::yield();
+    if (arrived_.load() < all && !aborted_) {
+      std::unique_lock lock(guard_);
+      ++sleepers_;
+      changed_.wait_until(lock, deadline_in(deadline_s), [&] { return arrived_.load() >= all || aborted_; });
+      --sleepers_;
+    }
+    if (arrived_.load() >= all && !aborted_) return {};
+    collective_outcome outcome{.result = aborted_ ? wait_result::aborted : wait_result::deadline, .waits_for = -1, .problem = {}};
+    for (std::size_t k = size(); k-- > 0;)
+      if (members_[k].times.load(std::memory_order_relaxed) < time) outcome.waits_for = place_.ranks[k];
+    return outcome;
+  }
+  void wake() {
+    const std::lock_guard lock(guard_);
+    changed_.notify_all();
+  }
+
+  /// Between the two, this rank reads and writes what others have shown. Returns whether it may.
+  [[nodiscard]] bool begin_access(std::size_t me) {
+    members_[me].busy.store(true);
+    if (!aborted_.load()) return true;
+    members_[me].busy.store(false);
+    return false;
+  }
+  void end_access(std::size_t me) { members_[me].busy.store(false); }
+
+  /// Returns when nobody reads or writes any more.
+  /// Requires: the communicator is aborted.
+  void settle() const {
+    for (const auto& m : members_)
+      while (m.busy.load()) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int spins = 64;
+  struct alignas(64) member {
+    std::atomic<std::uint64_t> times{0};
+    std::atomic<bool> busy{false};
+    call shown;
+  };
+  group_place place_;
+  const std::atomic<bool>& aborted_;
+  std::vector<member> members_;
+  alignas(64) std::atomic<std::uint64_t> arrived_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex guard_;
+  std::condition_variable changed_;
+};
+
+/// Collectives of threads that read and write each other's memory. Two meetings each: all have come with their spans, and all
+/// have done their part. Nothing is allocated or copied twice.
+template <class Element>
+class shared_memory_group {
+  using counts_type = std::span<const std::size_t>;
+
+ public:
+  /// `meeting`: the same for all ranks of the group.
+  shared_memory_group(std::shared_ptr<group_meeting> meeting, int rank) : meeting_(std::move(meeting)) {
+    const auto& ranks = meeting_->place().ranks;
+    me_ = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  }
+
+  /// Each rank sums its part and writes it everywhere.
+  collective_outcome all_reduce(std::span<Element> values, double deadline_s) {
+    const std::size_t n = values.size();
+    return together({collective_kind::all_reduce, values.data(), values.data(), n, {}, {}}, deadline_s, [&] {
+      const std::size_t first = even_part(n, me_, size()), last = even_part(n, me_ + 1, size());
+      if (size() == 2) return sum_in_both(out(0) + first, out(1) + first, last - first);
+      for (std::size_t i = first; i < last; i += block) {
+        const std::size_t count = std::min(block, last - i);
+        Element sums[block];
+        sum(sums, i, count);
+        for (std::size_t k = 0; k < size(); ++k) copy_elements(out(k) + i, static_cast<const Element*>(sums), count);
+      }
+    });
+  }
+  collective_outcome all_gather(std::span<const Element> mine, std::span<Element> all, counts_type counts, double deadline_s) {
+    return together({collective_kind::all_gather, mine.data(), nullptr, 0, counts, {}}, deadline_s, [&] {
+      std::size_t first = 0;
+      for (std::size_t k = 0; k < size(); first += counts[k++]) copy_elements(all.data() + first, in(k), counts[k]);
+    });
+  }
+  collective_outcome reduce_scatter(std::span<const Element> all, std::span<Element> mine, counts_type counts,
+                                    double deadline_s) {
+    return together({collective_kind::reduce_scatter, all.data(), nullptr, 0, counts, {}}, deadline_s, [&] {
+      const std::size_t first = offset_of(counts, me_), n = counts[me_];
+      for (std::size_t i = 0; i < n; i += block) {
+        const std::size_t count = std::min(block, n - i);
+        Element sums[block];
+        sum(sums, first + i, count);
+        copy_elements(mine.data() + i, static_cast<const Element*>(sums), count);
+      }
+    });
+  }
+  collective_outcome broadcast(std::span<Element> values, int root, double deadline_s) {
+    const auto r = static_cast<std::size_t>(root);
+    const std::size_t n = values.size();
+    return together({collective_kind::broadcast, values.data(), nullptr, r, {&n, 1}, {}}, deadline_s,
+                    [&] { copy_elements(values.data(), in(r), n); });
+  }
+  collective_outcome all_to_all(std::span<const Element> send, counts_type send_counts, std::span<Element> receive,
+                                counts_type receive_counts, double deadline_s) {
+    return together({collective_kind::all_to_all, send.data(), nullptr, 0, send_counts, receive_counts}, deadline_s, [&] {
+      std::size_t first = 0;
+      for (std::size_t k = 0; k < size(); first += receive_counts[k++])
+        copy_elements(receive.data() + first, in(k) + offset_of(meeting_->of(k).counts, me_), receive_counts[k]);
+    });
+  }
+  void settle() { meeting_->settle(); }
+
+ private:
+  static constexpr std::size_t block = 8192 / sizeof(Element) > 0 ? 8192 / sizeof(Element) : 1;
+
+  [[nodiscard]] std::size_t size() const { return meeting_->size(); }
+  [[nodiscard]] const Element* in(std::size_t k) const { return static_cast<const Element*>(meeting_->of(k).in); }
+  [[nodiscard]] Element* out(std::size_t k) const { return static_cast<Element*>(meeting_->of(k).out); }
+  /// A pass less than by way of a block.
+  static void sum_in_both(Element* __restrict a, Element* __restrict b, std::size_t n) {
+    for (std::size_t left = n / elements_at_once; left > 0; --left) {
+      for (std::size_t k = 0; k < elements_at_once; ++k) a[k] = b[k] = static_cast<Element>(a[k] + b[k]);
+      a += elements_at_once, b += elements_at_once;
+    }
+    for (std::size_t k = 0; k < n % elements_at_once; ++k) a[k] = b[k] = static_cast<Element>(a[k] + b[k]);
+  }
+  /// Requires: more than one rank.
+  void sum(Element* to, std::size_t first, std::size_t n) const {
+    add_elements(to, in(0) + first, in(1) + first, n);
+    for (std::size_t k = 2; k < size(); ++k) add_elements(to, in(k) + first, n);
+  }
+
+  template <class Work>
+  collective_outcome together(const group_meeting::call& c, double deadline_s, Work work) {
+    meeting_->show(me_, c);
+    if (auto outcome = meeting_->meet(me_, deadline_s); outcome.result != wait_result::progress) return outcome;
+    if (!meeting_->begin_access(me_)) return {.result = wait_result::aborted, .waits_for = -1, .problem = {}};
+    auto problem = difference(c);
+    if (problem.empty()) work();
+    meeting_->end_access(me_);
+    if (!problem.empty()) return {.result = wait_result::aborted, .waits_for = -1, .problem = std::move(problem)};
+    return meeting_->meet(me_, deadline_s);
+  }
+
+  /// Why the others' calls do not fit this one.
+  [[nodiscard]] std::string difference(const group_meeting::call& mine) const {
+    for (std::size_t k = 0; k < size(); ++k) {
+      const auto& other = meeting_->of(k);
+      const auto says = [&](const char* what) {
+        return std::string("rank ") + std::to_string(meeting_->place().ranks[k]) + " calls " + collective_name(other.kind) + what;
+      };
+      if (other.kind != mine.kind) return says(" instead");
+      if (other.elements != mine.elements)
+        return says(mine.kind == collective_kind::broadcast ? " with another root" : " with another number of elements");
+      if (mine.kind == collective_kind::all_to_all) {
+        if (other.counts[me_] != mine.receive_counts[k] || other.receive_counts[me_] != mine.counts[k])
+          return says(" with counts that do not fit");
+      } else if (!std::equal(other.counts.begin(), other.counts.end(), mine.counts.begin(), mine.counts.end())) {
+        return says(" with other counts");
+      }
+    }
+    return {};
+  }
+
+  std::shared_ptr<group_meeting> meeting_;
+  std::size_t me_ = 0;
+};
+
+}  // namespace hetsched::detail

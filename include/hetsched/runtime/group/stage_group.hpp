@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// A rank's place in a stage's group, whose ranks are arranged as data x context x tensor, tensor innermost.
+struct stage_place {
+  int data = 0;
+  int context = 0;
+  int tensor = 0;
+  friend constexpr bool operator==(const stage_place&, const stage_place&) = default;
+};
+
+/// The place of rank `index` of a group.
+/// Requires: degrees are positive.
+[[nodiscard]] constexpr stage_place place_of(const degrees& d, int index) {
+  return {.data = index / (d.context * d.tensor), .context = index / d.tensor % d.context, .tensor = index % d.tensor};
+}
+/// The rank of a group at a place.
+[[nodiscard]] constexpr int index_of(const degrees& d, const stage_place& p) {
+  return (p.data * d.context + p.context) * d.tensor + p.tensor;
+}
+
+struct stage_group_options {
+  int stage = 0;      ///< of the schedule
+  int direction = 0;  ///< of the schedule, if the stage has a group in both
+  double deadline_s = 30;
+};
+
+/// What a layer knows of the devices of its stage: their degrees, this rank's place, and the axes through it.
+template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
+class stage_group {
+ public:
+  using axis = axis_group<Tensor, Communicator>;
+
+  /// A stage on one device.
+  stage_group() = default;
+
+  /// `ranks`: those of the stage, of the communicator, as their places say. All of them make one before the first collective.
+  /// Throws: input_error for degrees that are not positive or not of so many ranks, and as axis_group.
+  stage_group(Communicator comm, const std::vector<int>& ranks, const hetsched::degrees& d,
+              const stage_group_options& options = {})
+      : degrees_(d) {
+    if (d.data < 1 || d.context < 1 || d.tensor < 1 ||
+        std::int64_t{d.data} * d.context * d.tensor != static_cast<std::int64_t>(ranks.size()))
+      throw input_error("stage " + std::to_string(options.stage) + " has " + std::to_string(ranks.size()) +
+                        " ranks, which are no group of " + std::to_string(d.data) + " x " + std::to_string(d.context) + " x " +
+                        std::to_string(d.tensor) + " (data, context, tensor)");
+    int index = 0;
+    while (index < static_cast<int>(ranks.size()) && ranks[static_cast<std::size_t>(index)] != comm.rank()) ++index;
+    if (index == static_cast<int>(ranks.size()))
+      throw input_error("rank " + std::to_string(comm.rank()) + " is not in the group of stage " + std::to_string(options.stage));
+    place_ = place_of(d, index);
+    const auto along = [&](const char* name, int number, int size, int stage_place::*moving) {
+      std::vector<int> members;
+      for (int k = 0; k < size; ++k) {
+        auto p = place_;
+        p.*moving = k;
+        members.push_back(ranks[static_cast<std::size_t>(index_of(d, p))]);
+      }
+      return axis(comm, std::move(members),
+                  {.name = std::string("the ") + name + " axis of stage " + std::to_string(options.stage),
+                   .number = axes * options.stage + number,
+                   .direction = options.direction,
+                   .deadline_s = options.deadline_s});
+    };
+    data_ = along("data", 0, d.data, &stage_place::data);
+    context_ = along("context", 1, d.context, &stage_place::context);
+    tensor_ = along("tensor", 2, d.tensor, &stage_place::tensor);
+  }
+
+  [[nodiscard]] const hetsched::degrees& degrees() const { return degrees_; }
+  [[nodiscard]] const stage_place& place() const { return place_; }
+  [[nodiscard]] const axis& data() const { return data_; }
+  [[nodiscard]] const axis& context() const { return context_; }
+  [[nodiscard]] const axis& tensor() const { return tensor_; }
+
+ private:
+  static constexpr int axes = 3;
+  hetsched::degrees degrees_;
+  stage_place place_;
+  axis data_, context_, tensor_;
+};
+
+}  // namespace hetsched

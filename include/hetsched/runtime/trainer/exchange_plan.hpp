@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/gradient_exchange_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/reshard/gradient_chunks.hpp>
+#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+
+namespace hetsched::detail {
+
+/// Where a piece of a bucket comes from, and where it lies in its part.
+struct part_piece {
+  std::size_t parameter = 0, chunk = 0;  ///< of the model, of the parameter
+  std::int64_t first = 0, last = 0;      ///< elements of the chunk
+  std::int64_t offset = 0;               ///< in the part
+};
+
+/// What is added where: terms of this rank, added up beforehand, or what a message brings.
+struct contribution {
+  std::vector<std::size_t> terms;  ///< numbers among the chunk's
+  int message = -1;
+};
+
+/// What travels: a term to where its pipeline's are added up, this sum to the owner, or the whole sum back.
+enum class exchange_step : std::uint8_t { term, share, sum, spread };
+
+struct planned_message {
+  exchange_step step = exchange_step::term;
+  int from = 0, to = 0;
+  std::size_t part = 0;
+  std::size_t pipeline = 0, slot = 0;  ///< of the contribution that it brings
+  std::vector<std::size_t> terms;      ///< that it takes along, if it is sent as a term
+};
+
+/// What a rank does for a part of a bucket.
+struct planned_part {
+  std::vector<part_piece> pieces;
+  std::int64_t elements = 0;
+  bool owned = false;  ///< this rank has the sum first
+  std::vector<std::vector<contribution>>
+      adds;                 ///< by pipeline: added up in each, then the pipelines'; none: it only gets the sum
+  int share = -1;           ///< message that takes what was added up to the owner, if it is not owned
+  int sum = -1;             ///< message that brings the sum, if it is not owned
+  std::vector<int> spread;  ///< messages that take it on
+};
+
+/// One rank's share of an exchange. Messages are in an order that is the same on all ranks.
+struct exchange_plan {
+  std::vector<planned_part> parts;
+  std::vector<planned_message> messages;
+};
+
+struct exchange_cut {
+  std::int64_t most_elements = 1 << 20;   ///< of a bucket
+  std::int64_t least_elements = 1 << 12;  ///< of a part
+  bool owners_update = false;             ///< sums stay with their owners
+  std::vector<int> waves{};               ///< layers with which a new wave begins: all of a later wave goes before an earlier one
+};
+
+/// Layers with which new waves begin: where some rank has several stages, the first of each stage.
+[[nodiscard]] inline std::vector<int> exchange_waves(const training_layout& t) {
+  std::vector<int> waves;
+  for (const auto& p : t.pipelines)
+    if (p.order.stages * p.order.directions > p.order.ranks)
+      for (const auto& s : p.stages) waves.push_back(s.first);
+  std::sort(waves.begin(), waves.end());
+  waves.erase(std::unique(waves.begin(), waves.end()), waves.end());
+  return waves;
+}
+
+/// Contributions to the sum of one pipeline: terms that begin it and are all on one device are added up there.
+[[nodiscard]] inline std::vector<std::pair<int, std::vector<std::size_t>>> contributions_of(const gradient_chunk& c,
+                                                                                            int pipeline) {
+  std::vector<std::pair<int, std::vector<std::size_t>>> found;
+  for (std::size_t i = 0; i < c.terms.size(); ++i) {
+    if (c.terms[i].pipeline != pipeline) continue;
+    if (found.size() == 1 && found.front().first == c.terms[i].device)
+      found.front().second.push_back(i);
+    else
+      found.push_back({c.terms[i].device, {i}});
+  }
+  return found;
+}
+
+/// Plans a part of a bucket for a rank that holds it; appends its messages.
+[[nodiscard]] inline planned_part plan_part(const gradient_chunk& c, const bucket_part& part, bool both, std::size_t number,
+                                            int me, std::vector<planned_message>& messages) {
+  planned_part mine{.pieces = {}, .elements = part.last - part.first, .adds = {}, .spread = {}};
+  mine.owned = both || part.owner == me;
+  std::vector<int> pipelines;
+  for (const auto& d : c.devices)
+    if (pipelines.empty() || pipelines.back() != d.pipeline) pipelines.push_back(d.pipeline);
+  const auto tell = [&](planned_message m) {
+    if (m.from != m.to && (m.from == me || m.to == me)) messages.push_back(std::move(m));
+  };
+  const auto collect = [&](std::size_t q, int at) {
+    const auto all = contributions_of(c, pipelines[q]);
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      tell({exchange_step::term, all[s].first, at, number, q, s, all[s].second});
+      if (at == me) mine.adds[q].push_back(all[s].first == me ? contribution{.terms = all[s].second} : contribution{.terms = {}});
+    }
+  };
+  for (const auto& d : c.devices) {  // who adds up the pipelines'
+    if (both ? false : d.device != part.owner) continue;
+    if (d.device == me) mine.adds.resize(pipelines.size());
+    for (std::size_t q = 0; q < pipelines.size(); ++q) {
+      const int collector = both ? d.device : part.collectors[q];
+      if (collector == me && mine.adds.empty()) mine.adds.resize(pipelines.size());
+      collect(q, collector);
+      tell({exchange_step::share, collector, d.device, number, q, 0, {}});
+      if (collector != d.device && d.device == me) mine.adds[q].push_back({});
+    }
+  }
+  if (both) return mine;
+  for (std::size_t q = 0; q < pipelines.size(); ++q) {
+    tell({exchange_step::sum, part.owner, part.collectors[q], number, q, 0, {}});
+    for (const auto& d : c.devices)
+      if (d.pipeline == pipelines[q]) tell({exchange_step::spread, part.collectors[q], d.device, number, q, 0, {}});
+  }
+  return mine;
+}
+
+/// What a rank does to sum the gradients of parameters that have several terms. Two devices that hold a chunk send each other
+/// their terms and both add, unless sums stay with owners.
+/// Complexity: O(chunks * terms + buckets * devices^2).
+[[nodiscard]] inline exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
+                                                 const exchange_cut& cut) {
+  exchange_plan plan;
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
+  // Later layers come first, as their backwards end first.
+  std::map<std::ptrdiff_t, std::vector<std::pair<std::size_t, std::size_t>>> waves;
+  for (std::size_t m = parameters.size(); m-- > 0;) {
+    const auto wave = std::upper_bound(cut.waves.begin(), cut.waves.end(), parameters[m].id.layer) - cut.waves.begin();
+    for (std::size_t c = 0; c < parameters[m].chunks.size(); ++c)
+      if (parameters[m].chunks[c].terms.size() > 1) waves[-wave].emplace_back(m, c);
+  }
+  std::vector<planned_message> late;
+  for (const auto& [wave, members] : waves) {
+    std::vector<const gradient_chunk*> chunks;
+    for (const auto& [m, c] : members) chunks.push_back(&parameters[m].chunks[c]);
+    std::vector<planned_message> messages;
+    for (const auto& bucket : gradient_buckets(chunks, cut.most_elements)) {
+      const auto& chunk = *chunks[bucket.pieces.front().chunk];
+      const bool both = chunk.devices.size() == 2 && !cut.owners_update;
+      const bool held = std::any_of(chunk.devices.begin(), chunk.devices.end(), [&](const auto& d) { return d.device == me; });
+      const auto parts = both ? std::vector<bucket_part>{{.first = 0, .last = bucket.elements, .owner = -1, .collectors = {}}}
+                              : bucket_parts(chunk, bucket.elements, cut.least_elements, load);
+      if (!held) continue;
+      for (const auto& part : parts) {
+        auto mine = plan_part(chunk, part, both, plan.parts.size(), me, messages);
+        std::int64_t at = 0;
+        for (const auto& piece : bucket.pieces) {
+          const std::int64_t first = std::max(at, part.first), last = std::min(at + piece.last - piece.first, part.last);
+          const auto [m, c] = members[piece.chunk];
+          if (first < last) mine.pieces.push_back({m, c, piece.first + first - at, piece.first + last - at, first - part.first});
+          at += piece.last - piece.first;
+        }
+        plan.parts.push_back(std::move(mine));
+      }
+    }
+    std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+    for (auto& m : messages) (cut.owners_update && m.step >= exchange_step::sum ? late : plan.messages).push_back(std::move(m));
+  }
+  for (auto& m : late) plan.messages.push_back(std::move(m));
+  for (std::size_t i = 0; i < plan.messages.size(); ++i) {
+    const auto& m = plan.messages[i];
+    auto& part = plan.parts[m.part];
+    const int number = static_cast<int>(i);
+    if (m.step >= exchange_step::sum)
+      m.to == me ? static_cast<void>(part.sum = number) : part.spread.push_back(number);
+    else if (m.to == me)
+      part.adds[m.pipeline][m.slot].message = number;
+    else if (m.step == exchange_step::share)
+      part.share = number;
+  }
+  return plan;
+}
+
+}  // namespace hetsched::detail

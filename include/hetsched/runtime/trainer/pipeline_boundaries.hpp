@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/group_training_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/strategies.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+
+namespace hetsched {
+
+/// How a stage of these degrees lays out what lies between it and a neighbour, a tensor of this whole shape. Of more dimensions
+/// than the shape where the shape's first is several in one, as in [batch * sequence, hidden].
+using stage_layout = std::function<layout(const tensor_shape& whole, const degrees&)>;
+
+/// The first dimension over data, the others whole: context and tensor ranks are replicas.
+[[nodiscard]] inline layout batch_layout(const tensor_shape& whole, const degrees& d) {
+  layout l{.mesh = {d.data, d.context, d.tensor}, .dimensions = {}};
+  for (const auto extent : whole) l.dimensions.push_back({.extent = static_cast<std::int64_t>(extent)});
+  if (!l.dimensions.empty()) l.dimensions.front().axes = {data_axis};
+  return l;
+}
+
+/// What an executor has to know of a pipeline's groups. `shape_after`: (layer) -> whole tensor_shape of its output for a
+/// microbatch. `layout_of`: may be empty, for batch_layout.
+/// Throws: input_error for layouts that are not of the shape; as validate(layout) and plan_transfer.
+template <class ShapeAfter>
+[[nodiscard]] pipeline_groups make_pipeline_groups(const pipeline_layout& line, ShapeAfter&& shape_after,
+                                                   const stage_layout& layout_of = {}) {
+  pipeline_groups found;
+  int outer = 0;
+  for (int g = 0; g < line.order.ranks; ++g) {
+    found.devices.push_back(line.group(g).device_count());
+    outer = std::gcd(outer, line.group(g).data);
+  }
+  for (int c = 0; c < line.order.directions; ++c)
+    for (int s = 0; s + 1 < line.order.stages; ++s) {
+      const int layer = line.stages[static_cast<std::size_t>(s)].last - 1;
+      const tensor_shape whole = shape_after(layer);
+      const auto made = [&](int stage) {
+        const auto d = line.group(line.order.rank(c, stage));
+        auto l = layout_of ? layout_of(whole, d) : batch_layout(whole, d);
+        validate(l);
+        return l;
+      };
+      auto from = made(s), to = made(s + 1);
+      const int merged = static_cast<int>(from.dimensions.size()) - static_cast<int>(whole.size()) + 1;
+      if (merged < 1 || detail::shape_of_slice(from.whole(), merged) != whole)
+        throw input_error("the layout behind layer " + std::to_string(layer) + " is of a tensor of another shape");
+      const auto strategy = line.reshard.empty() ? reshard_strategy::direct : line.reshard[static_cast<std::size_t>(s)];
+      found.boundaries.push_back(
+          make_boundary_transfer(std::move(from), std::move(to), strategy, {.outer = std::max(outer, 1)}, merged));
+    }
+  return found;
+}
+
+}  // namespace hetsched

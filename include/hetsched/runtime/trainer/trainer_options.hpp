@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/trainer_test.cpp.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+
+namespace hetsched {
+
+/// What becomes of a step whose loss or gradients are not finite, on all ranks alike. skip: it counts, but parameters and the
+/// optimizer's state stay as they are. fail: it ends with an error.
+enum class nonfinite : std::uint8_t { skip, fail };
+
+struct trainer_options {
+  /// How long a rank waits without progress, in seconds: in the schedule, in the exchange of gradients, in the agreement to
+  /// commit. Ranks of pipelines that end their schedules first wait for the others in the exchange; this has to be enough for
+  /// it.
+  double deadline_s = 30;
+  double clip_norm = 0;                  ///< gradients are scaled down to this norm over all parameters; 0: they are not
+  std::vector<parameter_tie> ties = {};  ///< they must begin with the same values
+  std::int64_t first_step = 0;           ///< how many steps were committed before
+  nonfinite on_nonfinite = nonfinite::skip;
+  std::int64_t configuration_digest = 0;  ///< of whatever else has to be the same on all ranks, which is all it is used for
+  /// Of parameters that several ranks hold, each rank keeps the optimizer's state of a part only, updates this part, and sends it
+  /// to the others: the same bits in less memory (ZeRO-1). Requires an optimizer that takes every element for itself; it sees
+  /// tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves others with the state after the
+  /// update and the parameters before: go on from a checkpoint then.
+  bool shard_optimizer = false;
+  std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most of gradients that travels at once
+  /// What the loss of a device of the last stage is: a mean over its own samples, the same on all its context and tensor ranks;
+  /// or (parts) its part of the mean over the microbatch, so that those of all devices of the stage add up to it.
+  bool loss_in_parts = false;
+  stage_layout boundary_layout = {};  ///< empty: batch_layout
+};
+
+/// What a step has done; the same on every rank.
+struct step_report {
+  std::int64_t step = 0;     ///< its number, from 0
+  double loss = 0;           ///< mean over all microbatches of all pipelines, weighted by their sizes
+  double gradient_norm = 0;  ///< over all parameters, of the mean loss, before clipping
+  bool updated = true;       ///< false: loss or gradients were not finite, and the step was skipped
+};
+
+}  // namespace hetsched

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of stages that are groups of processes are killed. bench/validation/group_faults.sh does so more often.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+
+#include "processes.hpp"
+#include "workplace.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// Two stages of a GPT of two blocks.
+std::string plan_of(const degrees& first, const degrees& second) {
+  pipeline_plan line{.microbatches = 2, .microbatch_size = 2, .schedule = {.name = "gpipe"}};
+  line.boundaries.push_back({});
+  const int ahead = first.device_count(), behind = second.device_count();
+  line.stages.push_back({.layers = {0, 2}, .devices = {{{.devices_per_node = ahead}, 0}}, .degrees = first});
+  line.stages.push_back({.layers = {2, 4}, .devices = {{{.devices_per_node = behind}, ahead}}, .degrees = second});
+  return to_json(plan{.pipelines = {line}}, {"local"}, {ahead + behind});
+}
+
+int newest_step(const workplace& w) {
+  int newest = 0;
+  for (const auto& e : fs::directory_iterator(w.path("state")))
+    if (const auto name = e.path().filename().string(); name.starts_with("step-") && name.find('.') == std::string::npos)
+      newest = std::max(newest, std::stoi(name.substr(5)));
+  return newest;
+}
+
+}  // namespace
+
+TEST_CASE("kill -9 in a group of devices: the others end with the cause, and what goes on has the losses of the undisturbed") {
+  random_source random(11);
+  struct shape {
+    degrees first, second;
+    int from, to;  // ranks of the group
+  };
+  for (const auto& [first, second, from, to] :
+       {shape{{1, 1, 2}, {1, 1, 1}, 0, 1}, shape{{1, 1, 1}, {1, 1, 2}, 1, 2}, shape{{2, 1, 2}, {1, 1, 1}, 0, 3}}) {
+    const workplace w;
+    w.put("plan.json", plan_of(first, second));
+    const std::string run = "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --plan plan.json --every 2 ";
+    if (contains(w.run(run + "--transport gloo --steps 0").errors, "built without Gloo")) {
+      MESSAGE("skipped: hetsched-train is built without Gloo");
+      return;
+    }
+    const int ranks = first.device_count() + second.device_count(), victim = random.integer(from, to);
+    const double after_s = random.uniform(0, 0.3);
+    CAPTURE(ranks);
+    CAPTURE(victim);
+    CAPTURE(after_s);
+    auto all = start_ranks(w, ranks, "killed", [&](int) { return run + "--steps 1000000 --checkpoint state"; });
+    REQUIRE(appears(w.path("state/step-000002")));
+    std::this_thread::sleep_for(std::chrono::duration<double>(after_s));
+    all[static_cast<std::size_t>(victim)].signal(SIGKILL);
+    for (int r = 0; r < ranks; ++r) {
+      if (r == victim) continue;
+      CAPTURE(r);
+      const auto ended = all[static_cast<std::size_t>(r)].wait(30);
+      CAPTURE(ended.errors);
+      CHECK(ended.status == 3);
+      CHECK(contains(ended.errors, "rank " + std::to_string(victim) + " was lost"));
+    }
+    const int newest = newest_step(w);
+    const auto end = "--steps " + std::to_string(newest + 3);
+    const auto finish = [&](const std::string& name, const std::string& options) {
+      auto ending = start_ranks(w, ranks, name, [&](int) { return run + options + end + " --losses " + name + ".csv"; });
+      for (auto& p : ending) {
+        const auto ended = p.wait();
+        CAPTURE(ended.errors);
+        CHECK(ended.status == 0);
+      }
+      const auto csv = w.get(name + ".csv");
+      const auto at = csv.find('\n' + std::to_string(newest) + ',');
+      REQUIRE(at != std::string::npos);
+      return csv.substr(at);
+    };
+    const auto resumed = finish("resumed", "--checkpoint state --resume ");
+    CHECK(std::count(resumed.begin(), resumed.end(), '\n') == 4);
+    CHECK(resumed == finish("undisturbed", ""));
+  }
+}

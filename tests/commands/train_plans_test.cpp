@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hetsched-plan makes for small clusters, hetsched-train runs as it is.
+#include <cmath>
+#include <cstddef>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "workplace.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// By nodes and devices per node; the second subcluster's devices are twice as fast.
+cluster small_cluster(const std::vector<std::pair<int, int>>& sizes) {
+  cluster c;
+  for (const auto& [nodes, devices] : sizes) {
+    const auto number = std::to_string(c.subclusters.size());
+    device d{.name = "device-" + number, .memory_bytes = 16 * gib, .memory_bandwidth = 1e11};
+    d.peak_flops[static_cast<std::size_t>(precision::fp32)] = c.subclusters.empty() ? 1e9 : 2e9;
+    c.subclusters.push_back({.name = "kind-" + number,
+                             .device = d,
+                             .nodes = nodes,
+                             .devices_per_node = devices,
+                             .intra_node = {.latency_s = 1e-6, .bandwidth = gbit_per_s(800)},
+                             .inter_node = {.latency_s = 1e-5, .bandwidth = gbit_per_s(100)}});
+  }
+  if (c.subclusters.size() > 1) c.links.push_back({.a = 0, .b = 1, .link = {.latency_s = 5e-5, .bandwidth = gbit_per_s(100)}});
+  return c;
+}
+
+std::string model_of(int layers, int heads, int kv_heads = 0) {
+  return R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": )" + std::to_string(layers) +
+         R"(, "hidden": 32, "heads": )" + std::to_string(heads) +
+         (kv_heads > 0 ? ", \"kv_heads\": " + std::to_string(kv_heads) : "") +
+         R"(, "vocab": 256, "sequence": 32, "dtype": "fp32"}})";
+}
+
+std::vector<double> losses_of(const std::string& csv) {
+  std::vector<double> losses;
+  std::istringstream lines(csv);
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) losses.push_back(std::stod(line.substr(line.find(',') + 1)));
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("every plan for a small cluster runs as it is, with the losses of one rank") {
+  const workplace w;
+  w.put("model.json", model_of(3, 4));
+  const std::vector<std::vector<std::pair<int, int>>> clusters{{{1, 2}},         {{1, 1}, {1, 2}}, {{1, 2}, {1, 2}},
+                                                               {{2, 2}, {1, 2}}, {{1, 4}, {1, 1}}, {{2, 2}, {1, 1}}};
+  std::set<std::string> whole;         // samples of a step, whose losses on one rank are known
+  std::set<std::pair<int, int>> seen;  // data and tensor degrees
+  int moved = 0, runs = 0;
+  for (const auto& sizes : clusters) {
+    w.put("cluster.json", to_json(small_cluster(sizes)));
+    for (const char* const batch : {"4 --microbatch-size auto", "8 --microbatch-size 2", "6 --use-all-devices"}) {
+      if (++runs % sanitizer_share != 0) continue;
+      CAPTURE(sizes.front().first);
+      CAPTURE(sizes.back().second);
+      CAPTURE(batch);
+      const auto planned =
+          w.run("hetsched-plan --cluster cluster.json --model model.json --out plan.json --global-batch " + std::string(batch));
+      CAPTURE(planned.errors);
+      REQUIRE(planned.status == 0);
+      const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
+      const auto& line = plan.pipelines.at(0);
+      for (const auto& s : line.stages) seen.insert({s.degrees.data, s.degrees.tensor});
+      const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
+      CAPTURE(trained.errors);
+      CHECK(trained.status == 0);
+      moved += contains(trained.errors, "cuts inside blocks") ? 1 : 0;
+      const auto one = "one-" + std::to_string(line.microbatches) + "-" + std::to_string(line.microbatch_size) + ".csv";
+      if (whole.insert(one).second)
+        REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches " +
+                      std::to_string(line.microbatches) + " --microbatch-size " + std::to_string(line.microbatch_size) +
+                      " --losses " + one)
+                    .status == 0);
+      const auto found = losses_of(w.get("losses.csv")), wanted = losses_of(w.get(one));
+      REQUIRE(found.size() == 2);
+      REQUIRE(wanted.size() == 2);
+      for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+    }
+  }
+  if (sanitizer_share > 1) return;  // too few plans were made to have all kinds
+  CHECK(moved > 0);
+  bool both = false, data = false, tensor = false;
+  for (const auto& [d, t] : seen) {
+    both = both || (d > 1 && t > 1);
+    data = data || (d > 1 && t == 1);
+    tensor = tensor || (d == 1 && t > 1);
+  }
+  CHECK(both);
+  CHECK(data);
+  CHECK(tensor);
+}
+
+TEST_CASE("cuts inside blocks go to the nearest between them") {
+  const workplace w;
+  w.put("model.json", model_of(2, 4));
+  // By sublayer: embedding, attention, norm and mlp of two blocks, head.
+  const auto with_cuts = [&](const std::vector<int>& cuts) {
+    pipeline_plan line{.microbatches = 2, .microbatch_size = 1, .schedule = {.name = "gpipe"}};
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      line.stages.push_back({.layers = {cuts[i], cuts[i + 1]}, .devices = {{{}, static_cast<int>(i)}}});
+      if (i > 0) line.boundaries.push_back({});
+    }
+    plan p{.pipelines = {line}};
+    p.setting.granularity = "sublayer";
+    w.put("plan.json", to_json(p, {"local"}));
+    return w.run("hetsched-train --model model.json --plan plan.json --steps 1 --out-plan run.json");
+  };
+  struct row {
+    std::vector<int> cuts, wanted;
+    bool told;
+  };
+  for (const auto& [cuts, wanted, told] : std::vector<row>{{{0, 4, 8}, {0, 2, 4}, false},
+                                                           {{0, 2, 8}, {0, 1, 4}, true},
+                                                           {{0, 3, 8}, {0, 2, 4}, true},
+                                                           {{0, 2, 3, 8}, {0, 1, 2, 4}, true},
+                                                           {{0, 5, 6, 7, 8}, {0, 1, 2, 3, 4}, true},
+                                                           {{0, 8}, {0, 4}, false}}) {
+    CAPTURE(cuts);
+    const auto r = with_cuts(cuts);
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    CHECK(contains(r.errors, "plan.json cuts inside blocks") == told);
+    const auto file = parse_plan(w.get("run.json"), "run.json");
+    CHECK(file.plan.setting.granularity == "block");
+    std::vector<int> found{0};
+    for (const auto& s : file.plan.pipelines.at(0).stages) found.push_back(s.layers.last);
+    CHECK(found == wanted);
+  }
+  const auto many = with_cuts({0, 2, 3, 5, 6, 8});
+  CHECK(many.status == 2);
+  CHECK(contains(many.errors, "plan.json: /pipelines: found 5 stages, but the model has 4 layers to train"));
+}

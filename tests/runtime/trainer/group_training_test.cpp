@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainings whose stages are groups of data ranks, against one device that adds in the same order.
+#include <hetsched/runtime/trainer/trainer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/runtime/group/stage_group.hpp>
+
+#include "../training.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using tensor = matrix<double>;
+using channel = thread_communicator<tensor>;
+constexpr double rate = 0.05;
+
+tensor rows_of(const tensor& all, interval rows) {
+  tensor part(static_cast<std::size_t>(rows.size()), all.columns());
+  for (std::size_t i = 0; i < part.rows(); ++i)
+    for (std::size_t j = 0; j < part.columns(); ++j) part(i, j) = all(static_cast<std::size_t>(rows.first) + i, j);
+  return part;
+}
+void put_rows(tensor& all, const tensor& part, interval rows) {
+  for (std::size_t i = 0; i < part.rows(); ++i)
+    for (std::size_t j = 0; j < part.columns(); ++j) all(static_cast<std::size_t>(rows.first) + i, j) = part(i, j);
+}
+interval rows_of_rank(int rows, int data, int rank) { return {rows / data * rank, rows / data * (rank + 1)}; }
+
+training_layout grouped(int layers, schedule order, int microbatch_size, std::vector<degrees> groups) {
+  auto t = even_layout(layers, std::move(order), microbatch_size);
+  t.pipelines[0].groups = std::move(groups);
+  validate(t);
+  return t;
+}
+
+struct result {
+  std::vector<double> losses;
+  std::vector<std::vector<tensor>> parameters;
+};
+
+/// One pipeline of one direction: each data rank of a stage adds up its rows of all microbatches, then ranks are added up.
+result alone(const toy<double>& t, const training_layout& layout, int steps) {
+  const auto& line = layout.pipelines[0];
+  std::vector<any_layer<tensor>> net;
+  std::vector<int> data_of;
+  for (std::size_t s = 0; s < line.stages.size(); ++s)
+    for (int l = line.stages[s].first; l < line.stages[s].last; ++l) {
+      net.push_back(t.make(l));
+      data_of.push_back(line.group(line.order.rank(0, static_cast<int>(s))).data);
+    }
+  result found;
+  const int rows = line.microbatch_size;
+  for (int step = 0; step < steps; ++step) {
+    double loss = 0;
+    std::vector<std::vector<tensor>> sums(net.size());  // by data rank
+    for (std::size_t l = 0; l < net.size(); ++l) {
+      const auto& g = net[l].gradients()[0].get();
+      sums[l].assign(static_cast<std::size_t>(data_of[l]), tensor(g.rows(), g.columns()));
+    }
+    for (int m = 0; m < line.order.microbatches; ++m) {
+      const auto [input, target] = t.batch(layout, step, 0, m);
+      std::vector<tensor> outputs{input};
+      for (auto& layer : net) {
+        auto context = layer.make_context();
+        outputs.push_back(layer.forward(outputs.back(), context));
+      }
+      tensor gradient(target.rows(), target.columns());
+      double here = 0;
+      for (int d = 0; d < data_of.back(); ++d) {
+        const auto part = rows_of_rank(rows, data_of.back(), d);
+        auto one = toy<double>::loss(rows_of(outputs.back(), part), rows_of(target, part));
+        const double share = 1.0 / data_of.back();
+        if (share != 1) detail::scale(one.gradient, share);
+        here += share * one.value;
+        put_rows(gradient, one.gradient, part);
+      }
+      loss += here;
+      for (std::size_t l = net.size(); l-- > 0;) {
+        tensor next(outputs[l].rows(), outputs[l].columns());
+        for (int d = 0; d < data_of[l]; ++d) {
+          const auto part = rows_of_rank(rows, data_of[l], d);
+          auto& own = net[l].gradients()[0].get();
+          std::swap(own, sums[l][static_cast<std::size_t>(d)]);
+          const auto x = rows_of(outputs[l], part);
+          auto context = net[l].make_context();
+          (void)net[l].forward(x, context);
+          put_rows(next, net[l].backward(rows_of(gradient, part), context), part);
+          std::swap(own, sums[l][static_cast<std::size_t>(d)]);
+        }
+        gradient = std::move(next);
+      }
+    }
+    for (std::size_t l = 0; l < net.size(); ++l) {
+      auto sum = sums[l][0];
+      for (std::size_t d = 1; d < sums[l].size(); ++d) detail::add(sum, sums[l][d]);
+      if (line.order.microbatches > 1) detail::scale(sum, 1.0 / line.order.microbatches);
+      std::vector<tensor> kept;
+      plain_sgd<double>(rate, 0, 0)(net[l].parameters()[0].get(), sum, kept, 1);
+    }
+    found.losses.push_back(loss / line.order.microbatches);
+  }
+  for (auto& layer : net) found.parameters.push_back(copies_of<double>(layer.parameters()));
+  return found;
+}
+
+template <class MakeLayer>
+std::vector<result> on_devices(const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer,
+                               const trainer_options& options = {}) {
+  std::vector<result> all(static_cast<std::size_t>(layout.ranks()));
+  hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
+    auto trainer = hetsched::make_trainer<tensor>(
+        layout, make_layer,
+        [](int, int rows) {
+          return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
+        },
+        comm, sgd{.learning_rate = rate}, options);
+    auto& own = all[static_cast<std::size_t>(comm.rank())];
+    own.parameters.resize(static_cast<std::size_t>(t.layers));
+    const auto p = static_cast<std::size_t>(layout.pipeline_of(comm.rank()));
+    for (int i = 0; i < steps; ++i) {
+      std::vector<tensor> inputs, targets;
+      for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
+        const auto [input, target] = t.batch(layout, trainer.committed_step(), p, m);
+        inputs.push_back(rows_of(input, trainer.samples()));
+        targets.push_back(rows_of(target, trainer.samples()));
+      }
+      own.losses.push_back(
+          trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), toy<double>::loss).loss);
+    }
+    for (const auto& [number, layer] : trainer.layers())
+      own.parameters[static_cast<std::size_t>(number)] = copies_of<double>(layer->parameters());
+  });
+  return all;
+}
+
+void check_same(const std::vector<result>& all, const result& expected) {
+  for (const auto& r : all) {
+    CHECK(r.losses == expected.losses);
+    for (std::size_t l = 0; l < expected.parameters.size(); ++l)
+      if (!r.parameters[l].empty()) CHECK(r.parameters[l] == expected.parameters[l]);
+  }
+}
+
+std::vector<degrees> data_only(const std::vector<int>& counts) {
+  std::vector<degrees> groups;
+  for (const int n : counts) groups.push_back({.data = n});
+  return groups;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] groups of data ranks give the bits of one device that adds as they do") {
+  const toy<double> t{.layers = 12};
+  const auto make = [&](int l) { return t.make(l); };
+  const std::vector<std::vector<int>> shapes{{2, 1, 3}, {1, 2}, {3, 2}, {2, 2}, {1, 1, 1}, {6, 1}, {1, 6, 2}};
+  for (const auto& counts : shapes)
+    for (const auto* name : {"gpipe", "1f1b", "zb_v", "interleaved_1f1b"}) {
+      CAPTURE(name);
+      CAPTURE(counts.size());
+      const int ranks = static_cast<int>(counts.size());
+      auto layout = grouped(t.layers, schedule_of(name, ranks, 2 * ranks), 6, data_only(counts));
+      const auto expected = alone(t, layout, 3);
+      check_same(on_devices(t, layout, 3, make), expected);
+      for (const auto how : all_reshard_strategies) {
+        if (how != reshard_strategy::leader_broadcast && std::string_view(name) != "1f1b") continue;
+        layout.pipelines[0].reshard.assign(layout.pipelines[0].stages.size() - 1, how);
+        check_same(on_devices(t, layout, 1, make), alone(t, layout, 1));
+      }
+    }
+}
+
+TEST_CASE("[threads] tensor ranks that are replicas count once, in losses as in gradients") {
+  const toy<double> t{.layers = 6};
+  using group_type = stage_group<tensor, channel>;
+  const auto make = [&](int l, const group_type& group) {
+    if (group.place().tensor >= group.degrees().tensor) throw std::logic_error("no place in the group");
+    return t.make(l);
+  };
+  const std::vector<std::vector<degrees>> shapes{{{.data = 2, .tensor = 2}, {.tensor = 3}, {.data = 2}},
+                                                 {{.data = 2}, {.tensor = 2}, {.data = 2, .tensor = 2}},
+                                                 {{.tensor = 2}, {.tensor = 2}, {.tensor = 2}}};
+  for (const auto& groups : shapes) {
+    auto layout = grouped(t.layers, schedule_of("1f1b", 3, 4), 4, groups);
+    auto plain = layout;
+    for (auto& g : plain.pipelines[0].groups) g = {.data = g.data};
+    const auto expected = alone(t, plain, 2);
+    for (const auto how : all_reshard_strategies) {
+      layout.pipelines[0].reshard.assign(2, how);
+      check_same(on_devices(t, layout, 2, make), expected);
+    }
+  }
+}
+
+TEST_CASE("[threads] sums of data ranks begin before the schedule has ended, and pipelines with groups work side by side") {
+  const toy<double> t{.layers = 6};
+  const auto one = grouped(t.layers, schedule_of("1f1b", 2, 4), 4, data_only({2, 1}));
+  const auto two = grouped(t.layers, schedule_of("1f1b", 2, 4), 4, data_only({1, 4}));
+  training_layout both = one;
+  both.pipelines.push_back(two.pipelines[0]);
+  both.pipelines[1].first_rank = one.ranks();
+  const auto all = on_devices(t, both, 2, [&](int l) { return t.make(l); });
+  for (const auto& r : all) {
+    CHECK(r.losses == all[0].losses);
+    for (std::size_t l = 0; l < r.parameters.size(); ++l)
+      for (const auto& other : all)
+        if (!r.parameters[l].empty() && !other.parameters[l].empty()) CHECK(r.parameters[l] == other.parameters[l]);
+  }
+}
+
+TEST_CASE("[threads] what does not fit the groups is refused") {
+  const toy<double> t{.layers = 4};
+  const auto make = [&](int l) { return t.make(l); };
+  const auto layout = grouped(t.layers, gpipe(2, 2), 2, {{.data = 2}, {}});
+  const auto why = [&](const stage_layout& of) {
+    try {
+      (void)on_devices(t, layout, 1, make, {.boundary_layout = of});
+    } catch (const input_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(why({}).empty());
+  CHECK(why([](const tensor_shape& whole, const degrees& d) {
+          auto l = batch_layout(whole, d);
+          ++l.dimensions[1].extent;
+          return l;
+        }).find("a tensor of another shape") != std::string::npos);
+  CHECK(why([](const tensor_shape& whole, const degrees&) {
+          return batch_layout(whole, {});
+        }).find("the layouts behind stage 0 are for 1 and 1 devices, but its groups have 2 and 1") != std::string::npos);
+}
+
+TEST_CASE("[threads] layers that are made without the group cannot be on tensor ranks") {
+  const toy<double> t{.layers = 4};
+  const auto layout = grouped(t.layers, gpipe(2, 2), 2, {{.tensor = 2}, {}});
+  CHECK_THROWS_AS(on_devices(t, layout, 1, [&](int l) { return t.make(l); }), input_error);
+}
