@@ -19,6 +19,10 @@ if(HETSCHED_GLOO)
   install(TARGETS hetsched_gloo EXPORT hetsched-gloo-targets FILE_SET HEADERS)
   install(EXPORT hetsched-gloo-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
 endif()
+if(HETSCHED_METIS)
+  install(TARGETS hetsched_metis EXPORT hetsched-metis-targets FILE_SET HEADERS)
+  install(EXPORT hetsched-metis-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
+endif()
 
 configure_package_config_file(cmake/hetsched-config.cmake.in "${PROJECT_BINARY_DIR}/hetsched-config.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)

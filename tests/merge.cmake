@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# merge_tests(RESULT NAME SOURCES...): puts test files together, up to ten in one translation unit, which halves the time of
-# compiling them all; RESULT gets what is to be compiled. Every file lies in a namespace of its own, behind the includes of all
-# of them, whose guards make those inside harmless. A file with the words "Compiled by itself" stays out.
+# merge_tests(RESULT NAME SOURCES...): puts test files together, up to twenty in one translation unit (ten with g++ and sanitizers,
+# which need gigabytes), which halves the time of compiling them all; RESULT gets what is to be compiled. Every file lies in a
+# namespace of its own, behind the includes of all of them, whose guards make those inside harmless. A file with the words "Compiled by
+# itself" stays out.
 function(merge_tests result name)
   set(merged)
   set(alone)
@@ -15,7 +16,11 @@ function(merge_tests result name)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
   endforeach()
   list(LENGTH merged count)
-  math(EXPR units "(${count} + 9) / 10")
+  set(most 20)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_FLAGS MATCHES "sanitize")
+    set(most 10)
+  endif()
+  math(EXPR units "(${count} + ${most} - 1) / ${most}")
   set(unit 0)
   while(unit LESS units)
     set(includes)

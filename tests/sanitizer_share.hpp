@@ -16,4 +16,7 @@ inline constexpr int sanitizer_share = 1;
 inline constexpr int sanitizer_share = 1;
 #endif
 
+/// Where an instance is a search, they run one in so many.
+inline constexpr int search_share = sanitizer_share * sanitizer_share;
+
 }  // namespace hetsched::test

@@ -200,6 +200,7 @@ int reshard_command(const arguments& given) {
     for (const auto& r : all)
       strategies.push_back({{"name", name_of(r.strategy)},
                             {"seconds", r.price.seconds},
+                            {"occupied_s", r.price.occupied_s},
                             {"messages", r.price.messages},
                             {"cross_bytes", r.price.cross_bytes},
                             {"peak_extra_bytes", r.price.peak_extra_bytes},

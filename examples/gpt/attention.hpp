@@ -21,12 +21,15 @@ class attention {
   struct context {
     typename column_linear<Real>::context qkv;
     typename row_linear<Real>::context out;
-    tensor<Real> weights;  ///< softmax of the scores, per sample and head: sequence x sequence
+    tensor<Real> weights;  ///< softmax of the scores, per sample and head: sequence x sequence; none if they are recomputed
     tensor<Real> mixed;    ///< values mixed by them: rows x (heads * head_size)
     tensor<Real> qkv_gradient;
   };
 
-  attention(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>())
+  /// `recomputes`: the softmax of the scores is not kept, but made again, of the same bits, in the backward (Korthikanti et al.
+  /// 2022: selective recomputation).
+  attention(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
+            bool recomputes = false)
       : sequence_(m.sequence),
         heads_(m.heads / static_cast<int>(slices.parts())),
         kv_heads_(m.key_heads() / static_cast<int>(slices.parts())),
@@ -34,7 +37,9 @@ class attention {
         qkv_(static_cast<std::size_t>(m.hidden), widths(m), m.bias, static_cast<std::size_t>(m.sequence), slices, random),
         out_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>(m.hidden), m.bias, m.residual_gain(),
              static_cast<std::size_t>(m.sequence), slices, random),
-        scores_(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(sequence_)) {
+        scores_(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(sequence_)),
+        recomputes_(recomputes) {
+    if (recomputes) weights_ = scores_;
     if (m.positions == position_kind::rotary)
       rotary_.emplace(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(size_));
   }
@@ -44,19 +49,13 @@ class attention {
     (void)qkv_.forward(x, c.qkv);
     auto& projected = c.qkv.product.output;
     if (rotary_) rotary_->turn(projected, static_cast<std::size_t>(heads_ + kv_heads_), 1);
-    c.weights.resize(projected.rows() * static_cast<std::size_t>(heads_), static_cast<std::size_t>(sequence_));
+    if (!recomputes_) c.weights.resize(projected.rows() * static_cast<std::size_t>(heads_), static_cast<std::size_t>(sequence_));
     c.mixed.resize(projected.rows(), static_cast<std::size_t>(heads_ * size_));
     const auto qkv = map(projected);
     auto mixed = map(c.mixed);
     for_each_head(projected.rows(), [&](Eigen::Index row, Eigen::Index head) {
-      auto p = weights(c, row, head);
-      multiply_transposed<Real>(p, query(qkv, row, head), key(qkv, row, head));
-      for (Eigen::Index i = 0; i < sequence_; ++i) {
-        auto seen = p.row(i).head(i + 1).array();
-        seen = ((seen - seen.maxCoeff()) * scale()).exp();
-        seen /= seen.sum();
-        p.row(i).tail(sequence_ - i - 1).setZero();
-      }
+      const auto p = weights(c, row, head);
+      find_weights(p, qkv, row, head);
       multiply<Real>(query(mixed, row, head), p, value(qkv, row, head));
     });
     return out_.forward(c.mixed, c.out);
@@ -72,6 +71,7 @@ class attention {
     auto ds = map(scores_);
     for_each_head(projected.rows(), [&](Eigen::Index row, Eigen::Index head) {
       const auto p = weights(c, row, head);
+      if (recomputes_) find_weights(p, qkv, row, head);
       const auto dmixed = query(mixed_gradient, row, head);
       add_product<Real>(value(dqkv, row, head), p, dmixed);
       multiply_transposed<Real>(ds, dmixed, value(qkv, row, head));
@@ -130,7 +130,19 @@ class attention {
   [[nodiscard]] auto value(Matrix& m, Eigen::Index row, Eigen::Index head) const {
     return m.block(row, (heads_ + kv_heads_ + head * kv_heads_ / heads_) * size_, sequence_, size_);
   }
-  [[nodiscard]] Eigen::Map<matrix<Real>> weights(context& c, Eigen::Index row, Eigen::Index head) const {
+  template <class Matrix>
+  void find_weights(Eigen::Map<matrix<Real>> p, const Matrix& qkv, Eigen::Index row, Eigen::Index head) const {
+    multiply_transposed<Real>(p, query(qkv, row, head), key(qkv, row, head));
+    for (Eigen::Index i = 0; i < sequence_; ++i) {
+      auto seen = p.row(i).head(i + 1).array();
+      seen = ((seen - seen.maxCoeff()) * scale()).exp();
+      seen /= seen.sum();
+      p.row(i).tail(sequence_ - i - 1).setZero();
+    }
+  }
+  /// Where they are kept, or made.
+  [[nodiscard]] Eigen::Map<matrix<Real>> weights(context& c, Eigen::Index row, Eigen::Index head) {
+    if (recomputes_) return map(weights_);
     return {c.weights.data() + (row * heads_ + head * sequence_) * sequence_, sequence_, sequence_};
   }
 
@@ -138,7 +150,9 @@ class attention {
   column_linear<Real> qkv_;
   row_linear<Real> out_;
   std::optional<rotary<Real>> rotary_;
-  tensor<Real> scores_;  ///< gradient of one head's; of no use between calls
+  tensor<Real> scores_;   ///< gradient of one head's; of no use between calls
+  tensor<Real> weights_;  ///< of one head, if they are recomputed; of no use between calls
+  bool recomputes_;
 };
 
 }  // namespace gpt

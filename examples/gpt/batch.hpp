@@ -10,6 +10,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/reshard/slice.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 
 #include <gpt/tokenizer.hpp>
@@ -52,26 +53,35 @@ template <class Real>
   return {.inputs = encode<Real>(inputs), .targets = encode<Real>(targets)};
 }
 
-/// This rank's rows of a microbatch's tokens, or of anything with a row per token: its part of the samples along the data axis
-/// of a group, and of each of those its slice of the sequence along the tensor axis. Throws input_error unless both are
-/// divisible.
+/// These samples' rows of a microbatch's tokens, or of anything with a row per token, and of each sample this rank's slice of the
+/// sequence along the tensor axis of its group. Throws input_error unless the sequence is divisible and the samples are there.
 template <class Real>
 [[nodiscard]] tensor<Real> rows_of(const tensor<Real>& all, int sequence, const hetsched::degrees& d,
-                                   const hetsched::stage_place& place) {
-  const auto length = static_cast<std::size_t>(sequence), data = static_cast<std::size_t>(d.data),
-             tensors = static_cast<std::size_t>(d.tensor);
-  if (length % tensors != 0 || all.rows() % (length * data) != 0 || d.context != 1)
+                                   const hetsched::stage_place& place, const hetsched::interval& samples) {
+  const auto length = static_cast<std::size_t>(sequence), tensors = static_cast<std::size_t>(d.tensor);
+  if (length % tensors != 0 || all.rows() % length != 0 || d.context != 1 || samples.first < 0 || samples.last < samples.first ||
+      static_cast<std::size_t>(samples.last) > all.rows() / length)
     throw hetsched::input_error("samples of " + std::to_string(sequence) + " tokens, " + std::to_string(all.rows()) +
                                 " in all, cannot be cut for " + std::to_string(d.data) + " x " + std::to_string(d.context) +
                                 " x " + std::to_string(d.tensor) + " devices (data, context, tensor)");
-  const std::size_t samples = all.rows() / length / data, rows = length / tensors;
-  tensor<Real> own(samples * rows, all.columns());
-  for (std::size_t s = 0; s < samples; ++s) {
-    const std::size_t first =
-        (static_cast<std::size_t>(place.data) * samples + s) * length + static_cast<std::size_t>(place.tensor) * rows;
+  const auto count = static_cast<std::size_t>(samples.size()), before = static_cast<std::size_t>(samples.first);
+  const std::size_t rows = length / tensors;
+  tensor<Real> own(count * rows, all.columns());
+  for (std::size_t s = 0; s < count; ++s) {
+    const std::size_t first = (before + s) * length + static_cast<std::size_t>(place.tensor) * rows;
     std::copy_n(all.data() + first * all.columns(), rows * all.columns(), own.data() + s * rows * all.columns());
   }
   return own;
+}
+
+/// The same of equal shares of the samples along the data axis. Throws input_error, too, unless they are divisible.
+template <class Real>
+[[nodiscard]] tensor<Real> rows_of(const tensor<Real>& all, int sequence, const hetsched::degrees& d,
+                                   const hetsched::stage_place& place) {
+  const auto samples = static_cast<std::int64_t>(all.rows()) / sequence / d.data;
+  const bool even = samples * sequence * d.data == static_cast<std::int64_t>(all.rows());
+  return rows_of(all, sequence, d, place,
+                 even ? hetsched::interval{place.data * samples, (place.data + 1) * samples} : hetsched::interval{-1, -1});
 }
 
 }  // namespace gpt

@@ -20,11 +20,12 @@ class block {
     tensor<Real> middle_gradient, input_gradient;
   };
 
-  /// Precondition: the config is valid for the ranks of the axis.
-  block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices = sequence_slices<Real>())
+  /// `recomputes`: see attention. Precondition: the config is valid for the ranks of the axis.
+  block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
+        bool recomputes = false)
       : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
         norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
-        attention_(m, random, slices),
+        attention_(m, random, slices, recomputes),
         mlp_(m, random, slices) {}
 
   /// x: (samples * sequence / ranks of the axis) x hidden.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/reshard/layout.hpp>
@@ -36,24 +37,27 @@ inline void require_layer(const config& m, int layer) {
 
 /// Layer 0 is the embedding, 1 to `layers` are blocks, then comes the head (the last norm and the logits). Its parameters
 /// depend on config and layer only; a rank of a tensor axis has its parts of them. Throws input_error for a config or layer that
-/// makes no sense.
+/// makes no sense. Under selective recomputation blocks do not keep their attention's weights; full is the stage's affair.
 template <class Real>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
-                                                           const hetsched::device_axis<Real>& axis = {}) {
+                                                           const hetsched::device_axis<Real>& axis = {},
+                                                           hetsched::recomputation recompute = hetsched::recomputation::none) {
   detail::require_layer(m, layer);
   validate(m, axis.size());
   const sequence_slices<Real> slices(axis);
   if (layer == 0) return embedding<Real>(m, layer_random(m.seed, 0), slices.part(), slices.parts());
-  if (layer <= m.layers) return block<Real>(m, layer_random(m.seed, layer), slices);
+  if (layer <= m.layers)
+    return block<Real>(m, layer_random(m.seed, layer), slices, recompute == hetsched::recomputation::selective);
   return head<Real>(m, layer_random(m.seed, m.tied ? 0 : layer));
 }
 
 /// For a stage on the devices of a group. Throws input_error, too, if they cut the context.
 template <class Real, class Communicator>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
-                                                           const hetsched::stage_group<tensor<Real>, Communicator>& group) {
+                                                           const hetsched::stage_group<tensor<Real>, Communicator>& group,
+                                                           hetsched::recomputation recompute = hetsched::recomputation::none) {
   if (group.degrees().context != 1) throw hetsched::input_error("gpt: the context degree must be 1");
-  return make_layer<Real>(m, layer, group.tensor());
+  return make_layer<Real>(m, layer, group.tensor(), recompute);
 }
 
 /// Of the layer's whole output, for microbatches of so many samples; throws like make_layer. Tokens and targets are {samples *

@@ -3,7 +3,8 @@
 
 // Cost models. Not in here, since they add a third to what this takes to compile: in <hetsched/cost/...>
 // corrected.hpp and operator_correction.hpp (forest.hpp: costs corrected by measurements), measured_collectives.hpp and
-// transfer_curve.hpp (fits to measured transfers), hexiscale.hpp, replica_profile.hpp (profiles of version 2, which io has).
+// transfer_curve.hpp (fits to measured transfers), hexiscale.hpp and hexiscale_costs.hpp (HexiScale's formulas),
+// replica_profile.hpp (profiles of version 2, which io has).
 
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/cost/collective.hpp>

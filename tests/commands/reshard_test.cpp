@@ -82,9 +82,11 @@ TEST_CASE("hetsched-reshard --json: HetAuto App. E's twenty pairs, as the librar
         const auto& found = strategies[s];
         keys.clear();
         for (const auto& [key, ignored] : found.items()) keys.push_back(key);
-        CHECK(keys == std::vector<std::string>{"name", "seconds", "messages", "cross_bytes", "peak_extra_bytes", "chunks"});
+        CHECK(keys ==
+              std::vector<std::string>{"name", "seconds", "occupied_s", "messages", "cross_bytes", "peak_extra_bytes", "chunks"});
         CHECK(found.at("name") == name_of(priced[s].strategy));
         CHECK(found.at("seconds") == priced[s].price.seconds);
+        CHECK(found.at("occupied_s") == priced[s].price.occupied_s);
         CHECK(found.at("messages") == priced[s].price.messages);
         CHECK(found.at("cross_bytes") == priced[s].price.cross_bytes);
         CHECK(found.at("peak_extra_bytes") == priced[s].price.peak_extra_bytes);

@@ -152,3 +152,59 @@ TEST_CASE("cuts inside blocks go to the nearest between them") {
   CHECK(many.status == 2);
   CHECK(contains(many.errors, "plan.json: /pipelines: found 5 stages, but the model has 4 layers to train"));
 }
+
+TEST_CASE("uneven shares, recomputation and ZeRO stages of a plan are run, without flags") {
+  const workplace w;
+  w.put("model.json", model_of(3, 4));
+  const auto plan_with = [&](auto change) {
+    pipeline_plan line{.microbatches = 3, .microbatch_size = 5, .schedule = {.name = "1f1b"}};
+    line.stages.push_back({.layers = {0, 2}, .devices = {{{.devices_per_node = 2}, 0}}, .degrees = {.data = 2}});
+    line.stages.push_back({.layers = {2, 5}, .devices = {{{.devices_per_node = 4}, 2}}, .degrees = {.data = 2, .tensor = 2}});
+    line.stages[0].shares.data = {0.6, 0.4};
+    line.stages[1].shares.data = {0.25, 0.75};
+    line.boundaries.push_back({});
+    change(line);
+    w.put("plan.json", to_json(plan{.pipelines = {line}}, {"local"}));
+    return w.run("hetsched-train --model model.json --plan plan.json --steps 3 --precision fp64 --losses losses.csv");
+  };
+  REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 3 --microbatches 3 --microbatch-size 5 --precision fp64 "
+                "--losses one.csv")
+              .status == 0);
+  const auto wanted = losses_of(w.get("one.csv"));
+  REQUIRE(wanted.size() == 3);
+  const auto plain = plan_with([](pipeline_plan&) {});
+  CAPTURE(plain.errors);
+  REQUIRE(plain.status == 0);
+  const auto text = w.get("losses.csv");
+  const auto found = losses_of(text);
+  REQUIRE(found.size() == 3);
+  for (std::size_t s = 0; s < 3; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-12 * wanted[s]);
+  // The same to the last bit, whatever is computed again and wherever the optimizer's state lies.
+  const std::vector<std::pair<recomputation, int>> ways{
+      {recomputation::full, 0}, {recomputation::selective, 1}, {recomputation::none, 2}, {recomputation::full, 2}};
+  for (const auto& [recompute, zero] : ways) {
+    const auto r = plan_with([&, r = recompute, z = zero](pipeline_plan& line) {
+      line.stages[0].recompute = line.stages[1].recompute = r;
+      line.stages[0].zero = z;
+      line.stages[1].zero = 2 - z;
+    });
+    CAPTURE(r.errors);
+    CAPTURE(zero);
+    CHECK(r.status == 0);
+    CHECK(w.get("losses.csv") == text);
+  }
+  // Weights are not cut: stage 3 is trained as stage 2, and that is said.
+  const auto whole = plan_with([](pipeline_plan& line) { line.stages[1].zero = 3; });
+  CAPTURE(whole.errors);
+  CHECK(whole.status == 0);
+  CHECK(contains(whole.errors, "ZeRO stage 3: weights stay whole here"));
+  CHECK(w.get("losses.csv") == text);
+  const auto refused = [&](auto change, const char* why) {
+    const auto r = plan_with([&](pipeline_plan& line) { change(line.stages[1]); });
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors, why));
+  };
+  refused([](stage_plan& s) { s.shares.tensor = {0.7, 0.3}; }, "stage 1 has uneven shares of its tensor axis");
+  refused([](stage_plan& s) { s.shares.data = {0.99, 0.01}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");
+}

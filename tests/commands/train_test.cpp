@@ -467,3 +467,26 @@ TEST_CASE("a plan with degrees runs on a rank per device, threads as processes")
   run_all(w, 7, "degrees", run + "--plan plan.json --losses gloo.csv");
   CHECK(w.get("gloo.csv") == w.get("losses.csv"));
 }
+
+TEST_CASE("two and three unlike pipelines: the bits of pipelines that are not cut, on threads and processes") {
+  const workplace w;
+  const std::string run = "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --steps 3 --precision fp64 ";
+  const auto train = [&](const std::string& name, std::vector<pipeline_plan> lines, int devices) {
+    w.put(name + ".json", to_json(plan{.planner = "by hand", .pipelines = std::move(lines)}, {"local"}, {devices}));
+    const auto r = w.run(run + "--plan " + name + ".json --losses " + name + ".csv");
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    return w.get(name + ".csv");
+  };
+  const auto two = train("two", {line_of({{0, 1}, {2, 3}}, 3, 2, {0, 1}), line_of({{0, 0}, {1, 2}, {3, 3}}, 1, 2, {2, 3, 4})}, 5);
+  CHECK(two == train("two_whole", {line_of({{0, 3}}, 3, 2, {0}), line_of({{0, 3}}, 1, 2, {1})}, 2));
+  const auto three = train("three",
+                           {line_of({{0, 2}, {3, 3}}, 2, 1, {0, 1}), line_of({{0, 0}, {1, 3}}, 3, 1, {2, 3}),
+                            line_of({{0, 1}, {2, 2}, {3, 3}}, 1, 1, {4, 5, 6})},
+                           7);
+  CHECK(three ==
+        train("three_whole", {line_of({{0, 3}}, 2, 1, {0}), line_of({{0, 3}}, 3, 1, {1}), line_of({{0, 3}}, 1, 1, {2})}, 3));
+  if (without_gloo(w)) return;
+  run_all(w, 5, "two", run + "--plan two.json --losses gloo.csv");
+  CHECK(w.get("gloo.csv") == two);
+}

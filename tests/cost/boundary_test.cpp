@@ -50,7 +50,7 @@ std::vector<device_id> devices_at(const placement& p, int first_node, int first_
 
 TEST_CASE("prices of boundaries are those of the transfer plans that they stand for") {
   random_source random(4711);
-  int several = 0, near_pairs = 0;
+  int several = 0, near_pairs = 0, overlapping = 0;
   for (int n = 0; n < 3000; ++n) {
     const auto c = some_cluster(random);
     const auto a = some_placement(random, c, 0), b = some_placement(random, c, random.integer(0, 1));
@@ -87,9 +87,15 @@ TEST_CASE("prices of boundaries are those of the transfer plans that they stand 
     REQUIRE(found.forward_s == doctest::Approx(wanted.price.seconds).epsilon(1e-9));
     REQUIRE(found.backward_s == found.forward_s);
     REQUIRE(found.bytes == bytes);
-    if (found.strategy == name_of(wanted.strategy))
+    REQUIRE(found.backward_occupied_s == found.forward_occupied_s);
+    if (found.strategy == name_of(wanted.strategy)) {
       REQUIRE(static_cast<double>(found.extra_bytes) ==
               doctest::Approx(static_cast<double>(wanted.price.peak_extra_bytes)).epsilon(1e-9));
+      REQUIRE(found.occupied_s() == doctest::Approx(wanted.price.occupied_s).epsilon(1e-9));
+    }
+    // Said only where it is less.
+    if (found.forward_occupied_s) REQUIRE(*found.forward_occupied_s < found.forward_s);
+    overlapping += found.occupied_s() < 0.95 * found.forward_s;
     several += found.strategy != name_of(reshard_strategy::direct);
     near_pairs += near;
     // The class tells prices apart.
@@ -99,6 +105,7 @@ TEST_CASE("prices of boundaries are those of the transfer plans that they stand 
     REQUIRE(boundary_cost(c, twin, b, near ? proximity::same_node : proximity::other_node, bytes) == found);
   }
   CHECK(several > 300);
+  CHECK(overlapping > 100);
   CHECK(near_pairs > 100);
 }
 

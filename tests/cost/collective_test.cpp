@@ -365,18 +365,18 @@ TEST_CASE("HexiScale's formulas, term by term") {
   const device any{.name = "any"};
   const link inside{1e-6, 1e10}, across{1e-4, 1e9};
   const cluster c{{{"a", any, 2, 2, inside, across}, {"b", any, 1, 2, inside, {}}}, {}};
-  const hexiscale::layer_shape l{.samples = 2, .sequence = 1024, .hidden = 2048, .element_bytes = 2};
+  const hexiscale_cost::layer_shape l{.samples = 2, .sequence = 1024, .hidden = 2048, .element_bytes = 2};
   const double bytes = 2.0 * 1024 * 2048 * 2;
   const std::vector<device_id> three{{0, 0, 0}, {0, 0, 1}, {0, 1, 0}}, node{{0, 1, 0}, {0, 1, 1}}, apart{{0, 0, 0}, {1, 0, 0}};
   // The device alone on its node sends both parts across.
-  CHECK(hexiscale::tensor_layer_s(l, c, three) == doctest::Approx(12 * 2 * (1e-4 + bytes / 3 / 1e9)));
-  CHECK(hexiscale::gradient_layer_s(l, c, node) == doctest::Approx(2 * (1e-6 + 12.0 * 2048 * 2048 * 2 / 2 / 1e10)));
-  CHECK(hexiscale::boundary_s(l, c, std::vector<device_id>{{0, 0, 0}}, node) ==
+  CHECK(hexiscale_cost::tensor_layer_s(l, c, three) == doctest::Approx(12 * 2 * (1e-4 + bytes / 3 / 1e9)));
+  CHECK(hexiscale_cost::gradient_layer_s(l, c, node) == doctest::Approx(2 * (1e-6 + 12.0 * 2048 * 2048 * 2 / 2 / 1e10)));
+  CHECK(hexiscale_cost::boundary_s(l, c, std::vector<device_id>{{0, 0, 0}}, node) ==
         doctest::Approx(2 * ((1e-4 + bytes / 1e9) + (1e-6 + bytes / 2 / 1e10))));
-  CHECK(hexiscale::compute_layer_s(l, 1e14, 4) ==
+  CHECK(hexiscale_cost::compute_layer_s(l, 1e14, 4) ==
         doctest::Approx(96.0 * 2 * 1024 * 2048 * 2048 * (1 + 1024 / (6 * 2048.0)) / 4e14));
-  CHECK(hexiscale::layer_bytes(l, 4) == doctest::Approx(48.0 * 2048 * 2048 * 2 / 4 + bytes));
-  CHECK(hexiscale::exchange_s(c, std::vector<device_id>{{0, 0, 0}}, 1e9) == 0);
-  CHECK(std::isinf(hexiscale::exchange_s(c, apart, 1e9)));
-  CHECK(std::isinf(hexiscale::boundary_s(l, c, std::vector<device_id>{{0, 0, 0}}, std::vector<device_id>{{1, 0, 0}})));
+  CHECK(hexiscale_cost::layer_bytes(l, 4) == doctest::Approx(48.0 * 2048 * 2048 * 2 / 4 + bytes));
+  CHECK(hexiscale_cost::exchange_s(c, std::vector<device_id>{{0, 0, 0}}, 1e9) == 0);
+  CHECK(std::isinf(hexiscale_cost::exchange_s(c, apart, 1e9)));
+  CHECK(std::isinf(hexiscale_cost::boundary_s(l, c, std::vector<device_id>{{0, 0, 0}}, std::vector<device_id>{{1, 0, 0}})));
 }

@@ -52,6 +52,16 @@ TEST_CASE("a plain number of seconds is a transfer that takes so long either way
   CHECK(both.extra_bytes == 8);
   CHECK(both.strategy == "direct");
   CHECK(!(both == transfer_cost{1, 3, 7, 8, "ring"}));
+  // Until something else is said, it lets no other transfer pass.
+  CHECK(plain.occupied_s() == 0.5);
+  CHECK(both.occupied_s() == 3);
+  auto phased = both;
+  phased.backward_occupied_s = 0.5;
+  CHECK(phased.occupied_s() == 1);
+  phased.forward_occupied_s = 0.25;
+  CHECK(phased.occupied_s() == 0.5);
+  CHECK(phased.round_trip_s() == 4);
+  CHECK(!(phased == both));
   const reduction_cost sum = 0.25;
   CHECK(sum == reduction_cost{0.25, 0});
 }

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that README.md, CONTRIBUTING.md and docs/*.md tell the truth: usage check.py CASE SOURCE BUILD CXX INCLUDES.
 
-cpp       every ```cpp block compiles without a warning; a program (it has a main) also runs, and prints the ```text block that
-          follows it, if one does. Other blocks are declarations, or statements if they begin with "// ...".
+cpp       every ```cpp block compiles without a warning, all of them together; a program (it has a main) also runs, and prints the
+          ```text block that follows it, if one does. Other blocks are declarations, or statements if they begin with "// ...".
 json      every ```json block is accepted by the reader of its format.
 console   every "$ command" of a ```console block prints what stands below it; a line "..." stands for any lines. Lines of progress,
           which tell the seconds that a busy machine has taken, do not count.
           The name behind ```json is the file that the commands find; all blocks of a page share one folder.
-cmake     the ```cmake blocks of README.md build its first program.
+cmake     the first ```cmake block of README.md builds its first program, and the others one that only includes a header.
 links     every relative link and #anchor leads somewhere.
 examples  the example programs print what they are there to show.
 """
@@ -72,26 +72,12 @@ def shell(script, folder):
     return ran.returncode, ran.stdout
 
 
-def check_program(where, text, expected, folder):
-    """Compiles a program and runs it; without a folder it is only compiled."""
-    name = Path(tempfile.mkdtemp(dir=folder)) / "program"
-    code = name.with_suffix(".cpp")
-    code.write_text(text)
-    built = subprocess.run([cxx, *flags, *(["-o", name] if folder else ["-fsyntax-only"]), code], text=True, capture_output=True)
-    if built.returncode != 0:
-        fail(where, "does not compile:\n" + built.stderr)
-    elif folder:
-        status, output = shell(str(name), folder)
-        if status != 0:
-            fail(where, f"ends with status {status}:\n{output}")
-        if expected is not None:
-            compare(where, expected.splitlines(), output.splitlines())
-    shutil.rmtree(name.parent)
-
-
 def check_cpp():
-    programs, folders, count = [], [], 0
+    """Programs are compiled together, each in a namespace of its own, and called by number; that each compiles by itself is checked
+    by packaging.alone."""
+    folders, programs, includes, bodies, calls = [], [], {}, "", ""
     fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n"
+    count = 0
     for page in pages:
         folders.append(folder := workplace(page))
         found = blocks(page)
@@ -101,13 +87,33 @@ def check_cpp():
             count += 1
             here = f'#line {line + 1} "{page.name}"\n'
             if "int main(" in text:
-                programs.append((f"{page.name}:{line}", here + text, following[3] if following[1] == "text" else None, folder))
+                includes.update(dict.fromkeys(re.findall(r"^#include .*$", text, re.M)))
+                # Only main itself may end without saying what it returns.
+                body = re.sub(r"\n}\s*\Z", "\nreturn 0;\n}\n", text.replace("int main(", "int program_main("))
+                bodies += f"namespace program{count} {{\n{here}{body}}}\n"
+                calls += f'  if (name == "{count}") return program{count}::program_main();\n'
+                programs.append((f"{page.name}:{line}", count, following[3] if following[1] == "text" else None, folder))
             elif text.startswith("// ..."):
                 fragments += f"void fragment{count}();\nvoid fragment{count}() {{\n{here}{text}}}\n"
             else:
                 fragments += f"namespace fragment{count} {{\n{here}{text}}}\n"
+    work = Path(tempfile.mkdtemp(prefix="hetsched_docs_"))
+    folders.append(work)
+    (work / "fragments.cpp").write_text(fragments)
+    (work / "programs.cpp").write_text("\n".join(includes) + f"\n#include <string_view>\n{bodies}int main(int, char** argv) {{\n"
+                                       f"  const std::string_view name = argv[1];\n{calls}  return 127;\n}}\n")
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda job: check_program(*job), [("fragments", fragments, None, None), *programs]))
+        built = list(pool.map(lambda options: subprocess.run([cxx, *flags, *options], cwd=work, text=True, capture_output=True),
+                              [["-o", "programs", "programs.cpp"], ["-fsyntax-only", "fragments.cpp"]]))
+    for name, ran in zip(("programs", "fragments"), built):
+        if ran.returncode != 0:
+            fail(name, "do not compile:\n" + ran.stderr)
+    for where, number, expected, folder in programs if built[0].returncode == 0 else []:
+        status, output = shell(f"'{work}/programs' {number}", folder)
+        if status != 0:
+            fail(where, f"ends with status {status}:\n{output}")
+        if expected is not None:
+            compare(where, expected.splitlines(), output.splitlines())
     drawn = [f / "timeline.svg" for f in folders if (f / "timeline.svg").exists()]
     if len(drawn) != 1 or drawn[0].read_text() != (source / "docs/timeline.svg").read_text():
         fail("docs/timeline.svg", "is not what the program in the docs draws")
@@ -166,6 +172,7 @@ def check_cmake():
     page = source / "README.md"
     folder = workplace(page)
     program = next(text for _, language, _, text in blocks(page) if language == "cpp")
+    lean = "#include <hetsched/core/error.hpp>\nint main() {}\n"
     found = [text for _, language, _, text in blocks(page) if language == "cmake"]
     install = ["cmake", "--install", build, "--prefix", folder / "prefix"]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
@@ -173,7 +180,7 @@ def check_cmake():
         project = folder / f"project{i}"
         project.mkdir()
         (project / "hetsched").symlink_to(source)
-        (project / "main.cpp").write_text(program)
+        (project / "main.cpp").write_text(program if i == 0 else lean)
         (project / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(demo LANGUAGES CXX)\nadd_executable(trainer main.cpp)\n" + text)
         configure = f"cmake -S . -B build -DCMAKE_CXX_COMPILER='{cxx}' -DCMAKE_PREFIX_PATH='{folder}/prefix'"

@@ -18,6 +18,7 @@
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../runtime/dense.hpp"
+#include "../runtime/group/groups.hpp"
 #include "../sanitizer_share.hpp"
 #include "processes.hpp"
 
@@ -460,4 +461,9 @@ TEST_CASE("[threads] gloo: meeting") {
     CHECK_THROWS_AS(channel(process_place{.rank = 2, .ranks = 2, .launcher = {}, .master = {}, .run = {}}, {}), input_error);
     CHECK_THROWS_AS(channel(process_place{.rank = 0, .ranks = 2, .launcher = {}, .master = {}, .run = {}}, {}), input_error);
   }
+}
+
+TEST_CASE("[threads] gloo: a tensor or a part of one at either end of a channel") {
+  auto ends = connect(2);
+  check_byte_plane<tensor>(*ends[0], *ends[1]);
 }

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,19 +30,28 @@ namespace {
 
 using tensor = gpt::tensor<double>;
 using channel = thread_communicator<tensor>;
-constexpr int samples = 4, steps = 4;
+constexpr int samples = 4;
 
-/// The losses of some steps, as every rank has them; norms between them.
-std::vector<double> train(const gpt::config& m, schedule order, std::vector<degrees> groups) {
+training_layout grouped(const gpt::config& m, schedule order, std::vector<degrees> groups) {
   auto layout = even_layout(gpt::layer_count(m), std::move(order), samples);
   layout.pipelines[0].groups = std::move(groups);
+  return layout;
+}
+
+/// The losses of some steps, as every rank has them; norms between them. `held`: of each rank, in the end.
+std::vector<double> train(const gpt::config& m, const training_layout& layout, int steps = 4,
+                          std::vector<training_bytes>* held = nullptr) {
   validate(layout);
   std::vector<std::vector<double>> told(static_cast<std::size_t>(layout.ranks()));
+  if (held) held->resize(told.size());
   run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
     const auto there = layout.place_of(comm.rank());
-    const auto d = layout.pipelines[0].group(there.group);
+    const auto& line = layout.pipelines[0];
+    const auto d = line.group(there.group);
+    const auto recompute = line.recompute.empty() ? recomputation::none : line.recompute[static_cast<std::size_t>(there.group)];
     auto trainer = make_trainer<tensor>(
-        layout, [&](int layer, const stage_group<tensor, channel>& group) { return gpt::make_layer<double>(m, layer, group); },
+        layout,
+        [&](int layer, const stage_group<tensor, channel>& group) { return gpt::make_layer<double>(m, layer, group, recompute); },
         [&](int layer, int size) { return gpt::shape_after(m, layer, size); }, comm, adamw{.learning_rate = 0.01},
         {.clip_norm = 0.5,
          .ties = gpt::ties(m),
@@ -52,13 +63,14 @@ std::vector<double> train(const gpt::config& m, schedule order, std::vector<degr
       for (int b = 0; b < layout.pipelines[0].order.microbatches; ++b)
         for (auto* list : {&inputs, &targets})
           list->push_back(gpt::rows_of(random_tokens<double>(random, samples * m.sequence, m.vocab), m.sequence, d,
-                                       {.data = there.data, .context = 0, .tensor = there.tensor}));
+                                       {.data = there.data, .context = 0, .tensor = there.tensor}, trainer.samples()));
       const auto report = trainer.step(std::span<const tensor>(inputs), targets, [&](const tensor& logits, const tensor& wanted) {
         return gpt::cross_entropy_part(logits, wanted, static_cast<std::size_t>(samples * m.sequence));
       });
       told[static_cast<std::size_t>(comm.rank())].insert(told[static_cast<std::size_t>(comm.rank())].end(),
                                                          {report.loss, report.gradient_norm});
     }
+    if (held) (*held)[static_cast<std::size_t>(comm.rank())] = trainer.held();
   });
   for (const auto& r : told) CHECK(r == told[0]);
   return told[0];
@@ -82,7 +94,7 @@ TEST_CASE("[threads] a training by stages of any degrees is the training by one 
   modern.tied = false;
   for (const auto& m : {plain, modern}) {
     CAPTURE(m);
-    const auto alone = train(m, gpipe(1, 3), {});
+    const auto alone = train(m, grouped(m, gpipe(1, 3), {}));
     CHECK(alone[0] > 1);
     const std::vector<std::vector<degrees>> pairs{
         {{1, 1, 2}, {1, 1, 2}}, {{1, 1, 4}, {1, 1, 1}}, {{2, 1, 1}, {1, 1, 2}}, {{1, 1, 2}, {4, 1, 1}}, {{2, 1, 2}, {2, 1, 2}}};
@@ -91,8 +103,82 @@ TEST_CASE("[threads] a training by stages of any degrees is the training by one 
       CAPTURE(groups[0].tensor);
       CAPTURE(groups[1].data);
       CAPTURE(groups[1].tensor);
-      CHECK(difference(train(m, zb_h1(2, 3), groups), alone) < 1e-9);
+      CHECK(difference(train(m, grouped(m, zb_h1(2, 3), groups)), alone) < 1e-9);
     }
-    CHECK(difference(train(m, gpipe(1, 3), {{2, 1, 4}}), alone) < 1e-9);
+    CHECK(difference(train(m, grouped(m, gpipe(1, 3), {{2, 1, 4}})), alone) < 1e-9);
   }
+}
+
+TEST_CASE("[threads] uneven shares of the samples are the training by one device") {
+  const gpt::config m{.layers = 2, .hidden = 16, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
+  const auto alone = train(m, grouped(m, gpipe(1, 3), {}));
+  using points = std::vector<std::vector<std::int64_t>>;
+  const std::vector<std::pair<std::vector<degrees>, points>> shapes{
+      {{{2, 1, 1}, {2, 1, 1}}, {{0, 3, 4}, {0, 1, 4}}}, {{{3, 1, 1}, {2, 1, 2}}, {{0, 1, 3, 4}, {0, 3, 4}}},
+      {{{2, 1, 2}, {1, 1, 2}}, {{0, 1, 4}, {}}},        {{{1, 1, 1}, {3, 1, 1}}, {{}, {0, 2, 3, 4}}},
+      {{{2, 1, 1}, {2, 1, 1}}, {{0, 3, 4}, {0, 3, 4}}},
+  };
+  for (const auto& [groups, cuts] : shapes)
+    for (const auto how : all_reshard_strategies) {
+      auto layout = grouped(m, zb_h1(2, 3), groups);
+      layout.pipelines[0].sample_points = cuts;
+      layout.pipelines[0].reshard = {how};
+      CAPTURE(cuts);
+      CAPTURE(name_of(how));
+      CHECK(difference(train(m, layout), alone) < 1e-9);
+    }
+}
+
+TEST_CASE("[threads] what stages recompute and share out changes no bit of a training, and they hold less") {
+  const gpt::config m{.layers = 4, .hidden = 8, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
+  using enum recomputation;
+  const std::vector<std::vector<degrees>> shapes{{{2, 1, 2}, {4, 1, 1}}, {{2, 1, 1}, {2, 1, 1}}, {{1, 1, 1}, {1, 1, 2}}};
+  for (const auto& groups : shapes)
+    for (const auto* name : {"interleaved_1f1b", "zb_h1", "dualpipe"}) {
+      CAPTURE(name);
+      CAPTURE(groups[0].data);
+      CAPTURE(groups[1].data);
+      if (std::string_view(name) == "dualpipe" && groups[0] != groups[1]) continue;
+      auto layout = grouped(m, build_schedule(name, {.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0}}, 4), groups);
+      std::vector<training_bytes> plain, with;
+      const auto wanted = train(m, layout, 2, &plain);
+      for (const auto& recompute : {std::vector{full, full}, {selective, full}, {none, selective}}) {
+        layout.pipelines[0].recompute = recompute;
+        CHECK(train(m, layout, 2) == wanted);
+      }
+      layout.pipelines[0].recompute = {full, none};
+      for (const auto& zero : {std::vector{1, 0}, {1, 1}, {1, 2}, {2, 2}}) {
+        CAPTURE(zero);
+        layout.pipelines[0].zero = zero;
+        CHECK(train(m, layout, 2, &with) == wanted);
+        for (int r = 0; r < layout.ranks(); ++r) {
+          CAPTURE(r);
+          const auto g = layout.place_of(r).group;
+          const auto& a = plain[static_cast<std::size_t>(r)];
+          const auto& b = with[static_cast<std::size_t>(r)];
+          CHECK(a.parameters == b.parameters);
+          CHECK(a.pipeline == b.pipeline);
+          const auto data = static_cast<std::size_t>(groups[static_cast<std::size_t>(g)].data);
+          // Of what other stages hold, too, there may be less than this stage asks for.
+          if (zero[static_cast<std::size_t>(g)] > 0 && data > 1) CHECK(b.optimizer < a.optimizer);
+          CHECK((b.gradients < a.gradients) == (zero[static_cast<std::size_t>(g)] == 2 && (data > 1 || layout.ranks() > 2)));
+          if (zero[static_cast<std::size_t>(g)] == 2 && data > 1) CHECK(b.gradients == 0);
+          if (zero[static_cast<std::size_t>(g)] == 2 && data > 1) CHECK(b.exchange < a.exchange);
+        }
+        // All of the state once, if every stage asks for it and has data ranks.
+        std::size_t state = 0;
+        for (const auto& b : with) state += b.optimizer;
+        if (zero[0] > 0 && zero[1] > 0 && groups[0].data > 1)
+          CHECK(state == 2 * sizeof(double) * static_cast<std::size_t>(gpt::parameter_count(m)));
+      }
+    }
+}
+
+TEST_CASE("[threads] fifty steps by data 2 x tensor 2, one device and tensor 2 are those of one device") {
+  const gpt::config m{.layers = 2, .hidden = 16, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
+  constexpr int steps = 50;
+  const auto alone = train(m, grouped(m, gpipe(1, 2), {}), steps);
+  CHECK(alone[2 * (steps - 1)] < alone[0]);
+  const auto stages = train(m, grouped(m, one_f_one_b({3, 2, 1}, 2), {{2, 1, 2}, {1, 1, 1}, {1, 1, 2}}), steps);
+  CHECK(difference(stages, alone) < 1e-12);
 }

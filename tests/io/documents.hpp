@@ -67,7 +67,7 @@ inline const std::string plan = R"({
         { "layers": [40, 40], "devices": [ {"subcluster": "a100", "first_device": 2, "nodes": 1, "devices_per_node": 1} ],
           "degrees": {"tensor": 1}, "warmup": 1, "forward_s": 0.1, "backward_s": 0.2, "memory_bytes": 1000,
           "memory_capacity_bytes": 2000 } ],
-      "boundaries": [ {"bytes": 4096, "forward_s": 0.05, "backward_s": 0.06, "reshard": "direct", "extra_bytes": 7} ],
+      "boundaries": [ {"bytes": 4096, "forward_s": 0.05, "backward_s": 0.06, "forward_occupied_s": 0.025, "backward_occupied_s": 0.03125, "reshard": "direct", "extra_bytes": 7} ],
       "schedule": {"name": "h1f1b"} },
     { "microbatches": 2, "microbatch_size": 3,
       "stages": [ { "layers": [0, 40], "devices": [ {"subcluster": "a100", "first_device": 4, "devices_per_node": 4} ],
@@ -93,7 +93,7 @@ inline const std::string plan_1 = R"({
 
 inline const std::string pipeline = R"({
   "format": "hetsched/pipeline", "version": 1, "microbatches": 128, "forward_s": [1, 1.5], "backward_s": [2, 2.5], "transfer_s": [0.25],
-  "gradient_transfer_s": [0.5], "weight_backward_s": [1, 1], "activation_bytes": [100, 200] })";
+  "gradient_transfer_s": [0.5], "transfer_occupied_s": [0.125], "gradient_transfer_occupied_s": [0.375], "weight_backward_s": [1, 1], "activation_bytes": [100, 200] })";
 
 struct kind {
   const char* name;

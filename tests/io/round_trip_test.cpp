@@ -51,7 +51,8 @@ TEST_CASE("pipelines come back equal, whichever of their optional parts they hav
   for (int round = 0; round < 500; ++round) {
     pipeline_file file{.microbatches = random.integer(1, 1000), .times = {}};
     const auto stages = random.integer(1, 9);
-    const bool gradient = random.integer(0, 1) == 1, weight = random.integer(0, 1) == 1, bytes = random.integer(0, 1) == 1;
+    const bool gradient = random.integer(0, 1) == 1, weight = random.integer(0, 1) == 1, bytes = random.integer(0, 1) == 1,
+               there = random.integer(0, 1) == 1, back = random.integer(0, 1) == 1;
     for (int i = 0; i < stages; ++i) {
       file.times.forward_s.push_back(random.uniform(0, 1));
       file.times.backward_s.push_back(random.uniform(0, 2));
@@ -59,6 +60,8 @@ TEST_CASE("pipelines come back equal, whichever of their optional parts they hav
       if (bytes) file.times.activation_bytes.push_back(static_cast<double>(static_cast<bytes_t>(random.uniform(0, 1e15))));
       if (i + 1 < stages) file.times.transfer_s.push_back(random.uniform(0, 1e-3));
       if (gradient && i + 1 < stages) file.times.gradient_transfer_s.push_back(random.uniform(0, 1e-3));
+      if (there && i + 1 < stages) file.times.transfer_occupied_s.push_back(file.times.activation_s(i) * random.uniform());
+      if (back && i + 1 < stages) file.times.gradient_transfer_occupied_s.push_back(file.times.gradient_s(i) * random.uniform());
     }
     CAPTURE(to_json(file));
     CHECK(parse_pipeline(to_json(file), "x.json") == file);

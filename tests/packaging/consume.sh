@@ -13,9 +13,10 @@ configure() {
   "$cmake" -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
     -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" -DCMAKE_PREFIX_PATH="$work/prefix" "$@"
 }
+# build_and_run APP: only that; the same app need not be built for every case.
 build_and_run() {
-  "$cmake" --build "$work/build"
-  "$work/build/app"
+  "$cmake" --build "$work/build" --target "$1"
+  "$work/build/$1"
 }
 install() { "$cmake" --install "$build" --prefix "$work/prefix" >/dev/null; }
 # refused TEXT ARGUMENTS...: configuring must fail, and say TEXT.
@@ -33,39 +34,42 @@ refused() {
 find_package() {
   install
   configure -DHETSCHED_FIND="CONFIG;REQUIRED"
-  build_and_run
+  build_and_run app
 }
 add_subdirectory() {
   configure -DHETSCHED_TREE="$source"
-  build_and_run
+  build_and_run app
 }
 component_io() {
   install
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
-  build_and_run
-  "$work/build/io_app"
+  build_and_run io_app
 }
 component_views() {
   install
   find "$work/prefix" -name hetsched-views-targets.cmake | grep -q . || { echo "skipped: built without views"; exit 77; }
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;views"
-  build_and_run
-  "$work/build/views_app"
+  build_and_run views_app
 }
+# Without what only a component needs, the package is found. Building an app would compile what find_package compiles.
 no_range() {
   install
   find "$work/prefix" -name hetsched-views-targets.cmake | grep -q . || { echo "skipped: built without views"; exit 77; }
   local without=-DCMAKE_DISABLE_FIND_PACKAGE_range-v3=ON
   refused "component views needs range-v3" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;views"
   configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
-  build_and_run
 }
 component_gloo() {
   install
   find "$work/prefix" -name hetsched-gloo-targets.cmake | grep -q . || { echo "skipped: built without Gloo"; exit 77; }
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
-  build_and_run
-  "$work/build/gloo_app"
+  build_and_run gloo_app
+}
+component_metis() {
+  install
+  find "$work/prefix" -name hetsched-metis-targets.cmake | grep -q . || { echo "skipped: built without METIS"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;metis"
+  build_and_run metis_app
 }
 no_gloo() {
   install
@@ -76,7 +80,6 @@ no_nlohmann() {
   local without=-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON
   refused "component io needs nlohmann_json" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
   configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
-  build_and_run
 }
 unknown_component() {
   install

@@ -56,6 +56,24 @@ TEST_CASE("by hand: two stages of 3 s, 8 microbatches, a transfer of 1 s, an upd
   CHECK(sum(parts) == doctest::Approx(whole->plan.predicted.iteration_s).epsilon(1e-12));
 }
 
+TEST_CASE("by hand: transfers of 4 s that follow each other every second") {
+  transfer_cost crossing(4);
+  crossing.forward_occupied_s = crossing.backward_occupied_s = 1;
+  const stub_costs costs{.layers = {{.forward_s = 1, .backward_s = 2}, {.forward_s = 1, .backward_s = 2}},
+                         .boundaries = {crossing}};
+  const auto hardware = plain_cluster(1, 2);
+  const auto whole = evaluate(hardware, costs, plan_of({line_of({1, 1}, 0, 0, 8, "exact_1f1b")}));
+  REQUIRE(whole);
+  CHECK(whole->plan.pipelines[0].boundaries[0].forward_occupied_s == 1);
+  CHECK(warmups(whole->plan.pipelines[0]) == std::vector{5, 1});  // 3 + 8 + 3 s there and back, a microbatch every 3 s
+  CHECK(whole->plan.predicted.period_s == 3);
+  CHECK(whole->plan.predicted.iteration_s == 3 + 8 + 8 * 3);
+  CHECK(whole->plan.predicted.lower_bound_s == 3 + 8 + 8 * 3);
+  const auto parts = break_down(hardware, *whole, *whole);
+  CHECK(parts.transfer_s == doctest::Approx(8));
+  CHECK(sum(parts) == doctest::Approx(whole->plan.predicted.iteration_s).epsilon(1e-12));
+}
+
 TEST_CASE("the parts add up to the iteration: plans of the planner, one pipeline and two, with collectives and reductions") {
   cluster hardware;
   for (const char* device : {"V100-SXM2-32GB", "A100-SXM4-40GB"})

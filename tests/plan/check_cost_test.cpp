@@ -51,4 +51,18 @@ TEST_CASE("a transfer may be impossible, but not negative or no number") {
     CHECK_THROWS_WITH_AS(check_transfer(bad, hardware, 3, from, to),
                          "transfer of boundary 3 from subcluster slow (1x1) to subcluster fast (1x1) is negative or not a number",
                          input_error);
+  for (const auto part : {&transfer_cost::forward_occupied_s, &transfer_cost::backward_occupied_s})
+    for (const double seconds : {0.0, 0.5, 1.0, -1.0, 1.5, never, std::nan("")}) {
+      transfer_cost c(1, 1);
+      c.*part = seconds;
+      CAPTURE(seconds);
+      if (seconds >= 0 && seconds <= 1)
+        CHECK_NOTHROW(check_transfer(c, hardware, 3, from, to));
+      else
+        CHECK_THROWS_WITH_AS(
+            check_transfer(c, hardware, 3, from, to),
+            "transfer of boundary 3 from subcluster slow (1x1) to subcluster fast (1x1) occupies the boundary for "
+            "less than 0 s, or for longer than it takes",
+            input_error);
+    }
 }

@@ -125,7 +125,13 @@ stub_costs random_costs(random_source& random, int layers) {
     costs.layers.push_back(c);
     costs.updates.push_back(random.uniform(0, 0.5));
     const double forward = random.uniform(0, 0.5);
-    if (l + 1 < layers) costs.boundaries.emplace_back(forward, one_way ? random.uniform(0, 0.5) : forward);
+    if (l + 1 == layers) break;
+    auto& b = costs.boundaries.emplace_back(forward, one_way ? random.uniform(0, 0.5) : forward);
+    if (random.integer(0, 2) > 0) continue;  // the others overlap
+    b.forward_s *= 4;
+    b.backward_s *= 4;
+    b.forward_occupied_s = b.forward_s * random.uniform();
+    b.backward_occupied_s = b.backward_s * random.uniform();
   }
   costs.sync_s = random.uniform(0, 1);
   costs.more = {.runtime_bytes = 1000, .buffer_bytes = 10, .fragmentation = 0.25, .margin = 0.125};
@@ -138,7 +144,9 @@ std::string text(const stub_costs& costs, const plan& p) {
   for (const auto& c : costs.layers)
     out << "layer {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_backward_s << ", " << c.weight_bytes << ", "
         << c.activation_bytes << ", " << c.temporary_bytes << "}\n";
-  for (const auto& b : costs.boundaries) out << "boundary {" << b.forward_s << ", " << b.backward_s << "}\n";
+  for (const auto& b : costs.boundaries)
+    out << "boundary {" << b.forward_s << ", " << b.backward_s << "; " << b.forward_occupied_s.value_or(b.forward_s) << ", "
+        << b.backward_occupied_s.value_or(b.backward_s) << "}\n";
   for (const double u : costs.updates) out << "update " << u << "\n";
   out << "reduction " << costs.sync_s << " a layer\n";
   for (const auto& line : p.pipelines) {
@@ -247,6 +255,8 @@ TEST_CASE("one pipeline: the simulated makespan and updates on top, bounds below
       const auto& b = costs.boundaries[static_cast<std::size_t>(s.layers.last - 1)];
       bare.transfer_s.push_back(b.forward_s);
       bare.gradient_transfer_s.push_back(b.backward_s);
+      bare.transfer_occupied_s.push_back(b.forward_occupied_s.value_or(b.forward_s));
+      bare.gradient_transfer_occupied_s.push_back(b.backward_occupied_s.value_or(b.backward_s));
     }
     const auto played = simulate(bare, one_f_one_b(warmups(line), microbatches));
     double iteration_s = 0, longest = 0;

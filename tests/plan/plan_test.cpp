@@ -29,6 +29,9 @@ TEST_CASE("the bare times of a pipeline: what no stage tells is left out") {
   line.stages[1].cost.weight_backward_s = 0.5;
   line.stages[2].cost.activation_bytes = 7;
   CHECK(to_pipeline(line) == pipeline{{1, 1, 1}, {2, 2, 2}, {0.25, 0.5}, {0.25, 1}, {0, 0.5, 0}, {0, 0, 7}});
+  line.boundaries[1].forward_occupied_s = 0.125;
+  CHECK(to_pipeline(line) ==
+        pipeline{{1, 1, 1}, {2, 2, 2}, {0.25, 0.5}, {0.25, 1}, {0, 0.5, 0}, {0, 0, 7}, {0.25, 0.125}, {0.25, 1}});
 }
 
 TEST_CASE("placements, boundaries between subclusters, and room for activations") {

@@ -40,6 +40,14 @@ TEST_CASE("plans that fit the cluster and the model pass; what does not fit is n
   refused([](plan& p) { p.pipelines[0].microbatches = 0; }, "pipeline 0: microbatches and microbatch_size");
   refused([](plan& p) { p.pipelines[0].microbatch_size = 0; }, "pipeline 0: microbatches and microbatch_size");
   refused([](plan& p) { p.pipelines[0].boundaries.resize(2); }, "pipeline 0: boundaries must be one fewer");
+  for (const auto part : {&boundary_plan::forward_occupied_s, &boundary_plan::backward_occupied_s})
+    for (const double seconds : {-1.0, 3.0})
+      refused(
+          [&](plan& p) {
+            p.pipelines[1].boundaries = {{.forward_s = 2, .backward_s = 2}};
+            p.pipelines[1].boundaries[0].*part = seconds;
+          },
+          "pipeline 1: a transfer occupies its boundary for less than 0 s, or for longer than it takes");
   refused([](plan&) {}, "pipeline 0: its stages end at layer 4, the model at 5", 5);
   const auto stage = [](auto change) { return [change](plan& p) { change(p.pipelines[1].stages[1]); }; };
   refused(stage([](stage_plan& s) { s.layers.first = 2; }),

@@ -17,6 +17,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/reshard/strategies.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 
 #include "random_layout.hpp"
 

@@ -40,9 +40,13 @@ std::vector<device_id> all_devices(const cluster& c) {
 layout app_e_layout(int e) { return boundary_layout({1 << e, 1, 16 >> e}, 16, 8192, 4096); }
 constexpr double tensor_bytes = 16.0 * 8192 * 4096 * 2;
 
-// The time of every port, added up message by message.
-double by_hand(const transfer_plan& p, const cluster& c, const std::vector<device_id>& devices, double element_bytes) {
-  double sum = 0;
+// The time of every port, added up message by message: phase by phase, and of the busiest in all phases.
+struct hand_price {
+  double seconds = 0, occupied_s = 0;
+};
+hand_price by_hand(const transfer_plan& p, const cluster& c, const std::vector<device_id>& devices, double element_bytes) {
+  hand_price price;
+  std::map<std::tuple<char, int, int, int>, double> in_all;
   for (std::size_t phase = 0; phase < p.phase_count(); ++phase) {
     std::map<std::tuple<char, int, int, int>, double> busy;
     for (const auto& m : p.phase(phase)) {
@@ -55,10 +59,14 @@ double by_hand(const transfer_plan& p, const cluster& c, const std::vector<devic
       busy[{'R', b.subcluster, b.node, 0}] += seconds;
     }
     double most = 0;
-    for (const auto& [port, seconds] : busy) most = std::max(most, seconds);
-    sum += most;
+    for (const auto& [port, seconds] : busy) {
+      most = std::max(most, seconds);
+      in_all[port] += seconds;
+    }
+    price.seconds += most;
   }
-  return sum;
+  for (const auto& [port, seconds] : in_all) price.occupied_s = std::max(price.occupied_s, seconds);
+  return price;
 }
 
 }  // namespace
@@ -80,6 +88,9 @@ TEST_CASE("a phase lasts as long as its busiest port") {
   CHECK(one.messages == 31);
   CHECK(one.seconds == doctest::Approx(2 * gather_s + 1e-3 + 2 * node_s).epsilon(1e-12));
   CHECK(one.peak_extra_bytes == static_cast<std::int64_t>(tensor_bytes / 16 * 15));
+  // One gathers while the other's port sends the tensor before: only the crossing holds up the next tensor.
+  CHECK(one.occupied_s == doctest::Approx(1e-3 + 2 * node_s).epsilon(1e-12));
+  CHECK(price.occupied_s == price.seconds);
   // In four chunks, the three phases of which overlap: the slowest of them four times, the others once.
   const auto chunked =
       price_of(plan_transfer(app_e_layout(2), app_e_layout(2), reshard_strategy::one_to_one, {.chunks = 4}), c, devices, 2);
@@ -111,7 +122,17 @@ TEST_CASE("prices against a sum by hand, on random devices") {
       const auto plan = plan_transfer(from, to, s);
       CAPTURE(n);
       CAPTURE(std::string(name_of(s)));
-      REQUIRE(price_of(plan, c, devices, 3).seconds == doctest::Approx(by_hand(plan, c, devices, 3)).epsilon(1e-12));
+      const auto price = price_of(plan, c, devices, 3);
+      const auto wanted = by_hand(plan, c, devices, 3);
+      REQUIRE(price.seconds == doctest::Approx(wanted.seconds).epsilon(1e-12));
+      REQUIRE(price.occupied_s == doctest::Approx(wanted.occupied_s).epsilon(1e-12));
+      REQUIRE(price.occupied_s <= price.seconds);
+      if (plan.phase_count() == 1) REQUIRE(price.occupied_s == price.seconds);
+      // Chunks take other ports meanwhile, but no port less.
+      const auto chunked = in_chunks(plan, 4);
+      const auto by_chunks = price_of(chunked, c, devices, 3);
+      REQUIRE(by_chunks.occupied_s == doctest::Approx(by_hand(chunked, c, devices, 3).occupied_s).epsilon(1e-12));
+      REQUIRE(by_chunks.occupied_s <= by_chunks.seconds);
     }
     const auto all = price_strategies(c, devices, from, to, 3, {.outer = 2});
     const auto& best = cheapest(all);
@@ -180,6 +201,7 @@ TEST_CASE("no link, no price") {
   const auto devices = all_devices(c);
   const auto plan = plan_transfer(app_e_layout(0), app_e_layout(1), reshard_strategy::direct);
   CHECK(price_of(plan, c, devices, 2).seconds == std::numeric_limits<double>::infinity());
+  CHECK(price_of(plan, c, devices, 2).occupied_s == std::numeric_limits<double>::infinity());
 }
 
 TEST_CASE("devices of groups, in order; those that do not exist are refused") {

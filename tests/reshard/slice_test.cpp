@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 
 using namespace hetsched;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/reshard/strategies.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,7 +18,7 @@
 
 using namespace hetsched;
 using hetsched::test::random_layout;
-using hetsched::test::sanitizer_share;
+using hetsched::test::search_share;
 using hetsched::test::to_text;
 
 namespace {
@@ -71,7 +72,7 @@ std::string fault_of(const transfer_plan& p, const layout& from, const layout& t
 
 TEST_CASE("every strategy brings every element once to all who want it, from one who has it") {
   random_source random(20261122);
-  const int pairs = 100'000 / sanitizer_share;
+  const int pairs = 100'000 / search_share;
   std::size_t messages = 0;
   int several_phases = 0;
   for (int k = 0; k < pairs; ++k) {

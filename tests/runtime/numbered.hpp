@@ -18,6 +18,7 @@
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
@@ -174,7 +175,7 @@ inline std::pair<int, int> place_of(const numbered_pipeline& p, int rank) {
 }
 
 /// Steps of one device.
-template <class Communicator>
+template <class Stager = no_stager, class Communicator>
 void run_device(Communicator& end, const numbered_pipeline& p, int steps, meeting* together,
                 const std::function<void(int, numbered_stage&)>& adjust = {}) {
   std::vector<std::vector<int>> forwards(p.order.rank_of.size()), backwards = forwards;
@@ -201,7 +202,8 @@ void run_device(Communicator& end, const numbered_pipeline& p, int steps, meetin
     one.together = together;
     if (adjust) adjust(rank, one);
   }
-  pipeline_executor<box_tensor, numbered_stage, Communicator> executor(p.order, std::span(stages), p.groups, end, p.options);
+  pipeline_executor<box_tensor, numbered_stage, Communicator, Stager> executor(p.order, std::span(stages), p.groups, end,
+                                                                               p.options);
   const std::vector<box_tensor> inputs(static_cast<std::size_t>(p.order.microbatches), box_tensor({1}));
   const std::vector<int> targets(inputs.size());
   for (int i = 0; i < steps; ++i)

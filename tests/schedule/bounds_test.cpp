@@ -36,7 +36,7 @@ double bounds_written_out(const pipeline& p, int microbatches) {
     best = std::max(best, before + p.forward_s[k] + after + around + m * p.backward_s[k]);
     if (i == last) continue;
     const double whole = before + p.compute_s(i) + after + around;
-    best = std::max({best, whole + (m - 1) * p.activation_s(i), whole + (m - 1) * p.gradient_s(i)});
+    best = std::max({best, whole + (m - 1) * p.activation_occupied_s(i), whole + (m - 1) * p.gradient_occupied_s(i)});
   }
   return best;
 }
@@ -68,7 +68,8 @@ double split_bounds_written_out(const pipeline& p, int microbatches) {
     best = std::max(best, there(i) + m * (f(i) + d(i)) + back(i));
     const double whole = there(last) + f(last) + d(last) + back(last);
     best = std::max({best, whole + (m - 1) * f(i), whole + (m - 1) * d(i)});
-    if (i < last) best = std::max({best, whole + (m - 1) * p.activation_s(i), whole + (m - 1) * p.gradient_s(i)});
+    if (i < last)
+      best = std::max({best, whole + (m - 1) * p.activation_occupied_s(i), whole + (m - 1) * p.gradient_occupied_s(i)});
   }
   return best;
 }
@@ -130,6 +131,10 @@ TEST_CASE("the bound is reached by balanced pipelines with one slow link") {
 TEST_CASE("slow gradients bound a pipeline by themselves") {
   const pipeline p{{1, 1}, {1, 1}, {0.5}, {10}};
   CHECK(makespan_lower_bound(p, 11) == doctest::Approx(4 + 10.5 + 100));
+  // Three seconds apart, they still do.
+  auto overlapping = p;
+  overlapping.gradient_transfer_occupied_s = {3};
+  CHECK(makespan_lower_bound(overlapping, 11) == doctest::Approx(4 + 10.5 + 30));
   CHECK_THROWS_AS((void)makespan_lower_bound(p, 0), input_error);
   CHECK_THROWS_AS((void)makespan_lower_bound({}, 1), input_error);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -30,9 +29,11 @@ inline std::string text(const std::vector<int>& values) {
 
 /// As C++ that builds it again.
 inline std::string text(const pipeline& p) {
-  const std::string more = p.weight_backward_s.empty() && p.activation_bytes.empty()
-                               ? ""
-                               : ", " + text(p.weight_backward_s) + ", " + text(p.activation_bytes);
+  std::string more;
+  const bool occupied = !p.transfer_occupied_s.empty() || !p.gradient_transfer_occupied_s.empty();
+  if (occupied || !p.weight_backward_s.empty() || !p.activation_bytes.empty())
+    more = ", " + text(p.weight_backward_s) + ", " + text(p.activation_bytes);
+  if (occupied) more += ", " + text(p.transfer_occupied_s) + ", " + text(p.gradient_transfer_occupied_s);
   return "pipeline{" + text(p.forward_s) + ", " + text(p.backward_s) + ", " + text(p.transfer_s) + ", " +
          text(p.gradient_transfer_s) + more + "}";
 }
@@ -80,8 +81,21 @@ inline pipeline balanced(int stages, double t, double forward_share = 1.0 / 3) {
   return {std::vector<double>(s, f), std::vector<double>(s, t - f), std::vector<double>(s - 1, 0.0), {}};
 }
 
+/// Makes the transfers of a pipeline occupy their boundaries for parts of their time, some of them for all of it or none; the
+/// gradients' for the same parts or others.
+inline void let_transfers_overlap(random_source& random, pipeline& p) {
+  const auto parts = [&](const std::vector<double>& times) {
+    std::vector<double> occupied;
+    for (const double t : times) occupied.push_back(t * std::clamp(random.uniform(-0.1, 1.2), 0.0, 1.0));
+    return occupied;
+  };
+  p.transfer_occupied_s = parts(p.transfer_s);
+  if (random.integer(0, 1) == 0)
+    p.gradient_transfer_occupied_s = parts(p.gradient_transfer_s.empty() ? p.transfer_s : p.gradient_transfer_s);
+}
+
 /// Unbalanced stages; transfers up to 1.5 times the slowest stage, some of them 0; one pipeline in three has gradients that
-/// take other times than activations.
+/// take other times than activations, and one in three transfers, up to twice the slowest stage, that overlap.
 inline pipeline random_pipeline(random_source& random, int stages) {
   pipeline p;
   for (int i = 0; i < stages; ++i) {
@@ -90,7 +104,8 @@ inline pipeline random_pipeline(random_source& random, int stages) {
   }
   double slowest = 0;
   for (int i = 0; i < stages; ++i) slowest = std::max(slowest, p.compute_s(i));
-  const double top = random.uniform(0.0, 1.5);
+  const bool overlap = random.integer(0, 2) == 0;
+  const double top = random.uniform(0.0, overlap ? 2.0 : 1.5);
   const auto transfers = [&] {
     std::vector<double> times;
     for (int i = 0; i + 1 < stages; ++i) times.push_back(random.integer(0, 4) == 0 ? 0.0 : random.uniform(0.0, top) * slowest);
@@ -98,6 +113,7 @@ inline pipeline random_pipeline(random_source& random, int stages) {
   };
   p.transfer_s = transfers();
   if (random.integer(0, 2) == 0) p.gradient_transfer_s = transfers();
+  if (overlap) let_transfers_overlap(random, p);
   return p;
 }
 

@@ -51,6 +51,22 @@ TEST_CASE("two chunks per rank share its times; the way back to the first rank c
   CHECK(w.wires.size() == 8);
 }
 
+TEST_CASE("a transfer leaves its wire before it arrives where it occupies it for less than all its time") {
+  auto p = four;
+  p.transfer_occupied_s = p.transfer_s;
+  p.transfer_occupied_s[0] /= 4;
+  p.gradient_transfer_occupied_s = {0, 0.5, 1};
+  const auto w = make_workload(p, make_schedule(4, 8, {0, 1, 2, 3, 0, 1, 2, 3}));
+  CHECK(leg(w, 0, 0).occupied_s == four.transfer_s[0] / 4);
+  CHECK(leg(w, 0, 0).latency_s == four.transfer_s[0] * 3 / 4);
+  CHECK(leg(w, 0, 1).latency_s == 0);
+  CHECK(w.gradient(0, 1).network.occupied_s == 0.5);
+  CHECK(w.gradient(0, 1).network.latency_s == 1.5);
+  // Those that are no neighbours: the longest of either number.
+  CHECK(leg(w, 0, 3).occupied_s == 1);
+  CHECK(leg(w, 0, 3).latency_s == 2);
+}
+
 TEST_CASE("a V: its turning point stays on the last rank") {
   const auto w = make_workload(four, make_schedule(4, 8, {0, 1, 2, 3, 3, 2, 1, 0}));
   CHECK(leg(w, 0, 3) == hop{});

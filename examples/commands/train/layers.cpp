@@ -11,8 +11,9 @@
 namespace train {
 
 template <class Real>
-hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer, const hetsched::device_axis<Real>& axis) {
-  return gpt::make_layer<Real>(m, layer, axis);
+hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer, const hetsched::device_axis<Real>& axis,
+                                                  hetsched::recomputation recompute) {
+  return gpt::make_layer<Real>(m, layer, axis, recompute);
 }
 
 template <class Real>
@@ -51,9 +52,11 @@ double matrix_flops() {
   return 2.0 * n * n * n * (c(0, 0) > 0 ? 1 : 0) / best_s;
 }
 
-template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int, const hetsched::device_axis<float>&);
+template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int, const hetsched::device_axis<float>&,
+                                                                   hetsched::recomputation);
 template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int,
-                                                                     const hetsched::device_axis<double>&);
+                                                                     const hetsched::device_axis<double>&,
+                                                                     hetsched::recomputation);
 template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>&, const gpt::tensor<float>&,
                                                                             std::size_t);
 template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(const gpt::tensor<double>&,

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/cluster/placement.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
@@ -19,7 +20,8 @@ namespace train {
 /// As gpt::make_layer and gpt::cross_entropy_part, for float and double.
 template <class Real>
 [[nodiscard]] hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer,
-                                                                const hetsched::device_axis<Real>& axis);
+                                                                const hetsched::device_axis<Real>& axis,
+                                                                hetsched::recomputation recompute);
 template <class Real>
 [[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits,
                                                                          const gpt::tensor<Real>& targets, std::size_t all_rows);

@@ -113,6 +113,10 @@ template <class Real, class Communicator>
   std::string all_notes;
   for (const auto& [key, value] : notes) all_notes += key + '=' + value + '\n';
 
+  const auto there = layout.place_of(comm.rank());
+  const auto& own_line = layout.pipelines[static_cast<std::size_t>(there.pipeline)];
+  const auto recompute =
+      own_line.recompute.empty() ? recomputation::none : own_line.recompute[static_cast<std::size_t>(there.group)];
   using trainer_type = pipeline_trainer<tensor, any_layer<tensor>, Communicator, chosen_optimizer>;
   std::optional<trainer_type> made;
   try {
@@ -120,7 +124,7 @@ template <class Real, class Communicator>
         layout,
         [&](int layer, const typename trainer_type::group_type& group) {
           if (group.degrees().context != 1) throw input_error("the example's layers have no context degree");
-          return train::make_layer<Real>(j.config, layer, group.tensor());
+          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute);
         },
         [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
         trainer_options{.deadline_s = deadline_s,
@@ -144,13 +148,13 @@ template <class Real, class Communicator>
   result.first_step = trainer.committed_step();
 
   int first_sample = 0;
-  const auto own = static_cast<std::size_t>(layout.pipeline_of(comm.rank()));
-  for (std::size_t p = 0; p < own; ++p)
+  for (std::size_t p = 0; p < static_cast<std::size_t>(there.pipeline); ++p)
     first_sample += layout.pipelines[p].order.microbatches * layout.pipelines[p].microbatch_size;
-  const int microbatches = layout.pipelines[own].order.microbatches, size = layout.pipelines[own].microbatch_size;
-  const auto place =
-      stage_place{.data = trainer.place().data, .context = trainer.place().context, .tensor = trainer.place().tensor};
-  const auto own_rows = [&](const tensor& all) { return gpt::rows_of(all, j.config.sequence, trainer.group(), place); };
+  const int microbatches = own_line.order.microbatches, size = own_line.microbatch_size;
+  const stage_place place{.data = there.data, .context = there.context, .tensor = there.tensor};
+  const auto own_rows = [&](const tensor& all) {
+    return gpt::rows_of(all, j.config.sequence, trainer.group(), place, trainer.samples());
+  };
   const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
   const auto loss = [&](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
 

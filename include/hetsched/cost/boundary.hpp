@@ -69,7 +69,8 @@ class boundary_pricer {
         bytes_(bytes),
         data_(overlaps_of(from.data, to.data)),
         rest_(overlaps_of(from.rest, to.rest)),
-        ports_(2 * static_cast<std::size_t>(from.devices() + to.devices() + from.nodes + to.nodes)) {}
+        ports_(2 * static_cast<std::size_t>(from.devices() + to.devices() + from.nodes + to.nodes)),
+        carried_(ports_.size()) {}
 
   [[nodiscard]] double direct() {
     for_each_overlap([&](int i, int j, double share) { send(i, from_.devices() + j, share); });
@@ -80,7 +81,11 @@ class boundary_pricer {
     const double seconds = direct();
     transfer_cost best(seconds, seconds, 0, 0, name_of(reshard_strategy::direct));
     const auto consider = [&](reshard_strategy s, double price) {
-      if (price < best.forward_s) best = {price, price, 0, static_cast<bytes_t>(extra_ * bytes_ + 0.5), name_of(s)};
+      const double occupied_s = busiest_overall();
+      if (!(price < best.forward_s)) return;
+      best = {price, price, 0, static_cast<bytes_t>(extra_ * bytes_ + 0.5), name_of(s)};
+      // Rounding apart, no port carries more in all phases than these take. The gradient takes the same messages back.
+      if (occupied_s < price) best.forward_occupied_s = best.backward_occupied_s = occupied_s;
     };
     // What every way takes at least that crosses in as many messages as there are devices on the smaller side.
     const int ways = on_one_node_ ? std::min(from_.devices(), to_.devices()) : std::min(from_.nodes, to_.nodes);
@@ -128,6 +133,21 @@ class boundary_pricer {
     for (auto& p : ports_) most = std::max(most, std::exchange(p, 0.0));
     return most;
   }
+  // The same at the end of one of several phases.
+  [[nodiscard]] double phase() {
+    double most = 0;
+    for (std::size_t p = 0; p < ports_.size(); ++p) {
+      most = std::max(most, ports_[p]);
+      carried_[p] += std::exchange(ports_[p], 0.0);
+    }
+    return most;
+  }
+  // Of all phases since the last call.
+  [[nodiscard]] double busiest_overall() {
+    double most = 0;
+    for (auto& p : carried_) most = std::max(most, std::exchange(p, 0.0));
+    return most;
+  }
 
   [[nodiscard]] double one_to_one(int parts) {
     const int here = from_.devices() / parts, there = to_.devices() / parts;
@@ -135,13 +155,13 @@ class boundary_pricer {
     const double n = from_.devices(), m = to_.devices();
     for (int i = 0; i < sources; ++i)
       if (i % here != 0) send(i, i / here * here, 1 / n);
-    double seconds = busiest();
+    double seconds = phase();
     for (int p = 0; p < parts; ++p) send(p * here, sources + p * there, 1.0 / parts);
-    seconds += busiest();
+    seconds += phase();
     for (int j = 0; j < to_.devices(); ++j)
       if (j % there != 0) send(sources + j / there * there, sources + j, 1 / m);
     extra_ = std::max(1.0 / parts - 1 / n, 1.0 / parts - 1 / m);
-    return seconds + busiest();
+    return seconds + phase();
   }
 
   [[nodiscard]] double regroup_before() {
@@ -153,10 +173,10 @@ class boundary_pricer {
       send(i, proxy(j), share);
       received[static_cast<std::size_t>(proxy(j))] += share;
     });
-    const double seconds = busiest();
+    const double seconds = phase();
     for (int j = 0; j < destinations; ++j) send(proxy(j), sources + j, 1.0 / destinations);
     extra_ = *std::max_element(received.begin(), received.end());
-    return seconds + busiest();
+    return seconds + phase();
   }
 
   [[nodiscard]] double regroup_after() {
@@ -167,14 +187,14 @@ class boundary_pricer {
       send(i, sources + proxy(i), 1.0 / sources);
       received[static_cast<std::size_t>(proxy(i))] += 1.0 / sources;
     }
-    const double seconds = busiest();
+    const double seconds = phase();
     for_each_overlap([&](int i, int j, double share) {
       if (proxy(i) == j) return;
       send(sources + proxy(i), sources + j, share);
       received[static_cast<std::size_t>(j)] += share;
     });
     extra_ = std::max(0.0, *std::max_element(received.begin(), received.end()));
-    return seconds + busiest();
+    return seconds + phase();
   }
 
   const boundary_side& from_;
@@ -183,8 +203,9 @@ class boundary_pricer {
   bool on_one_node_;
   double bytes_;
   std::vector<even_overlap> data_, rest_;
-  std::vector<double> ports_;  // to send and to receive, of devices, then of nodes
-  double extra_ = 0;           // share of the tensor that a device holds on its way, of the last one priced
+  std::vector<double> ports_;    // to send and to receive, of devices, then of nodes
+  std::vector<double> carried_;  // by each of them, in the phases that are over
+  double extra_ = 0;             // share of the tensor that a device holds on its way, of the last one priced
 };
 
 }  // namespace detail

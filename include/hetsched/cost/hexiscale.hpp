@@ -10,7 +10,7 @@
 
 /// The cost model of HexiScale (Yan et al., App. A), in which a group's devices send to each other one by one. It prices any set
 /// of devices by the links between each two of them, where the other formulas take equal nodes. Full recomputation is assumed.
-namespace hetsched::hexiscale {
+namespace hetsched::hexiscale_cost {
 
 /// A transformer layer and what a microbatch makes of it.
 struct layer_shape {
@@ -78,4 +78,4 @@ struct layer_shape {
   return 4 * l.parameter_bytes() / devices + l.activation_bytes();
 }
 
-}  // namespace hetsched::hexiscale
+}  // namespace hetsched::hexiscale_cost

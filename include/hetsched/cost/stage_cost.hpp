@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include <hetsched/core/units.hpp>
@@ -36,13 +37,16 @@ struct stage_cost {
 };
 
 /// What it costs to move one microbatch over a boundary between stages, forward its activation and back the gradient. A plain
-/// number of seconds is a transfer that takes so long either way.
+/// number of seconds is a transfer that takes so long either way, and lets no other one pass meanwhile. One of several phases,
+/// which use different ports, can let the next one begin earlier: see price_of.
 struct transfer_cost {
   double forward_s = 0;
   double backward_s = 0;
-  bytes_t bytes = 0;               ///< of the activation, all of the boundary's devices together; 0 if not told
-  bytes_t extra_bytes = 0;         ///< held on each device of either side meanwhile
-  std::string_view strategy = {};  ///< how it is resharded; outlives the cost
+  bytes_t bytes = 0;                               ///< of the activation, all of the boundary's devices together; 0 if not told
+  bytes_t extra_bytes = 0;                         ///< held on each device of either side meanwhile
+  std::string_view strategy = {};                  ///< how it is resharded; outlives the cost
+  std::optional<double> forward_occupied_s = {};   ///< of forward_s, until the next one can begin; none: all of it
+  std::optional<double> backward_occupied_s = {};  ///< the same of backward_s
 
   constexpr transfer_cost() = default;
   constexpr transfer_cost(double seconds) : forward_s(seconds), backward_s(seconds) {}
@@ -51,6 +55,11 @@ struct transfer_cost {
 
   [[nodiscard]] constexpr double round_trip_s() const { return forward_s + backward_s; }
   [[nodiscard]] constexpr double slower_way_s() const { return forward_s < backward_s ? backward_s : forward_s; }
+  /// Of the two ways, the longer time until the next transfer can begin: the least period of the boundary.
+  [[nodiscard]] constexpr double occupied_s() const {
+    const double there_s = forward_occupied_s.value_or(forward_s), back_s = backward_occupied_s.value_or(backward_s);
+    return there_s < back_s ? back_s : there_s;
+  }
   friend constexpr bool operator==(const transfer_cost&, const transfer_cost&) = default;
 };
 

@@ -78,6 +78,9 @@ template <class T>
   return part;
 }
 
+/// In place of the hash of a shape: bytes without one, which fit as many of any shape.
+inline constexpr std::uint64_t no_shape = 0;
+
 /// A hash of a tensor's extents (FNV-1a).
 template <class Shape>
 [[nodiscard]] std::uint64_t shape_hash(const Shape& shape) {

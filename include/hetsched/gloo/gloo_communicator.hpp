@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -67,11 +68,20 @@ class gloo_communicator {
 
   void post_send(int number, const stamp& s, Tensor& t, operation& op) {
     HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
-    post(number, s, t, op);
+    post(number, s, std::as_writable_bytes(elements_of(t)), detail::shape_hash(traits::shape(t)), op);
   }
   void post_receive(int number, const stamp& s, Tensor& t, operation& op) {
     HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
-    post(number, s, t, op);
+    post(number, s, std::as_writable_bytes(elements_of(t)), detail::shape_hash(traits::shape(t)), op);
+  }
+  /// See byte_plane.
+  void post_send_bytes(int number, const stamp& s, std::span<const std::byte> bytes, operation& op) {
+    HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
+    post(number, s, {const_cast<std::byte*>(bytes.data()), bytes.size()}, detail::no_shape, op);  // Gloo only reads them
+  }
+  void post_receive_bytes(int number, const stamp& s, std::span<std::byte> bytes, operation& op) {
+    HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
+    post(number, s, bytes, detail::no_shape, op);
   }
 
   [[nodiscard]] bool poll(operation& op) const {
@@ -90,12 +100,14 @@ class gloo_communicator {
   }
 
  private:
-  void post(int number, const stamp& s, Tensor& t, operation& op) {
+  [[nodiscard]] static auto elements_of(Tensor& t) { return std::span(traits::data(t), detail::elements(t)); }
+
+  void post(int number, const stamp& s, std::span<std::byte> bytes, std::uint64_t shape, operation& op) {
     auto& transfer = op.transfer_;
-    transfer.data = reinterpret_cast<char*>(traits::data(t));
-    transfer.elements = detail::elements(t);
-    transfer.bytes = transfer.elements * sizeof(typename traits::element);
-    transfer.shape = detail::shape_hash(traits::shape(t));
+    transfer.data = reinterpret_cast<char*>(bytes.data());
+    transfer.bytes = bytes.size();
+    transfer.elements = transfer.bytes / sizeof(typename traits::element);
+    transfer.shape = shape;
     transfer.stamp = s;
     engine_->post(*open_[static_cast<std::size_t>(number)], transfer);
   }

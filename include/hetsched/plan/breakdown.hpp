@@ -49,7 +49,7 @@ template <std::same_as<evaluation> Evaluation = evaluation>
     }
   auto unhindered = whole.plan;
   for (auto& line : unhindered.pipelines)
-    for (auto& b : line.boundaries) b.forward_s = b.backward_s = 0;
+    for (auto& b : line.boundaries) b = {};
   const auto free = detail::evaluate_priced(hardware, std::move(unhindered), {});
   const double whole_s = whole.plan.predicted.iteration_s, free_s = free ? free->plan.predicted.iteration_s : whole_s;
 

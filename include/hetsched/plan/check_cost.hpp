@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <hetsched/core/error.hpp>
@@ -18,13 +19,21 @@ inline void check_cost(const stage_cost& c, const cluster& hardware, layer_range
   throw input_error("the cost of " + describe(layers) + " on " + describe(hardware, where) + " is not finite, or negative");
 }
 
-/// Throws input_error, naming boundary and placements, for a transfer whose time is negative or no number. Infinity passes: what
-/// cannot be moved.
+/// Throws input_error, naming boundary and placements, for a transfer whose time is negative or no number, or that occupies its
+/// boundary for longer than it takes. Infinity passes: what cannot be moved.
 inline void check_transfer(const transfer_cost& c, const cluster& hardware, int boundary, const placement& from,
                            const placement& to) {
-  if (c.forward_s >= 0 && c.backward_s >= 0 && c.bytes >= 0 && c.extra_bytes >= 0) return;
-  throw input_error("transfer of boundary " + std::to_string(boundary) + " from " + describe(hardware, from) + " to " +
-                    describe(hardware, to) + " is negative or not a number");
+  const auto name = [&] {
+    return "transfer of boundary " + std::to_string(boundary) + " from " + describe(hardware, from) + " to " +
+           describe(hardware, to);
+  };
+  if (!(c.forward_s >= 0 && c.backward_s >= 0 && c.bytes >= 0 && c.extra_bytes >= 0))
+    throw input_error(name() + " is negative or not a number");
+  const auto is_part = [](std::optional<double> part_s, double whole_s) {
+    return !part_s || (*part_s >= 0 && *part_s <= whole_s);
+  };
+  if (!is_part(c.forward_occupied_s, c.forward_s) || !is_part(c.backward_occupied_s, c.backward_s))
+    throw input_error(name() + " occupies the boundary for less than 0 s, or for longer than it takes");
 }
 
 }  // namespace hetsched

@@ -260,7 +260,15 @@ template <stage_cost_model Costs>
     if (!(c.slower_way_s() < 1e300))
       return refusal{refusal::kind::infeasible, stage_name(p, l, i) + ": no link leads from " + describe(hardware, where[i - 1]) +
                                                     " to " + describe(hardware, where[i])};
-    line.boundaries[i - 1] = {c.bytes, c.forward_s, c.backward_s, c.extra_bytes, std::string(c.strategy)};
+    // What is no less than the whole need not be said.
+    const auto less = [](std::optional<double> part_s, double whole_s) { return part_s < whole_s ? part_s : std::nullopt; };
+    line.boundaries[i - 1] = {.bytes = c.bytes,
+                              .forward_s = c.forward_s,
+                              .backward_s = c.backward_s,
+                              .extra_bytes = c.extra_bytes,
+                              .reshard = std::string(c.strategy),
+                              .forward_occupied_s = less(c.forward_occupied_s, c.forward_s),
+                              .backward_occupied_s = less(c.backward_occupied_s, c.backward_s)};
     for (const auto at : {i - 1, i})
       line.stages[at].overheads.buffer_bytes = checked_add(line.stages[at].overheads.buffer_bytes, c.extra_bytes);
   }

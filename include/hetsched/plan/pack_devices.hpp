@@ -35,28 +35,35 @@ template <class Shapes>
 
 }  // namespace detail
 
-/// Devices for the stages of a pipeline, of these shapes, none twice. Every stage lies on whole nodes, or on consecutive devices
-/// of one node; neighbours share a node where they would if the stages of a subcluster lay side by side from the last one on, as
-/// far as that leaves room for all.
-/// Requires: shapes as submeshes() lists them; those of each subcluster have no more devices than it.
-template <class Shapes = std::vector<submesh>>
-[[nodiscard]] std::vector<device_group> pack_devices(const cluster& hardware, const Shapes& shapes) {
+/// Devices for the stages of pipelines, of these shapes by pipeline, none twice. Every stage lies on whole nodes, or on
+/// consecutive devices of one node; neighbours in a pipeline share a node where they would if its stages of a subcluster lay side
+/// by side from the last one on, as far as that leaves room for all. Requires: shapes as submeshes() lists them; those of each
+/// subcluster have no more devices than it.
+template <class Lines = std::vector<std::vector<submesh>>>
+requires requires(const Lines& lines) { lines.front().front().subcluster; }
+[[nodiscard]] std::vector<std::vector<device_group>> pack_devices(const cluster& hardware, const Lines& lines) {
   struct piece {
-    std::size_t first = 0, last = 0;  // stages
+    std::size_t line = 0, first = 0, last = 0;  // stages
     int devices = 0;
   };
-  std::vector<device_group> groups(shapes.size());
-  const auto pack = [&](const std::vector<std::size_t>& run_of) {
+  std::vector<std::vector<device_group>> groups;
+  for (const auto& shapes : lines) groups.emplace_back(shapes.size());
+  const auto pack = [&](bool share_nodes) {
     std::vector<piece> pieces;
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      if (i == 0 || run_of[i] == i) pieces.push_back({i, i, 0});
-      pieces.back().last = i;
-      pieces.back().devices += shapes[i].device_count();
+    for (std::size_t l = 0; l < lines.size(); ++l) {
+      const auto& shapes = lines[l];
+      const auto run_of = share_nodes ? detail::node_runs(hardware, shapes) : std::vector<std::size_t>{};
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        if (!share_nodes || run_of[i] == i) pieces.push_back({l, i, i, 0});
+        pieces.back().last = i;
+        pieces.back().devices += shapes[i].device_count();
+      }
     }
     std::stable_sort(pieces.begin(), pieces.end(), [](const piece& a, const piece& b) { return a.devices > b.devices; });
     std::vector<std::vector<int>> taken;  // by subcluster and node
     for (const auto& s : hardware.subclusters) taken.emplace_back(static_cast<std::size_t>(s.nodes));
     for (const auto& p : pieces) {
+      const auto& shapes = lines[p.line];
       const auto k = static_cast<std::size_t>(shapes[p.first].subcluster);
       const int per_node = hardware.subclusters[k].devices_per_node;
       const int share = std::min(p.devices, per_node);  // of each node
@@ -69,18 +76,21 @@ template <class Shapes = std::vector<submesh>>
       int at = static_cast<int>(node) * per_node + (wanted == 1 ? *found : 0);
       for (auto n = found; n != found + wanted; ++n) *n += share;
       for (std::size_t i = p.first; i <= p.last; ++i) {
-        groups[i] = {shapes[i], at};
+        groups[p.line][i] = {shapes[i], at};
         at += shapes[i].device_count();
       }
     }
     return true;
   };
-  if (!pack(detail::node_runs(hardware, shapes))) {
-    std::vector<std::size_t> alone(shapes.size());
-    std::iota(alone.begin(), alone.end(), std::size_t{0});
-    pack(alone);
-  }
+  if (!pack(true)) pack(false);
   return groups;
+}
+
+/// The same for one pipeline.
+template <class Shapes = std::vector<submesh>>
+requires requires(const Shapes& shapes) { shapes.front().subcluster; }
+[[nodiscard]] std::vector<device_group> pack_devices(const cluster& hardware, const Shapes& shapes) {
+  return pack_devices(hardware, std::vector<Shapes>{shapes}).front();
 }
 
 }  // namespace hetsched

@@ -55,8 +55,10 @@ struct boundary_plan {
   bytes_t bytes = 0;  ///< of the activation
   double forward_s = 0;
   double backward_s = 0;
-  bytes_t extra_bytes = 0;   ///< on each device of either side meanwhile
-  std::string reshard = {};  ///< strategy
+  bytes_t extra_bytes = 0;                         ///< on each device of either side meanwhile
+  std::string reshard = {};                        ///< strategy
+  std::optional<double> forward_occupied_s = {};   ///< as of transfer_cost; none: all of forward_s
+  std::optional<double> backward_occupied_s = {};  ///< none: all of backward_s
   friend bool operator==(const boundary_plan&, const boundary_plan&) = default;
 };
 
@@ -157,9 +159,13 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
     if (bytes) bare.activation_bytes.push_back(static_cast<double>(s.cost.activation_bytes));
   }
   const bool one_way = any(p.boundaries, [](const auto& b) { return b.forward_s != b.backward_s; });
+  const bool overlap = any(p.boundaries, [](const auto& b) { return b.forward_occupied_s || b.backward_occupied_s; });
   for (const auto& b : p.boundaries) {
     bare.transfer_s.push_back(b.forward_s);
     if (one_way) bare.gradient_transfer_s.push_back(b.backward_s);
+    if (!overlap) continue;
+    bare.transfer_occupied_s.push_back(b.forward_occupied_s.value_or(b.forward_s));
+    bare.gradient_transfer_occupied_s.push_back(b.backward_occupied_s.value_or(b.backward_s));
   }
   return bare;
 }

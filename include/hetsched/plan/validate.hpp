@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ namespace hetsched {
 }
 
 /// Throws input_error, naming the stage, unless every pipeline has each of the model's layers once and in order, every stage has
-/// devices that the cluster has, as many as its degrees, and no device belongs to two stages.
+/// devices that the cluster has, as many as its degrees, no device belongs to two stages, and no transfer occupies its boundary
+/// for longer than it takes.
 /// Complexity: O(stages + devices).
 template <std::same_as<plan> Plan = plan>
 void validate(const cluster& hardware, const Plan& p, int layer_count) {
@@ -38,6 +40,12 @@ void validate(const cluster& hardware, const Plan& p, int layer_count) {
     counts(line.microbatches >= 1 && line.microbatch_size >= 1, "microbatches and microbatch_size must be at least 1");
     counts(line.boundaries.empty() || line.boundaries.size() == line.stages.size() - 1,
            "boundaries must be one fewer than the stages, or none");
+    const auto is_part = [](std::optional<double> part_s, double whole_s) {
+      return !part_s || (*part_s >= 0 && *part_s <= whole_s);
+    };
+    for (const auto& b : line.boundaries)
+      counts(is_part(b.forward_occupied_s, b.forward_s) && is_part(b.backward_occupied_s, b.backward_s),
+             "a transfer occupies its boundary for less than 0 s, or for longer than it takes");
     int next = 0;
     for (std::size_t i = 0; i < line.stages.size(); ++i) {
       const auto& s = line.stages[i];

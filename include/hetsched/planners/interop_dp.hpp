@@ -44,9 +44,10 @@ template <class Algebra, stage_cost_model Costs>
 /// contiguous cuts, submeshes, degrees, ways of saving memory, orders of the subclusters and periods, the plan of the shortest
 /// iteration that evaluate predicts. The search works on
 ///     sum (t_i + 2 c_i) + (M - 1) * period + end of updates
-/// such that no stage or transfer takes longer than the period and the warm-ups that the period needs fit in memory: a first plan
-/// at once, then lower bounds on ranges of periods (shortest paths with rents of devices), beams that those guide, and exact
-/// dynamic programs where they come to an end. evaluate judges every plan that is better by that sum, and near-ties.
+/// such that no stage takes longer than the period, no boundary is occupied for longer, and the warm-ups that the period needs
+/// fit in memory: a first plan at once, then lower bounds on ranges of periods (shortest paths with rents of devices), beams that
+/// those guide, and exact dynamic programs where they come to an end. evaluate judges every plan that is better by that sum, and
+/// near-ties.
 /// Returns: the plan, as evaluate fills it in, with the bound of the search; the best so far if problem.progress stopped it; else
 /// what is short, by how much and where.
 /// Throws: input_error for options or costs out of range.

@@ -22,7 +22,8 @@ namespace hetsched {
 
 /// What a transfer plan takes.
 struct reshard_price {
-  double seconds = 0;  ///< infinity where a link is missing
+  double seconds = 0;     ///< from the first message to the last; infinity where a link is missing
+  double occupied_s = 0;  ///< what the busiest port carries, in all phases together; at most `seconds`
   std::int64_t messages = 0;
   std::int64_t cross_bytes = 0;       ///< that leave the sending stage for the receiving one
   std::int64_t peak_extra_bytes = 0;  ///< the most that a device holds of what is neither its slice before nor after
@@ -85,13 +86,14 @@ class port_loads {
 /// What a transfer plan takes on these devices (sources, then destinations), with so many bytes per element. A device's port, a
 /// node's port to other nodes and each of their directions carry one message at a time, each for the latency and the bytes over
 /// the bandwidth of the link between its ends; between subclusters every pair of nodes has the link's bandwidth. A phase takes as
-/// long as its busiest port. Chunks overlap: each phase works on one at a time, and no port does more than it can.
+/// long as its busiest port. Chunks overlap: each phase works on one at a time, and no port does more than it can. So do whole
+/// transfers: microbatches can follow each other occupied_s apart, each on its way for `seconds`.
 /// Requires: as many devices as the plan has.
 /// Complexity: O(messages + devices log nodes).
 [[nodiscard]] inline reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
                                             double element_bytes) {
   HETSCHED_EXPECTS(devices.size() == static_cast<std::size_t>(p.sources + p.destinations));
-  reshard_price price{.seconds = 0, .messages = static_cast<std::int64_t>(p.messages.size())};
+  reshard_price price{.messages = static_cast<std::int64_t>(p.messages.size())};
   detail::port_loads phase_ports(devices), all_ports(devices);
   const auto stages = p.phase_count() / static_cast<std::size_t>(p.chunks);
   std::vector<double> ended(stages + 1, 0);  // of the latest chunk, by phase
@@ -107,7 +109,7 @@ class port_loads {
           (last_from.node == last_to.node) != (a.node == b.node)) {
         const auto found = c.between(a, b);
         if (!found) {
-          price.seconds = std::numeric_limits<double>::infinity();
+          price.seconds = price.occupied_s = std::numeric_limits<double>::infinity();
           return price;
         }
         over = *found;
@@ -116,7 +118,7 @@ class port_loads {
       }
       const double bytes = static_cast<double>(m.elements) * element_bytes, seconds = over.transfer_s(bytes);
       phase_ports.add(from, to, seconds);
-      if (p.chunks > 1) all_ports.add(from, to, seconds);
+      if (p.phase_count() > 1) all_ports.add(from, to, seconds);
       received[to] += m.elements;
       if (p.crosses(m)) cross += bytes;
     }
@@ -124,8 +126,12 @@ class port_loads {
     ended[s + 1] = std::max(ended[s], ended[s + 1]) + phase_ports.busiest_s();
     if (s == 0) ended[0] = 0;
   }
-  price.seconds = ended.back();
-  if (p.chunks > 1) price.seconds = std::max(price.seconds, all_ports.busiest_s());
+  price.seconds = price.occupied_s = ended.back();
+  if (p.phase_count() > 1) {
+    price.occupied_s = all_ports.busiest_s();
+    if (p.chunks > 1) price.seconds = std::max(price.seconds, price.occupied_s);
+    price.occupied_s = std::min(price.occupied_s, price.seconds);  // rounding
+  }
   price.cross_bytes = static_cast<std::int64_t>(cross + 0.5);
   std::int64_t most = 0;
   for (std::size_t d = 0; d < received.size(); ++d)

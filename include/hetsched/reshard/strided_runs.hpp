@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
@@ -21,16 +23,16 @@ struct strided_runs {
   friend constexpr bool operator==(const strided_runs&, const strided_runs&) = default;
 };
 
-/// Where the elements of a part lie in the arrays of two slices that have it; of these elements, counted with the last dimension
-/// fastest, only [first, last). As few items as one stride each allows: a part that is cut in one dimension is one, and at most
-/// three where its ends are inside of rows. Pass the part itself as b where it is packed.
+/// Calls each(strided_runs) for where the elements of a part lie in the arrays of two slices that have it; of these elements,
+/// counted with the last dimension fastest, only [first, last). As few as one stride each allows: a part that is cut in one
+/// dimension is one, and at most three where its ends are inside of rows. Pass the part itself as b where it is packed.
 /// Requires: both contain the part; [first, last) lies in it.
-/// Complexity: O(items + dimensions).
-[[nodiscard]] inline std::vector<strided_runs> runs_of(std::span<const interval> a, std::span<const interval> b,
-                                                       std::span<const interval> part, std::int64_t first, std::int64_t last) {
+/// Complexity: O(calls + dimensions).
+template <class Each>
+void for_each_strided(std::span<const interval> a, std::span<const interval> b, std::span<const interval> part,
+                      std::int64_t first, std::int64_t last, Each&& each) {
   HETSCHED_EXPECTS(contains(a, part) && contains(b, part));
-  std::vector<strided_runs> found;
-  if (first >= last) return found;
+  if (first >= last) return;
   const auto whole = [&](std::size_t d) { return part[d] == a[d] && part[d] == b[d]; };
   // Elements of a row: up to the last dimension that is cut. Rows of one stride: up to the next one that is.
   std::size_t d = part.size();
@@ -52,12 +54,12 @@ struct strided_runs {
                        std::int64_t width) {
     if (count == 0 || width == 0) return;
     const bool joined = count == 1 || (stride_a == width && stride_b == width);
-    found.push_back({.first_a = at_a + row * stride_a + column,
-                     .first_b = at_b + row * stride_b + column,
-                     .length = joined ? count * width : width,
-                     .rows = joined ? 1 : count,
-                     .stride_a = joined ? 0 : stride_a,
-                     .stride_b = joined ? 0 : stride_b});
+    each(strided_runs{.first_a = at_a + row * stride_a + column,
+                      .first_b = at_b + row * stride_b + column,
+                      .length = joined ? count * width : width,
+                      .rows = joined ? 1 : count,
+                      .stride_a = joined ? 0 : stride_a,
+                      .stride_b = joined ? 0 : stride_b});
   };
   for (std::int64_t n = first / block; n * block < last; ++n) {
     std::int64_t at_a = 0, at_b = 0, rest = n, scale_a = inner_a, scale_b = inner_b;
@@ -88,7 +90,35 @@ struct strided_runs {
     add(at_a, at_b, head + (cut ? 1 : 0), 0, tail - head - (cut ? 1 : 0), length);
     add(at_a, at_b, tail, 0, 1, to % length);
   }
+}
+
+/// The same as a list.
+[[nodiscard]] inline std::vector<strided_runs> runs_of(std::span<const interval> a, std::span<const interval> b,
+                                                       std::span<const interval> part, std::int64_t first, std::int64_t last) {
+  std::vector<strided_runs> found;
+  for_each_strided(a, b, part, first, last, [&](const strided_runs& r) { found.push_back(r); });
   return found;
+}
+
+/// Calls run(position in a, position in b, length) for every run of neighbouring elements of a part that two slices have.
+/// Requires: both contain the part.
+template <class Run>
+void for_each_run(std::span<const interval> a, std::span<const interval> b, std::span<const interval> part, Run&& run) {
+  for_each_strided(a, b, part, 0, element_count(part), [&](const strided_runs& r) {
+    for (std::int64_t row = 0; row < r.rows; ++row) run(r.first_a + row * r.stride_a, r.first_b + row * r.stride_b, r.length);
+  });
+}
+
+/// Copies a part from the array of one slice to that of another. Allocates nothing.
+/// Requires: both contain the part; the arrays do not overlap.
+/// Complexity: O(elements + runs).
+template <class T>
+void copy_part(const T* from, std::span<const interval> from_slice, T* to, std::span<const interval> to_slice,
+               std::span<const interval> part) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  for_each_run(from_slice, to_slice, part, [&](std::int64_t source, std::int64_t target, std::int64_t length) {
+    std::memcpy(to + target, from + source, static_cast<std::size_t>(length) * sizeof(T));
+  });
 }
 
 }  // namespace hetsched

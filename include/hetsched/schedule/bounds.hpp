@@ -18,8 +18,9 @@ namespace hetsched {
 /// it keeps every backward whole. With the round trip r_k over boundary k in place of 2c_k, the largest of
 ///   sum over k < i of (t_k + r_k) + M t_i             stage i cannot start before its first input, works M t_i, and its last
 ///                                                     gradient still has to reach the first stage;
-///   sum of all t_k and r_k + (M - 1) x                x a forward, backward, activation or gradient transfer: M of them go
-///                                                     one by one, and the first and the last microbatch pass everything else.
+///   sum of all t_k and r_k + (M - 1) x                x a forward, a backward, or what an activation or gradient occupies a
+///                                                     boundary for: M of them go one by one, and the first and the last
+///                                                     microbatch pass everything else.
 /// It does not hold for split backwards (split_backward_lower_bound does) nor for several virtual stages per rank.
 /// Throws: input_error for an invalid pipeline or microbatches < 1.
 /// Complexity: O(S) for S stages.
@@ -34,7 +35,7 @@ namespace hetsched {
     slowest_step_s = std::max({slowest_step_s, p.forward_s[k], p.backward_s[k]});
     before_s += p.compute_s(i);
     if (i + 1 == p.stages()) break;
-    slowest_step_s = std::max(slowest_step_s, p.slower_way_s(i));
+    slowest_step_s = std::max(slowest_step_s, p.occupied_s(i));
     before_s += p.round_trip_s(i);
   }
   return std::max(bound_s, before_s + (m - 1) * slowest_step_s);
@@ -65,7 +66,7 @@ namespace hetsched {
     there_s += p.forward_s[k];
     back_s += input_s;
     if (i + 1 == p.stages()) break;
-    slowest_step_s = std::max(slowest_step_s, p.slower_way_s(i));
+    slowest_step_s = std::max(slowest_step_s, p.occupied_s(i));
     there_s += p.activation_s(i);
     back_s += p.gradient_s(i);
   }
@@ -198,8 +199,8 @@ template <class Schedule>
   return bound_s;
 }
 
-/// A wire waits for its first tensor, carries all of them, `capacity` at a time, and the last goes on to the first stage; legs
-/// of one transfer over other wires are left out. Over wires,
+/// A wire waits for its first tensor, carries all of them, `capacity` at a time, and the last arrives latency_s later and goes on
+/// to the first stage; legs of one transfer over other wires are left out. Over wires,
 ///   least time before + sum of occupied_s / capacity + least time after.
 template <class Workload, class Schedule>
 [[nodiscard]] double wire_bound(const Workload& w, const Schedule& order, const listed_work& listed, const least_times& t) {
@@ -210,7 +211,8 @@ template <class Workload, class Schedule>
       if (listed.forwards[k] == 0 || on_one_rank(order, c, s)) continue;
       const auto carry = [&](const hop& leg, double before, double after) {
         for (const int wire : leg.wires)
-          if (wire >= 0) wires[static_cast<std::size_t>(wire)].add(before, listed.forwards[k] * leg.occupied_s, after);
+          if (wire >= 0)
+            wires[static_cast<std::size_t>(wire)].add(before, listed.forwards[k] * leg.occupied_s, leg.latency_s + after);
       };
       const auto cross = [&](const tensor_path& path, double before, double after) {
         if (path.staged) carry(path.d2h, before, after);

@@ -173,8 +173,9 @@ void validate_fit(const Workload& w, const schedule& order) {
 
 /// The workload of a schedule whose rank r does, per microbatch and direction, what stage r of the pipeline does, however many
 /// virtual stages it is cut into: they share the stage's times and bytes equally. A microbatch of a bidirectional schedule
-/// costs a rank the same in either direction. Neighbouring ranks use the pipeline's links, one wire per direction; ranks that
-/// are no neighbours (the way back to the first rank in interleaved schedules) the pipeline's slowest.
+/// costs a rank the same in either direction. Neighbouring ranks use the pipeline's links, one wire per direction, which a
+/// transfer leaves to the next one before it arrives where it occupies them for less than all its time; ranks that are no
+/// neighbours (the way back to the first rank in interleaved schedules) one as slow as the pipeline's slowest, by either number.
 /// Throws: input_error for an invalid pipeline, or one whose stages are not the schedule's ranks.
 /// Complexity: O(directions * stages + ranks^2).
 template <std::same_as<pipeline> Pipeline = pipeline>
@@ -194,8 +195,11 @@ template <std::same_as<pipeline> Pipeline = pipeline>
              .memory_capacity = {},
              .fused_factor = 1};
   const auto ranks = static_cast<std::size_t>(order.ranks);
-  double slowest_s = 0;
-  for (int i = 0; i + 1 < p.stages(); ++i) slowest_s = std::max(slowest_s, p.slower_way_s(i));
+  double slowest_s = 0, longest_occupied_s = 0;
+  for (int i = 0; i + 1 < p.stages(); ++i) {
+    slowest_s = std::max(slowest_s, p.slower_way_s(i));
+    longest_occupied_s = std::max(longest_occupied_s, p.occupied_s(i));
+  }
 
   std::vector<int> wire_of(ranks * ranks, -1);
   const auto leg = [&](int from, int to) {
@@ -207,7 +211,11 @@ template <std::same_as<pipeline> Pipeline = pipeline>
       w.wires.push_back({.name = "rank " + std::to_string(from) + " to " + std::to_string(to), .capacity = 1});
     }
     h.wires[0] = position;
-    h.occupied_s = to == from + 1 ? p.activation_s(from) : from == to + 1 ? p.gradient_s(to) : slowest_s;
+    const double seconds = to == from + 1 ? p.activation_s(from) : from == to + 1 ? p.gradient_s(to) : slowest_s;
+    h.occupied_s = to == from + 1   ? p.activation_occupied_s(from)
+                   : from == to + 1 ? p.gradient_occupied_s(to)
+                                    : longest_occupied_s;
+    h.latency_s = seconds - h.occupied_s;
     return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
   };
   std::vector<int> share(ranks);

@@ -93,9 +93,10 @@ struct way {
   bool shards = false;
 };
 
-training_layout grouped(const char* schedule, std::vector<degrees> groups) {
+training_layout grouped(const char* schedule, std::vector<degrees> groups, std::vector<int> zero = {}) {
   auto t = even_layout(layer_count, schedule_of(schedule, static_cast<int>(groups.size()), 4), rows);
   t.pipelines[0].groups = std::move(groups);
+  t.pipelines[0].zero = std::move(zero);
   validate(t);
   return t;
 }
@@ -171,7 +172,8 @@ TEST_CASE("[threads] state that is written under some degrees goes on under othe
   std::vector<way> ways{{"data", grouped("1f1b", {{.data = 2}})},
                         {"tensor", grouped("1f1b", {{.data = 2, .tensor = 2}, {.data = 2, .tensor = 3}})},
                         {"sharded", grouped("1f1b", {{.data = 2, .tensor = 3}}), true},
-                        {"sharded_data", grouped("interleaved_1f1b", {{.data = 2}, {.data = 2}}), true}};
+                        {"sharded_data", grouped("interleaved_1f1b", {{.data = 2}, {.data = 2}}), true},
+                        {"zero", grouped("1f1b", {{.data = 2, .tensor = 2}, {.data = 2}, {.data = 2}}, {2, 0, 1})}};
   const auto first = run(ways[0], "", 2, at("data"));
   const auto saved = whole(at("data"));
   CHECK(saved.size() == 4 * layer_count * shapes.size());

@@ -136,6 +136,10 @@ TEST_CASE("a stage's devices, degrees and transfers as text") {
   CHECK(degrees_text({}) == "none");
   CHECK(transfer_text({.forward_s = 0.5, .backward_s = 0.5}) == "500 ms");
   CHECK(transfer_text({.forward_s = 0.5, .backward_s = 2}) == "500 ms / 2.00 s");
+  CHECK(next_transfer_text({.forward_s = 0.5, .backward_s = 2}) == "");
+  CHECK(next_transfer_text({.forward_s = 0.5, .backward_s = 2, .backward_occupied_s = 1}) == ", next after 500 ms / 1.00 s");
+  CHECK(next_transfer_text({.forward_s = 2, .backward_s = 2, .forward_occupied_s = 1, .backward_occupied_s = 1}) ==
+        ", next after 1.00 s");
 
   auto scene = make_scene(2, 4);
   pipeline_plan line{.microbatches = 4, .stages = {s, s}, .boundaries = {{.forward_s = 0.5, .backward_s = 2}}};

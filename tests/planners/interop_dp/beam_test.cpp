@@ -81,7 +81,7 @@ bare_plan checked(const instance& given, const Costs& costs, const searched& s,
 TEST_CASE("without a limit on the period a beam finds a plan if there is one, under exact warm-ups") {
   random_source random(3101);
   int feasible = 0, infeasible = 0;
-  for (int n = 0; n < 3000 / sanitizer_share; ++n) {
+  for (int n = 0; n < 3000 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 7, .subclusters = 3, .devices = 5, .rich = true});
     if (n % 2 == 0) enrich(given, random);
@@ -99,14 +99,14 @@ TEST_CASE("without a limit on the period a beam finds a plan if there is one, un
     else
       check(additive_costs{given.costs});
   }
-  CHECK(feasible >= 500 / sanitizer_share);
-  CHECK(infeasible >= 500 / sanitizer_share);
+  CHECK(feasible >= 500 / search_share);
+  CHECK(infeasible >= 500 / search_share);
 }
 
 TEST_CASE("what a beam finds keeps the period, in order of what it takes") {
   random_source random(3102);
   int found_some = 0, least = 0;
-  for (int n = 0; n < 1000 / sanitizer_share; ++n) {
+  for (int n = 0; n < 1000 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 7, .subclusters = 2, .devices = 6});
     for (auto& r : given.costs.rows) r.update_s = 0;
@@ -129,6 +129,6 @@ TEST_CASE("what a beam finds keeps the period, in order of what it takes") {
     found_some += !found.plans.empty();
     least += !found.plans.empty() && near(shortest, best);
   }
-  CHECK(found_some >= 200 / sanitizer_share);
-  CHECK(least >= 50 / sanitizer_share);
+  CHECK(found_some >= 200 / search_share);
+  CHECK(least >= 50 / search_share);
 }

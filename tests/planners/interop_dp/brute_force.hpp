@@ -44,7 +44,8 @@ struct bare_plan {
   [[nodiscard]] double slowest() const {
     double most = 0;
     for (const double t : compute) most = std::max(most, t);
-    for (const auto& c : transfer) most = std::max({most, c.forward_s, c.backward_s});
+    for (const auto& c : transfer)
+      most = std::max({most, c.forward_occupied_s.value_or(c.forward_s), c.backward_occupied_s.value_or(c.backward_s)});
     return most;
   }
 };
@@ -126,7 +127,8 @@ inline std::optional<double> least_period_of(warmup_rule rule, const bare_plan& 
     std::vector<double> breakpoints;
     for (const auto& both : p.transfer) {
       const double c = std::max(both.forward_s, both.backward_s);
-      breakpoints.push_back(2 * c);
+      // Every microbatch more or less; more than all there are do not matter.
+      for (int k = 1; k <= microbatches && 2 * c / k > low; ++k) breakpoints.push_back(2 * c / k * (k < 3 ? 1 : 1 + 1e-13));
       if (epsilon > 0) breakpoints.push_back(c / epsilon * (1 + 1e-13));  // past rounding
     }
     std::sort(breakpoints.begin(), breakpoints.end());
@@ -154,6 +156,8 @@ inline double iteration_of(warmup_rule rule, const bare_plan& p, double period, 
     if (i + 1 == counts.size()) break;
     times.transfer_s.push_back(p.transfer[i].forward_s);
     times.gradient_transfer_s.push_back(p.transfer[i].backward_s);
+    times.transfer_occupied_s.push_back(p.transfer[i].forward_occupied_s.value_or(p.transfer[i].forward_s));
+    times.gradient_transfer_occupied_s.push_back(p.transfer[i].backward_occupied_s.value_or(p.transfer[i].backward_s));
   }
   const auto ends = stage_ends(times, counts, microbatches);
   double last = 0;
@@ -213,6 +217,9 @@ class all_plans {
     grow(0, keep, judge);
   }
 
+  /// Devices of each subcluster that the plan at hand leaves.
+  [[nodiscard]] const std::vector<int>& left() const { return left_; }
+
  private:
   struct choice {
     placement where;
@@ -254,7 +261,9 @@ class all_plans {
     if (!stages_.empty()) {
       const auto at = pair(stages_.back(), next, first);
       const auto &a = apart_[at], &b = near_[at];
-      plan_.transfer.push_back({std::min(a.forward_s, b.forward_s), std::min(a.backward_s, b.backward_s)});
+      transfer_cost least(std::min(a.forward_s, b.forward_s), std::min(a.backward_s, b.backward_s));
+      least.forward_occupied_s = least.backward_occupied_s = std::min(a.occupied_s(), b.occupied_s());
+      plan_.transfer.push_back(least);
     }
     stages_.push_back(next);
     cuts_.push_back(first);

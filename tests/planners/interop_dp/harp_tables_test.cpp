@@ -298,7 +298,7 @@ TEST_CASE("interop_dp is at least as good as each of HARP's published plans") {
     for (const auto cut : {block_cut::sublayers, block_cut::thirds})
       for (const auto rule : {warmup_rule::exact, warmup_rule::h1f1b})
         for (const bool use_all : {false, true}) {
-          if (n++ % sanitizer_share != 0) continue;
+          if (n++ % search_share != 0) continue;
           CAPTURE(p.name);
           CAPTURE(static_cast<int>(cut));
           CAPTURE(schedule_name(rule));

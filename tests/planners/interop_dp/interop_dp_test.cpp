@@ -82,7 +82,7 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
                   costs_as kind = costs_as::additive) {
   random_source random(seed);
   tally counts;
-  for (int n = 0; n < instances / sanitizer_share; ++n) {
+  for (int n = 0; n < instances / search_share; ++n) {
     CAPTURE(seed);
     CAPTURE(n);
     auto given = random_instance(random, limits);
@@ -193,7 +193,7 @@ TEST_CASE("temporary bytes, overheads, ways of saving memory and transfers deare
 TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
   random_source random(1111);
   int feasible = 0, bound = 0;
-  for (int n = 0; n < 400 / sanitizer_share; ++n) {
+  for (int n = 0; n < 400 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random);
     if (n % 2 == 0) enrich(given, random);
@@ -225,7 +225,7 @@ TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
       REQUIRE(s.memory_bytes <= s.memory_capacity_bytes);
     }
   }
-  CHECK(feasible >= 100 / sanitizer_share);
+  CHECK(feasible >= 100 / search_share);
   CHECK(bound > 0);
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("three subclusters equal the brute force") {
 TEST_CASE("additive fast path equals the general path; naming the classes of prices changes nothing") {
   random_source random(1041);
   int feasible = 0, told = 0;
-  for (int n = 0; n < 200 / sanitizer_share; ++n) {
+  for (int n = 0; n < 200 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 40, .subclusters = 3, .devices = 6, .prices_by_degrees = n % 2 == 0});
     given.options.warmup = n % 4 == 3    ? warmup_rule::exact
@@ -276,7 +276,7 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
     check_plan(given.hardware, additive_costs{given.costs}, given.problem, given.options, *fast);
     check_plan(given.hardware, opaque_costs{given.costs}, given.problem, given.options, *general);
   }
-  CHECK(feasible >= 100 / sanitizer_share);
+  CHECK(feasible >= 100 / search_share);
   CHECK(told * 10 >= feasible);
 }
 
@@ -284,7 +284,7 @@ TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
   random_source random(1051);
   tally counts;
   int other_order = 0;
-  for (int n = 0; n < 400 / sanitizer_share; ++n) {
+  for (int n = 0; n < 400 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 6, .subclusters = n % 4 == 0 ? 5 : 3, .devices = 2});
     const int k = static_cast<int>(given.hardware.subclusters.size());
@@ -389,7 +389,7 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
 TEST_CASE("progress: the bound rises to the best plan, which falls") {
   random_source random(1071);
   int calls = 0, feasible = 0;
-  for (int n = 0; n < 200 / sanitizer_share; ++n) {
+  for (int n = 0; n < 200 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 6});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
@@ -415,7 +415,7 @@ TEST_CASE("progress: the bound rises to the best plan, which falls") {
     REQUIRE(work_of(*found, "plans") > 0);
   }
   CHECK(calls > feasible);
-  CHECK(feasible >= 50 / sanitizer_share);
+  CHECK(feasible >= 50 / search_share);
 }
 
 TEST_CASE("what updates add to an iteration counts in the search") {

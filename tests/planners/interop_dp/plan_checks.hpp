@@ -130,6 +130,8 @@ void check_plan(const cluster& hardware, const Costs& costs, const planning_prob
       REQUIRE(p.boundaries[i].forward_s == t.forward_s);
       REQUIRE(p.boundaries[i].backward_s == t.backward_s);
       REQUIRE(p.boundaries[i].extra_bytes == t.extra_bytes);
+      REQUIRE(p.boundaries[i].forward_occupied_s.value_or(t.forward_s) == t.forward_occupied_s.value_or(t.forward_s));
+      REQUIRE(p.boundaries[i].backward_occupied_s.value_or(t.backward_s) == t.backward_occupied_s.value_or(t.backward_s));
     }
     REQUIRE(s.warmup >= 1);
     REQUIRE(s.warmup <= problem.microbatches);

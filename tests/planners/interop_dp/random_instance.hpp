@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -96,9 +97,14 @@ struct by_node : Costs {
                                        proximity near = proximity::other_node) const {
     auto c = Costs::transfer(boundary, from, to);
     if (near == proximity::other_node) return c;
+    const auto occupied = [](std::optional<double>& part_s, double whole_s) {
+      if (part_s) part_s = std::min(*part_s, 0.75 * whole_s);
+    };
     const double factor = from.degrees.data > 1 ? (to.degrees.data > 1 ? 0.125 : 0.5) : to.degrees.data > 1 ? 0.25 : 0.375;
     c.forward_s *= factor;
     c.backward_s *= boundary % 3 == 0 ? 1.5 : factor;
+    occupied(c.forward_occupied_s, c.forward_s);
+    occupied(c.backward_occupied_s, c.backward_s);
     return c;
   }
 };
@@ -145,7 +151,10 @@ inline std::string text(const instance& i) {
       const int boundaries = i.costs.layers - 1;
       for (int b = 0; b < boundaries; ++b) {
         const auto& c = i.costs.prices[static_cast<std::size_t>((from * i.costs.classes + to) * boundaries + b)];
-        out << " {" << c.forward_s << ", " << c.backward_s << "}";
+        out << " {" << c.forward_s << ", " << c.backward_s;
+        if (c.forward_occupied_s || c.backward_occupied_s)
+          out << "; " << c.forward_occupied_s.value_or(c.forward_s) << ", " << c.backward_occupied_s.value_or(c.backward_s);
+        out << "}";
       }
       out << "\n";
     }
@@ -181,8 +190,21 @@ inline subcluster random_subcluster(random_source& random, int position, int mos
   return s;
 }
 
+/// Makes transfers take up to four times as long, and lets the next one begin before they arrive.
+inline void let_transfers_overlap(instance& given, random_source& random) {
+  const double longer = random.integer(1, 4), whole = random.integer(1, 3);  // on the grid, where ties occur
+  for (auto& c : given.costs.prices) {
+    if (!(c.round_trip_s() < std::numeric_limits<double>::infinity())) continue;
+    c.forward_s *= longer;
+    c.backward_s *= longer;
+    const auto part = [&] { return std::min(1.0, 0.25 * random.integer(0, 4) * whole); };
+    if (random.integer(0, 4) > 0) c.forward_occupied_s = c.forward_s * part();
+    if (random.integer(0, 4) > 0) c.backward_occupied_s = c.backward_s * part();
+  }
+}
+
 /// Random costs that do not scale perfectly, transfers from none to 1.5 stages, memory from loose to far too small. Half of the
-/// instances have all times on a grid of 1/64 s, so that sums are exact and ties occur.
+/// instances have all times on a grid of 1/64 s, so that sums are exact and ties occur; in a third, transfers overlap.
 inline instance random_instance(random_source& random, const instance_limits& limits = {}) {
   instance made;
   const bool grid = random.integer(0, 1) == 0;
@@ -266,6 +288,7 @@ inline instance random_instance(random_source& random, const instance_limits& li
     const double even = (total_weight + 2.5 * total_activation) / devices;
     s.device.memory_bytes = std::max<bytes_t>(1, static_cast<bytes_t>(even * generosity * random.uniform(0.6, 1.4)));
   }
+  if (auto more = random; more.integer(0, 2) == 0) let_transfers_overlap(made, more);  // what `random` gives stays as it is
   return made;
 }
 
@@ -324,7 +347,9 @@ inline void enrich(instance& given, random_source& random) {
     const bool grid = random.integer(0, 1) == 0;
     for (auto& c : given.costs.prices) {
       const double factor = grid ? std::ldexp(1, random.integer(-1, 1)) : random.uniform(0, 2);
-      (random.integer(0, 1) == 0 ? c.forward_s : c.backward_s) *= factor;
+      const bool there = random.integer(0, 1) == 0;
+      (there ? c.forward_s : c.backward_s) *= factor;
+      if (auto& occupied_s = there ? c.forward_occupied_s : c.backward_occupied_s) *occupied_s *= factor;
     }
   }
 }

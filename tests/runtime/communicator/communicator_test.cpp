@@ -6,7 +6,15 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/runtime/communicator/router.hpp>
+#include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+
+#include "../dense.hpp"
+#include "../group/groups.hpp"
+
 using namespace hetsched;
+using namespace hetsched::test;
 
 TEST_CASE("channels and what they carry, as people read them") {
   CHECK(to_text(edge{.from = 1, .to = 2, .what = payload::activation, .direction = 0, .stage = 3}) ==
@@ -32,4 +40,23 @@ TEST_CASE("deadlines lie ahead, are in order, and may be never or at once") {
   CHECK(minute >= now + std::chrono::seconds(60));
   CHECK(minute < now + std::chrono::hours(1));
   CHECK(never > now + std::chrono::hours(24 * 365));
+}
+
+TEST_CASE("[threads] a tensor or a part of one at either end of a channel") {
+  using tensor = matrix<double>;
+  using threads = thread_communicator<tensor>;
+  auto ends = threads::connect(2);
+  check_byte_plane<tensor>(ends[0], ends[1]);
+  ends = threads::connect(2);
+  const auto slow = [](int, int) { return hetsched::link{.latency_s = 1e-4, .bandwidth = 1e9}; };
+  shaped_communicator<threads> a(ends[0], slow), b(ends[1], slow);
+  check_byte_plane<tensor>(a, b);
+  const auto route = [](const edge& e) { return routed_edge{1, e}; };
+  const auto one = threads::connect(2), two = threads::connect(2);
+  using routed = router<threads, decltype(route), threads, shaped_communicator<threads>>;
+  routed c(one[0], route, one[0], shaped_communicator<threads>(two[0], slow)),
+      d(one[1], route, one[1], shaped_communicator<threads>(two[1], slow));
+  check_byte_plane<tensor>(c, d);
+  static_assert(!byte_plane<plain_communicator<threads>>);
+  static_assert(!byte_plane<router<threads, decltype(route), threads, plain_communicator<threads>>>);
 }

@@ -71,7 +71,7 @@ TEST_CASE("[threads] every schedule gives the bits of one device") {
   for (const auto name : names)
     for (int ranks = 1; ranks <= 6; ++ranks)
       for (int microbatches = 1; microbatches <= 16; ++microbatches) {
-        if (++run % sanitizer_share != 0) continue;
+        if (++run % test::search_share != 0) continue;
         const auto p = some_pipeline(random, ranks);
         schedule order;
         try {

@@ -17,9 +17,11 @@
 
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/passes.hpp>
 
 #include "../../sanitizer_share.hpp"
 #include "../numbered.hpp"
@@ -32,7 +34,7 @@ namespace {
 using channel = thread_communicator<box_tensor>;
 
 /// Two steps of all devices; how many of them have ended.
-template <class Communicator>
+template <class Stager = no_stager, class Communicator>
 int run(std::vector<Communicator> ends, const numbered_pipeline& p) {
   std::deque<meeting> meetings;
   for (const int count : p.groups.devices) meetings.emplace_back(count);
@@ -40,7 +42,7 @@ int run(std::vector<Communicator> ends, const numbered_pipeline& p) {
   run_on_threads(std::move(ends), [&](Communicator& end) {
     auto& together = meetings[static_cast<std::size_t>(place_of(p, end.rank()).first)];
     try {
-      run_device(end, p, 2, p.meets ? &together : nullptr);
+      run_device<Stager>(end, p, 2, p.meets ? &together : nullptr);
       ++ended;
     } catch (...) {
       together.leave();
@@ -216,4 +218,143 @@ TEST_CASE("[threads] a stage that makes another shape than its slice is told so"
   CAPTURE(failures[0]);
   CHECK(contains(failures[0], "activation of stage 0"));
   CHECK_FALSE(failures[2].empty());
+}
+
+TEST_CASE("[threads] slices go by way of a stager, chunk by chunk, between random layouts") {
+  random_source random(5);
+  for (int instance = 0; instance < 60 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const auto names = schedule_names();
+    const auto name = names[static_cast<std::size_t>(instance) % names.size()];
+    CAPTURE(name);
+    auto p = random_pipeline(random, name, 4);
+    p.seed = static_cast<std::uint64_t>(instance);
+    const bool all = instance % 3 != 0;
+    p.order = stage_transfers(add_transfers(p.order), [&](int from, int to) { return all || (from + to) % 4 == 1; });
+    if (instance % 2 == 0) p.order = split_streams(p.order);
+    CHECK(run<thread_stager<box_tensor>>(channel::connect(device_count(p)), p) == device_count(p));
+  }
+}
+
+namespace {
+
+/// A box_tensor that counts what is copied out of it and into it.
+struct counted_tensor : box_tensor {
+  using box_tensor::box_tensor;
+};
+int copies = 0;
+
+}  // namespace
+
+// Compiled by itself, since it specialises.
+template <>
+struct hetsched::tensor_traits<counted_tensor> {
+  using element = double;
+  static constexpr memory_space space = memory_space::host;
+  static const tensor_shape& shape(const counted_tensor& t) { return t.shape(); }
+  static double* data(counted_tensor& t) { return t.data(); }
+  static const double* data(const counted_tensor& t) { return t.data(); }
+  static counted_tensor make(const tensor_shape& s) { return counted_tensor(s); }
+  static void copy_part(counted_tensor& to, std::span<const interval> to_slice, const counted_tensor& from,
+                        std::span<const interval> from_slice, std::span<const interval> part) {
+    ++copies;
+    hetsched::copy_part(from.data(), from_slice, to.data(), to_slice, part);
+  }
+};
+
+namespace {
+
+/// A rank's end that remembers the bytes that it sent and received as such.
+struct recording : thread_communicator<counted_tensor> {
+  using base = thread_communicator<counted_tensor>;
+  explicit recording(base end) : base(std::move(end)) {}
+  void post_send_bytes(int c, const stamp& s, std::span<const std::byte> bytes, operation& op) {
+    posted.emplace_back(bytes.data(), bytes.size());
+    base::post_send_bytes(c, s, bytes, op);
+  }
+  void post_receive_bytes(int c, const stamp& s, std::span<std::byte> bytes, operation& op) {
+    posted.emplace_back(bytes.data(), bytes.size());
+    base::post_receive_bytes(c, s, bytes, op);
+  }
+  std::vector<std::pair<const std::byte*, std::size_t>> posted;
+};
+static_assert(byte_plane<recording>);
+static_assert(byte_plane<shaped_communicator<channel>>);
+
+/// Whether a part's elements follow each other in the array of a slice: element by element.
+bool is_run(std::span<const interval> held, std::span<const interval> part) {
+  std::vector<std::int64_t> places;
+  for_each_run(held, part, part, [&](std::int64_t first, std::int64_t, std::int64_t length) {
+    for (std::int64_t k = 0; k < length; ++k) places.push_back(first + k);
+  });
+  for (std::size_t k = 1; k < places.size(); ++k)
+    if (places[k] != places[k - 1] + 1) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("slices that are one run of a tensor are sent from there and received into there") {
+  random_source random(6);
+  int without = 0;
+  for (int instance = 0; instance < 300 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const auto from = random_layout(random, extents, random_mesh(random, 4)),
+               to = random_layout(random, extents, random_mesh(random, 4));
+    const auto plan = plan_transfer(from, to, reshard_strategy::direct, {});
+    const int sources = from.device_count(), devices = sources + to.device_count();
+    const auto held = [&](int d) { return d < sources ? slice_of(from, d) : slice_of(to, d - sources); };
+    std::vector<recording> ends;
+    for (auto& end : recording::base::connect(devices)) ends.emplace_back(end);
+    std::deque<detail::slice_transfer<counted_tensor, recording>> transfers;
+    std::vector<counted_tensor> tensors;
+    const stamp now{.step = 0, .microbatch = 0, .what = payload::activation, .direction = 0, .stage = 0};
+    const auto make = [](const tensor_shape& s) { return counted_tensor(s); };
+    for (int d = 0; d < devices; ++d) {
+      auto& end = ends[static_cast<std::size_t>(d)];
+      transfers.emplace_back(
+          end, plan, d, [](int device) { return device; }, edge{}, held(d), 1, 1, make);
+      tensors.emplace_back(detail::shape_of_slice(held(d)));
+      if (d >= sources) continue;
+      const auto own = numbered(from, d, 1);
+      std::copy_n(own.data(), static_cast<std::size_t>(element_count(held(d))), tensors.back().data());
+    }
+    const auto memory = [&](int d) { return std::as_bytes(std::span(tensors[static_cast<std::size_t>(d)].data(), 1)).data(); };
+    std::vector<const std::byte*> begins;
+    for (int d = 0; d < devices; ++d) begins.push_back(memory(d));
+    // Both ends of every message, counted by themselves. One that is all of a tensor needs no bytes.
+    int expected_copies = 0;
+    std::vector<std::size_t> expected_posts(static_cast<std::size_t>(devices), 0);
+    for (const auto& m : plan.messages) {
+      const auto part = plan.slice_of(m);
+      for (const int d : {m.from, m.to}) {
+        const auto own = held(d);
+        const auto others = std::count_if(plan.messages.begin(), plan.messages.end(), [&](const slice_message& n) {
+          return &n != &m && (d < sources ? n.from == d : n.to == d);
+        });
+        const bool whole = others == 0 && std::equal(own.begin(), own.end(), part.begin(), part.end());
+        if (!is_run(own, part)) ++expected_copies;
+        if (!whole && is_run(own, part)) ++expected_posts[static_cast<std::size_t>(d)];
+      }
+    }
+    copies = 0;
+    for (int d = 0; d < devices; ++d)
+      transfers[static_cast<std::size_t>(d)].begin(ends[static_cast<std::size_t>(d)], 0, 0, now,
+                                                   tensors[static_cast<std::size_t>(d)]);
+    for (int round = 0; round < 3; ++round)
+      for (int d = 0; d < devices; ++d) (void)transfers[static_cast<std::size_t>(d)].advance(ends[static_cast<std::size_t>(d)]);
+    CHECK(copies == expected_copies);
+    without += expected_copies == 0 && plan.messages.size() > 1;
+    for (int d = 0; d < devices; ++d) {
+      const auto k = static_cast<std::size_t>(d);
+      REQUIRE(transfers[k].ended(ends[k], 0));
+      CHECK(ends[k].posted.size() == expected_posts[k]);
+      const auto bytes = static_cast<std::size_t>(element_count(held(d))) * sizeof(double);
+      for (const auto& [first, size] : ends[k].posted) CHECK((first >= begins[k] && first + size <= begins[k] + bytes));
+      if (d < sources) continue;
+      const auto wanted = numbered(to, d - sources, 1);
+      CHECK(static_cast<const box_tensor&>(tensors[k]) == wanted);
+    }
+  }
+  CHECK(without > 10 / sanitizer_share);
 }

@@ -222,6 +222,7 @@ TEST_CASE_TEMPLATE("[threads] axis_group: the bits of one device, by shared memo
     const auto seed = static_cast<std::uint64_t>(n);
     check_all<Real>(threads<Real>::connect(n), all_ranks(n), seed, 12);
     check_all<Real>(plain(threads<Real>::connect(n)), all_ranks(n), seed, 12);
+    check_all<Real>(plain<plain_byte_plane>(threads<Real>::connect(n)), all_ranks(n), seed, 12);
   }
   check_all<Real>(threads<Real>::connect(5), {4, 1, 2}, 9, 8);  // an order of its own, and ranks that are not in it
   check_all<Real>(plain(threads<Real>::connect(5)), {4, 1, 2}, 9, 8);
@@ -240,6 +241,7 @@ TEST_CASE("[threads] axis_group: faults by shared memory") {
 
 TEST_CASE("[threads] axis_group: faults by sends") {
   check_faults<plain_communicator<threads<double>>>([] { return plain(threads<double>::connect(3)); });
+  check_faults<plain_byte_plane<threads<double>>>([] { return plain<plain_byte_plane>(threads<double>::connect(3)); });
 }
 
 TEST_CASE("axis_group: ranks that make no group") {

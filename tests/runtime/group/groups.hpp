@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -38,15 +40,76 @@ class plain_communicator {
     return inner_.gather(mine, all, until);
   }
 
- private:
+ protected:
   Inner inner_;
 };
 
+/// The same, a byte_plane.
 template <class Inner>
-std::vector<plain_communicator<Inner>> plain(std::vector<Inner> ends) {
-  std::vector<plain_communicator<Inner>> all;
+class plain_byte_plane : public plain_communicator<Inner> {
+ public:
+  using operation = typename Inner::operation;
+  using plain_communicator<Inner>::plain_communicator;
+  void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) {
+    this->inner_.post_send_bytes(channel, s, bytes, op);
+  }
+  void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes, operation& op) {
+    this->inner_.post_receive_bytes(channel, s, bytes, op);
+  }
+};
+
+template <template <class> class Plain = plain_communicator, class Inner>
+std::vector<Plain<Inner>> plain(std::vector<Inner> ends) {
+  std::vector<Plain<Inner>> all;
   for (auto& e : ends) all.emplace_back(e);
   return all;
+}
+
+/// Three elements, a matrix or bytes at either end of a channel from rank 0 to rank 1; then as many as do not fit.
+template <class Tensor, class Communicator>
+void check_byte_plane(Communicator& a, Communicator& b) {
+  static_assert(byte_plane<Communicator>);
+  const edge where{.from = 0, .to = 1, .what = payload::activation, .direction = 0, .stage = 0};
+  const int out = a.open(where), in = b.open(where);
+  const auto ends_soon = [](Communicator& end, auto& op) {
+    const auto until = deadline_in(20);
+    while (!end.poll(op))
+      if (end.wait(until, true) != wait_result::progress) return end.poll(op);
+    return true;
+  };
+  typename Communicator::operation sends[5], receives[5];
+  for (int way = 0; way < 5; ++way) {
+    CAPTURE(way);
+    const stamp s{.step = 1, .microbatch = way, .what = payload::activation, .direction = 0, .stage = 0};
+    const bool fits = way < 4;
+    Tensor from(1, 8), to(1, 8), three(1, 3), taken(1, 3);
+    for (std::size_t k = 0; k < 8; ++k)
+      from.data()[k] = static_cast<double>(10 * way) + static_cast<double>(k), to.data()[k] = -1;
+    for (std::size_t k = 0; k < 3; ++k) three.data()[k] = from.data()[2 + k];
+    const auto before = from;
+    const bool sends_bytes = way % 2 == 1 || !fits, takes_bytes = way / 2 == 1;
+    if (takes_bytes)
+      b.post_receive_bytes(in, s, std::as_writable_bytes(std::span(to.data() + 4, 3)), receives[way]);
+    else
+      b.post_receive(in, s, taken, receives[way]);
+    if (sends_bytes)
+      a.post_send_bytes(out, s, std::as_bytes(std::span(from.data() + 2, fits ? 3 : 4)), sends[way]);
+    else
+      a.post_send(out, s, three, sends[way]);
+    if (!fits) {
+      CHECK_FALSE(ends_soon(b, receives[way]));
+      for (auto* end : {&a, &b}) end->abort("");  // nothing of this is touched any more
+      const std::string why = a.failure();
+      CAPTURE(why);
+      CHECK(why.find("activation of stage 0 from rank 0 to rank 1, step 1, microbatch 4") != std::string::npos);
+      continue;
+    }
+    REQUIRE(ends_soon(b, receives[way]));
+    REQUIRE(ends_soon(a, sends[way]));
+    CHECK(from == before);
+    for (std::size_t k = 0; k < 3; ++k) CHECK((takes_bytes ? to.data() + 4 : taken.data())[k] == before.data()[2 + k]);
+    for (const std::size_t k : {0u, 1u, 2u, 3u, 7u}) CHECK(to.data()[k] == -1);
+  }
 }
 
 /// Numbers of such different sizes that the order of their addition shows.

@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -238,4 +240,78 @@ TEST_CASE("layers say how their parameters are cut, and lists of them hand it on
   }());
   CHECK(detail::parameter_cuts(any) == std::vector{whole, cut});
   CHECK(detail::parameter_cuts(list) == std::vector{cut, whole});
+}
+
+namespace {
+
+/// Counts the contexts that there are, and forwards.
+struct counted_layer {
+  struct context {
+    context() { most = std::max(most, ++alive); }
+    context(const context&) : context() {}
+    context(context&&) noexcept : context() {}
+    context& operator=(const context&) = default;
+    ~context() { --alive; }
+    double input = 0;
+  };
+  static inline int alive = 0, most = 0, forwards = 0;
+  static small_tensor of(double value) {
+    small_tensor t;
+    t.value = value;
+    return t;
+  }
+  static void forget() { most = forwards = 0; }
+
+  small_tensor forward(const small_tensor& x, context& c) {
+    ++forwards;
+    c.input = x.value;
+    return of(3 * x.value * x.value);
+  }
+  small_tensor backward(const small_tensor& dy, context& c) {
+    gradient.value += dy.value * c.input;
+    return of(dy.value * 6 * c.input);
+  }
+  small_tensor backward_input(const small_tensor& dy, context& c) { return of(dy.value * 6 * c.input); }
+  void backward_weight(const small_tensor& dy, context& c) { gradient.value += dy.value * c.input; }
+  std::span<small_tensor> parameters() { return {&gradient, 1}; }
+  std::span<small_tensor> gradients() { return {&gradient, 1}; }
+  small_tensor gradient;
+};
+
+}  // namespace
+
+TEST_CASE("a list that recomputes keeps no contexts between forward and backward, and gives the same") {
+  constexpr int layers = 4, microbatches = 3;
+  std::vector<double> found[2];
+  for (const bool split : {false, true})
+    for (const bool recomputes : {false, true}) {
+      CAPTURE(split);
+      CAPTURE(recomputes);
+      counted_layer::forget();
+      layer_list<small_tensor, counted_layer> list(std::vector<counted_layer>(layers), recomputes);
+      using context = layer_list<small_tensor, counted_layer>::context;
+      std::vector<context> contexts;
+      for (int m = 0; m < microbatches; ++m) contexts.push_back(list.make_context());
+      std::vector<small_tensor> inputs(microbatches);
+      auto& values = found[recomputes ? 1 : 0];
+      for (int round = 0; round < 2; ++round) {
+        for (int m = 0; m < microbatches; ++m) {
+          inputs[static_cast<std::size_t>(m)].value = 0.3 + 0.1 * m + round;
+          values.push_back(list.forward(inputs[static_cast<std::size_t>(m)], contexts[static_cast<std::size_t>(m)]).value);
+        }
+        CHECK(counted_layer::alive == (recomputes ? 0 : layers * microbatches));
+        for (auto& c : contexts) {
+          const auto gradient = counted_layer::of(0.7);
+          values.push_back(split ? list.backward_input(gradient, c).value : list.backward(gradient, c).value);
+          if (recomputes) CHECK(counted_layer::alive == (split ? layers : 0));
+          if (split) list.backward_weight(gradient, c);
+          if (recomputes) CHECK(counted_layer::alive == 0);
+        }
+        for (auto& l : list.layers()) values.push_back(l.gradient.value);
+      }
+      CHECK(counted_layer::forwards == 2 * layers * microbatches * (recomputes ? 2 : 1));
+      // One more while it is moved into its place.
+      if (recomputes) CHECK(counted_layer::most <= (split ? layers : 1) + 1);
+    }
+  CHECK(found[0] == found[1]);
 }

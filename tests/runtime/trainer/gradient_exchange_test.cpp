@@ -219,11 +219,18 @@ std::vector<held_tensor> held_by(const std::vector<model_parameter>& model, cons
   return held;
 }
 
+/// Which parameters are sharded.
+enum class sharding { none, every_other, all };
+
 /// All ranks, for some steps, against the serial sum.
-void check_exchange(const instance& i, exchange_options options, bool overlaps) {
+void check_exchange(const instance& i, exchange_options options, bool overlaps, sharding which = sharding::none) {
   const auto text = text_of(i);
   CAPTURE(text);
-  const auto model = model_parameters(i.layout, i.shapes, i.ties, i.cuts);
+  CAPTURE(which);
+  CAPTURE(options.frees_buffers);
+  auto model = model_parameters(i.layout, i.shapes, i.ties, i.cuts);
+  for (std::size_t m = 0; m < model.size(); ++m)
+    model[m].sharded = which == sharding::all || (which == sharding::every_other && m % 2 == 0);
   const auto one = ties_of(i);
   std::set<parameter_id> counted;
   for (const auto& m : model) {
@@ -264,7 +271,7 @@ void check_exchange(const instance& i, exchange_options options, bool overlaps) 
         for (std::size_t s = stages; s-- > 0;) exchange.begin(s);
       }
       exchange.sum(step, in(60));
-      if (options.owners_update) {
+      if (which != sharding::none) {
         for (std::size_t k = 0; k < exchange.owned_count(); ++k) exchange.owned(k).value = exchange.owned(k).gradient;
         exchange.spread(in(60));
       }
@@ -273,7 +280,7 @@ void check_exchange(const instance& i, exchange_options options, bool overlaps) 
             *std::find_if(model.begin(), model.end(), [&](const auto& x) { return x.id == *one.at(own.holder.what).begin(); });
         const bool exchanged = m.chunks.empty() || m.chunks.front().terms.size() > 1;
         const auto expected = part_of(sums.at(m.id)[static_cast<std::size_t>(step)], own.holder, comm.rank());
-        if (!((options.owners_update && exchanged ? own.value : own.gradient) == expected))
+        if (!((m.sharded && exchanged ? own.value : own.gradient) == expected))
           throw std::logic_error("rank " + std::to_string(comm.rank()) + ", step " + std::to_string(step) + ": " +
                                  to_text(own.holder.what));
       }
@@ -298,18 +305,19 @@ TEST_CASE("[threads] pipelines that cut the same layers differently, partial gra
     auto i = random_instance(random, {.pipelines = 3, .data = 3, .context = 2, .tensor = 3});
     exchange_options options{.bucket_bytes = static_cast<std::size_t>(random.integer(1, 200)),
                              .part_bytes = static_cast<std::size_t>(random.integer(1, 40)),
-                             .owners_update = random.integer(0, 1) == 0};
+                             .frees_buffers = random.integer(0, 2) == 0};
+    const auto which = static_cast<sharding>(random.integer(0, 2));
     if (random.integer(0, 1) == 0)
       for (int l = 1; l < i.layout.layers; ++l)
         if (random.integer(0, 1) == 0) options.waves.push_back(l);
-    check_exchange(i, options, run % 3 == 1);
+    check_exchange(i, options, run % 3 == 1, which);
   }
 }
 
 TEST_CASE("[threads] tensor parallelism of 1, 2, 4 with 1, 2, 3 data ranks") {
   for (const int tensor_ranks : {1, 2, 4})
     for (const int data_ranks : {1, 2, 3})
-      for (const bool owners_update : {false, true}) {
+      for (const auto which : {sharding::none, sharding::every_other, sharding::all}) {
         CAPTURE(tensor_ranks);
         CAPTURE(data_ranks);
         instance i;
@@ -323,7 +331,7 @@ TEST_CASE("[threads] tensor parallelism of 1, 2, 4 with 1, 2, 3 data ranks") {
             i.cuts[{{l, 0}, 0, g}] = {.dimension = 1 - l, .points = {points}};
             i.cuts[{{l, 1}, 0, g}] = {.partial_over_tensor = true};
           }
-        check_exchange(i, {.part_bytes = 4, .owners_update = owners_update}, false);
+        check_exchange(i, {.part_bytes = 4, .frees_buffers = which == sharding::all}, false, which);
       }
 }
 

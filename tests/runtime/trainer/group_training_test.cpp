@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include <hetsched/runtime/group/stage_group.hpp>
 
+#include "../../sanitizer_share.hpp"
 #include "../training.hpp"
 
 using namespace hetsched;
@@ -23,6 +25,7 @@ namespace {
 
 using tensor = matrix<double>;
 using channel = thread_communicator<tensor>;
+using layout_type = hetsched::layout;
 constexpr double rate = 0.05;
 
 tensor rows_of(const tensor& all, interval rows) {
@@ -35,7 +38,6 @@ void put_rows(tensor& all, const tensor& part, interval rows) {
   for (std::size_t i = 0; i < part.rows(); ++i)
     for (std::size_t j = 0; j < part.columns(); ++j) all(static_cast<std::size_t>(rows.first) + i, j) = part(i, j);
 }
-interval rows_of_rank(int rows, int data, int rank) { return {rows / data * rank, rows / data * (rank + 1)}; }
 
 training_layout grouped(int layers, schedule order, int microbatch_size, std::vector<degrees> groups) {
   auto t = even_layout(layers, std::move(order), microbatch_size);
@@ -53,11 +55,12 @@ struct result {
 result alone(const toy<double>& t, const training_layout& layout, int steps) {
   const auto& line = layout.pipelines[0];
   std::vector<any_layer<tensor>> net;
-  std::vector<int> data_of;
+  std::vector<int> data_of, group_of;
   for (std::size_t s = 0; s < line.stages.size(); ++s)
     for (int l = line.stages[s].first; l < line.stages[s].last; ++l) {
       net.push_back(t.make(l));
-      data_of.push_back(line.group(line.order.rank(0, static_cast<int>(s))).data);
+      group_of.push_back(line.order.rank(0, static_cast<int>(s)));
+      data_of.push_back(line.group(group_of.back()).data);
     }
   result found;
   const int rows = line.microbatch_size;
@@ -78,9 +81,9 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
       tensor gradient(target.rows(), target.columns());
       double here = 0;
       for (int d = 0; d < data_of.back(); ++d) {
-        const auto part = rows_of_rank(rows, data_of.back(), d);
+        const auto part = line.samples_of(group_of.back(), d);
         auto one = toy<double>::loss(rows_of(outputs.back(), part), rows_of(target, part));
-        const double share = 1.0 / data_of.back();
+        const double share = static_cast<double>(part.size()) / rows;
         if (share != 1) detail::scale(one.gradient, share);
         here += share * one.value;
         put_rows(gradient, one.gradient, part);
@@ -89,7 +92,7 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
       for (std::size_t l = net.size(); l-- > 0;) {
         tensor next(outputs[l].rows(), outputs[l].columns());
         for (int d = 0; d < data_of[l]; ++d) {
-          const auto part = rows_of_rank(rows, data_of[l], d);
+          const auto part = line.samples_of(group_of[l], d);
           auto& own = net[l].gradients()[0].get();
           std::swap(own, sums[l][static_cast<std::size_t>(d)]);
           const auto x = rows_of(outputs[l], part);
@@ -178,6 +181,52 @@ TEST_CASE("[threads] groups of data ranks give the bits of one device that adds 
         check_same(on_devices(t, layout, 1, make), alone(t, layout, 1));
       }
     }
+}
+
+TEST_CASE("[threads] data ranks with uneven shares give the bits of one device that weights and adds as they do") {
+  const toy<double> t{.layers = 8};
+  const auto make = [&](int l) { return t.make(l); };
+  random_source random(7);
+  for (int run = 0; run < 40 / sanitizer_share; ++run) {
+    const int ranks = static_cast<int>(random.integer(1, 3)), size = static_cast<int>(random.integer(3, 7));
+    const auto* name = std::vector{"gpipe", "1f1b", "zb_v"}[static_cast<std::size_t>(random.integer(0, 2))];
+    std::vector<degrees> groups;
+    std::vector<std::vector<std::int64_t>> points;
+    for (int g = 0; g < ranks; ++g) {
+      groups.push_back({.data = static_cast<int>(random.integer(1, 3))});
+      std::vector<double> shares;
+      for (int d = 0; d < groups.back().data; ++d) shares.push_back(random.uniform(1, 1.5));
+      points.push_back(cut_points(size, shares));
+    }
+    CAPTURE(run);
+    CAPTURE(name);
+    CAPTURE(points);
+    auto layout = even_layout(t.layers, schedule_of(name, ranks, 3), size);
+    layout.pipelines[0].groups = groups;
+    layout.pipelines[0].sample_points = points;
+    layout.pipelines[0].reshard.assign(layout.pipelines[0].stages.size() - 1,
+                                       all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
+    check_same(on_devices(t, layout, 2, make), alone(t, layout, 2));
+  }
+}
+
+TEST_CASE("[threads] a layout that does not cut whole samples over data cannot be uneven") {
+  const toy<double> t{.layers = 4};
+  auto layout = grouped(t.layers, gpipe(2, 2), 4, {{.data = 2}, {}});
+  layout.pipelines[0].sample_points = {{0, 3, 4}, {}};
+  const auto of_columns = [](const tensor_shape& whole, const degrees& d) {
+    layout_type l{.mesh = {d.data, d.context, d.tensor}, .dimensions = {}};
+    for (const auto extent : whole) l.dimensions.push_back({.extent = static_cast<std::int64_t>(extent)});
+    l.dimensions.back().axes = {data_axis};
+    return l;
+  };
+  try {
+    (void)on_devices(t, layout, 1, [&](int l) { return t.make(l); }, {.boundary_layout = of_columns});
+    FAIL("an uneven cut of columns was run");
+  } catch (const input_error& e) {
+    const std::string text = e.what();
+    CHECK(text.find("stage 0 has uneven shares of data") != std::string::npos);
+  }
 }
 
 TEST_CASE("[threads] tensor ranks that are replicas count once, in losses as in gradients") {

@@ -215,3 +215,36 @@ TEST_CASE("a plan's degrees become groups of ranks, and its strategies those of 
   p.pipelines[0].microbatch_size = 4;
   CHECK(contains(why([&] { (void)make_training_layout(p); }), "microbatches of 4 samples on 3 data ranks"));
 }
+
+TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, or refused with the stage") {
+  auto p = plan_of({line_of({1, 2, 1}, 4, {3, 2, 1})}, "h1f1b");
+  p.pipelines[0].microbatch_size = 5;
+  auto& stages = p.pipelines[0].stages;
+  CHECK(make_training_layout(p).pipelines[0].sample_points.empty());
+  CHECK(make_training_layout(p).pipelines[0].recompute.empty());
+  CHECK(make_training_layout(p).pipelines[0].zero.empty());
+  stages[1].degrees = {.data = 2, .tensor = 2};
+  CHECK(contains(why([&] { (void)make_training_layout(p); }), "microbatches of 5 samples on 2 data ranks"));
+  stages[1].shares = {.data = {0.6, 0.4}, .tensor = {0.5, 0.5}};
+  stages[1].recompute = recomputation::full;
+  stages[2].zero = 2;
+  const auto line = make_training_layout(p).pipelines[0];
+  CHECK(line.sample_points == std::vector<std::vector<std::int64_t>>{{}, {0, 3, 5}, {}});
+  CHECK(line.samples_of(1, 1) == interval{3, 5});
+  CHECK(line.samples_of(2, 0) == interval{0, 5});
+  CHECK(line.recompute == std::vector{recomputation::none, recomputation::full, recomputation::none});
+  CHECK(line.zero == std::vector{0, 0, 2});
+
+  const auto refused = [&](auto change, const char* text) {
+    auto other = p;
+    change(other.pipelines[0].stages[1]);
+    const auto found = why([&] { (void)make_training_layout(other); });
+    CAPTURE(found);
+    CHECK(contains(found, text));
+  };
+  refused([](stage_plan& s) { s.shares.tensor = {0.6, 0.4}; }, "pipeline 0: stage 1 has uneven shares of its tensor axis");
+  refused([](stage_plan& s) { s.shares.context = {0.6, 0.4}; }, "pipeline 0: stage 1 has uneven shares of its context axis");
+  refused([](stage_plan& s) { s.shares.data = {0.5, 0.3, 0.2}; }, "pipeline 0: stage 1 has 3 shares for 2 data ranks");
+  refused([](stage_plan& s) { s.shares.data = {0.95, 0.05}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");
+  refused([](stage_plan& s) { s.zero = 3; }, "pipeline 0: stage 1 asks for ZeRO stage 3");
+}

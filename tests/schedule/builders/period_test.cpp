@@ -15,6 +15,7 @@
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
+#include "../../sanitizer_share.hpp"
 #include "../random_pipeline.hpp"
 
 using namespace hetsched;
@@ -29,7 +30,7 @@ bool settles_at(const pipeline& p, const std::vector<int>& warmups, double expec
   for (std::size_t i = 0; i < warmups.size(); ++i)
     for (std::size_t j = i; j < warmups.size(); ++j) {
       multiple = std::lcm(multiple, warmups[i] - warmups[j] + 1);
-      REQUIRE(multiple < 1 << 22);
+      REQUIRE(multiple < 1 << 24);
     }
   int in_a_row = 0;
   for (int length = 256; length <= 1 << 18; length *= 4) {
@@ -63,7 +64,7 @@ std::vector<std::vector<int>> legal_counts(const std::vector<int>& caps) {
 TEST_CASE("2,000 random pipelines: measured period, exact warm-ups, and no count smaller") {
   random_source random(2000);
   int link_bound = 0, lowered_counts = 0;
-  for (int n = 0; n < 2000; ++n) {
+  for (int n = 0; n < 2000 / test::sanitizer_share; ++n) {
     const int stages = random.integer(2, n % 20 == 0 ? 8 : 6);
     const auto p = test::random_pipeline(random, stages);
     const double best = best_period(p);
@@ -97,8 +98,8 @@ TEST_CASE("2,000 random pipelines: measured period, exact warm-ups, and no count
       if (n % 10 == 0) REQUIRE(settles_at(p, fewer, period(p, fewer)));
     }
   }
-  CHECK(link_bound > 200);
-  CHECK(lowered_counts > 1000);
+  CHECK(link_bound > 200 / test::sanitizer_share);
+  CHECK(lowered_counts > 1000 / test::sanitizer_share);
 }
 
 TEST_CASE("the exact counts are the least of all that reach a period") {

@@ -60,6 +60,10 @@ TEST_CASE("H-1F1B steps at their borders, and beyond the paper's range") {
   CHECK(h1f1b_step(1.2, 1) == 4);
   CHECK(h1f1b_step(1e-9, 1, 0.0) == 2);
   CHECK(h1f1b_step(0, 0) == 1);
+  CHECK(h1f1b_step(1e300, 1e-300) == most_warmup);
+  const pipeline far{.forward_s = {1, 1, 1}, .backward_s = {0, 0, 0}, .transfer_s = {1e99, 1e99}, .transfer_occupied_s = {0, 1}};
+  CHECK(h1f1b_warmups(far, best_period(far)) == std::vector{most_warmup, most_warmup, 1});
+  CHECK(exact_warmups(far, best_period(far)) == std::vector{most_warmup, most_warmup, 1});
 }
 
 TEST_CASE("exact counts equal the recurrence over all pairs of stages") {
@@ -101,5 +105,14 @@ TEST_CASE("a pipeline is validated") {
   CHECK_THROWS_WITH_AS(validate(broken([](pipeline& p) { p.forward_s[1] = -1; })), "forward_s[1] is not a finite time >= 0",
                        input_error);
   CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.backward_s[0] = std::numeric_limits<double>::quiet_NaN(); })), input_error);
+  CHECK_NOTHROW(validate(broken([](pipeline& p) { p.transfer_s = p.transfer_occupied_s = {1, 2}; })));
+  CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.transfer_occupied_s = {0}; })), input_error);
+  CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.gradient_transfer_occupied_s = {0, -1}; })), input_error);
+  CHECK_THROWS_WITH_AS(validate(broken([](pipeline& p) {
+                         p.transfer_occupied_s = {0, 1};
+                       })),
+                       "transfer_occupied_s[1] is more than the whole transfer takes", input_error);
+  CHECK_NOTHROW(validate(broken([](pipeline& p) { p.gradient_transfer_s = p.gradient_transfer_occupied_s = {0, 1}; })));
+  CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.gradient_transfer_occupied_s = {0, 1}; })), input_error);
   CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.transfer_s[1] = std::numeric_limits<double>::infinity(); })), input_error);
 }

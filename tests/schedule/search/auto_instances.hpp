@@ -48,7 +48,9 @@ inline pipeline to_pipeline(const judge_instance& p) {
                   .transfer_s = p.a,
                   .gradient_transfer_s = p.g,
                   .weight_backward_s = p.w,
-                  .activation_bytes = std::vector<double>(p.f.size(), 1.0)};
+                  .activation_bytes = std::vector<double>(p.f.size(), 1.0),
+                  .transfer_occupied_s = p.a_occupied,
+                  .gradient_transfer_occupied_s = p.g_occupied};
   for (std::size_t i = 0; i < p.w.size(); ++i) result.backward_s[i] += p.w[i];
   return result;
 }

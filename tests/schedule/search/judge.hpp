@@ -16,18 +16,33 @@
 namespace hetsched::test {
 
 /// A small scheduling problem: one stage per rank, split backwards, identical microbatches. Times in any one unit.
-/// Transfers over boundary i occupy their direction of the link for a[i] (activation) or g[i] (gradient), first come, first
-/// served. A forward adds 1 to what its rank holds, backward_input takes off 1 - held, backward_weight the rest; no prefix of a
-/// rank's order may hold more than its cap.
+/// Transfers over boundary i take a[i] (activation) or g[i] (gradient), first come, first served, and occupy their direction of
+/// the link for all that time, or less of it. A forward adds 1 to what its rank holds, backward_input takes off 1 - held,
+/// backward_weight the rest; no prefix of a rank's order may hold more than its cap.
 struct judge_instance {
-  std::vector<double> f, b, w;  ///< S each: forward, backward_input, backward_weight
-  std::vector<double> a, g;     ///< S - 1 each
-  std::vector<double> caps;     ///< S, each >= 1
+  std::vector<double> f, b, w;                           ///< S each: forward, backward_input, backward_weight
+  std::vector<double> a, g;                              ///< S - 1 each
+  std::vector<double> caps;                              ///< S, each >= 1
+  std::vector<double> a_occupied = {}, g_occupied = {};  ///< S - 1 each, or empty: as a and g
   double held = 1;
   int microbatches = 0;
 
   [[nodiscard]] int ranks() const { return static_cast<int>(f.size()); }
+  /// From when an activation or gradient leaves its link to when it arrives.
+  [[nodiscard]] double a_behind(std::size_t i) const { return a_occupied.empty() ? 0 : a[i] - a_occupied[i]; }
+  [[nodiscard]] double g_behind(std::size_t i) const { return g_occupied.empty() ? 0 : g[i] - g_occupied[i]; }
 };
+
+/// Makes transfers of a random half of the boundaries occupy them for quarters of their time only, or none.
+inline void let_transfers_overlap(random_source& random, judge_instance& p) {
+  const auto parts = [&](const std::vector<double>& times) {
+    std::vector<double> occupied;
+    for (const double t : times) occupied.push_back(random.integer(0, 1) == 0 ? t : t * 0.25 * random.integer(0, 3));
+    return occupied;
+  };
+  p.a_occupied = parts(p.a);
+  p.g_occupied = parts(p.g);
+}
 
 /// One word over F, B, W per rank: what the rank does, in order. The k-th letter of a kind is that of microbatch k.
 using judge_words = std::vector<std::string>;
@@ -52,7 +67,8 @@ inline std::string text(const judge_instance& p) {
     out << "}, ";
   };
   out << "judge_instance{";
-  list("f", p.f), list("b", p.b), list("w", p.w), list("a", p.a), list("g", p.g), list("caps", p.caps);
+  list("f", p.f), list("b", p.b), list("w", p.w), list("a", p.a), list("g", p.g), list("caps", p.caps),
+      list("a_occupied", p.a_occupied), list("g_occupied", p.g_occupied);
   out << ".held = " << p.held << ", .microbatches = " << p.microbatches << "}";
   return out.str();
 }
@@ -106,12 +122,12 @@ inline double replay(const judge_instance& p, const judge_words& words) {
         if (kind == 'F') {
           const auto k = forwards[i]++;
           if (i + 1 < s)
-            activation[i + 1][k] = std::max(end, k > 0 ? activation[i + 1][k - 1] : 0.0) + p.a[i];
+            activation[i + 1][k] = std::max(end, k > 0 ? activation[i + 1][k - 1] - p.a_behind(i) : 0.0) + p.a[i];
           else
             gradient[i][k] = end;
         } else if (kind == 'B') {
           const auto k = inputs[i]++;
-          if (i > 0) gradient[i - 1][k] = std::max(end, k > 0 ? gradient[i - 1][k - 1] : 0.0) + p.g[i - 1];
+          if (i > 0) gradient[i - 1][k] = std::max(end, k > 0 ? gradient[i - 1][k - 1] - p.g_behind(i - 1) : 0.0) + p.g[i - 1];
         } else {
           ++weights[i];
         }
@@ -212,7 +228,10 @@ class judge {
       const auto i = at(r);
       takes_[forward][i] = p_.f[i], takes_[input][i] = p_.b[i], takes_[weight][i] = p_.w[i];
       root_scale_ += m_ * (p_.f[i] + p_.b[i] + p_.w[i]);
-      if (r + 1 < s_) a_[i] = p_.a[i], g_[i + 1] = p_.g[i];
+      if (r + 1 < s_) {
+        a_behind_[i] = p_.a_behind(i), g_behind_[i + 1] = p_.g_behind(i);
+        a_[i] = p_.a[i] - a_behind_[i], g_[i + 1] = p_.g[i] - g_behind_[i + 1];
+      }
       for (int k = 0; k < m_; ++k) {
         // Forward k, 0-based, makes it k + 1 of them; at most all, and at most k, backwards have run before.
         const double over = k + 1 - p_.caps[i];
@@ -237,7 +256,7 @@ class judge {
         if (k + 1 < m_) qb[i][n] = std::max(qb[i][n], b + qb[i][n + 1]);
         if (r > 0) {
           for (int later = k; later < m_; ++later)
-            qb[i][n] = std::max(qb[i][n], (later - k + 1) * g_[i] + takes_[input][i - 1] + qb[i - 1][at(later)]);
+            qb[i][n] = std::max(qb[i][n], (later - k + 1) * g_[i] + g_behind_[i] + takes_[input][i - 1] + qb[i - 1][at(later)]);
         }
       }
       for (int r = s_ - 1; r >= 0; --r) {
@@ -247,7 +266,7 @@ class judge {
         if (k + 1 < m_) qf[i][n] = std::max(qf[i][n], f + qf[i][n + 1]);
         if (r + 1 < s_) {
           for (int later = k; later < m_; ++later)
-            qf[i][n] = std::max(qf[i][n], (later - k + 1) * a_[i] + takes_[forward][i + 1] + qf[i + 1][at(later)]);
+            qf[i][n] = std::max(qf[i][n], (later - k + 1) * a_[i] + a_behind_[i] + takes_[forward][i + 1] + qf[i + 1][at(later)]);
         }
       }
     }
@@ -280,9 +299,14 @@ class judge {
     const auto k = at(x.done[at(what)][i]++);
     x.free[i] = end;
     x.rank = static_cast<std::int8_t>(r), x.kind = static_cast<std::int8_t>(what);
-    if (what == forward && r + 1 < s_)
-      x.activation[i + 1][k] = x.activation_link[i] = std::max(end, x.activation_link[i]) + a_[i];
-    if (what == input && r > 0) x.gradient[i - 1][k] = x.gradient_link[i] = std::max(end, x.gradient_link[i]) + g_[i];
+    if (what == forward && r + 1 < s_) {
+      x.activation_link[i] = std::max(end, x.activation_link[i]) + a_[i];
+      x.activation[i + 1][k] = x.activation_link[i] + a_behind_[i];
+    }
+    if (what == input && r > 0) {
+      x.gradient_link[i] = std::max(end, x.gradient_link[i]) + g_[i];
+      x.gradient[i - 1][k] = x.gradient_link[i] + g_behind_[i];
+    }
   }
 
   /// Sets the state's bound, and raises its times to what they can only be: the values change, their meaning does not.
@@ -301,7 +325,7 @@ class judge {
         double t = x.free[i] + (k - nf[i]) * f + std::max(0, first_b - nb[i]) * b + std::max(0, first_w - nw[i]) * w;
         if (r > 0) {
           if (k >= nf[i - 1]) al[i - 1] = std::max(al[i - 1], ef[i - 1][n] + takes_[forward][i - 1]) + a_[i - 1];
-          t = std::max(t, k >= nf[i - 1] ? al[i - 1] : x.activation[i][n]);
+          t = std::max(t, k >= nf[i - 1] ? al[i - 1] + a_behind_[i - 1] : x.activation[i][n]);
         }
         if (k > nf[i]) t = std::max(t, ef[i][n - 1] + f);
         if (first_b > nb[i]) t = std::max(t, eb[i][at(first_b - 1)] + b);
@@ -318,7 +342,7 @@ class judge {
           if (k > nb[i]) t = std::max(t, eb[i][n - 1] + b);
           if (r + 1 < s_) {
             if (k >= nb[i + 1]) gl[i + 1] = std::max(gl[i + 1], eb[i + 1][n] + takes_[input][i + 1]) + g_[i + 1];
-            t = std::max(t, k >= nb[i + 1] ? gl[i + 1] : x.gradient[i][n]);
+            t = std::max(t, k >= nb[i + 1] ? gl[i + 1] + g_behind_[i + 1] : x.gradient[i][n]);
           }
           eb[i][n] = t;
         }
@@ -545,7 +569,8 @@ class judge {
   judge_instance p_;
   int s_, m_;
   std::array<per_rank<double>, 3> takes_{};
-  per_rank<double> a_{}, g_{};                  ///< from rank i to i + 1, and from rank i to i - 1
+  per_rank<double> a_{}, g_{};                  ///< occupied: from rank i to i + 1, and from rank i to i - 1
+  per_rank<double> a_behind_{}, g_behind_{};    ///< and until arrival
   std::array<per_microbatch<int>, 3> needs_{};  ///< backwards (weights) before a forward, for memory
   std::array<per_microbatch<double>, 3> tail_{};
   std::array<per_rank<std::uint64_t>, 3> hash_{};

@@ -65,8 +65,9 @@ bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::
 using step_name = std::tuple<action_kind, int, int>;
 std::optional<std::map<step_name, std::pair<double, double>>> by_fixed_point(const pipeline& p, const schedule& order) {
   struct step {
-    double duration = 0;
+    double occupied = 0, latency = 0;  // of its stage or link; until others can follow from it
     std::vector<step_name> after;
+    std::optional<step_name> behind;  // on the same link
   };
   std::map<step_name, step> steps;
   const int last = p.stages() - 1;
@@ -77,7 +78,7 @@ std::optional<std::map<step_name, std::pair<double, double>>> by_fixed_point(con
       const bool forward = a.kind == action_kind::forward;
       const step_name name{a.kind, i, a.microbatch};
       auto& s = steps[name];
-      s.duration = forward ? p.forward_s[k] : p.backward_s[k];
+      s.occupied = forward ? p.forward_s[k] : p.backward_s[k];
       if (previous) s.after.push_back(*previous);
       if (!forward) s.after.push_back({action_kind::forward, i, a.microbatch});
       if (forward && i > 0) s.after.push_back({action_kind::send_activation, i - 1, a.microbatch});
@@ -87,21 +88,23 @@ std::optional<std::map<step_name, std::pair<double, double>>> by_fixed_point(con
       const step_name send{forward ? action_kind::send_activation : action_kind::send_gradient, i, a.microbatch};
       auto& previous_send = forward ? previous_activation : previous_gradient;
       auto& t = steps[send];
-      t.duration = forward ? p.activation_s(i) : p.gradient_s(i - 1);
+      t.occupied = forward ? p.activation_occupied_s(i) : p.gradient_occupied_s(i - 1);
+      t.latency = (forward ? p.activation_s(i) : p.gradient_s(i - 1)) - t.occupied;
       t.after.push_back(name);
-      if (previous_send) t.after.push_back(*previous_send);
+      t.behind = previous_send;
       previous_send = send;
     }
   }
   std::map<step_name, std::pair<double, double>> times;
-  for (const auto& [name, s] : steps) times[name] = {0, s.duration};
+  for (const auto& [name, s] : steps) times[name] = {0, s.occupied + s.latency};
   for (std::size_t pass = 0; pass <= steps.size(); ++pass) {
     bool changed = false;
     for (const auto& [name, s] : steps) {
       double start = 0;
       for (const auto& before : s.after) start = std::max(start, times[before].second);
+      if (s.behind) start = std::max(start, times[*s.behind].first + steps.at(*s.behind).occupied);
       if (start != times[name].first) {
-        times[name] = {start, start + s.duration};
+        times[name] = {start, start + s.occupied + s.latency};
         changed = true;
       }
     }
@@ -371,7 +374,12 @@ TEST_CASE("timelines are ordered by rank, work before transfers, then time, and 
     }));
     // A resource is a rank, or one direction of a link.
     std::map<std::tuple<int, int>, std::vector<std::pair<double, double>>> resources;
-    for (const auto& a : actions) resources[{a.rank, a.peer}].emplace_back(a.start_s, a.end_s);
+    for (const auto& a : actions) {
+      const double free_s = a.peer < 0        ? a.end_s
+                            : a.peer > a.rank ? a.start_s + p.activation_occupied_s(a.rank)
+                                              : a.start_s + p.gradient_occupied_s(a.peer);
+      resources[{a.rank, a.peer}].emplace_back(a.start_s, free_s);
+    }
     for (auto& [name, times] : resources) {
       std::sort(times.begin(), times.end());
       for (std::size_t k = 1; k < times.size(); ++k) REQUIRE(times[k - 1].second <= times[k].first);

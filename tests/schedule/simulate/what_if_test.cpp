@@ -42,8 +42,14 @@ TEST_CASE("a free stage or link of a pipeline is one that takes no time") {
           const std::string from = std::to_string(up ? i + 1 : i), to = std::to_string(up ? i : i + 1);
           if (w.wires[k].name != "rank " + from + " to " + to) continue;
           auto faster = p;
-          if (faster.gradient_transfer_s.empty()) faster.gradient_transfer_s = faster.transfer_s;
-          (up ? faster.gradient_transfer_s : faster.transfer_s)[static_cast<std::size_t>(i)] = 0;
+          if (faster.gradient_transfer_s.empty()) {
+            faster.gradient_transfer_s = faster.transfer_s;
+            if (faster.gradient_transfer_occupied_s.empty()) faster.gradient_transfer_occupied_s = faster.transfer_occupied_s;
+          }
+          const auto at = static_cast<std::size_t>(i);
+          (up ? faster.gradient_transfer_s : faster.transfer_s)[at] = 0;
+          auto& occupied = up ? faster.gradient_transfer_occupied_s : faster.transfer_occupied_s;
+          if (!occupied.empty()) occupied[at] = 0;
           REQUIRE(result.free_wire_s[k] == makespan(faster, warmups, m));
         }
   }

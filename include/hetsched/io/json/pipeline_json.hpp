@@ -38,8 +38,9 @@ inline constexpr int max_stages = 100'000;
 /// Complexity: O(size).
 [[nodiscard]] inline pipeline_file parse_pipeline(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
-  const auto top = document.format("pipeline", {"microbatches", "forward_s", "backward_s", "transfer_s", "gradient_transfer_s",
-                                                "weight_backward_s", "activation_bytes"});
+  const auto top = document.format(
+      "pipeline", {"microbatches", "forward_s", "backward_s", "transfer_s", "gradient_transfer_s", "transfer_occupied_s",
+                   "gradient_transfer_occupied_s", "weight_backward_s", "activation_bytes"});
   pipeline_file result;
   result.microbatches = top.at("microbatches").count(1, detail::max_microbatches);
   const auto forward = top.at("forward_s");
@@ -55,10 +56,25 @@ inline constexpr int max_stages = 100'000;
   result.times.backward_s = per_stage(top.at("backward_s"));
   result.times.transfer_s = per_boundary(top.at("transfer_s"));
   if (const auto gradient = top.find("gradient_transfer_s")) result.times.gradient_transfer_s = per_boundary(*gradient);
+  const auto at_most = [](const detail::json_value& parts, const std::vector<double>& part, const std::vector<double>& whole,
+                          const char* wanted) {
+    for (std::size_t i = 0; i < part.size(); ++i)
+      if (part[i] > whole[i]) parts[i].expected(wanted);
+  };
+  auto& times = result.times;
+  if (const auto occupied = top.find("transfer_occupied_s")) {
+    times.transfer_occupied_s = per_boundary(*occupied);
+    at_most(*occupied, times.transfer_occupied_s, times.transfer_s, "at most the boundary's transfer_s");
+  }
+  if (const auto occupied = top.find("gradient_transfer_occupied_s")) {
+    times.gradient_transfer_occupied_s = per_boundary(*occupied);
+    at_most(*occupied, times.gradient_transfer_occupied_s,
+            times.gradient_transfer_s.empty() ? times.transfer_s : times.gradient_transfer_s,
+            "at most what the gradient takes over the boundary");
+  }
   if (const auto weight = top.find("weight_backward_s")) {
-    result.times.weight_backward_s = per_stage(*weight);
-    for (std::size_t i = 0; i < stages; ++i)
-      if (result.times.weight_backward_s[i] > result.times.backward_s[i]) (*weight)[i].expected("at most the stage's backward_s");
+    times.weight_backward_s = per_stage(*weight);
+    at_most(*weight, times.weight_backward_s, times.backward_s, "at most the stage's backward_s");
   }
   if (const auto activation = top.find("activation_bytes"))
     result.times.activation_bytes =
@@ -79,6 +95,9 @@ inline constexpr int max_stages = 100'000;
   out["backward_s"] = file.times.backward_s;
   out["transfer_s"] = file.times.transfer_s;
   if (!file.times.gradient_transfer_s.empty()) out["gradient_transfer_s"] = file.times.gradient_transfer_s;
+  if (!file.times.transfer_occupied_s.empty()) out["transfer_occupied_s"] = file.times.transfer_occupied_s;
+  if (!file.times.gradient_transfer_occupied_s.empty())
+    out["gradient_transfer_occupied_s"] = file.times.gradient_transfer_occupied_s;
   if (!file.times.weight_backward_s.empty()) out["weight_backward_s"] = file.times.weight_backward_s;
   for (const double bytes : file.times.activation_bytes) out["activation_bytes"].push_back(static_cast<bytes_t>(bytes + 0.5));
   return detail::dump(out);

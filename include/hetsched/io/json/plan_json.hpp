@@ -167,11 +167,13 @@ struct plan_reader {
   }
 
   [[nodiscard]] static boundary_plan boundary(const json_value& value) {
-    value.object({"bytes", "forward_s", "backward_s", "reshard", "extra_bytes"});
+    value.object({"bytes", "forward_s", "backward_s", "forward_occupied_s", "backward_occupied_s", "reshard", "extra_bytes"});
     boundary_plan b;
     if (const auto bytes = value.find("bytes")) b.bytes = bytes->bytes();
     b.forward_s = value.at("forward_s").number(0, max_seconds);
     b.backward_s = value.at("backward_s").number(0, max_seconds);
+    if (const auto part = value.find("forward_occupied_s")) b.forward_occupied_s = part->number(0, b.forward_s);
+    if (const auto part = value.find("backward_occupied_s")) b.backward_occupied_s = part->number(0, b.backward_s);
     if (const auto reshard = value.find("reshard")) b.reshard = reshard->name();
     if (const auto extra = value.find("extra_bytes")) b.extra_bytes = extra->bytes();
     return b;
@@ -510,6 +512,8 @@ namespace detail {
 
 [[nodiscard]] inline nlohmann::ordered_json to_json(const boundary_plan& b) {
   nlohmann::ordered_json item{{"bytes", b.bytes}, {"forward_s", b.forward_s}, {"backward_s", b.backward_s}};
+  if (b.forward_occupied_s) item["forward_occupied_s"] = *b.forward_occupied_s;
+  if (b.backward_occupied_s) item["backward_occupied_s"] = *b.backward_occupied_s;
   if (!b.reshard.empty()) item["reshard"] = b.reshard;
   item["extra_bytes"] = b.extra_bytes;
   return item;
@@ -579,22 +583,18 @@ namespace detail {
   return detail::dump(out);
 }
 
-/// The same of a plan on a cluster.
-[[nodiscard]] inline std::string to_json(const plan& p, const cluster& hardware) {
-  std::vector<std::string> names;
-  std::vector<int> counts;
-  for (const auto& s : hardware.subclusters) {
-    names.push_back(s.name);
-    counts.push_back(s.device_count());
-  }
-  return to_json(p, names, counts);
-}
-
 /// Names of the subclusters, by position.
 [[nodiscard]] inline std::vector<std::string> subcluster_names(const cluster& c) {
   std::vector<std::string> names;
   for (const auto& s : c.subclusters) names.push_back(s.name);
   return names;
+}
+
+/// The same of a plan on a cluster.
+[[nodiscard]] inline std::string to_json(const plan& p, const cluster& hardware) {
+  std::vector<int> counts;
+  for (const auto& s : hardware.subclusters) counts.push_back(s.device_count());
+  return to_json(p, subcluster_names(hardware), counts);
 }
 
 }  // namespace hetsched

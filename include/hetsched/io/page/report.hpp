@@ -93,6 +93,14 @@ struct report {
   return b.reshard.empty() || b.reshard == "direct" ? text : text + ", " + b.reshard;
 }
 
+/// Text of when the next transfer can follow, both ways; empty if that is when this one has arrived.
+[[nodiscard]] inline std::string next_transfer_text(const boundary_plan& b) {
+  const boundary_plan next{.forward_s = b.forward_occupied_s.value_or(b.forward_s),
+                           .backward_s = b.backward_occupied_s.value_or(b.backward_s)};
+  const bool sooner = next.forward_s < b.forward_s || next.backward_s < b.backward_s;
+  return sooner ? ", next after " + transfer_text(next) : "";
+}
+
 namespace detail {
 
 inline constexpr std::string_view report_style = R"(
@@ -148,7 +156,8 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     cell(format_seconds(s.cost.forward_s));
     cell(format_seconds(s.cost.backward_s));
     if (weight) cell(format_seconds(s.cost.weight_backward_s));
-    cell(i < section.line.boundaries.size() ? transfer_text(section.line.boundaries[i]) : "-");
+    const auto* b = i < section.line.boundaries.size() ? &section.line.boundaries[i] : nullptr;
+    cell(b ? transfer_text(*b) + next_transfer_text(*b) : "-");
     if (update) cell(format_seconds(s.update_s));
     if (!section.in_flight.empty()) cell(std::to_string(section.in_flight[i]));
     if (memory) {
@@ -333,7 +342,10 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     if (!p.weight_backward_s.empty()) s.cost.weight_backward_s = p.weight_backward_s[i];
     section.line.stages.push_back(s);
     if (i < p.transfer_s.size())
-      section.line.boundaries.push_back({.forward_s = p.transfer_s[i], .backward_s = p.gradient_s(static_cast<int>(i))});
+      section.line.boundaries.push_back({.forward_s = p.transfer_s[i],
+                                         .backward_s = p.gradient_s(static_cast<int>(i)),
+                                         .forward_occupied_s = p.activation_occupied_s(static_cast<int>(i)),
+                                         .backward_occupied_s = p.gradient_occupied_s(static_cast<int>(i))});
   }
   return section;
 }

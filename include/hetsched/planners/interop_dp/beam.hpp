@@ -166,7 +166,7 @@ class beam_search {
     ++looked_at_;
     const label behind = next < 0 ? label{} : arena_[at(next)];
     const transfer_price price = next < 0 ? transfer_price{} : problem_.price(o.placement, behind.placement, used, cut);
-    if (price.slower_way > period_) return;
+    if (price.occupied > period_) return;
     const double capacity = problem_.placements[at(o.placement)].capacity;
     int low = o.nearest[at(cut)];
     if (low >= cut) return;

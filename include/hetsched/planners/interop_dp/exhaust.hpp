@@ -12,7 +12,8 @@ namespace hetsched::detail {
 
 /// Goes through all plans that can be faster than the best known iteration, whatever their warm-ups: for problems so small that
 /// they can be counted. With U the time of a microbatch there and back before a stage, the stage ends its work after U + M t at
-/// the earliest, and an iteration takes at least the latency and M - 1 times the longer of a stage's forward and backward.
+/// the earliest, and an iteration takes at least the latency and M - 1 times the longest of a stage's forward, its backward, and
+/// what a boundary is occupied for.
 template <class Table>
 class plan_enumeration {
  public:
@@ -68,13 +69,13 @@ class plan_enumeration {
       const auto k = static_cast<std::size_t>(placed.subcluster);
       if (placed.subcluster != from && !may_enter(from, placed.subcluster)) continue;
       if (used_[k] + placed.devices > problem_.devices[k]) continue;
-      double way = 0, slower = 0;
+      double way = 0, occupied = 0;
       if (previous >= 0) {
         const int a = problem_.placements[static_cast<std::size_t>(previous)].transfer_class, b = placed.transfer_class;
         const auto &apart = problem_.transfer(a, b)[problem_.kind_before(first)],
                    &near = problem_.near_transfer(a, b)[problem_.kind_before(first)];
         way = std::min(apart.round_trip, near.round_trip);
-        slower = std::min(apart.slower_way, near.slower_way);
+        occupied = std::min(apart.occupied, near.occupied);
         if (!(way < infinity)) continue;
       }
       const bool leaves = from >= 0 && placed.subcluster != from;
@@ -90,7 +91,7 @@ class plan_enumeration {
         const double t = table_.time(p, first, last), forward = table_.forward(p, first, last);
         const double start = before + way, latency = start + t + rest_[static_cast<std::size_t>(last)];
         const double own = std::max(
-            {bound, start + microbatches_ * t, latency + (microbatches_ - 1) * std::max({forward, t - forward, slower})});
+            {bound, start + microbatches_ * t, latency + (microbatches_ - 1) * std::max({forward, t - forward, occupied})});
         if (own * (1 - 1e-12) >= best()) continue;
         stages.push_back({p, {first, last}});
         go = extend(stages, last, start + t, own, best, visit, go_on);

@@ -32,8 +32,14 @@ template <class Table>
     const auto& price = problem.price(s.placement, stages[i + 1].placement, used_behind[i], s.layers.last);
     p.transfer_s.push_back(price.slower_way);
     p.gradient_transfer_s.push_back(price.round_trip - price.slower_way);
+    p.transfer_occupied_s.push_back(price.occupied);
   }
   if (p.transfer_s == p.gradient_transfer_s) p.gradient_transfer_s.clear();
+  if (p.transfer_s == p.transfer_occupied_s)
+    p.transfer_occupied_s.clear();
+  else if (!p.gradient_transfer_s.empty())
+    for (std::size_t i = 0; i < p.transfer_s.size(); ++i)
+      p.gradient_transfer_occupied_s.push_back(std::min(p.transfer_occupied_s[i], p.gradient_transfer_s[i]));
   return p;
 }
 
@@ -50,21 +56,29 @@ template <class Table>
 /// Least period of given stages whose warm-ups fit `caps`. Precondition: `feasible` is such a period.
 [[nodiscard]] inline double least_period(const h1f1b_algebra& rule, const pipeline& p, const std::vector<int>& caps,
                                          double feasible) {
-  // The counts change only where a transfer is 1/2 or epsilon of the period: they fall there, and cannot fit between.
-  const double shortest = best_period(p);
-  std::vector<double> breakpoints{shortest};
-  for (const double c : p.transfer_s)
-    for (double at : {2 * c, c / rule.epsilon}) {
-      while (at < infinity && c > rule.epsilon * at && at != 2 * c) at = __builtin_nextafter(at, infinity);
-      if (at > shortest && at < feasible) breakpoints.push_back(at);
-    }
-  std::sort(breakpoints.begin(), breakpoints.end());
-  for (const double period : breakpoints) {
+  // The counts change only where a transfer is epsilon, 1/2, 2/2, 3/2 ... of the period: they fall there, and cannot fit between.
+  // Steps of more microbatches than any stage has room for do not fit, and where all fit they do not matter.
+  const auto fits = [&](double period) {
     const auto n = warmups_for(rule, p, period);
-    bool fits = true;
-    for (std::size_t i = 0; i < n.size(); ++i) fits = fits && n[i] <= caps[i];
-    if (fits) return period;
+    return std::equal(n.begin(), n.end(), caps.begin(), [](int count, int cap) { return count <= cap; });
+  };
+  const double shortest = best_period(p);
+  if (fits(shortest)) return shortest;
+  int most_steps = 0;
+  for (const int cap : caps)
+    if (cap < std::numeric_limits<int>::max()) most_steps = std::max(most_steps, cap);
+  std::vector<double> breakpoints;
+  const auto add = [&](double c, double at, int step) {
+    while (at < infinity && h1f1b_step(c, at, rule.epsilon) > step) at = __builtin_nextafter(at, infinity);  // rounding
+    if (at > shortest && at < feasible) breakpoints.push_back(at);
+  };
+  for (const double c : p.transfer_s) {
+    add(c, c / rule.epsilon, 1);
+    for (int halves = 1; halves <= most_steps && 2 * c > halves * shortest; ++halves) add(c, 2 * c / halves, halves + 1);
   }
+  std::sort(breakpoints.begin(), breakpoints.end());
+  for (const double period : breakpoints)
+    if (fits(period)) return period;
   return feasible;
 }
 

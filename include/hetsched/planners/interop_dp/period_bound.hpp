@@ -109,7 +109,7 @@ class period_bound {
     int first = 0;
   };
 
-  // The least round trips of a stage to the next one in its subcluster, and, with the slower way, between subclusters.
+  // The least round trips of a stage to the next one in its subcluster, and, with what they occupy, between subclusters.
   void find_ways() {
     const auto count = problem_.devices.size();
     onward_.assign(static_cast<std::size_t>(problem_.classes()), infinity);
@@ -127,7 +127,7 @@ class period_bound {
             } else {
               auto& known = crossings_[a * count + b];
               const bool beaten = std::any_of(known.begin(), known.end(), [&](const transfer_price& k) {
-                return k.slower_way <= price[j].slower_way && k.round_trip <= price[j].round_trip;
+                return k.occupied <= price[j].occupied && k.round_trip <= price[j].round_trip;
               });
               if (!beaten) known.push_back(price[j]);
             }
@@ -163,7 +163,7 @@ class period_bound {
     for (std::size_t a = 0; a < count; ++a)
       for (std::size_t b = 0; b < count; ++b)
         for (const auto& c : crossings_[a * count + b]) {
-          if (!(c.slower_way <= period)) continue;
+          if (!(c.occupied <= period)) continue;
           way_[a * count + b] = std::min(way_[a * count + b], c.round_trip);
           leave_[a] = std::min(leave_[a], c.round_trip);
           leave_[b] = std::min(leave_[b], c.round_trip);

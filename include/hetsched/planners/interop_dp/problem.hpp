@@ -175,7 +175,8 @@ template <stage_cost_model Costs>
         for (const int j : boundaries) {
           const auto c = ask(a, b, j, near);
           const bool moves = c.slower_way_s() < 1e300;
-          prices.push_back({moves ? c.slower_way_s() : infinity, moves ? c.round_trip_s() : infinity});
+          prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
+                                 : transfer_price{infinity, infinity, infinity});
           if (!moves) continue;
           extra_out[from] = std::max(extra_out[from], c.extra_bytes);
           extra_in[to] = std::max(extra_in[to], c.extra_bytes);

@@ -35,7 +35,7 @@ class reach {
         const auto a = at(problem.class_subcluster[at(from)]), b = at(problem.class_subcluster[at(to)]);
         double* least = of_kind.data() + (a * problem.devices.size() + b) * at(problem.kinds);
         for (const auto* price : {problem.transfer(from, to), problem.near_transfer(from, to)})
-          for (int kind = 0; kind < problem.kinds; ++kind) least[kind] = std::min(least[kind], price[kind].slower_way);
+          for (int kind = 0; kind < problem.kinds; ++kind) least[kind] = std::min(least[kind], price[kind].occupied);
       }
     for (std::size_t pair = 0; pair < pairs; ++pair)
       for (int cut = 1; cut < problem.layers; ++cut)
@@ -113,7 +113,7 @@ class reach {
   [[nodiscard]] int* row(int p, int kind) { return furthest_.data() + at(2 * p + kind) * row_size(); }
   [[nodiscard]] const int* row(int p, int kind) const { return furthest_.data() + at(2 * p + kind) * row_size(); }
 
-  // Highest cut at or below each layer over which the transfer from one subcluster to another keeps the period; -1: none.
+  // Highest cut at or below each layer over which transfers from one subcluster to another keep the period; -1: none.
   [[nodiscard]] int* cut_below(int from, int to) {
     return cuts_.data() + (at(from) * problem_.devices.size() + at(to)) * row_size();
   }
@@ -132,7 +132,7 @@ class reach {
   std::vector<std::vector<int>> placements_of_;
   std::vector<int> furthest_;              // [placement][in flight: 1, fewest][first layer]
   std::vector<int> cuts_;                  // [from][to][layer]
-  std::vector<double> fastest_;            // the same: the least time over it, whatever the placements
+  std::vector<double> fastest_;            // the same: the least time that it is occupied, whatever the placements
   std::vector<std::vector<int>> before_;   // [phase][devices used]
   std::vector<std::vector<int>> staying_;  // the same without another subcluster
 };

@@ -23,10 +23,10 @@ namespace hetsched {
 
 namespace detail {
 
-/// For one period: the least latency sum(t + 2c) over all plans whose stages and transfers take at most the period and whose
-/// memory holds the warm-ups that the period needs. A state is (phase, transfer class of the first stage, devices used in its
-/// subcluster, first layer); suffixes of the model grow from the last layer to the first, and each state keeps the Pareto front
-/// of (latency, warm-up state).
+/// For one period: the least latency sum(t + 2c) over all plans whose stages take at most the period, whose boundaries are
+/// occupied no longer, and whose memory holds the warm-ups that the period needs. A state is (phase, transfer class of the first
+/// stage, devices used in its subcluster, first layer); suffixes of the model grow from the last layer to the first, and each
+/// state keeps the Pareto front of (latency, warm-up state).
 template <class Table, class Algebra>
 class interop_search {
  public:
@@ -180,7 +180,7 @@ class interop_search {
       for (std::size_t i = 0; i < steps.size(); ++i) {
         warmup_state out;
         const auto& c = prices[i];
-        steps[i] = c.slower_way <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
+        steps[i] = c.occupied <= period_ && algebra_.extend(0, c, one, period_, out) ? out.warmup - 1 : 0;
       }
     };
     measure(problem_.prices, steps_);
@@ -426,7 +426,7 @@ class interop_search {
           const auto step = (near ? s.near_step : s.step)[kind];
           if (step == 0) continue;
           const double key = (near ? s.near_price : s.price)[kind].round_trip + prefix[cut].time;
-          w.push(l.state.warmup + step,
+          w.push(std::min(l.state.warmup + step, microbatches_),  // more do not take more memory
                  {l.latency + key, cut, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data())});
         }
       }
@@ -486,7 +486,7 @@ class interop_search {
         for (const auto& l : labels_at(*s.labels, *s.from, cut)) {
           ++work.looked_at;
           const auto& transfer = (shares_node(s, l) ? s.near_price : s.price)[problem_.kind_before(cut)];
-          if (transfer.slower_way > period_) continue;
+          if (transfer.occupied > period_) continue;
           consider(l, transfer, s.phase, static_cast<std::uint32_t>(&l - s.labels->labels.data()));
         }
       }

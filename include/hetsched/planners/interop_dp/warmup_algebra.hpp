@@ -8,9 +8,10 @@
 
 namespace hetsched::detail {
 
-/// Seconds over a boundary per microbatch: the dearer way, and both ways.
+/// Seconds over a boundary per microbatch: the dearer way, both ways, and until the next microbatch can follow, which is all that
+/// a period has to hold.
 struct transfer_price {
-  double slower_way = 0, round_trip = 0;
+  double slower_way = 0, round_trip = 0, occupied = 0;
   friend constexpr bool operator==(const transfer_price&, const transfer_price&) = default;
 };
 
@@ -31,7 +32,7 @@ struct h1f1b_algebra {
   double epsilon = default_epsilon;
 
   [[nodiscard]] bool extend(double, const transfer_price& transfer, state next, double period, state& out) const {
-    out.warmup = next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon));
+    out.warmup = std::min(most_warmup, next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon)));
     return true;
   }
   [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup; }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -132,6 +133,18 @@ concept data_plane = requires(C& c, const edge& e, int channel, const stamp& s, 
   { c.wait(until, true) } -> std::same_as<wait_result>;
   c.abort(reason);
   { c.failure() } -> std::convertible_to<std::string>;
+};
+
+/// A data plane that also sends from, and receives into, a part of a tensor in host memory: nobody has to copy it out first.
+///   post_send_bytes(channel, stamp, bytes, operation&), post_receive_bytes(...)
+///                     as post_send and post_receive. What is sent is not changed. Where only one end posts bytes, the other's
+///                     tensor has as many
+/// Not checked: any of that.
+template <class C>
+concept byte_plane = requires(C& c, int channel, const stamp& s, std::span<const std::byte> out, std::span<std::byte> in,
+                              typename C::operation& op) {
+  c.post_send_bytes(channel, s, out, op);
+  c.post_receive_bytes(channel, s, in, op);
 };
 
 /// A data plane that can be waited for along with others.

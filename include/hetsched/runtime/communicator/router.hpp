@@ -78,6 +78,19 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) { p.post_receive(c, s, t, std::get<i>(op.of_plane_)); });
   }
+  /// See byte_plane.
+  void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes,
+                       operation& op) requires(byte_plane<Planes>&&...) {
+    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    op.plane_.store(plane, std::memory_order_relaxed);
+    on(plane, [&, c = own](auto& p, auto i) { p.post_send_bytes(c, s, bytes, std::get<i>(op.of_plane_)); });
+  }
+  void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes,
+                          operation& op) requires(byte_plane<Planes>&&...) {
+    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    op.plane_.store(plane, std::memory_order_relaxed);
+    on(plane, [&, c = own](auto& p, auto i) { p.post_receive_bytes(c, s, bytes, std::get<i>(op.of_plane_)); });
+  }
   [[nodiscard]] bool poll(operation& op) {
     return on(op.plane_.load(std::memory_order_relaxed), [&](auto& p, auto i) {
       auto& own = std::get<i>(op.of_plane_);

@@ -82,23 +82,21 @@ class shaped_communicator {
   template <pipeline_tensor Tensor>
   requires communicator<Inner, Tensor>
   void post_send(int channel, const stamp& s, Tensor& t, operation& op) {
-    auto& e = *end_;
-    const double bytes = static_cast<double>(detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element));
-    op.posted_.store(false, std::memory_order_relaxed);
-    const std::lock_guard lock(e.guard);
-    auto& w = e.wires[static_cast<std::size_t>(e.to_of_channel[static_cast<std::size_t>(channel)])];
-    w.free_s = std::max(steady_now_s(), w.free_s) + bytes / w.speed.bandwidth;
-    e.on_their_way.push_back({.arrival_s = w.free_s + w.speed.latency_s,
-                              .number = e.sends++,
-                              .channel = channel,
-                              .what = s,
-                              .tensor = &t,
-                              .op = &op,
-                              .post = [](Inner& inner, const departure& d) {
-                                inner.post_send(d.channel, d.what, *static_cast<Tensor*>(d.tensor), d.op->inner_);
-                              }});
-    std::push_heap(e.on_their_way.begin(), e.on_their_way.end(), later);
-    e.changed.notify_one();
+    depart(detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element),
+           {.channel = channel, .what = s, .tensor = &t, .op = &op, .post = [](Inner& inner, const departure& d) {
+              inner.post_send(d.channel, d.what, *static_cast<Tensor*>(d.tensor), d.op->inner_);
+            }});
+  }
+  /// See byte_plane.
+  void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) requires byte_plane<Inner> {
+    depart(bytes.size(), {.channel = channel, .what = s, .bytes = bytes, .op = &op, .post = [](Inner& inner, const departure& d) {
+                            inner.post_send_bytes(d.channel, d.what, d.bytes, d.op->inner_);
+                          }});
+  }
+  void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes, operation& op) requires byte_plane<Inner> {
+    const std::lock_guard lock(end_->guard);
+    end_->inner.post_receive_bytes(channel, s, bytes, op.inner_);
+    op.posted_.store(true, std::memory_order_relaxed);
   }
 
   template <pipeline_tensor Tensor>
@@ -163,14 +161,28 @@ class shaped_communicator {
 
  private:
   struct departure {
-    double arrival_s;
-    std::uint64_t number;  ///< of those that arrive together, the first goes first
-    int channel;
-    stamp what;
-    void* tensor;
-    operation* op;
-    void (*post)(Inner&, const departure&);
+    double arrival_s = 0;
+    std::uint64_t number = 0;  ///< of those that arrive together, the first goes first
+    int channel = -1;
+    stamp what{};
+    void* tensor = nullptr;
+    std::span<const std::byte> bytes{};  ///< in place of a tensor
+    operation* op = nullptr;
+    void (*post)(Inner&, const departure&) = nullptr;
   };
+  /// Puts a tensor of so many bytes on its wire.
+  void depart(std::size_t bytes, departure d) {
+    auto& e = *end_;
+    d.op->posted_.store(false, std::memory_order_relaxed);
+    const std::lock_guard lock(e.guard);
+    auto& w = e.wires[static_cast<std::size_t>(e.to_of_channel[static_cast<std::size_t>(d.channel)])];
+    w.free_s = std::max(steady_now_s(), w.free_s) + static_cast<double>(bytes) / w.speed.bandwidth;
+    d.arrival_s = w.free_s + w.speed.latency_s;
+    d.number = e.sends++;
+    e.on_their_way.push_back(d);
+    std::push_heap(e.on_their_way.begin(), e.on_their_way.end(), later);
+    e.changed.notify_one();
+  }
   static bool later(const departure& a, const departure& b) {
     return a.arrival_s != b.arrival_s ? a.arrival_s > b.arrival_s : a.number > b.number;
   }

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,8 @@ namespace hetsched {
 /// other's host memory. Once aborted it stays so.
 template <pipeline_tensor Tensor>
 class thread_communicator {
+  static constexpr bool has_host_bytes = tensor_traits<Tensor>::space != memory_space::device;
+
  public:
   /// All ranks' ends.
   [[nodiscard]] static std::vector<thread_communicator> connect(int ranks) {
@@ -42,7 +45,8 @@ class thread_communicator {
    private:
     friend class thread_communicator;
     std::atomic<bool> ended_{false};
-    Tensor* tensor_ = nullptr;
+    Tensor* tensor_ = nullptr;    ///< null: bytes
+    std::span<std::byte> bytes_;  ///< of those that are sent nobody writes
     hetsched::stamp stamp_;
     operation* next_ = nullptr;
   };
@@ -59,8 +63,15 @@ class thread_communicator {
     return static_cast<int>(open_.size()) - 1;
   }
 
-  void post_send(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op, &channel::sends); }
-  void post_receive(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op, &channel::receives); }
+  void post_send(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, &t, {}, op, &channel::sends); }
+  void post_receive(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, &t, {}, op, &channel::receives); }
+  /// See byte_plane. Bytes are copied once, from end to end.
+  void post_send_bytes(int number, const stamp& s, std::span<const std::byte> bytes, operation& op) requires has_host_bytes {
+    post(number, s, nullptr, {const_cast<std::byte*>(bytes.data()), bytes.size()}, op, &channel::sends);
+  }
+  void post_receive_bytes(int number, const stamp& s, std::span<std::byte> bytes, operation& op) requires has_host_bytes {
+    post(number, s, nullptr, bytes, op, &channel::receives);
+  }
 
   [[nodiscard]] bool poll(operation& op) const { return op.ended_.load(std::memory_order_acquire); }
 
@@ -93,7 +104,7 @@ class thread_communicator {
   }
 
   /// See has_groups. Lives as long as any end of the communicator.
-  [[nodiscard]] auto open_group(const group_place& place) requires(tensor_traits<Tensor>::space != memory_space::device) {
+  [[nodiscard]] auto open_group(const group_place& place) requires has_host_bytes {
     const std::lock_guard lock(hub_->guard);
     std::size_t i = 0;
     while (i < hub_->groups.size() && hub_->groups[i]->place() != place) ++i;
@@ -204,11 +215,12 @@ class thread_communicator {
 
   thread_communicator(std::shared_ptr<hub> shared, int rank) : hub_(std::move(shared)), rank_(rank) {}
 
-  void post(int number, const stamp& s, Tensor& t, operation& op, queue channel::*side) {
+  void post(int number, const stamp& s, Tensor* t, std::span<std::byte> bytes, operation& op, queue channel::*side) {
     auto& c = *open_[static_cast<std::size_t>(number)];
     HETSCHED_EXPECTS(rank_ == (side == &channel::sends ? c.where.from : c.where.to));
     op.ended_.store(false, std::memory_order_relaxed);
-    op.tensor_ = &t;
+    op.tensor_ = t;
+    op.bytes_ = bytes;
     op.stamp_ = s;
     op.next_ = nullptr;
     std::string mismatch;
@@ -221,8 +233,7 @@ class thread_communicator {
       operation& taken = c.receives.pop();
       mismatch = difference(c.where, sent, taken);
       if (mismatch.empty()) {
-        using std::swap;
-        swap(*sent.tensor_, *taken.tensor_);
+        hand_over(sent, taken);
         sent.end_s = taken.end_s = steady_now_s();
         sent.ended_.store(true, std::memory_order_release);
         taken.ended_.store(true, std::memory_order_release);
@@ -233,9 +244,31 @@ class thread_communicator {
     hub_->bells[static_cast<std::size_t>(sending ? c.where.to : c.where.from)]->ring(!sending);
   }
 
+  static std::span<std::byte> bytes_of(const operation& op) {
+    if (!op.tensor_) return op.bytes_;
+    return std::as_writable_bytes(std::span(tensor_traits<Tensor>::data(*op.tensor_), detail::elements(*op.tensor_)));
+  }
+  static void hand_over(operation& sent, operation& taken) {
+    if constexpr (has_host_bytes)
+      if (!sent.tensor_ || !taken.tensor_) {
+        const auto from = bytes_of(sent);
+        if (!from.empty()) std::memcpy(bytes_of(taken).data(), from.data(), from.size());
+        return;
+      }
+    using std::swap;
+    swap(*sent.tensor_, *taken.tensor_);
+  }
+
   static std::string difference(const edge& where, const operation& sent, const operation& taken) {
     if (sent.stamp_ != taken.stamp_)
       return to_text(where) + ": sent is " + to_text(sent.stamp_) + ", expected is " + to_text(taken.stamp_);
+    if constexpr (has_host_bytes)
+      if (!sent.tensor_ || !taken.tensor_) {
+        const auto from = bytes_of(sent).size(), to = bytes_of(taken).size();
+        return from == to ? std::string()
+                          : to_text(where) + ", " + to_text(sent.stamp_) + ": sent are " + std::to_string(from) +
+                                " bytes, expected " + std::to_string(to);
+      }
     if (!detail::same_shape(*sent.tensor_, *taken.tensor_))
       return to_text(where) + ", " + to_text(sent.stamp_) + ": sent are " + std::to_string(detail::elements(*sent.tensor_)) +
              " elements, expected " + std::to_string(detail::elements(*taken.tensor_)) + ", or of another shape";

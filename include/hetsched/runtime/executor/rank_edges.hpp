@@ -74,7 +74,7 @@ class rank_edges {
   void begin_step(std::int64_t step) {
     step_ = step;
     for (auto& s : states_) {
-      s.posted = s.ended = s.oldest = 0;
+      s.posted = s.ended = s.oldest = s.copying = 0;
       std::fill(s.slot_of.begin(), s.slot_of.end(), -1);
       std::fill(s.landed.begin(), s.landed.end(), -1);
       std::fill(s.copied.begin(), s.copied.end(), char{0});
@@ -100,9 +100,11 @@ class rank_edges {
     }
     return moved;
   }
-  /// Whether all slices have been posted that this rank is to gather from its group before they leave it. A rank of which others
-  /// wait for such slices must not wait for those others inside a layer.
+  /// Whether all slices have been posted that this rank is to gather from its group before they leave it, and all tensors of
+  /// groups that it has begun to copy to its host. A rank of which others wait for such must not wait for those others inside a
+  /// layer.
   [[nodiscard]] bool all_posted() const {
+    if (std::any_of(states_.begin(), states_.end(), [](const state& s) { return s.copying > 0; })) return false;
     return std::all_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->sends() || s->slices->all_posted(); });
   }
   /// Whether slices that were passed on have not been received: their buffers are not free.
@@ -130,6 +132,7 @@ class rank_edges {
     if constexpr (copies) {
       s.copied[p] = 1;
       s.copied_by[p] = op;
+      s.copying += s.grouped;
       const auto slot = at(s.slot_of[p]);
       stager_.post_copy(s.leaving.tensors[slot], s.staged[slot], s.copies[p]);
       ++copying_;
@@ -149,11 +152,9 @@ class rank_edges {
     auto& s = states_[at(e)];
     s.started[p] = {steady_now_s(), op};
     ++s.posted;
-    const auto slot = at(s.slot_of[p]);
-    if (s.slices)
-      return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed_[at(e)].where, microbatch), s.leaving.tensors[slot]);
-    comm_.post_send(s.channel, stamp_of(listed_[at(e)].where, microbatch), s.copied[p] ? s.staged[slot] : s.leaving.tensors[slot],
-                    s.operations[p]);
+    s.copying -= s.grouped && s.copied[p];
+    if (s.slices) return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p));
+    comm_.post_send(s.channel, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p), s.operations[p]);
   }
 
   /// Posts receives in the order of the sends, while there are buffers, up to a number of places.
@@ -192,7 +193,7 @@ class rank_edges {
         ++copying_;
       }
       if (!ended(s, p)) return false;
-      s.buffers.free.push_back(std::exchange(s.slot_of[p], -1));
+      give_back(s, p);
       if (early) post_receives(at(e));
       return true;
     } else {
@@ -212,15 +213,8 @@ class rank_edges {
       swap(old, s.landing.tensors[at(s.landed[p])]);
       s.landing.free.push_back(s.landed[p]);
     } else {
-      const int slot = std::exchange(s.slot_of[p], -1);
-      swap(old, s.buffers.tensors[at(slot)]);
-      if (s.slices) {
-        s.ended_s[p] = s.slices->end_s(slot);
-        s.passing_on.emplace_back(p, slot);
-        (void)reclaim_passed_on(s);
-      } else {
-        s.buffers.free.push_back(slot);
-      }
+      swap(old, s.buffers.tensors[at(s.slot_of[p])]);
+      give_back(s, p);
       if (early) post_receives(at(e));
     }
   }
@@ -318,7 +312,8 @@ class rank_edges {
   struct state {
     edge where;  ///< between ranks of the communicator; of slices, between this one and the other group's first
     bool remote = false;
-    int channel = -1;  ///< of whole tensors
+    bool grouped = false;  ///< one end at least has several devices
+    int channel = -1;      ///< of whole tensors
     std::unique_ptr<slice_transfer<Tensor, Communicator>> slices;
     std::vector<double> ended_s;                          ///< by place, of slices
     std::vector<std::pair<std::size_t, int>> passing_on;  ///< place and buffer of tensors that have been taken
@@ -333,8 +328,9 @@ class rank_edges {
     std::vector<std::size_t> copied_by;                   ///< by place: op
     std::vector<std::pair<double, std::size_t>> started;  ///< by place, at the sending end: when, by which op
     std::size_t posted = 0;
-    std::size_t ended = 0;   ///< sends
-    std::size_t oldest = 0;  ///< of slices: all sends before it have ended
+    std::size_t ended = 0;    ///< sends
+    std::size_t copying = 0;  ///< between groups: tensors on their way to the host, or there and not posted
+    std::size_t oldest = 0;   ///< of slices: all sends before it have ended
     [[nodiscard]] bool sends() const { return remote && !started.empty(); }
   };
 
@@ -344,12 +340,14 @@ class rank_edges {
   static void fill(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
     for (int k = 0; k < count; ++k) list.push_back(tensor_traits<Tensor>::make(shape));
   }
+  [[nodiscard]] Tensor make_on_host(const tensor_shape& shape) {
+    if constexpr (requires { stager_.make(shape); })
+      return stager_.make(shape);
+    else
+      return tensor_traits<Tensor>::make(shape);
+  }
   void fill_on_host(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
-    for (int k = 0; k < count; ++k)
-      if constexpr (requires { stager_.make(shape); })
-        list.push_back(stager_.make(shape));
-      else
-        list.push_back(tensor_traits<Tensor>::make(shape));
+    for (int k = 0; k < count; ++k) list.push_back(make_on_host(shape));
   }
 
   /// The other device of the only message that a device has in a plan, if that is the whole tensor of both; -1: there is none.
@@ -385,6 +383,7 @@ class rank_edges {
       return d < sources ? me.first[at(e.where.from)] + d : me.first[at(e.where.to)] + d - sources;
     };
     s.remote = e.where.from != e.where.to;
+    s.grouped = from.device_count() > 1 || to.device_count() > 1;
     const int other = s.remote ? partner(plan, from, to, device) : -1;
     s.where = e.where;
     s.where.from = sending ? comm_.rank() : rank_of(other < 0 ? 0 : other);
@@ -393,7 +392,6 @@ class rank_edges {
     const auto shape = shape_of_slice(own, boundary.merged);
     if (staged && e.staged < all)
       throw input_error(to_text(s.where) + ": some microbatches go by way of the host, others do not");
-    if (staged && s.remote && other < 0) throw input_error(to_text(s.where) + ": slices cannot go by way of the host");
     s.slot_of.assign(all, -1);
     s.landed.assign(all, -1);
     s.copied.assign(all, 0);
@@ -416,10 +414,24 @@ class rank_edges {
       s.operations = std::make_unique<operation[]>(all);
       return;
     }
-    s.slices = std::make_unique<slice_transfer<Tensor, Communicator>>(comm_, plan, device, rank_of, e.where, own, boundary.merged,
-                                                                      sending ? e.leaving : e.buffers);
+    s.slices = std::make_unique<slice_transfer<Tensor, Communicator>>(
+        comm_, plan, device, rank_of, e.where, own, boundary.merged, sending ? e.leaving : e.buffers,
+        [&](const tensor_shape& of) { return staged ? make_on_host(of) : tensor_traits<Tensor>::make(of); });
     s.ended_s.assign(all, 0);
     s.passing_on.reserve(s.buffers.tensors.size());
+  }
+
+  /// What is sent: the tensor, or its copy on the host.
+  [[nodiscard]] Tensor& leaves_from(state& s, std::size_t p) {
+    return s.copied[p] ? s.staged[at(s.slot_of[p])] : s.leaving.tensors[at(s.slot_of[p])];
+  }
+  /// A tensor is no longer where it was received. Its buffers are free when this rank has passed on what it has to.
+  void give_back(state& s, std::size_t p) {
+    const int slot = std::exchange(s.slot_of[p], -1);
+    if (!s.slices) return s.buffers.free.push_back(slot);
+    s.ended_s[p] = s.slices->end_s(slot);
+    s.passing_on.emplace_back(p, slot);
+    (void)reclaim_passed_on(s);
   }
 
   [[nodiscard]] action arrival_of(std::size_t e, std::size_t p) const {

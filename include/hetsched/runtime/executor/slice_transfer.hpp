@@ -14,6 +14,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/slice.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
@@ -39,17 +40,21 @@ void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::sp
 /// a destination puts its own tensor together, and both pass on what they are to pass on. A message leaves when everything that
 /// overlaps it and is listed in an earlier phase has come to its sender. Each message has a channel of its own, on which tensors
 /// follow each other in the order of their places.
-/// A message that is a device's whole tensor, and the only one, is sent from there, or received into it, without a copy.
+/// A message that is a device's whole tensor, and the only one, is sent from there, or received into it, without a copy. Over a
+/// byte_plane so is every message that is one run of neighbouring elements of a tensor that this device has.
 template <class Tensor, class Communicator>
 class slice_transfer {
   using operation = typename Communicator::operation;
+  using traits = tensor_traits<Tensor>;
+  static constexpr bool has_bytes = byte_plane<Communicator> && traits::space != memory_space::device;
 
  public:
   /// `me`: device of the plan; `rank_of(device)`: its rank; `where`: the channel's edge but for ranks and part; `own`: the slice
   /// that this device has or is to get; `merged`: see boundary_transfer.
-  template <class RankOf>
+  /// `make`: (shape) -> Tensor, for buffers.
+  template <class RankOf, class Make>
   slice_transfer(Communicator& comm, const transfer_plan& plan, int me, RankOf&& rank_of, edge where, slice own, int merged,
-                 int slots)
+                 int slots, Make&& make)
       : own_(std::move(own)), own_shape_(shape_of_slice(own_, merged)), source_(me < plan.sources) {
     for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
       const std::size_t before = in_.size();  // of earlier phases
@@ -80,12 +85,11 @@ class slice_transfer {
     for (auto& i : in_) i.in_place = for_own == 1 && i.part == own_ && !source_;
     for (const auto& o : out_) from_own += !o.copies.empty() && o.copies.front().from < 0;
     for (auto& o : out_) o.in_place = from_own == 1 && source_ && o.part == own_ && o.needs.empty();
+    if constexpr (has_bytes) find_runs();
     for (int k = 0; k < slots; ++k) {
       auto& s = slots_.emplace_back();
-      for (const auto& i : in_)
-        s.in.push_back(i.in_place ? Tensor{} : tensor_traits<Tensor>::make(shape_of_slice(i.part, merged)));
-      for (const auto& o : out_)
-        s.out.push_back(o.in_place ? Tensor{} : tensor_traits<Tensor>::make(shape_of_slice(o.part, merged)));
+      for (const auto& i : in_) s.in.push_back(i.buffered() ? make(shape_of_slice(i.part, merged)) : Tensor{});
+      for (const auto& o : out_) s.out.push_back(o.buffered() ? make(shape_of_slice(o.part, merged)) : Tensor{});
       s.arriving = std::make_unique<operation[]>(in_.size());
       s.leaving = std::make_unique<operation[]>(out_.size());
       s.come.assign(in_.size(), 0);
@@ -119,8 +123,7 @@ class slice_transfer {
     s.end_s = steady_now_s();
     std::fill(s.come.begin(), s.come.end(), char{0});
     std::fill(s.posted.begin(), s.posted.end(), char{0});
-    for (std::size_t i = 0; i < in_.size(); ++i)
-      comm.post_receive(in_[i].channel, stamp_of_place, in_[i].in_place ? own : s.in[i], s.arriving[i]);
+    for (std::size_t i = 0; i < in_.size(); ++i) post_receive(comm, in_[i], s, i);
     active_.push_back(slot);
     (void)advance(comm, s);
   }
@@ -167,8 +170,8 @@ class slice_transfer {
   /// Elements of the buffers of one slot.
   [[nodiscard]] std::size_t buffered() const {
     std::int64_t sum = 0;
-    for (const auto& i : in_) sum += i.in_place ? 0 : element_count(i.part);
-    for (const auto& o : out_) sum += o.in_place ? 0 : element_count(o.part);
+    for (const auto& i : in_) sum += i.buffered() ? element_count(i.part) : 0;
+    for (const auto& o : out_) sum += o.buffered() ? element_count(o.part) : 0;
     return static_cast<std::size_t>(sum);
   }
 
@@ -183,6 +186,9 @@ class slice_transfer {
     slice part;
     slice to_own = {};  ///< of a destination
     bool in_place = false;
+    std::int64_t run = -1;  ///< where it begins in the own tensor that it is received into; -1: nowhere
+    [[nodiscard]] bool is_own() const { return in_place || run >= 0; }
+    [[nodiscard]] bool buffered() const { return !is_own(); }
   };
   struct outgoing {
     edge where;
@@ -192,6 +198,8 @@ class slice_transfer {
     std::vector<std::size_t> needs = {};  ///< messages that have to come first
     std::size_t next = 0;                 ///< place
     bool in_place = false;
+    std::int64_t run = -1;  ///< where it begins in the tensor that it is sent from, that of its only copy; -1: nowhere
+    [[nodiscard]] bool buffered() const { return !in_place && run < 0; }
   };
   struct slot_state {
     std::vector<Tensor> in, out;
@@ -216,12 +224,55 @@ class slice_transfer {
     return true;
   }
 
+  /// Where a part begins in the array of a slice, if it is one run of it, else -1.
+  static std::int64_t run_in(const slice& held, const slice& part) {
+    if (!contains(held, part)) return -1;
+    const auto runs = runs_of(held, part, part, 0, element_count(part));
+    return runs.size() == 1 && runs.front().rows == 1 ? runs.front().first_a : -1;
+  }
+  /// Finds the messages that need no buffer. What a destination gets may be taken before it has left again, so that is sent on
+  /// from buffers only.
+  void find_runs() {
+    for (auto& i : in_) {
+      const auto overlaps = [&](const incoming& other) { return &other != &i && overlap(other.part, i.part); };
+      if (source_ || i.in_place || std::any_of(in_.begin(), in_.end(), overlaps)) continue;
+      i.run = run_in(own_, i.part);
+    }
+    for (auto& o : out_) {
+      if (o.in_place || o.copies.size() != 1 || o.copies.front().part != o.part) continue;
+      const int from = o.copies.front().from;
+      if (from < 0)
+        o.run = run_in(own_, o.part);
+      else if (const auto& i = in_[static_cast<std::size_t>(from)]; i.buffered())
+        o.run = run_in(i.part, o.part);
+    }
+  }
+  /// The bytes of a run.
+  static std::span<std::byte> bytes_of(Tensor& t, std::int64_t first, const slice& part) {
+    return std::as_writable_bytes(std::span(traits::data(t) + first, static_cast<std::size_t>(element_count(part))));
+  }
+  void post_receive(Communicator& comm, const incoming& i, slot_state& s, std::size_t number) {
+    if constexpr (has_bytes)
+      if (i.run >= 0)
+        return comm.post_receive_bytes(i.channel, s.stamp_of_place, bytes_of(*s.own, i.run, i.part), s.arriving[number]);
+    comm.post_receive(i.channel, s.stamp_of_place, i.in_place ? *s.own : s.in[number], s.arriving[number]);
+  }
+  void post_send(Communicator& comm, const outgoing& o, slot_state& s, std::size_t number) {
+    if constexpr (has_bytes)
+      if (o.run >= 0) {
+        const int from = o.copies.front().from;
+        Tensor& held = from < 0 ? *s.own : s.in[static_cast<std::size_t>(from)];
+        return comm.post_send_bytes(o.channel, s.stamp_of_place, bytes_of(held, o.run, o.part), s.leaving[number]);
+      }
+    comm.post_send(o.channel, s.stamp_of_place, o.in_place ? *s.own : s.out[number], s.leaving[number]);
+  }
+
   bool advance(Communicator& comm, slot_state& s) {
     bool moved = false;
     for (std::size_t i = 0; s.to_come > 0 && i < in_.size(); ++i) {
       if (s.come[i] || !comm.poll(s.arriving[i])) continue;
       const auto& m = in_[i];
-      if (!source_ && !m.in_place && element_count(m.to_own) > 0) copy_part(*s.own, own_, s.in[i], m.part, m.to_own);
+      if (!source_ && m.buffered() && element_count(m.to_own) > 0) copy_part(*s.own, own_, s.in[i], m.part, m.to_own);
       if (!source_) s.end_s = steady_now_s();
       s.come[i] = 1;
       --s.to_come;
@@ -232,13 +283,13 @@ class slice_transfer {
       if (s.posted[k] || o.next != s.place ||
           !std::all_of(o.needs.begin(), o.needs.end(), [&](std::size_t i) { return s.come[i] != 0; }))
         continue;
-      if (!o.in_place)
+      if (o.buffered())
         for (const auto& c : o.copies) {
           const auto from = static_cast<std::size_t>(c.from);
-          const bool own = c.from < 0 || in_[from].in_place;
+          const bool own = c.from < 0 || in_[from].is_own();
           copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part);
         }
-      comm.post_send(o.channel, s.stamp_of_place, o.in_place ? *s.own : s.out[k], s.leaving[k]);
+      post_send(comm, o, s, k);
       s.posted[k] = 1;
       ++o.next;
       --s.to_post;

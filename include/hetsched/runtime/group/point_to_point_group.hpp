@@ -29,14 +29,15 @@ template <pipeline_tensor Tensor>
 }
 
 /// Collectives of a group over the sends and receives of any data plane: each rank sends to each other what is its, in one
-/// round, or two for large sums. Elements are copied into and out of tensors of their own, which are kept for the next call of
-/// the same size.
+/// round, or two for large sums. Over a byte_plane elements leave from where they are and, unless they are added, come to where
+/// they belong; else they are copied into and out of tensors of their own, which are kept for the next call of the same size.
 template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
 class point_to_point_group {
   using traits = tensor_traits<Tensor>;
   using element = typename traits::element;
   using operation = typename Communicator::operation;
   using counts_type = std::span<const std::size_t>;
+  static constexpr bool has_bytes = byte_plane<Communicator>;
   static_assert(traits::space != memory_space::device,
                 "collectives over sends and receives copy on the host: the communicator needs open_group for these tensors");
 
@@ -64,7 +65,7 @@ class point_to_point_group {
       copy_elements(own_.data(), static_cast<const element*>(values.data()), n);
       return exchange(
           collective_kind::all_reduce, deadline_s, [&](std::size_t) { return std::span<const element>(own_); },
-          [&](std::size_t) { return n; }, [&](std::size_t k, const element* part) { sum(values.data(), part, k, n); });
+          [&](std::size_t) { return n; }, [&](std::size_t k, const element* part) { sum(values.data(), part, k, n); }, nowhere);
     }
     counts_.resize(ranks);
     for (std::size_t k = 0; k < ranks; ++k) counts_[k] = even_part(n, k + 1, ranks) - even_part(n, k, ranks);
@@ -92,7 +93,8 @@ class point_to_point_group {
         collective_kind::broadcast, deadline_s,
         [&](std::size_t) { return me_ == r ? std::span<const element>(values) : std::span<const element>(); },
         [&](std::size_t k) { return k == r ? n : 0; },
-        [&](std::size_t, const element* part) { copy_elements(values.data(), part, n); });
+        [&](std::size_t, const element* part) { copy_elements(values.data(), part, n); },
+        [&](std::size_t) { return values.data(); });
   }
   collective_outcome all_to_all(std::span<const element> send, counts_type send_counts, std::span<element> receive,
                                 counts_type receive_counts, double deadline_s) {
@@ -102,9 +104,10 @@ class point_to_point_group {
         [&](std::size_t k) { return receive_counts[k]; },
         [&](std::size_t k, const element* part) {
           copy_elements(receive.data() + offset_of(receive_counts, k), part, receive_counts[k]);
-        });
+        },
+        [&](std::size_t k) { return receive.data() + offset_of(receive_counts, k); });
   }
-  /// Nobody else ever touches the spans.
+  /// Once the communicator has been aborted, none of its operations touches the spans.
   void settle() {}
 
  private:
@@ -122,44 +125,59 @@ class point_to_point_group {
     return exchange(
         kind, deadline_s, [&](std::size_t k) { return all.subspan(offset_of(counts, k), counts[k]); },
         [&](std::size_t) { return counts[me_]; },
-        [&](std::size_t k, const element* part) { sum(mine.data(), part, k, counts[me_]); });
+        [&](std::size_t k, const element* part) { sum(mine.data(), part, k, counts[me_]); }, nowhere);
   }
   collective_outcome collect(collective_kind kind, std::span<const element> mine, std::span<element> all, counts_type counts,
                              double deadline_s) {
     return exchange(
         kind, deadline_s, [&](std::size_t) { return mine; }, [&](std::size_t k) { return counts[k]; },
-        [&](std::size_t k, const element* part) { copy_elements(all.data() + offset_of(counts, k), part, counts[k]); });
+        [&](std::size_t k, const element* part) { copy_elements(all.data() + offset_of(counts, k), part, counts[k]); },
+        [&](std::size_t k) { return all.data() + offset_of(counts, k); });
   }
 
+  static element* nowhere(std::size_t) { return nullptr; }
+
   /// Sends send(k) to each k, this rank itself included, and calls take(k, elements) for all that receive `count(k)` of them, in
-  /// the order of ranks.
-  template <class Send, class Count, class Take>
-  collective_outcome exchange(collective_kind kind, double deadline_s, Send send, Count count, Take take) {
+  /// the order of ranks. Where into(k) is not null, taking them means to copy them there, which may be done without.
+  template <class Send, class Count, class Take, class Into>
+  collective_outcome exchange(collective_kind kind, double deadline_s, Send send, Count count, Take take, Into into) {
     const stamp s{++calls_, static_cast<int>(kind), payload::collective, place_.direction, place_.number};
     constexpr bool grouping = requires(Communicator & c) { c.begin_group(), c.end_group(); };
     if constexpr (grouping) comm_.begin_group();
     for (std::size_t k = 0; k < size(); ++k) {
-      const std::size_t n = k == me_ ? 0 : count(k);
-      received_[k] = n == 0 ? nullptr : &buffer(n);
-      if (received_[k]) comm_.post_receive(from_[k], s, *received_[k], receives_[k]);
+      received_[k] = nullptr;
+      if (k == me_ || count(k) == 0) continue;
+      if constexpr (has_bytes)
+        if (element* const there = into(k)) {
+          comm_.post_receive_bytes(from_[k], s, std::as_writable_bytes(std::span(there, count(k))), receives_[k]);
+          continue;
+        }
+      received_[k] = &buffer(count(k));
+      comm_.post_receive(from_[k], s, *received_[k], receives_[k]);
     }
     for (std::size_t i = 1; i < size(); ++i) {
       const std::size_t k = (me_ + i) % size();  // not all to the same rank first
       const auto part = send(k);
-      sent_[k] = part.empty() ? nullptr : &buffer(part.size());
+      sent_[k] = !part.empty();
       if (!sent_[k]) continue;
-      copy_elements(traits::data(*sent_[k]), part.data(), part.size());
-      comm_.post_send(to_[k], s, *sent_[k], sends_[k]);
+      if constexpr (has_bytes) {
+        comm_.post_send_bytes(to_[k], s, std::as_bytes(part), sends_[k]);
+      } else {
+        auto& filled = buffer(part.size());
+        copy_elements(traits::data(filled), part.data(), part.size());
+        comm_.post_send(to_[k], s, filled, sends_[k]);
+      }
     }
     if constexpr (grouping) comm_.end_group();
     for (std::size_t k = 0; k < size(); ++k) {
+      if (count(k) == 0) continue;
       if (k == me_) {
-        if (count(k) > 0) take(k, send(k).data());
-      } else if (received_[k]) {
-        const auto result = wait_for(receives_[k], deadline_s);
-        if (result != wait_result::progress) return {.result = result, .waits_for = place_.ranks[k], .problem = {}};
-        take(k, static_cast<const element*>(traits::data(*received_[k])));
+        take(k, send(k).data());
+        continue;
       }
+      const auto result = wait_for(receives_[k], deadline_s);
+      if (result != wait_result::progress) return {.result = result, .waits_for = place_.ranks[k], .problem = {}};
+      if (received_[k]) take(k, static_cast<const element*>(traits::data(*received_[k])));
     }
     for (std::size_t k = 0; k < size(); ++k)
       if (k != me_ && sent_[k]) {
@@ -200,7 +218,8 @@ class point_to_point_group {
   std::size_t me_ = 0;
   std::vector<int> to_, from_;  ///< channels, by place in the group
   std::unique_ptr<operation[]> sends_, receives_;
-  std::vector<Tensor*> sent_, received_;
+  std::vector<char> sent_;
+  std::vector<Tensor*> received_;    ///< into a buffer, or null
   std::deque<kept_buffer> buffers_;  ///< they stay where they are
   std::vector<element> own_;
   std::vector<std::size_t> counts_;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -97,43 +98,48 @@ class layer_tuple {
 };
 
 /// Any number of layers of one type one after the other, together a split_layer. Use any_layer for a list of different types.
+/// If it recomputes, a microbatch keeps the layers' inputs only: a layer's context is made for its forward and dropped behind it,
+/// and made again, by the same forward, for its backward; where the backward is split, it lives until the weight half has ended.
 template <pipeline_tensor Tensor, class Layer>
 class layer_list {
  public:
   struct context {
-    std::vector<typename Layer::context> layers;
+    std::vector<std::optional<typename Layer::context>> layers;
     std::vector<Tensor> outputs;    ///< of all layers but the last
     std::vector<Tensor> gradients;  ///< of those
+    const Tensor* input = nullptr;  ///< of the first layer
   };
 
-  explicit layer_list(std::vector<Layer> layers) : layers_(std::move(layers)) { detail::require_layer<Layer, Tensor>(); }
+  explicit layer_list(std::vector<Layer> layers, bool recomputes = false) : layers_(std::move(layers)), recomputes_(recomputes) {
+    detail::require_layer<Layer, Tensor>();
+  }
 
   [[nodiscard]] context make_context() {
     context c;
-    for (auto& l : layers_) c.layers.push_back(detail::make_context(l));
+    c.layers.resize(layers_.size());
+    for (std::size_t i = 0; i < layers_.size() && !recomputes_; ++i) c.layers[i].emplace(detail::make_context(layers_[i]));
     c.outputs.resize(layers_.empty() ? 0 : layers_.size() - 1);
     c.gradients.resize(c.outputs.size());
     return c;
   }
   /// Requires, here and below: there is a layer, and the context comes from make_context().
   [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
-    const Tensor* in = &input;
-    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
-      c.outputs[i] = layers_[i].forward(*in, c.layers[i]);
-      in = &c.outputs[i];
-    }
-    return layers_.back().forward(*in, c.layers.back());
+    c.input = &input;
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) c.outputs[i] = forward_of(i, c);
+    return forward_of(layers_.size() - 1, c);
   }
   [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
-    return back(gradient, c, [](Layer& l, const Tensor& g, auto& own) -> Tensor { return l.backward(g, own); });
+    return back<false>(gradient, c, [](Layer& l, const Tensor& g, auto& own) -> Tensor { return l.backward(g, own); });
   }
   [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) {
-    return back(gradient, c,
-                [](Layer& l, const Tensor& g, auto& own) -> Tensor { return detail::backward_input<Tensor>(l, g, own); });
+    return back<true>(gradient, c,
+                      [](Layer& l, const Tensor& g, auto& own) -> Tensor { return detail::backward_input<Tensor>(l, g, own); });
   }
   void backward_weight(const Tensor& gradient, context& c) {
-    for (std::size_t i = 0; i < layers_.size(); ++i)
-      detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], c.layers[i]);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i]);
+      if (recomputes_) drop(i, c);
+    }
   }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() {
     std::vector<std::reference_wrapper<Tensor>> found;
@@ -156,17 +162,36 @@ class layer_list {
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
 
  private:
-  template <class Step>
+  [[nodiscard]] const Tensor& input_of(std::size_t i, const context& c) const { return i == 0 ? *c.input : c.outputs[i - 1]; }
+  Tensor forward_of(std::size_t i, context& c) {
+    if (!recomputes_) return layers_[i].forward(input_of(i, c), *c.layers[i]);
+    auto own = detail::make_context(layers_[i]);
+    return layers_[i].forward(input_of(i, c), own);
+  }
+  /// Frees what only this layer's backward needs.
+  void drop(std::size_t i, context& c) {
+    c.layers[i].reset();
+    if (i < c.gradients.size()) c.gradients[i] = Tensor{};
+  }
+  template <bool Split, class Step>
   Tensor back(const Tensor& gradient, context& c, Step step) {
     const Tensor* g = &gradient;
-    for (std::size_t i = layers_.size(); --i > 0;) {
-      c.gradients[i - 1] = step(layers_[i], *g, c.layers[i]);
+    for (std::size_t i = layers_.size(); true;) {
+      --i;
+      if (recomputes_) {
+        c.layers[i].emplace(detail::make_context(layers_[i]));
+        [[maybe_unused]] const Tensor again = layers_[i].forward(input_of(i, c), *c.layers[i]);
+      }
+      Tensor next = step(layers_[i], *g, *c.layers[i]);
+      if (recomputes_ && !Split) drop(i, c);
+      if (i == 0) return next;
+      c.gradients[i - 1] = std::move(next);
       g = &c.gradients[i - 1];
     }
-    return step(layers_[0], *g, c.layers[0]);
   }
 
   std::vector<Layer> layers_;
+  bool recomputes_ = false;
 };
 
 }  // namespace hetsched

@@ -105,6 +105,7 @@ struct model_parameter {
   std::vector<parameter_holder> holders;  ///< by pipeline, then by layer and number, then by direction
   std::vector<gradient_chunk> chunks;     ///< together the parameter. Terms' holders are the above, devices are ranks
   std::vector<int> owners;                ///< per chunk the rank that speaks for it
+  bool sharded = false;                   ///< sums of gradients stay with those that add them up, who update their parts
   friend bool operator==(const model_parameter&, const model_parameter&) = default;
 };
 
@@ -222,6 +223,10 @@ inline void add_holders(std::vector<parameter_holder>& holders, const training_l
     one.shape = shapes[static_cast<std::size_t>(one.id.layer)][static_cast<std::size_t>(one.id.number)];
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
       for (const auto& id : own) detail::add_holders(one.holders, layout, static_cast<int>(p), id, cuts);
+    // One sum serves all that hold it: if one of their stages wants to keep a part only, all do.
+    one.sharded = std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
+      return layout.pipelines[static_cast<std::size_t>(h.pipeline)].zero_of(layout.place_of(h.first_rank).group) >= 1;
+    });
     one.chunks = detail::chunks_of(one);
     for (const auto& c : one.chunks) {
       const auto least = std::min_element(c.devices.begin(), c.devices.end(), [&](const chunk_device& a, const chunk_device& b) {

@@ -106,7 +106,7 @@ void zero(T& t) {
     traits::zero(t);
   } else {
     static_assert(traits::space != memory_space::device, "tensor_traits<T>::zero(T&) is missing for tensors in device memory");
-    std::memset(traits::data(t), 0, elements(t) * sizeof(typename traits::element));
+    if (const std::size_t n = elements(t); n > 0) std::memset(traits::data(t), 0, n * sizeof(typename traits::element));
   }
 }
 
@@ -120,7 +120,9 @@ void assign(T& to, const T& from) {
   } else {
     static_assert(traits::space != memory_space::device,
                   "tensor_traits<T>::assign(T&, const T&) is missing for tensors in device memory");
-    std::memcpy(traits::data(to), traits::data(from), elements(to) * sizeof(typename traits::element));
+    // An empty tensor may have no address.
+    if (const std::size_t n = elements(to); n > 0)
+      std::memcpy(traits::data(to), traits::data(from), n * sizeof(typename traits::element));
   }
 }
 

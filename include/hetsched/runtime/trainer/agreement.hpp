@@ -42,6 +42,12 @@ class digest {
     for (const int number : {p.first_rank, p.order.ranks, p.order.microbatches, p.microbatch_size}) d.add(std::int64_t{number});
     for (const auto& g : p.groups)
       for (const int number : {g.data, g.context, g.tensor}) d.add(std::int64_t{number});
+    for (int g = 0; g < p.order.ranks; ++g) d.add(static_cast<std::int64_t>(p.zero_of(g)));
+    for (const auto& points : p.sample_points) {
+      d.add(static_cast<std::int64_t>(points.size()));
+      for (const auto point : points) d.add(point);
+    }
+    for (const auto r : p.recompute) d.add(static_cast<std::int64_t>(r));
   }
   return d;
 }

@@ -44,7 +44,8 @@ struct planned_message {
 struct planned_part {
   std::vector<part_piece> pieces;
   std::int64_t elements = 0;
-  bool owned = false;  ///< this rank has the sum first
+  bool owned = false;    ///< this rank has the sum first
+  bool sharded = false;  ///< the sum stays there
   std::vector<std::vector<contribution>>
       adds;                 ///< by pipeline: added up in each, then the pipelines'; none: it only gets the sum
   int share = -1;           ///< message that takes what was added up to the owner, if it is not owned
@@ -56,12 +57,12 @@ struct planned_part {
 struct exchange_plan {
   std::vector<planned_part> parts;
   std::vector<planned_message> messages;
+  std::size_t late_from = 0;  ///< messages from here on take the values of sharded parameters to their holders
 };
 
 struct exchange_cut {
   std::int64_t most_elements = 1 << 20;   ///< of a bucket
   std::int64_t least_elements = 1 << 12;  ///< of a part
-  bool owners_update = false;             ///< sums stay with their owners
   std::vector<int> waves{};               ///< layers with which a new wave begins: all of a later wave goes before an earlier one
 };
 
@@ -129,33 +130,36 @@ struct exchange_cut {
 }
 
 /// What a rank does to sum the gradients of parameters that have several terms. Two devices that hold a chunk send each other
-/// their terms and both add, unless sums stay with owners.
+/// their terms and both add, unless sums stay with owners. Messages that take new values to holders come last.
 /// Complexity: O(chunks * terms + buckets * devices^2).
 [[nodiscard]] inline exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
                                                  const exchange_cut& cut) {
   exchange_plan plan;
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
   // Later layers come first, as their backwards end first.
-  std::map<std::ptrdiff_t, std::vector<std::pair<std::size_t, std::size_t>>> waves;
+  // Sharded parameters have buckets of their own.
+  std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::pair<std::size_t, std::size_t>>> waves;
   for (std::size_t m = parameters.size(); m-- > 0;) {
     const auto wave = std::upper_bound(cut.waves.begin(), cut.waves.end(), parameters[m].id.layer) - cut.waves.begin();
     for (std::size_t c = 0; c < parameters[m].chunks.size(); ++c)
-      if (parameters[m].chunks[c].terms.size() > 1) waves[-wave].emplace_back(m, c);
+      if (parameters[m].chunks[c].terms.size() > 1) waves[{-wave, parameters[m].sharded}].emplace_back(m, c);
   }
   std::vector<planned_message> late;
   for (const auto& [wave, members] : waves) {
+    const bool sharded = wave.second;
     std::vector<const gradient_chunk*> chunks;
     for (const auto& [m, c] : members) chunks.push_back(&parameters[m].chunks[c]);
     std::vector<planned_message> messages;
     for (const auto& bucket : gradient_buckets(chunks, cut.most_elements)) {
       const auto& chunk = *chunks[bucket.pieces.front().chunk];
-      const bool both = chunk.devices.size() == 2 && !cut.owners_update;
+      const bool both = chunk.devices.size() == 2 && !sharded;
       const bool held = std::any_of(chunk.devices.begin(), chunk.devices.end(), [&](const auto& d) { return d.device == me; });
       const auto parts = both ? std::vector<bucket_part>{{.first = 0, .last = bucket.elements, .owner = -1, .collectors = {}}}
                               : bucket_parts(chunk, bucket.elements, cut.least_elements, load);
       if (!held) continue;
       for (const auto& part : parts) {
         auto mine = plan_part(chunk, part, both, plan.parts.size(), me, messages);
+        mine.sharded = sharded;
         std::int64_t at = 0;
         for (const auto& piece : bucket.pieces) {
           const std::int64_t first = std::max(at, part.first), last = std::min(at + piece.last - piece.first, part.last);
@@ -167,8 +171,9 @@ struct exchange_cut {
       }
     }
     std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-    for (auto& m : messages) (cut.owners_update && m.step >= exchange_step::sum ? late : plan.messages).push_back(std::move(m));
+    for (auto& m : messages) (sharded && m.step >= exchange_step::sum ? late : plan.messages).push_back(std::move(m));
   }
+  plan.late_from = plan.messages.size();
   for (auto& m : late) plan.messages.push_back(std::move(m));
   for (std::size_t i = 0; i < plan.messages.size(); ++i) {
     const auto& m = plan.messages[i];

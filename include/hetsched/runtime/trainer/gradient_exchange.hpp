@@ -25,14 +25,14 @@ namespace hetsched {
 struct exchange_options {
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most that is summed and sent at once
   std::size_t part_bytes = std::size_t{16} << 10;   ///< least that a rank sums of a bucket, if it is not smaller
-  bool owners_update = false;                       ///< sums stay with their owners, who send parameters instead
+  bool frees_buffers = false;                       ///< buffers of messages are there during an exchange only
   std::vector<int> waves = {};                      ///< layers with which stages begin, if a rank has several
 };
 
 /// A parameter of a stage of this rank.
 template <class Tensor>
 struct local_parameter {
-  Tensor* value = nullptr;  ///< may be null unless owners update
+  Tensor* value = nullptr;  ///< may be null unless the parameter is sharded
   Tensor* gradient = nullptr;
   std::size_t stage = 0;  ///< of this rank's
 };
@@ -49,8 +49,9 @@ struct owned_piece {
 /// Adds up the gradients of parameters that several ranks, directions or tied layers hold; afterwards all holders have the sum.
 /// Chunks of which the same ranks have terms travel together in buckets, cut into a part per rank: each rank adds up its parts,
 /// and sends the sums to the others. Between pipelines only sums of pipelines travel. Two holders send each other their terms
-/// instead, and both add. One channel per pair of ranks and direction takes all of them, in an order that is the same on all
-/// ranks; its edge's stage is 0. Buffers are made once: sum() allocates nothing.
+/// instead, and both add. Sums of sharded parameters stay with the owners of their parts, who send new values instead.
+/// One channel per pair of ranks and direction takes all of them, in an order that is the same on all
+/// ranks; its edge's stage is 0. Buffers are made once, unless they are to be freed: sum() then allocates nothing.
 /// Determinism: in each pipeline terms are added by layer and number, direction, data rank, context rank and, where gradients are
 /// partial, tensor rank; then pipelines in their order. So the sum has the same bits for any cut of parameters and buckets.
 template <class Tensor, class Communicator>
@@ -66,22 +67,17 @@ class gradient_exchange {
   /// Complexity: O(chunks * ranks + buckets * ranks^2).
   template <class Local>
   gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {})
-      : comm_(std::move(comm)), owners_update_(options.owners_update) {
+      : comm_(std::move(comm)), frees_buffers_(options.frees_buffers) {
     const auto elements_of = [](std::size_t bytes) {
       return static_cast<std::int64_t>(std::max<std::size_t>(bytes / sizeof(typename traits::element), 1));
     };
     auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(),
                                       {.most_elements = elements_of(options.bucket_bytes),
                                        .least_elements = elements_of(options.part_bytes),
-                                       .owners_update = owners_update_,
                                        .waves = std::move(options.waves)});
     messages_.resize(plan.messages.size());
     operations_ = std::make_unique<operation[]>(plan.messages.size());
-    late_from_ = plan.messages.size();
-    for (std::size_t i = plan.messages.size(); i-- > 0;) {
-      const bool late = owners_update_ && plan.messages[i].step >= detail::exchange_step::sum;
-      if (late) late_from_ = i;
-    }
+    late_from_ = plan.late_from;
     for (auto& p : plan.parts) add_part(std::move(p), parameters, local);
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
@@ -101,12 +97,12 @@ class gradient_exchange {
     for (auto& m : messages_) m.filled = m.posted = false;
     for (auto& c : channels_) c.next = 0;
     first_open_ = 0;
-    post_receives(0, late_from_);
+    if (!frees_buffers_) post_receives(0, late_from_);
   }
 
   /// The gradients of a stage of this rank are whole: they begin to travel. Optional; sum() does so for those that are left.
   void begin(std::size_t stage) {
-    any_begun_ = true;
+    begin_any();
     if (stage < begun_.size()) begun_[stage] = 1;
     fill_terms();
     (void)progress();
@@ -122,14 +118,14 @@ class gradient_exchange {
     return moved;
   }
 
-  /// Makes one exchange, or ends that of this step; all ranks call it, for the same step. Where owners update, the sums are then
-  /// in their owned() gradients only.
+  /// Makes one exchange, or ends that of this step; all ranks call it, for the same step. Sums of sharded parameters are then in
+  /// their owned() gradients only.
   /// Throws: communication_error if others are late or have given up; gradients are then of no use. It does not abort: that
   /// is the caller's.
   void sum(std::int64_t step, deadline_time until) {
     if (!begun_step_ || step != step_) begin_step(step);
     begun_step_ = false;
-    any_begun_ = true;
+    begin_any();
     std::fill(begun_.begin(), begun_.end(), char{1});
     fill_terms();
     finish(until);
@@ -137,19 +133,25 @@ class gradient_exchange {
       detail::unpack<Tensor>(*parts_[o.part].total, o.at);
       detail::pack<Tensor>(o.piece.value, o.values);
     }
+    if (frees_buffers_) free_buffers();
   }
 
-  /// Where owners update: what this rank owns. After sum() its values are the parameters', too.
+  /// Of sharded parameters what this rank owns. After sum() its values are the parameters', too.
   [[nodiscard]] std::size_t owned_count() const { return owned_.size(); }
   [[nodiscard]] owned_piece<Tensor>& owned(std::size_t i) { return owned_[i].piece; }
 
-  /// Where owners update: takes owned() values into the parameters of all that hold them; all ranks call it after sum(), or
-  /// none. Parameters of this rank change once all of them have come.
+  /// Takes owned() values into the parameters of all that hold them; all ranks call it after sum(), or none. Parameters of this
+  /// rank change once all of them have come.
   /// Throws: as sum().
   void spread(deadline_time until) {
     late_ = true;
-    for (auto& p : parts_) p.finished = false;
+    for (auto& p : parts_) p.finished = !p.plan.sharded;
     for (auto& o : owned_) {
+      auto& p = parts_[o.part];
+      if (frees_buffers_ && std::exchange(p.total, &p.sum) != &p.sum) {
+        p.sum = make_buffer(p.plan.elements);
+        ++p.made;
+      }
       o.at.front().tensor = &o.piece.value;
       detail::pack<Tensor>(*parts_[o.part].total, o.at);
       o.at.front().tensor = &o.piece.gradient;
@@ -157,7 +159,18 @@ class gradient_exchange {
     first_open_ = 0;
     post_receives(late_from_, messages_.size());
     finish(until);
-    for (auto& p : parts_) detail::unpack<Tensor>(*p.total, p.targets);
+    for (auto& p : parts_)
+      if (p.plan.sharded) detail::unpack<Tensor>(*p.total, p.targets);
+    if (frees_buffers_) free_buffers();
+  }
+
+  /// Bytes of its buffers, and of the owned() tensors, that are there now.
+  [[nodiscard]] std::size_t bytes() const {
+    std::int64_t count = 0;
+    for (const auto& m : messages_) count += m.made ? parts_[m.part].plan.elements : 0;
+    for (const auto& p : parts_) count += p.made * p.plan.elements;
+    for (const auto& o : owned_) count += 2 * (o.piece.last - o.piece.first);
+    return static_cast<std::size_t>(count) * sizeof(typename traits::element);
   }
 
  private:
@@ -170,7 +183,7 @@ class gradient_exchange {
     std::vector<std::size_t> terms;  ///< of the part, which it takes along
     Tensor buffer;
     operation* done = nullptr;
-    bool filled = false, posted = false;
+    bool made = false, filled = false, posted = false;
   };
   struct term {
     std::vector<std::size_t> stages;  ///< whose gradients it has
@@ -181,8 +194,10 @@ class gradient_exchange {
     std::vector<term> terms;
     std::vector<runs> targets;  ///< that become the sum: gradients or, where owners update, parameters
     bool in_place = false;      ///< messages are added to the only term here
-    Tensor sum, other, spare;   ///< room to add in
-    Tensor* total = nullptr;    ///< where the sum is, once there is one; null: in its place
+    bool needs_sum = false, needs_other = false;
+    int made = 0;              ///< of the tensors below
+    Tensor sum, other, spare;  ///< room to add in
+    Tensor* total = nullptr;   ///< where the sum is, once there is one; null: in its place
     bool added = false, finished = false;
   };
   struct owned_part {
@@ -198,6 +213,38 @@ class gradient_exchange {
   };
 
   [[nodiscard]] static Tensor make_buffer(std::int64_t elements) { return traits::make({1, static_cast<std::size_t>(elements)}); }
+
+  /// Where buffers are freed, receives are posted no earlier than the first stage's gradients are whole.
+  void begin_any() {
+    if (std::exchange(any_begun_, true) || !frees_buffers_) return;
+    for (auto& p : parts_) make_sums(p);
+    post_receives(0, late_from_);
+  }
+  void free_buffers() {
+    for (auto& m : messages_) {
+      m.buffer = Tensor{};
+      m.made = false;
+    }
+    for (auto& p : parts_) {
+      p.sum = p.other = p.spare = Tensor{};
+      p.total = nullptr;
+      p.made = 0;
+    }
+  }
+  void make_sums(part& p) {
+    const auto make = [&](Tensor& t) {
+      t = make_buffer(p.plan.elements);
+      ++p.made;
+    };
+    if (p.needs_sum) make(p.sum);
+    if (p.needs_other) make(p.other);
+    if constexpr (detail::adds_whole<Tensor>) make(p.spare);
+  }
+  /// A message's buffer, made if it is not there.
+  Tensor& buffer_of(message& m) {
+    if (!std::exchange(m.made, true)) m.buffer = make_buffer(parts_[m.part].plan.elements);
+    return m.buffer;
+  }
 
   /// Where elements of a chunk lie in a rank's tensor; none if it does not hold the chunk.
   [[nodiscard]] static std::vector<strided_runs> places(const model_parameter& m, const parameter_holder& h, int rank,
@@ -223,7 +270,7 @@ class gradient_exchange {
         if (at.empty()) continue;
         const local_parameter<Tensor> own = local(m.holders[h]);
         if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
-        if (plan.owned && owners_update_ && holders == 0) {
+        if (plan.owned && plan.sharded && holders == 0) {
           auto& o = owned_.emplace_back();
           o.piece = {piece.parameter,
                      piece.chunk,
@@ -241,7 +288,7 @@ class gradient_exchange {
         }
         ++holders;
         for (auto& r : at) r.first_b += piece.offset - piece.first;
-        for (const auto& r : at) p.targets.push_back({owners_update_ ? own.value : own.gradient, r});
+        for (const auto& r : at) p.targets.push_back({plan.sharded ? own.value : own.gradient, r});
         for (std::size_t i = 0; i < chunk.terms.size(); ++i) {
           if (chunk.terms[i].device != comm_.rank() || chunk.terms[i].holder != static_cast<int>(h)) continue;
           if (number[i] < 0) {
@@ -269,11 +316,11 @@ class gradient_exchange {
     }
     // a + b is b + a: what is added first or second may be where the sum begins.
     p.in_place =
-        here == 1 && early && holders == 1 && !(plan.owned && owners_update_) && (!detail::adds_whole<Tensor> || count == 2);
-    if (count > 0 && !p.in_place) p.sum = make_buffer(plan.elements);
-    if (joins && !p.in_place) p.other = make_buffer(plan.elements);
-    if constexpr (detail::adds_whole<Tensor>) p.spare = make_buffer(plan.elements);
+        here == 1 && early && holders == 1 && !(plan.owned && plan.sharded) && (!detail::adds_whole<Tensor> || count == 2);
+    p.needs_sum = count > 0 && !p.in_place;
+    p.needs_other = joins && !p.in_place;
     p.plan = std::move(plan);
+    if (!frees_buffers_) make_sums(p);
   }
 
   void set_message(message& m, const detail::planned_message& planned, std::span<const model_parameter> parameters) {
@@ -286,7 +333,7 @@ class gradient_exchange {
     m.part = planned.part;
     if (!m.incoming)
       for (const auto t : planned.terms) m.terms.push_back(static_cast<std::size_t>(numbers_[planned.part][t]));
-    m.buffer = make_buffer(own.plan.elements);
+    if (!frees_buffers_) (void)buffer_of(m);
     edge pair = m.where;
     pair.stage = 0;
     for (const auto& [known, channel] : known_)
@@ -305,7 +352,7 @@ class gradient_exchange {
       auto& m = messages_[i];
       if (!m.incoming) continue;
       m.posted = true;
-      comm_.post_receive(m.channel, stamp_of(m), m.buffer, *m.done);
+      comm_.post_receive(m.channel, stamp_of(m), buffer_of(m), *m.done);
     }
     if constexpr (requires { comm_.end_group(); }) comm_.end_group();
   }
@@ -340,7 +387,7 @@ class gradient_exchange {
     for (auto& m : messages_) {
       auto& p = parts_[m.part];
       if (m.incoming || !m.is_term || m.filled || !has_begun(p, m.terms)) continue;
-      add_terms(m.buffer, p, m.terms);
+      add_terms(buffer_of(m), p, m.terms);
       m.filled = true;
     }
   }
@@ -357,7 +404,7 @@ class gradient_exchange {
       p.added = moved = true;
       if (p.plan.share >= 0) fill(p.plan.share, p);
     }
-    if (!late_ && owners_update_) {
+    if (!late_ && p.plan.sharded) {
       p.finished = true;
     } else if (p.plan.owned) {
       p.finished = true;
@@ -376,9 +423,9 @@ class gradient_exchange {
   void fill(int number, const part& p) {
     auto& m = messages_[static_cast<std::size_t>(number)];
     if (p.total)
-      detail::assign(m.buffer, *p.total);
+      detail::assign(buffer_of(m), *p.total);
     else
-      detail::pack<Tensor>(m.buffer, p.terms.front().at);
+      detail::pack<Tensor>(buffer_of(m), p.terms.front().at);
     m.filled = true;
   }
 
@@ -467,7 +514,7 @@ class gradient_exchange {
   }
 
   Communicator comm_;
-  bool owners_update_ = false;
+  bool frees_buffers_ = false;
   std::vector<std::pair<edge, int>> known_;
   std::vector<out_channel> channels_;
   std::vector<message> messages_;

@@ -32,8 +32,26 @@ using stage_layout = std::function<layout(const tensor_shape& whole, const degre
   return l;
 }
 
+namespace detail {
+
+/// Cuts the dimension that lies over data as the group shares its samples, if it does so unevenly.
+/// Throws: input_error where data does not cut a dimension by itself, or not one of whole samples.
+inline void cut_by_samples(layout& l, const pipeline_layout& line, int group) {
+  if (line.sample_points.empty() || line.sample_points[static_cast<std::size_t>(group)].empty()) return;
+  for (auto& d : l.dimensions) {
+    if (std::find(d.axes.begin(), d.axes.end(), static_cast<int>(data_axis)) == d.axes.end()) continue;
+    const std::int64_t each = d.extent / line.microbatch_size;
+    if (d.axes.size() != 1 || each * line.microbatch_size != d.extent || !d.points.empty())
+      throw input_error("stage " + std::to_string(group) +
+                        " has uneven shares of data, but its layout does not cut whole samples over the data axis alone");
+    for (const auto point : line.sample_points[static_cast<std::size_t>(group)]) d.points.push_back(point * each);
+  }
+}
+
+}  // namespace detail
+
 /// What an executor has to know of a pipeline's groups. `shape_after`: (layer) -> whole tensor_shape of its output for a
-/// microbatch. `layout_of`: may be empty, for batch_layout.
+/// microbatch. `layout_of`: may be empty, for batch_layout; even, as uneven shares of data are cut here.
 /// Throws: input_error for layouts that are not of the shape; as validate(layout) and plan_transfer.
 template <class ShapeAfter>
 [[nodiscard]] pipeline_groups make_pipeline_groups(const pipeline_layout& line, ShapeAfter&& shape_after,
@@ -51,6 +69,7 @@ template <class ShapeAfter>
       const auto made = [&](int stage) {
         const auto d = line.group(line.order.rank(c, stage));
         auto l = layout_of ? layout_of(whole, d) : batch_layout(whole, d);
+        detail::cut_by_samples(l, line, line.order.rank(c, stage));
         validate(l);
         return l;
       };

@@ -33,6 +33,7 @@
 #include <hetsched/runtime/trainer/agreement.hpp>
 #include <hetsched/runtime/trainer/gradient_exchange.hpp>
 #include <hetsched/runtime/trainer/gradient_norm.hpp>
+#include <hetsched/runtime/trainer/held_parameter.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/parameter_state.hpp>
 #include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
@@ -93,7 +94,10 @@ class pipeline_trainer {
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
-    guarded("", [&] { exchange_->begin_step(step_); });
+    guarded("", [&] {
+      for (auto& p : parameters_) p.make_gradient();
+      exchange_->begin_step(step_);
+    });
     const auto own_share = [&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
       loss_value<Tensor> found = loss(output, wanted);
       if (loss_share_ != 1) detail::scale(found.gradient, loss_share_);
@@ -103,6 +107,7 @@ class pipeline_trainer {
     step_report report;
     guarded("", [&] {
       exchange_->sum(step_, deadline());
+      for (auto& p : parameters_) p.free_gradient();
       if (const double scale = 1 / samples_; scale != 1) scale_sums(scale);
       report = agree();
     });
@@ -195,9 +200,18 @@ class pipeline_trainer {
   [[nodiscard]] rank_place place() const { return layout_.place_of(comm_.rank()); }
   [[nodiscard]] degrees group() const { return pipeline().group(place().group); }
   /// The samples of a microbatch that are this rank's, in its first and last stages.
-  [[nodiscard]] interval samples() const {
-    const std::int64_t each = pipeline().microbatch_size / group().data;
-    return {place().data * each, (place().data + 1) * each};
+  [[nodiscard]] interval samples() const { return pipeline().samples_of(place().group, place().data); }
+  [[nodiscard]] training_bytes held() const {
+    training_bytes found{.exchange = exchange_->bytes(), .pipeline = executor_->arena().total()};
+    const auto bytes = [](const Tensor& t) { return detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element); };
+    for (const auto& p : parameters_) {
+      found.parameters += bytes(*p.value);
+      if (!p.freed) found.gradients += bytes(*p.gradient);
+      for (const auto& t : p.state) found.optimizer += bytes(t);
+    }
+    for (const auto& list : owned_state_)
+      for (const auto& t : list) found.optimizer += bytes(t);
+    return found;
   }
   /// The model's parameters, and who holds them.
   [[nodiscard]] const std::vector<model_parameter>& parameters() const { return model_; }
@@ -209,21 +223,6 @@ class pipeline_trainer {
     void operator()(std::size_t stage) { exchange.begin(stage); }
     bool progress() { return exchange.progress(); }
   };
-  /// A parameter of a layer that this rank holds.
-  struct held_parameter {
-    parameter_id what;
-    int direction = 0;
-    std::size_t stage = 0;  ///< of this rank's
-    std::size_t model = 0;  ///< number in model_
-    Tensor* value = nullptr;
-    Tensor* gradient = nullptr;
-    std::vector<held_piece> pieces;
-    std::vector<strided_runs> owned;  ///< of its gradient what this rank speaks for (side a)
-    bool sharded = false;             ///< the exchange's owned pieces stand for its sum and state
-    std::vector<Tensor> state;
-    std::int64_t updates = 0;
-  };
-
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
   [[nodiscard]] std::string here(const std::string& when) const {
@@ -287,7 +286,7 @@ class pipeline_trainer {
     const auto degrees_here = group();
     std::vector<int> ranks;
     for (int i = 0; i < degrees_here.device_count(); ++i) ranks.push_back(line.first_of_group(schedule_rank) + i);
-    if (!options_.loss_in_parts) loss_share_ = 1.0 / degrees_here.data;
+    if (!options_.loss_in_parts) loss_share_ = line.share_of(schedule_rank, place().data);
     for (const auto& copy : stages_of_rank(line.order, schedule_rank)) {
       const auto& group =
           ranks.size() == 1
@@ -307,7 +306,7 @@ class pipeline_trainer {
           layers.push_back(make_layer(l));
         }
       }
-      stages_.emplace_back(std::move(layers));
+      stages_.emplace_back(std::move(layers), line.recomputes(schedule_rank));
     }
     learn_parameters();
     count_samples();
@@ -320,7 +319,7 @@ class pipeline_trainer {
         },
         comm_,
         exchange_options{.bucket_bytes = options_.bucket_bytes,
-                         .owners_update = options_.shard_optimizer,
+                         .frees_buffers = line.zero_of(schedule_rank) >= 2,
                          .waves = detail::exchange_waves(layout_)});
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       auto& state = owned_state_.emplace_back();
@@ -329,6 +328,7 @@ class pipeline_trainer {
         detail::zero(state.back());
       }
     }
+    for (auto& p : parameters_) p.free_gradient();
     make_executor();
   }
 
@@ -384,32 +384,15 @@ class pipeline_trainer {
     try {
       const auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
       model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
+      for (auto& m : model_) m.sharded = m.sharded || options_.shard_optimizer;
     } catch (const input_error& e) {
       throw agreed_error(e.what());
     }
 
     const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
-    std::vector<std::size_t> stage_of;  // of layers()
-    for (std::size_t s = 0; s < stages_.size(); ++s) stage_of.insert(stage_of.end(), stages_[s].layers().size(), s);
-    std::size_t next_layer = 0;
-    for (const auto& [number, layer] : layers()) {
-      const std::size_t stage = stage_of[next_layer++];
-      const std::size_t first = parameters_.size();
-      for (Tensor& t : layer->parameters()) {
-        auto& p = parameters_.emplace_back();
-        p.what = {number, static_cast<int>(parameters_.size() - 1 - first)};
-        p.stage = stage;
-        p.direction = copies[stage].direction;
-        p.value = &t;
-      }
-      std::size_t next = first;
-      for (Tensor& g : layer->gradients())
-        if (next++ < parameters_.size()) parameters_[next - 1].gradient = &g;
-      for (std::size_t i = first; i < std::max(next, parameters_.size()); ++i)
-        if (i >= parameters_.size() || !parameters_[i].gradient ||
-            !detail::same_shape(*parameters_[i].value, *parameters_[i].gradient))
-          throw input_error("layer " + std::to_string(number) + " does not have a gradient of the same shape per parameter");
-    }
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      detail::list_parameters(parameters_, std::span<Layer>(stages_[s].layers()), pipeline().stages[at(copies[s].stage)].first, s,
+                              copies[s].direction);
     for (std::size_t m = 0; m < model_.size(); ++m)
       for (const auto& h : model_[m].holders)
         for (auto& p : parameters_)
@@ -425,7 +408,8 @@ class pipeline_trainer {
           if (model_[p.model].owners[c] == comm_.rank() && contains(held.part, chunks[c].part))
             for (const auto& r : runs_of(held.array, chunks[c].part, chunks[c].part, 0, element_count(chunks[c].part)))
               p.owned.push_back(r);
-      p.sharded = options_.shard_optimizer && !chunks.empty() && chunks.front().terms.size() > 1;
+      p.sharded = model_[p.model].sharded && !chunks.empty() && chunks.front().terms.size() > 1;
+      p.lean = p.sharded && pipeline().zero_of(place().group) >= 2;
       if (p.sharded) continue;
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
         p.state.push_back(tensor_traits<Tensor>::make(detail::shape_of(*p.value)));
@@ -469,7 +453,7 @@ class pipeline_trainer {
   [[nodiscard]] double share_of(const pipeline_layout& p, int rank) const {
     if (options_.loss_in_parts) return 1;
     const auto there = layout_.place_of(rank);
-    return there.context == 0 && there.tensor == 0 ? 1.0 / p.group(there.group).data : 0;
+    return there.context == 0 && there.tensor == 0 ? p.share_of(there.group, there.data) : 0;
   }
 
   void scale_sums(double factor) {
@@ -540,7 +524,7 @@ class pipeline_trainer {
       updates_[p.model] = ++p.updates;
       if (!p.sharded) optimizer_.update(*p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates);
     }
-    if (!options_.shard_optimizer) return;
+    if (std::none_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; })) return;
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       auto& o = exchange_->owned(k);
       optimizer_.update(o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id, updates_[o.parameter]);
@@ -558,7 +542,7 @@ class pipeline_trainer {
   std::deque<group_type> groups_;  ///< of stages_
   std::vector<stage_type> stages_;
   std::vector<model_parameter> model_;
-  std::vector<held_parameter> parameters_;
+  std::vector<detail::held_parameter<Tensor>> parameters_;
   std::vector<char> listed_;                      ///< per model parameter
   std::vector<std::int64_t> updates_;             ///< per model parameter
   std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange

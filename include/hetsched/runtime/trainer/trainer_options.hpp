@@ -28,7 +28,10 @@ struct trainer_options {
   /// Of parameters that several ranks hold, each rank keeps the optimizer's state of a part only, updates this part, and sends it
   /// to the others: the same bits in less memory (ZeRO-1). Requires an optimizer that takes every element for itself; it sees
   /// tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves others with the state after the
-  /// update and the parameters before: go on from a checkpoint then.
+  /// update and the parameters before: go on from a checkpoint then. Without it, that is so for what stages of ZeRO stage 1 or 2
+  /// hold (pipeline_layout::zero). At stage 2 the gradients of such parameters are empty tensors, too, once they are summed and
+  /// until the next step begins, and the exchange has buffers only while it runs: layers hold their tensors, not their elements,
+  /// and steps allocate.
   bool shard_optimizer = false;
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most of gradients that travels at once
   /// What the loss of a device of the last stage is: a mean over its own samples, the same on all its context and tensor ranks;
@@ -43,6 +46,17 @@ struct step_report {
   double loss = 0;           ///< mean over all microbatches of all pipelines, weighted by their sizes
   double gradient_norm = 0;  ///< over all parameters, of the mean loss, before clipping
   bool updated = true;       ///< false: loss or gradients were not finite, and the step was skipped
+};
+
+/// Bytes of the tensors that a rank holds between two steps. What layers keep in their contexts does not count.
+struct training_bytes {
+  std::size_t parameters = 0;
+  std::size_t gradients = 0;  ///< whole ones; at ZeRO stage 2 none of parameters that are sharded
+  std::size_t optimizer = 0;
+  std::size_t exchange = 0;  ///< buffers, and the parts of sharded parameters and gradients that are this rank's
+  std::size_t pipeline = 0;  ///< arena_bytes of its executor
+  [[nodiscard]] std::size_t total() const { return parameters + gradients + optimizer + exchange + pipeline; }
+  friend bool operator==(const training_bytes&, const training_bytes&) = default;
 };
 
 }  // namespace hetsched

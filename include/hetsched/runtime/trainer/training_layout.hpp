@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,11 +12,15 @@
 #include <vector>
 
 #include <hetsched/cluster/degrees.hpp>
+#include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
+#include <hetsched/runtime/group/stage_place.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
@@ -31,6 +37,15 @@ struct pipeline_layout {
   std::vector<degrees> groups{};  ///< of each rank of the schedule; empty: one device each
   /// How tensors travel behind each stage but the last; empty: directly.
   std::vector<reshard_strategy> reshard{};
+  /// Of each rank of the schedule: where its data ranks' samples of a microbatch begin, and where the last one's end. Empty, as a
+  /// whole or for one: equally many each.
+  std::vector<std::vector<std::int64_t>> sample_points{};
+  /// Of each rank of the schedule what its layers compute again before a backward; empty: nothing. Full: layers keep their inputs
+  /// only. Selective is left to the layers.
+  std::vector<recomputation> recompute{};
+  /// Of each rank of the schedule what its data ranks share out: from 1 on the optimizer's state, at 2 also gradients, once they
+  /// are summed; empty: nothing.
+  std::vector<int> zero{};
 
   [[nodiscard]] degrees group(int schedule_rank) const {
     return groups.empty() ? degrees{} : groups[static_cast<std::size_t>(schedule_rank)];
@@ -43,6 +58,21 @@ struct pipeline_layout {
     return first;
   }
   [[nodiscard]] int ranks() const { return first_of_group(order.ranks) - first_rank; }
+  /// The samples of a microbatch that a data rank of a group has.
+  [[nodiscard]] interval samples_of(int schedule_rank, int data) const {
+    const auto g = static_cast<std::size_t>(schedule_rank), d = static_cast<std::size_t>(data);
+    if (!sample_points.empty() && !sample_points[g].empty()) return {sample_points[g][d], sample_points[g][d + 1]};
+    const std::int64_t each = microbatch_size / group(schedule_rank).data;
+    return {data * each, (data + 1) * each};
+  }
+  /// How much of a microbatch they are.
+  [[nodiscard]] double share_of(int schedule_rank, int data) const {
+    return static_cast<double>(samples_of(schedule_rank, data).size()) / microbatch_size;
+  }
+  [[nodiscard]] bool recomputes(int schedule_rank) const {
+    return !recompute.empty() && recompute[static_cast<std::size_t>(schedule_rank)] == recomputation::full;
+  }
+  [[nodiscard]] int zero_of(int schedule_rank) const { return zero.empty() ? 0 : zero[static_cast<std::size_t>(schedule_rank)]; }
   friend bool operator==(const pipeline_layout&, const pipeline_layout&) = default;
 };
 
@@ -79,10 +109,10 @@ struct training_layout {
     const auto& line = pipelines[static_cast<std::size_t>(found.pipeline)];
     int within = rank - line.first_rank;
     for (; within >= line.group(found.group).device_count(); ++found.group) within -= line.group(found.group).device_count();
-    const auto d = line.group(found.group);
-    found.tensor = within % d.tensor;
-    found.context = within / d.tensor % d.context;
-    found.data = within / d.tensor / d.context;
+    const stage_place place = hetsched::place_of(line.group(found.group), within);
+    found.data = place.data;
+    found.context = place.context;
+    found.tensor = place.tensor;
     return found;
   }
   friend bool operator==(const training_layout&, const training_layout&) = default;
@@ -126,10 +156,27 @@ inline void validate(const training_layout& t) {
     if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
       throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
                         std::to_string(one.stages.size()) + " stages");
-    for (const auto& d : one.groups)
-      if (d.data < 1 || d.context < 1 || d.tensor < 1 || one.microbatch_size % d.data != 0)
+    for (const auto size : {one.sample_points.size(), one.recompute.size(), one.zero.size()})
+      if (size != 0 && size != static_cast<std::size_t>(one.order.ranks))
+        throw input_error(here + "shares, recomputation or ZeRO stages for " + std::to_string(size) + " ranks of a schedule of " +
+                          std::to_string(one.order.ranks));
+    for (int g = 0; g < one.order.ranks; ++g) {
+      const auto d = one.group(g);
+      const auto points =
+          one.sample_points.empty() ? std::vector<std::int64_t>{} : one.sample_points[static_cast<std::size_t>(g)];
+      if (d.data < 1 || d.context < 1 || d.tensor < 1 || (points.empty() && one.microbatch_size % d.data != 0))
         throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
                           std::to_string(d.data) + " data ranks");
+      const auto stage = "stage " + std::to_string(g) + " ";
+      const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
+      if (!points.empty() && (points.size() != static_cast<std::size_t>(d.data) + 1 || points.front() != 0 ||
+                              points.back() != one.microbatch_size || !rising))
+        throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
+                          std::to_string(d.data) + " data ranks so that not every one has some");
+      if (one.zero_of(g) < 0 || one.zero_of(g) > 2)
+        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(one.zero_of(g)) +
+                          ": parameters stay whole here, 0, 1 and 2 can be run");
+    }
     for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
       if (r < 0 || r >= ranks || pipeline_of[static_cast<std::size_t>(r)] >= 0)
         throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +
@@ -197,6 +244,32 @@ namespace detail {
   return groups;
 }
 
+/// Where data ranks' samples begin in each stage; none where all have as many.
+/// Throws: input_error, naming the stage, for uneven shares of another axis.
+[[nodiscard]] inline std::vector<std::vector<std::int64_t>> sample_points_of_plan(const pipeline_plan& p, std::size_t pipeline) {
+  const auto uneven = [](const std::vector<double>& shares) {
+    return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
+  };
+  std::vector<std::vector<std::int64_t>> found(p.stages.size());
+  bool any = false;
+  for (std::size_t s = 0; s < p.stages.size(); ++s) {
+    const auto& shares = p.stages[s].shares;
+    for (const auto& [name, axis] : {std::pair{"context", &shares.context}, std::pair{"tensor", &shares.tensor}})
+      if (uneven(*axis))
+        throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has uneven shares of its " +
+                          name + " axis: layers cut it evenly, only data can be run unevenly");
+    if (!uneven(shares.data)) continue;
+    if (shares.data.size() != static_cast<std::size_t>(p.stages[s].degrees.data))
+      throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has " +
+                        std::to_string(shares.data.size()) + " shares for " + std::to_string(p.stages[s].degrees.data) +
+                        " data ranks");
+    found[s] = cut_points(p.microbatch_size, shares.data);
+    any = true;
+  }
+  if (!any) found.clear();
+  return found;
+}
+
 /// What the plan says of the boundary between the two groups; direct where it says nothing.
 [[nodiscard]] inline std::vector<reshard_strategy> strategies_of_plan(const pipeline_plan& p, const schedule& order) {
   std::vector<reshard_strategy> found;
@@ -232,8 +305,9 @@ namespace detail {
 /// Where a schedule has one stage per rank in the plan's order, its stages are the plan's. Otherwise stages are cut anew as
 /// contiguous ranges: every rank keeps, as near as whole layers allow, the number of layers that the plan gave it, in equal
 /// parts for each of its stages.
-/// Throws: input_error where plan and schedules do not fit and for fewer layers than stages; and as build_schedule.
-/// Example:
+/// Stages keep their shares of data, in whole samples by largest remainder, what they recompute, and their ZeRO stage.
+/// Throws: input_error where plan and schedules do not fit, for fewer layers than stages, and for what cannot be run: ZeRO stage
+/// 3 and uneven shares of other axes; and as build_schedule. Example:
 ///   const auto found = interop_dp(machines, costs, {.microbatches = 8});
 ///   if (!found) throw input_error(found.why_not().reason);
 ///   const auto layout = make_training_layout(*found, {.schedule = "1f1b"});
@@ -259,12 +333,23 @@ namespace detail {
     t.layers = std::max(t.layers, one.stages.back().layers.last);
     auto stages = detail::stages_of_plan(one, order);
     auto reshard = detail::strategies_of_plan(one, order);
+    std::vector<recomputation> recompute;
+    std::vector<int> zero;
+    for (const auto& s : one.stages) {
+      recompute.push_back(s.recompute);
+      zero.push_back(s.zero);
+    }
+    if (std::count(recompute.begin(), recompute.end(), recomputation::none) == ranks) recompute.clear();
+    if (std::count(zero.begin(), zero.end(), 0) == ranks) zero.clear();
     t.pipelines.push_back({.order = std::move(order),
                            .stages = std::move(stages),
                            .first_rank = first_rank,
                            .microbatch_size = one.microbatch_size,
                            .groups = detail::groups_of_plan(one),
-                           .reshard = std::move(reshard)});
+                           .reshard = std::move(reshard),
+                           .sample_points = detail::sample_points_of_plan(one, i),
+                           .recompute = std::move(recompute),
+                           .zero = std::move(zero)});
     first_rank += t.pipelines.back().ranks();
   }
   validate(t);

@@ -14,8 +14,9 @@
 namespace hetsched {
 
 /// Seconds per microbatch of the 1F1B family once the pipeline is full: the largest cycle ratio of its timed event graph,
-///   max( max t_i, max c_i, max over i < j of (sum of t over i..j + sum of round trips between them) / (N_i - N_j + 1) ).
-/// No other cycle can bind: one that leaves its first stage and turns back more than once passes a forward twice.
+///   max( max t_i, max o_i, max over i < j of (sum of t over i..j + sum of round trips between them) / (N_i - N_j + 1) )
+/// with o_i how long transfers occupy boundary i, and round trips in full. No other cycle can bind: one that leaves its first
+/// stage and turns back more than once passes a forward twice.
 /// Throws: input_error for an invalid pipeline and as validate_warmups.
 /// Complexity: O(S^2) for S stages.
 [[nodiscard]] inline double period(const pipeline& p, const std::vector<int>& warmups) {
@@ -75,8 +76,8 @@ namespace hetsched {
   for (int i = 0; i < p.stages(); ++i) {
     const auto k = static_cast<std::size_t>(i);
     const bool last = i + 1 == p.stages();
-    forward = std::max({forward, p.forward_s[k], last ? 0 : p.activation_s(i)});
-    backward = std::max({backward, p.backward_s[k], last ? 0 : p.gradient_s(i)});
+    forward = std::max({forward, p.forward_s[k], last ? 0 : p.activation_occupied_s(i)});
+    backward = std::max({backward, p.backward_s[k], last ? 0 : p.gradient_occupied_s(i)});
   }
   return forward + backward;
 }

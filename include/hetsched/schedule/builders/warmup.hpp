@@ -19,6 +19,9 @@ enum class warmup_rule { one_f_one_b, eager, h1f1b, exact };
 /// HARP's tolerance: a transfer of at most this share of the period is not worth another microbatch in flight.
 inline constexpr double default_epsilon = 0.1;
 
+/// No stage starts more forwards than this before its first backward.
+inline constexpr int most_warmup = 1 << 28;
+
 /// The schedule's name in files and commands: 1f1b, eager_1f1b, h1f1b, exact_1f1b.
 [[nodiscard]] constexpr std::string_view schedule_name(warmup_rule rule) {
   switch (rule) {
@@ -34,23 +37,25 @@ inline constexpr double default_epsilon = 0.1;
   return "";
 }
 
-/// max(max t_i, max c_i): no schedule of the 1F1B family has a shorter period, and enough warm-up reaches it.
+/// max(max t_i, max o_i), o_i how long transfers occupy boundary i: no schedule of the 1F1B family has a shorter period, and
+/// enough warm-up reaches it.
 [[nodiscard]] inline double best_period(const pipeline& p) {
   double period = 0;
   for (int i = 0; i < p.stages(); ++i) period = std::max(period, p.compute_s(i));
-  for (int i = 0; i + 1 < p.stages(); ++i) period = std::max(period, p.slower_way_s(i));
+  for (int i = 0; i + 1 < p.stages(); ++i) period = std::max(period, p.occupied_s(i));
   return period;
 }
 
 /// Forwards that a stage starts beyond those of the next one under H-1F1B: 1 if the transfer takes at most epsilon * period,
-/// else ceil(1 + 2 * transfer / period).
+/// else ceil(1 + 2 * transfer / period), at most most_warmup.
 /// Requires: transfer_s >= 0, period_s > 0 unless transfer_s is 0.
 /// Source: HARP, equation 2.
 [[nodiscard]] inline int h1f1b_step(double transfer_s, double period_s, double epsilon = default_epsilon) {
   if (transfer_s == 0 || transfer_s <= epsilon * period_s) return 1;
   for (int step = 2; step <= 3; ++step)
     if (2 * transfer_s <= (step - 1) * period_s) return step;
-  return 1 + static_cast<int>(__builtin_ceil(2 * transfer_s / period_s));  // <cmath> takes long to compile
+  // A transfer that occupies its ports for little may take many periods. <cmath> takes long to compile.
+  return static_cast<int>(std::min<double>(most_warmup, 1 + __builtin_ceil(2 * transfer_s / period_s)));
 }
 
 /// A stage's least warm-up count, and what the stage before it needs to know of it.
@@ -65,7 +70,7 @@ struct warmup_step {
 /// Requires: period_s > 0, compute_s <= period_s.
 [[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
   const double x = (compute_s + round_trip_s) / period_s + next_carry;
-  const double n = std::max(1.0, __builtin_ceil(x * (1 - 1e-9)));
+  const double n = std::clamp<double>(__builtin_ceil(x * (1 - 1e-9)), 1, most_warmup);
   return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
 }
 
@@ -90,7 +95,7 @@ struct warmup_step {
   std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
   for (int i = p.stages() - 2; i >= 0; --i) {
     const auto k = static_cast<std::size_t>(i);
-    n[k] = n[k + 1] + h1f1b_step(p.slower_way_s(i), period_s, epsilon);
+    n[k] = std::min(most_warmup, n[k + 1] + h1f1b_step(p.slower_way_s(i), period_s, epsilon));
   }
   return n;
 }

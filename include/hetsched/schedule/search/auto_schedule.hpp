@@ -73,20 +73,24 @@ template <class Pipeline>
   problem.microbatches = microbatches;
   problem.split = options.split_backward &&
                   std::any_of(p.weight_backward_s.begin(), p.weight_backward_s.end(), [](double w) { return w > 0; });
+  constexpr order_problem::way unused;
+  const auto way = [](double seconds, double occupied_s) { return order_problem::way{occupied_s, seconds - occupied_s}; };
   for (int i = 0; i < p.stages(); ++i) {
     const auto k = static_cast<std::size_t>(i);
     const double activation = p.activation_bytes.empty() ? 1 : p.activation_bytes[k];
     const double weight_s = problem.split ? p.weight_backward_s[k] : 0;
     const double left = problem.split ? activation * options.weight_backward_share : 0;
     problem.stages.push_back({.cost = {p.forward_s[k], p.backward_s[k] - weight_s, weight_s},
-                              .down_s = i + 1 < p.stages() ? p.activation_s(i) : 0,
-                              .up_s = i > 0 ? p.gradient_s(i - 1) : 0,
+                              .down = i + 1 < p.stages() ? way(p.activation_s(i), p.activation_occupied_s(i)) : unused,
+                              .up = i > 0 ? way(p.gradient_s(i - 1), p.gradient_occupied_s(i - 1)) : unused,
                               .keeps = {activation, left - activation, -left},
                               .capacity = options.memory_capacity.empty() ? std::numeric_limits<double>::max()
                                                                           : options.memory_capacity[k] * (1 + memory_rounding)});
   }
   double all_s = 0;
-  for (const auto& s : problem.stages) all_s += microbatches * (s.cost[0] + s.cost[1] + s.cost[2] + s.down_s + s.up_s);
+  for (const auto& s : problem.stages)
+    all_s += microbatches *
+             (s.cost[0] + s.cost[1] + s.cost[2] + s.down.occupied_s + s.down.latency_s + s.up.occupied_s + s.up.latency_s);
   if (!(all_s < never_s)) throw input_error("all actions together take 1e300 s or more");
   return problem;
 }

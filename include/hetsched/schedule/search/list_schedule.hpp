@@ -82,11 +82,11 @@ class list_scheduler {
         wake(i, r.free_s);
       }
       if (take == step_kind::forward && !last) {
-        r.down_s = std::max(r.down_s, r.free_s) + s.down_s;
-        wake(i + 1, forward_in_[row + m() + k] = r.down_s);
+        r.down_free_s = std::max(r.down_free_s, r.free_s) + s.down.occupied_s;
+        wake(i + 1, forward_in_[row + m() + k] = r.down_free_s + s.down.latency_s);
       } else if (take == step_kind::input && i > 0) {
-        r.up_s = std::max(r.up_s, r.free_s) + s.up_s;
-        wake(i - 1, input_in_[row - m() + k] = r.up_s);
+        r.up_free_s = std::max(r.up_free_s, r.free_s) + s.up.occupied_s;
+        wake(i - 1, input_in_[row - m() + k] = r.up_free_s + s.up.latency_s);
       }
     }
     return finished == count ? end : never_s;
@@ -96,7 +96,7 @@ class list_scheduler {
   struct rank {
     std::size_t at = 0;
     std::size_t done[3] = {0, 0, 0};
-    double free_s = 0, down_s = 0, up_s = 0;
+    double free_s = 0, down_free_s = 0, up_free_s = 0;  // the rank and its links
   };
   using event = std::pair<double, std::size_t>;
   static bool later(const event& a, const event& b) { return a > b; }

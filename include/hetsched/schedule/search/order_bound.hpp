@@ -79,7 +79,8 @@ class order_bound {
         if (weights > 0) r = std::max(r, at(head_, i, 2, weights - 1) + s.cost[2]);
         at(head_, i, 0, k) = r;
         if (k == 0 || r < first_gradient[i]) early[i] = k + 1;
-        arrival = down[i] = std::max(down[i], r + s.cost[0]) + s.down_s;
+        down[i] = std::max(down[i], r + s.cost[0]) + s.down.occupied_s;
+        arrival = down[i] + s.down.latency_s;
       }
       arrival = 0;
       for (std::size_t i = n; i-- > 0;) {
@@ -91,7 +92,8 @@ class order_bound {
         else
           r = std::max({r, at(head_, i, 1, k - 1) + s.cost[1], busy(i, k + 1, k, weights)});
         at(head_, i, 1, k) = r;
-        arrival = up[i] = std::max(up[i], r + s.cost[1]) + s.up_s;
+        up[i] = std::max(up[i], r + s.cost[1]) + s.up.occupied_s;
+        arrival = up[i] + s.up.latency_s;
         double w = r + s.cost[1];
         if (k > 0) w = std::max({w, at(head_, i, 2, k - 1) + s.cost[2], busy(i, k + 1, k + 1, k)});
         at(head_, i, 2, k) = w;
@@ -122,7 +124,7 @@ class order_bound {
         if (k + 1 == m_ || w < last_gradient[i]) late[i] = m_ - k;
         double b = w + s.cost[2];
         if (i > 0) {
-          up[i] = std::max(up[i], at(tail_, i - 1, 1, k) + p_->stages[i - 1].cost[1]) + s.up_s;
+          up[i] = std::max(up[i], s.up.latency_s + at(tail_, i - 1, 1, k) + p_->stages[i - 1].cost[1]) + s.up.occupied_s;
           b = std::max(b, up[i]);
         }
         if (k + 1 < m_)
@@ -136,7 +138,7 @@ class order_bound {
         const auto& s = p_->stages[i];
         double f = at(tail_, i, 1, k) + s.cost[1];
         if (i + 1 < n) {
-          down[i] = std::max(down[i], at(tail_, i + 1, 0, k) + p_->stages[i + 1].cost[0]) + s.down_s;
+          down[i] = std::max(down[i], s.down.latency_s + at(tail_, i + 1, 0, k) + p_->stages[i + 1].cost[0]) + s.down.occupied_s;
           f = std::max(f, down[i]);
         }
         if (k + 1 < m_) f = std::max({f, at(tail_, i, 0, k + 1) + s.cost[0], busy(i, behind, behind + 1, behind + 1)});

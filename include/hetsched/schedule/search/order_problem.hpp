@@ -17,9 +17,13 @@ enum class step_kind : std::uint8_t { forward, input, weight };  // the backward
 /// may as well take its forwards, its input gradients and its weight gradients each in the order of microbatches: an order of a
 /// rank is a word of steps, and a tensor's turn on its link is that of its microbatch.
 struct order_problem {
+  struct way {
+    double occupied_s = 0;  // a tensor holds its link so long,
+    double latency_s = 0;   // and arrives so much later
+  };
   struct stage {
     double cost[3] = {0, 0, 0};   // seconds of a step
-    double down_s = 0, up_s = 0;  // activation to the next stage, gradient to the one before
+    way down, up;                 // activation to the next stage, gradient to the one before
     double keeps[3] = {0, 0, 0};  // memory that a step takes, and gives back if negative
     double capacity = 0;
   };

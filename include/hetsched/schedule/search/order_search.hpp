@@ -83,7 +83,7 @@ class order_search {
   struct rank {
     std::size_t at = 0;
     std::size_t done[3] = {0, 0, 0};
-    double free_s = 0, down_s = 0, up_s = 0;
+    double free_s = 0, down_free_s = 0, up_free_s = 0;  // the rank and its links
     bool listed = false;
   };
 
@@ -125,10 +125,13 @@ class order_search {
         input_[n] = in;
         start_[n] = std::max(r.free_s, in);
         r.free_s = start_[n] + s.cost[static_cast<std::size_t>(a)];
-        if (a == step_kind::forward && !last)
-          forward_in_[(i + 1) * m_ + k] = r.down_s = std::max(r.down_s, r.free_s) + s.down_s;
-        else if (a == step_kind::input && i > 0)
-          gradient_in_[(i - 1) * m_ + k] = r.up_s = std::max(r.up_s, r.free_s) + s.up_s;
+        if (a == step_kind::forward && !last) {
+          r.down_free_s = std::max(r.down_free_s, r.free_s) + s.down.occupied_s;
+          forward_in_[(i + 1) * m_ + k] = r.down_free_s + s.down.latency_s;
+        } else if (a == step_kind::input && i > 0) {
+          r.up_free_s = std::max(r.up_free_s, r.free_s) + s.up.occupied_s;
+          gradient_in_[(i - 1) * m_ + k] = r.up_free_s + s.up.latency_s;
+        }
         ++r.done[static_cast<std::size_t>(a)];
         ++r.at;
         topological_.push_back(static_cast<int>(n));
@@ -152,13 +155,13 @@ class order_search {
       const auto k = static_cast<std::size_t>(index_[n]);
       double sent = 0;
       if (a == step_kind::forward && i + 1 < p_->size()) {
-        sent = tail_[static_cast<std::size_t>(where_[slot(i + 1, a, k)])];
+        sent = s.down.latency_s + tail_[static_cast<std::size_t>(where_[slot(i + 1, a, k)])];
         if (k + 1 < m_) sent = std::max(sent, sent_tail_[static_cast<std::size_t>(where_[slot(i, a, k + 1)])]);
-        sent += s.down_s;
+        sent += s.down.occupied_s;
       } else if (a == step_kind::input && i > 0) {
-        sent = tail_[static_cast<std::size_t>(where_[slot(i - 1, a, k)])];
+        sent = s.up.latency_s + tail_[static_cast<std::size_t>(where_[slot(i - 1, a, k)])];
         if (k + 1 < m_) sent = std::max(sent, sent_tail_[static_cast<std::size_t>(where_[slot(i, a, k + 1)])]);
-        sent += s.up_s;
+        sent += s.up.occupied_s;
       }
       sent_tail_[n] = sent;
       const double next = n % steps_ + 1 < steps_ ? tail_[n + 1] : 0.0;

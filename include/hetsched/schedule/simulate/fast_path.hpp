@@ -25,8 +25,12 @@ template <std::same_as<pipeline> Pipeline = pipeline>
   if (count != p.forward_s.size()) throw input_error("a pipeline needs one warm-up count per stage");
 
   // Links belong to the stage that sends over them; the missing ones at both ends take no time.
+  struct way {
+    double occupied_s = 0, latency_s = 0;
+  };
   struct stage {
-    double forward_s, backward_s, activation_s, gradient_s;
+    double forward_s, backward_s;
+    way activation, gradient;
     double free_s = 0, activation_free_s = 0, gradient_free_s = 0;
     std::size_t slot = 0, ring_first = 0, ring_last = 0;
   };
@@ -42,11 +46,13 @@ template <std::same_as<pipeline> Pipeline = pipeline>
   for (std::size_t i = 0; i < count; ++i) {
     const auto k = static_cast<int>(i);
     const bool last = i + 1 == count;
-    stage s{p.forward_s[i], p.backward_s[i], last ? 0.0 : p.activation_s(k), i == 0 ? 0.0 : p.gradient_s(k - 1)};
+    stage s{p.forward_s[i], p.backward_s[i], {}, {}};
+    if (!last) s.activation = {p.activation_occupied_s(k), p.activation_s(k) - p.activation_occupied_s(k)};
+    if (i > 0) s.gradient = {p.gradient_occupied_s(k - 1), p.gradient_s(k - 1) - p.gradient_occupied_s(k - 1)};
     for (std::size_t m = 0; m < capped(i); ++m) {
       s.free_s = std::max(s.free_s, arrivals[m]) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation_s;
-      arrivals[m] = s.activation_free_s;
+      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
+      arrivals[m] = s.activation_free_s + s.activation.latency_s;
     }
     s.slot = s.ring_first = rings.size();
     rings.push_back(0);
@@ -67,7 +73,8 @@ template <std::same_as<pipeline> Pipeline = pipeline>
     for (std::size_t i = count; i-- > 0;) {
       stage& s = stages[i];
       s.free_s = std::max(s.free_s, gradient) + s.backward_s;
-      gradient = s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient_s;
+      s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient.occupied_s;
+      gradient = s.gradient_free_s + s.gradient.latency_s;
     }
     while (first_forward < count && round + capped(first_forward) >= static_cast<std::size_t>(microbatches)) ++first_forward;
     if (first_forward == count) continue;
@@ -75,8 +82,8 @@ template <std::same_as<pipeline> Pipeline = pipeline>
     for (std::size_t i = first_forward; i < count; ++i) {
       stage& s = stages[i];
       s.free_s = std::max(s.free_s, activation) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation_s;
-      rings[s.slot] = s.activation_free_s;
+      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
+      rings[s.slot] = s.activation_free_s + s.activation.latency_s;
       activation = take(s);
     }
   }

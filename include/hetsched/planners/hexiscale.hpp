@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/hexiscale/hexiscale_test.cpp.
+
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/plan/problem.hpp>
+#include <hetsched/planners/hexiscale/planner.hpp>
+
+namespace hetsched {
+
+/// Trains on parallel pipelines that may differ in everything: cuts the graph of the cluster's devices into groups, makes a
+/// pipeline of each, and hands out the microbatches so that they end together. For clusters of dozens of different machines.
+/// Phase 1 partitions the graph, whose vertices are nodes or pieces of them, over numbers of pipelines, balances, and with the
+/// least and the largest cut. Phase 2 cuts each group into sets, puts these in line along wide links, gives every part of a node
+/// a stage size, and every stage layers by speed and memory. evaluate judges; then polish_pipelines solves the pipelines of the
+/// best plan exactly. Stages lie on single nodes, but where polishing finds better.
+/// Returns: the best plan met, as evaluate fills it in, with a bound from the arithmetic alone; the best so far if
+/// problem.progress stopped the search; else what is short.
+/// Throws: input_error for options or costs out of range.
+/// Complexity: for V vertices and D pipelines a partition takes O(V^2 D); a group with P placements O(P L) for each of some
+/// hundred trials.
+/// Determinism: by the arguments; problem.parallel is not used.
+/// Source: HexiScale sec. 4, without its running averages: both directions of the cut are tried each time.
+/// Example:
+///     const hexiscale_cost_model costs(hardware, {.layers = 60, .hidden = 6656, .sequence = 2048});
+///     const auto found = hexiscale(hardware, costs, {.microbatches = 256});
+///     if (!found) std::puts(found.why_not().reason.c_str());
+template <stage_cost_model Costs>
+[[nodiscard]] outcome<plan> hexiscale(const cluster& hardware, const Costs& costs, const planning_problem& problem,
+                                      const hexiscale_options& options = {}) {
+  validate(hardware, problem);
+  if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
+  if (options.max_pipelines < 1 || options.seeds < 1 || options.most_vertices < 1 || options.top < 1 || options.balance.empty() ||
+      !(options.polish_effort >= 0))
+    throw input_error("max_pipelines, seeds, most_vertices, top and polish_effort must be positive, and balance not empty");
+  for (const double b : options.balance)
+    if (!(b >= 1)) throw input_error("balance must be at least 1");
+  return detail::hexiscale_planner<Costs>(hardware, costs, problem, options).run();
+}
+
+}  // namespace hetsched

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/hexiscale/partition_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+
+namespace hetsched {
+
+/// Vertices with weights, and a weight for every two of them.
+struct device_graph {
+  std::vector<double> vertices = {};  ///< FLOP/s
+  std::vector<double> edges = {};     ///< bandwidth, [from][to], symmetric, 0 on the diagonal
+
+  [[nodiscard]] std::size_t size() const { return vertices.size(); }
+  [[nodiscard]] double edge(std::size_t a, std::size_t b) const { return edges[a * size() + b]; }
+};
+
+/// What is asked of a partitioner.
+struct partition_request {
+  int parts = 2;
+  double balance = 1.1;   ///< the heaviest part over the average, at the most
+  bool maximise = false;  ///< the cut, in place of minimising it
+  std::uint64_t seed = 0;
+};
+
+/// Cuts a graph: the part of each vertex, from 0 to parts - 1. Not checked: that no part is empty and that equal questions get
+/// equal answers; a partition with an empty part is passed over.
+using device_partitioner = std::function<std::vector<int>(const device_graph&, const partition_request&)>;
+
+/// Sum of the edges between different parts.
+[[nodiscard]] inline double cut_of(const device_graph& g, const std::vector<int>& part) {
+  double sum = 0;
+  for (std::size_t a = 0; a < g.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b)
+      if (part[a] != part[b]) sum += g.edge(a, b);
+  return sum;
+}
+
+/// The heaviest part over the average; at least 1.
+[[nodiscard]] inline double balance_of(const device_graph& g, const std::vector<int>& part, int parts) {
+  std::vector<double> load(static_cast<std::size_t>(parts));
+  double all = 0;
+  for (std::size_t v = 0; v < g.size(); ++v) load[static_cast<std::size_t>(part[v])] += g.vertices[v], all += g.vertices[v];
+  return *std::max_element(load.begin(), load.end()) * parts / all;
+}
+
+namespace detail {
+
+/// Some devices of one node.
+struct machine_part {
+  int subcluster = 0;
+  int node = 0;
+  int devices = 0;
+  friend auto operator<=>(const machine_part&, const machine_part&) = default;
+};
+
+/// The nodes of a cluster, each cut into pieces of at most `grain` devices.
+[[nodiscard]] inline std::vector<machine_part> machine_parts(const cluster& hardware, int grain) {
+  std::vector<machine_part> parts;
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+    for (int node = 0; node < hardware.subclusters[k].nodes; ++node)
+      for (int left = hardware.subclusters[k].devices_per_node; left > 0; left -= grain)
+        parts.push_back({static_cast<int>(k), node, std::min(grain, left)});
+  return parts;
+}
+
+/// The graph of these parts: an edge is the sum of the bandwidths between their devices.
+[[nodiscard]] inline device_graph graph_of(const cluster& hardware, const std::vector<machine_part>& parts,
+                                           precision arithmetic) {
+  const auto n = parts.size();
+  device_graph g{std::vector<double>(n), std::vector<double>(n * n)};
+  const auto count = hardware.subclusters.size();
+  std::vector<double> between(count * count);
+  for (const auto& l : hardware.links) {
+    const auto a = static_cast<std::size_t>(l.a), b = static_cast<std::size_t>(l.b);
+    between[a * count + b] = between[b * count + a] = l.link.bandwidth;
+  }
+  for (std::size_t a = 0; a < n; ++a) {
+    const auto k = static_cast<std::size_t>(parts[a].subcluster);
+    const auto& s = hardware.subclusters[k];
+    g.vertices[a] = parts[a].devices * s.device.flops(arithmetic);
+    for (std::size_t b = 0; b < n; ++b) {
+      if (a == b) continue;
+      const auto other = static_cast<std::size_t>(parts[b].subcluster);
+      const double bandwidth = k != other                       ? between[k * count + other]
+                               : parts[a].node == parts[b].node ? s.intra_node.bandwidth
+                                                                : s.inter_node.bandwidth;
+      g.edges[a * n + b] = parts[a].devices * parts[b].devices * bandwidth;
+    }
+  }
+  return g;
+}
+
+}  // namespace detail
+
+}  // namespace hetsched

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/hexiscale/published_test.cpp.
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <vector>
+
+#include <hetsched/plan/gradient_groups.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/hexiscale/hand_out.hpp>
+
+namespace hetsched {
+
+/// A pipeline's pace by HexiScale's own sum, in which a stage computes nothing while its transfers are under way. The paper's
+/// maximum leaves out the first stage, which looks like a slip: here it is over all.
+/// Source: HexiScale Eq. 9.
+template <std::same_as<pipeline_plan> Line = pipeline_plan>
+[[nodiscard]] line_pace hexiscale_pace(const Line& line) {
+  line_pace pace;
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    double seconds = line.stages[i].cost.total_s();
+    if (i + 1 < line.stages.size()) seconds += line.boundaries[i].forward_s + line.boundaries[i].backward_s;
+    pace.latency_s += seconds;
+    pace.period_s = std::max(pace.period_s, seconds);
+  }
+  return pace;
+}
+
+/// Seconds of an iteration by HexiScale's own sum: the slowest pipeline, and then the stage with most gradients to add up.
+/// evaluate, which plays the schedule and overlaps transfers and reductions with computing, is what plans are judged by
+/// elsewhere. Requires: an evaluated plan. Source: HexiScale Eq. 7-10.
+template <std::same_as<plan> Plan = plan>
+[[nodiscard]] double hexiscale_iteration_s(const Plan& p) {
+  double slowest = 0, longest = 0;
+  for (const auto& line : p.pipelines) slowest = std::max(slowest, hexiscale_pace(line).end_s(line.microbatches));
+  const auto groups = gradient_groups(p);
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    std::vector<double> seconds(p.pipelines[l].stages.size());
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      longest = std::max(longest, seconds[static_cast<std::size_t>(groups[g].stages[l])] += p.gradient_sync[g].seconds);
+  }
+  return slowest + longest;
+}
+
+}  // namespace hetsched
