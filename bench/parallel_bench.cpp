@@ -11,8 +11,7 @@ namespace {
 using namespace hetsched;
 
 /// `cross`: Gbit/s between subclusters.
-void search(benchmark::State& state, int kinds, int nodes, int hidden, int microbatch_size, int batch, double cross) {
-  auto hardware = bench::subclusters(kinds, nodes);
+void search(benchmark::State& state, cluster hardware, int hidden, int microbatch_size, int batch, double cross) {
   for (auto& l : hardware.links) l.link.bandwidth = gbit_per_s(cross);
   const analytic_cost_model costs(hardware, bench::gpt_chain(146, hidden), bench::trained(microbatch_size, recomputation::full));
   const auto asked = bench::with(batch / microbatch_size, microbatch_size);
@@ -27,7 +26,7 @@ void search(benchmark::State& state, int kinds, int nodes, int hidden, int micro
 }
 
 void gpus_64(benchmark::State& state) {
-  search(state, 2, 4, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 128,
+  search(state, bench::subclusters(2, 4), static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), 128,
          static_cast<double>(state.range(2)));
 }
 BENCHMARK(gpus_64)
@@ -36,12 +35,23 @@ BENCHMARK(gpus_64)
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1);
 
+/// Six kinds of machines, 40 nodes.
+void gpus_320(benchmark::State& state) {
+  std::vector<subcluster> parts;
+  for (const auto& kind : bench::machines) parts.push_back(bench::nodes_of_8(kind.name, kind, 7));
+  parts.push_back(bench::nodes_of_8("a40", {"a40", "A40", 200, 100}, 6));
+  parts.push_back(bench::nodes_of_8("l40s", {"l40s", "L40S", 200, 200}, 6));
+  search(state, bench::joined(std::move(parts)), 4096, static_cast<int>(state.range(0)), 640,
+         static_cast<double>(state.range(1)));
+}
+BENCHMARK(gpus_320)->ArgNames({"size", "gbit"})->ArgsProduct({{1, 4}, {5, 100}})->Unit(benchmark::kMillisecond)->Iterations(1);
+
 void gpus_1024(benchmark::State& state) {
-  search(state, 4, 32, 4096, static_cast<int>(state.range(0)), 2048, static_cast<double>(state.range(1)));
+  search(state, bench::subclusters(4, 32), 4096, static_cast<int>(state.range(0)), 2048, static_cast<double>(state.range(1)));
 }
 BENCHMARK(gpus_1024)->ArgNames({"size", "gbit"})->ArgsProduct({{1, 4}, {5, 100}})->Unit(benchmark::kMillisecond)->Iterations(1);
 
-void gpus_4096(benchmark::State& state) { search(state, 8, 64, 4096, 1, 8192, 5); }
+void gpus_4096(benchmark::State& state) { search(state, bench::subclusters(8, 64), 4096, 1, 8192, 5); }
 BENCHMARK(gpus_4096)->Unit(benchmark::kMillisecond)->Iterations(1);
 
 }  // namespace

@@ -20,6 +20,6 @@ echo "Building the commands (about a minute); the log is $build/log.txt"
   --gpu V100-16=V100-SXM2-16GB --gpu A100-40=A100-SXM4-40GB --out "$out/profile.json"
 echo
 "$build/examples/hetsched-plan" --cluster "$data/cluster.json" --model "$data/model.json" --profile "$out/profile.json" \
-  --global-batch 64 --out "$out/plan.json" --report "$out/report.html" --trace "$out/trace.json"
+  --global-batch 64 --planner interop_dp --out "$out/plan.json" --report "$out/report.html" --trace "$out/trace.json"
 echo
 echo "The plan is $out/plan.json. Open $out/report.html in a browser, and $out/trace.json in https://ui.perfetto.dev."

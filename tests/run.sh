@@ -8,7 +8,7 @@
 #   fuzz     readers of files, with libFuzzer
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
-# onnx). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
+# onnx, the CUDA runtime). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
 # g++'s time; without clang, g++ does it.
 # The last line is "N passed, N failed", with ", N skipped" if any were.
 # A test is a doctest case, or a CTest test that is not a doctest program; each counts once in every lane that runs it.
@@ -106,8 +106,16 @@ lane() { # lane PRESET OPTION...: configure, build, test
   ((passed += p, failed += f, skipped += s))
 }
 
-runs release && lane release -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
-runs package && lane package
+# The CUDA parts are compiled and linked wherever the toolkit is; their tests run on fakes, and without it.
+cuda=()
+if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
+  cuda=(-DHETSCHED_CUDA=ON)
+  for folder in /usr /usr/local /usr/local/cuda; do
+    if [[ -e $folder/include/nccl.h ]]; then cuda=(-DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON); fi
+  done
+fi
+runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
+runs package && lane package "${cuda[@]}"
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
 # Without debug information, which is a tenth of the time: reports name functions, and lines if the preset is built as it is.

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/inference.hpp>
 #include <hetsched/cost/profile.hpp>
 #include <hetsched/cost/replica_profile.hpp>
 #include <hetsched/cost/tile_cost.hpp>
@@ -222,6 +223,19 @@ class cost_source {
     return any_costs(hetsched::make_tile_cost(hardware, *model_->family, set(hetsched::tile_cost_options{}),
                                               {.attention = kernels, .causal = causal(), .sequence_parallel = true},
                                               granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity)));
+  }
+
+  /// Costs of serving requests; `how` but for what the model and the command line's costs say. Throws input_error where there
+  /// are no such costs.
+  [[nodiscard]] hetsched::inference_cost_model<> serving(const hetsched::cluster& hardware,
+                                                         hetsched::inference_options how) const {
+    if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
+    if (!model_->family || kind(hardware) != "tile")
+      throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
+    if (!flash()) throw hetsched::input_error("--attention: inference is priced with flash only");
+    how.precision = model_->precision;
+    how.cut = granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
+    return hetsched::inference_cost_model<>(hardware, *model_->family, how);
   }
 
   /// What could be changed where memory is short, as the end of a sentence; empty if nothing.

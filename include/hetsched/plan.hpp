@@ -13,4 +13,5 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/pack_devices.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/transport.hpp>
 #include <hetsched/plan/validate.hpp>

@@ -6,8 +6,10 @@
 #include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/executor/executor_options.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>

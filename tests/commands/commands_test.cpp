@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands as a user calls them: exit status, what they print, and which files they touch.
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -39,7 +40,7 @@ void fill(const workplace& w) {
 TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted") {
   const workplace w;
   fill(w);
-  const auto planned = w.run(plan_command + "--out plan.json --report report.html --trace trace.json");
+  const auto planned = w.run(plan_command + "--microbatch-size 1 --out plan.json --report report.html --trace trace.json");
   CAPTURE(planned.errors);
   REQUIRE(planned.status == 0);
   CHECK(planned.errors.empty());
@@ -49,11 +50,13 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
         std::set<std::string>{"cluster.json", "model.json", "pipeline.json", "plan.json", "report.html", "trace.json"});
 
   const auto file = parse_plan(w.get("plan.json"), "plan.json");
-  CHECK(file.plan.planner == "interop_dp");
+  CHECK(file.plan.planner == "parallel_pipelines");
   CHECK(file.plan.pipelines.at(0).schedule.name == "exact_1f1b");
   CHECK(sample_count(file.plan) == 32);
   CHECK(file.subclusters == std::vector<std::string>{"v", "a"});
-  CHECK(file.plan.evidence.value().complete);
+  CHECK(file.plan.evidence.value().objective_value == file.plan.predicted.iteration_s);
+  CHECK(file.plan.evidence->objective_bound > 0);
+  CHECK(file.plan.evidence->objective_bound <= file.plan.predicted.iteration_s);
   const auto& p = file.plan.predicted;
   CHECK(p.mfu > 0);
   CHECK(p.mfu < 1);
@@ -66,7 +69,15 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   CHECK(json.at("period_s").get<double>() == doctest::Approx(p.period_s));
   CHECK(json.at("lower_bound_s").get<double>() == doctest::Approx(p.lower_bound_s));
   CHECK(json.at("makespan_s").get<double>() <= p.iteration_s * (1 + 1e-12));
-  CHECK(json.at("warmup").get<std::vector<int>>() == warmups(file.plan.pipelines.at(0)));
+  std::vector<int> counts;  // of all pipelines, one after the other
+  for (const auto& line : file.plan.pipelines)
+    for (const auto& s : line.stages) counts.push_back(s.warmup);
+  CHECK(json.at("warmup").get<std::vector<int>>() == counts);
+
+  // One stage has no boundary.
+  const bool several = std::any_of(file.plan.pipelines.begin(), file.plan.pipelines.end(),
+                                   [](const auto& line) { return line.stages.size() > 1; });
+  CHECK((w.get("report.html").find("Transports") != std::string::npos) == several);
 
   const auto trace = nlohmann::json::parse(w.get("trace.json"));
   CHECK(trace.at("traceEvents").size() > 0);
@@ -76,7 +87,7 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
 TEST_CASE("hetsched-plan hands its stages to any schedule, and hetsched-simulate plays it as written") {
   const workplace w;
   fill(w);
-  REQUIRE(w.run(plan_command + "--out plain.json").status == 0);
+  REQUIRE(w.run(plan_command + "--planner interop_dp --out plain.json").status == 0);  // a single schedule is of one pipeline
   const double plain_s = parse_plan(w.get("plain.json"), "plain.json").plan.predicted.iteration_s;
   for (const std::string name : {"auto", "gpipe", "zb_h1"}) {
     CAPTURE(name);

@@ -159,8 +159,8 @@ TEST_CASE("what hetsched-plan planned is predicted alike from the same costs") {
                       {there, there}};
   for (const auto& r : rows) {
     CAPTURE(r.planning);
-    const auto planned = w.run("hetsched-plan --global-batch 32 --microbatch-size " + std::string(&r == &rows[5] ? "1" : "2") +
-                               " --out plan.json" + r.planning);
+    const auto planned = w.run("hetsched-plan --planner interop_dp --global-batch 32 --microbatch-size " +
+                               std::string(&r == &rows[5] ? "1" : "2") + " --out plan.json" + r.planning);
     CAPTURE(planned.errors);
     REQUIRE(planned.status == 0);
     const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;

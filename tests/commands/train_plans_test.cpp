@@ -68,10 +68,11 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
                                                                {{2, 2}, {1, 2}}, {{1, 4}, {1, 1}}, {{2, 2}, {1, 1}}};
   std::set<std::string> whole;         // samples of a step, whose losses on one rank are known
   std::set<std::pair<int, int>> seen;  // data and tensor degrees
-  int moved = 0, runs = 0;
+  int moved = 0, runs = 0, several = 0;
   for (const auto& sizes : clusters) {
     w.put("cluster.json", to_json(small_cluster(sizes)));
-    for (const char* const batch : {"4 --microbatch-size auto", "8 --microbatch-size 2", "6 --use-all-devices"}) {
+    for (const char* const batch : {"4 --microbatch-size auto --planner interop_dp", "8 --microbatch-size 2 --planner interop_dp",
+                                    "6 --use-all-devices --planner interop_dp", "8"}) {
       if (++runs % sanitizer_share != 0) continue;
       CAPTURE(sizes.front().first);
       CAPTURE(sizes.back().second);
@@ -87,11 +88,12 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
       CAPTURE(trained.errors);
       CHECK(trained.status == 0);
       moved += contains(trained.errors, "cuts inside blocks") ? 1 : 0;
-      const auto one = "one-" + std::to_string(line.microbatches) + "-" + std::to_string(line.microbatch_size) + ".csv";
+      const int microbatches = microbatch_count(plan);
+      several += plan.pipelines.size() > 1 ? 1 : 0;
+      const auto one = "one-" + std::to_string(microbatches) + "-" + std::to_string(line.microbatch_size) + ".csv";
       if (whole.insert(one).second)
-        REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches " +
-                      std::to_string(line.microbatches) + " --microbatch-size " + std::to_string(line.microbatch_size) +
-                      " --losses " + one)
+        REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches " + std::to_string(microbatches) +
+                      " --microbatch-size " + std::to_string(line.microbatch_size) + " --losses " + one)
                     .status == 0);
       const auto found = losses_of(w.get("losses.csv")), wanted = losses_of(w.get(one));
       REQUIRE(found.size() == 2);
@@ -101,6 +103,7 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
   }
   if (sanitizer_share > 1) return;  // too few plans were made to have all kinds
   CHECK(moved > 0);
+  CHECK(several > 0);
   bool both = false, data = false, tensor = false;
   for (const auto& [d, t] : seen) {
     both = both || (d > 1 && t > 1);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -256,6 +257,70 @@ TEST_CASE("[threads] gloo: gather, while tensors travel") {
   }));
   std::vector<std::vector<double>> all;
   CHECK(ends[0]->gather({}, all, in(0.05)) == wait_result::deadline);
+  CHECK(ends[0]->failure() == "rank 1 has not answered in time");
+}
+
+TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with its sender's rank") {
+  using detail::append, detail::frame_header, detail::frame_kind, detail::gathered_numbers, detail::longest_frame,
+      detail::posted_receive;
+  struct crafted {
+    const char* fault;
+    std::vector<char> bytes;
+  };
+  const auto of = [](frame_kind kind, std::uint32_t bytes, std::uint64_t acknowledged = 0) {
+    const frame_header header{kind, bytes, acknowledged};
+    std::vector<char> frame;
+    append(frame, &header, 1);
+    return frame;
+  };
+  const auto with = [](std::vector<char> frame, const auto& part) {
+    append(frame, &part, 1);
+    return frame;
+  };
+  const auto posted = static_cast<std::uint32_t>(sizeof(posted_receive)), long_text = static_cast<std::uint32_t>(longest_frame);
+  const std::vector<crafted> all{
+      {"is of an unknown kind", of(static_cast<frame_kind>(77), 0)},
+      {"has a wrong length", of(frame_kind::abort, 0xffffffffu)},
+      {"has a wrong length", of(frame_kind::abort, long_text)},
+      {"has a wrong length", of(frame_kind::numbers, 8)},
+      {"has a wrong length", of(frame_kind::numbers, sizeof(gathered_numbers) + 3)},
+      {"has a wrong length", of(frame_kind::numbers, long_text)},
+      {"has a wrong length", of(frame_kind::receive_posted, 8)},
+      {"has a wrong length", of(frame_kind::leaving, 0)},
+      {"has a wrong length", of(frame_kind::released, 1)},
+      {"asks for something unknown", with(of(frame_kind::receive_posted, posted), posted_receive{.edge_what = 9})},
+      {"asks for something unknown", with(of(frame_kind::receive_posted, posted), posted_receive{.stamp_what = 5})},
+      {"acknowledges what was not sent", of(frame_kind::acknowledge, 0, 1000)},
+      {"brings more numbers than it said",
+       with(with(of(frame_kind::numbers, sizeof(gathered_numbers) + 8), gathered_numbers{.round = 1, .all = 0}), 1.0)},
+  };
+  for (const auto& c : all) {
+    CAPTURE(c.fault);
+    CAPTURE(static_cast<unsigned>(detail::read_part<frame_header>(c.bytes.data()).kind));
+    gloo_options options;
+    options.store = make_process_store();
+    const auto place = [](int r) { return process_place{.rank = r, .ranks = 2, .launcher = {}, .master = {}, .run = {}}; };
+    const auto failures = on_ranks(2, [&](int r) {
+      if (r == 0) {
+        const channel end(place(0), options);
+        return;
+      }
+      const auto mesh = detail::connect_mesh(place(1), options);
+      auto bytes = c.bytes;
+      bytes.resize(longest_frame);
+      const auto buffer = mesh.control->createUnboundBuffer(bytes.data(), bytes.size());
+      buffer->send(0, 0);
+      buffer->waitSend();
+      // Until it is told.
+      const auto answer = mesh.control->createUnboundBuffer(bytes.data(), bytes.size());
+      do {
+        answer->recv(0, 0);
+        if (!answer->waitRecv(nullptr, std::chrono::seconds(20))) return;
+      } while (detail::read_part<frame_header>(bytes.data()).kind != frame_kind::abort);
+    });
+    CHECK(contains(text_of(failures[0]), std::string("a frame from rank 1 ") + c.fault));
+    CHECK(text_of(failures[1]).empty());
+  }
 }
 
 TEST_CASE("[threads] gloo: a rank that leaves has sent what it had to, and fails those who wait for more") {

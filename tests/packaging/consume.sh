@@ -65,6 +65,35 @@ component_gloo() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
   build_and_run gloo_app
 }
+component_cuda() {
+  install
+  find "$work/prefix" -name hetsched-cuda-targets.cmake | grep -q . || { echo "skipped: built without CUDA"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda"
+  build_and_run cuda_app
+}
+component_nccl() {
+  install
+  find "$work/prefix" -name hetsched-nccl-targets.cmake | grep -q . || { echo "skipped: built without NCCL"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;nccl"
+  build_and_run nccl_app
+}
+# A trainer in one .cu file: trains where there is a GPU, else ends with one clear error.
+cuda_source() {
+  local compiler text status=0
+  compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit 77; }
+  install
+  find "$work/prefix" -name hetsched-cuda-targets.cmake | grep -q . || { echo "skipped: built without CUDA"; exit 77; }
+  SECONDS=0
+  "$compiler" -std=c++20 -O2 -Werror all-warnings -I "$work/prefix/include" "$source/examples/cuda/own_layers.cu" -o "$work/own_layers"
+  echo "compiled in $SECONDS s"
+  text=$("$work/own_layers") || status=$?
+  echo "$text"
+  case $status in
+    0) grep -q "the same bits" <<<"$text" ;;
+    2) grep -q "^there is no GPU to use: " <<<"$text" && [[ $(wc -l <<<"$text") == 1 ]] ;;
+    *) return 1 ;;
+  esac
+}
 component_metis() {
   install
   find "$work/prefix" -name hetsched-metis-targets.cmake | grep -q . || { echo "skipped: built without METIS"; exit 77; }
@@ -74,6 +103,10 @@ component_metis() {
 no_gloo() {
   install
   refused "component gloo" -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
+}
+no_cuda() {
+  install
+  refused "component cuda" -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda"
 }
 no_nlohmann() {
   install

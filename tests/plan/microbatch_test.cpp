@@ -22,7 +22,7 @@ namespace {
 
 outcome<plan> of_rate(double samples_per_s, int size) {
   plan p;
-  p.predicted.samples_per_s = samples_per_s;
+  p.predicted.iteration_s = 1 / samples_per_s;
   p.pipelines = {{.microbatches = 1, .microbatch_size = size}};
   return p;
 }
@@ -44,7 +44,7 @@ TEST_CASE("tries the powers of two that divide the batch, and no others") {
     std::vector<std::pair<int, int>> tried;
     (void)best_microbatch_size(batch, [&](const size_request& r) {
       CHECK(r.first_plan);
-      CHECK(r.beat_s == std::numeric_limits<double>::infinity());
+      CHECK(r.beat == std::numeric_limits<double>::infinity());
       tried.emplace_back(r.microbatch_size, r.microbatches);
       return of_rate(1, r.microbatch_size);
     });
@@ -107,7 +107,7 @@ TEST_CASE("sizes that may still win are asked again, those of good first plans f
   std::vector<std::pair<int, double>> asked;
   const auto best = best_microbatch_size(8, [&](const size_request& r) -> outcome<plan> {
     const auto& a = answers.at(r.microbatch_size);
-    if (!r.first_plan) asked.emplace_back(r.microbatch_size, r.beat_s);
+    if (!r.first_plan) asked.emplace_back(r.microbatch_size, r.beat);
     plan p;
     p.predicted.iteration_s = r.first_plan ? a.first_s : a.second_s;
     p.predicted.samples_per_s = 8 / p.predicted.iteration_s;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "../command.hpp"
 #include "pages.hpp"
 #include "search.hpp"
+#include "serving.hpp"
 
 namespace command {
 
@@ -43,21 +45,45 @@ inline void check_schedule_name(const std::string& name) {
   throw hetsched::input_error("--planner: found " + name + ", expected one of " + known);
 }
 
+/// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
+/// what several pipelines have to add up; but not where money counts, which that one does not know.
+[[nodiscard]] inline const planner_entry& default_planner(const plan_arguments& given, const cost_source& source,
+                                                          std::span<const planner_entry> table) {
+  const bool money = given.objective == hetsched::plan_objective::cost || !given.frontier.empty();
+  if (!money && (!given.schedule_csv.empty() || source.of_shapes()))
+    for (const auto& entry : table)
+      if (entry.one_pipeline) return entry;
+  return table.front();
+}
+
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
   using namespace hetsched;
-  const auto& planner = given.planner.empty() ? table.front() : find_planner(table, given.planner);
+  const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
   if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
   given.options.warmup = warmup_rules.at(given.warmup);
   outputs files;
   for (const auto& path : {given.cluster, given.model, given.costs.profile}) files.reads(path);
-  for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv}) files.expect(path);
+  for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
+  if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)
+    throw input_error("--deadline: needs --objective cost");
 
   const auto hardware = read_cluster(given.cluster);
   const cost_source source(given.costs, given.model);
+  if (is_inference(given.objective)) return plan_serving(given, source, hardware, files);
+  if (given.global_batch < 1) throw input_error("--global-batch is required");
+  const auto& planner = named ? *named : default_planner(given, source, table);
+  if (!given.frontier.empty() && !planner.frontier)
+    throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
   const auto precisions = source.precision_text(hardware);
   if (!precisions.empty()) std::cerr << "hetsched-plan: " << precisions << '\n';
-  const auto found = search(given, planner, hardware, source);
+  if (!given.frontier.empty()) {
+    auto money = problem_for(given, source, 1);
+    money.objective = plan_objective::cost;
+    validate(hardware, money);
+  }
+  progress_line progress;
+  const auto found = search(given, planner, hardware, source, progress);
   if (!found) {
     const auto& why = found.why_not();
     const auto ways =
@@ -86,8 +112,15 @@ inline void check_schedule_name(const std::string& name) {
                         " pipelines, whose schedules plan.json holds");
     files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
   }
+  std::string frontier;
+  if (!given.frontier.empty()) {
+    const auto plans = search_frontier(given, planner, hardware, source, best, progress);
+    frontier = frontier_text(hardware, plans, best) + "\n";
+    files.add(given.frontier, frontier_picture(hardware, plans, best));
+  }
   files.write();
-  std::cout << summary(hardware, best, std::string(schedule_name(given.options.warmup)), precisions) << files.summary();
+  const auto searched = planner.own_schedule ? schedules_text(best) : std::string(schedule_name(given.options.warmup));
+  std::cout << frontier << summary(hardware, best, searched, precisions) << files.summary();
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
@@ -104,12 +137,39 @@ inline void check_schedule_name(const std::string& name) {
   app.add_option("--model", given.model,
                  "model.json or a Hugging Face config.json: what is trained; with --profile only for the MFU");
   given.costs.add_options(app, true);
-  app.add_option("--global-batch", given.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
+  app.add_option("--global-batch", given.global_batch, "samples per iteration; required for training")
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best power of two (default; with a profile of version 1: 1)");
   std::string names;
   for (const auto& entry : table) names += (names.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
   app.add_option("--planner", given.planner, names);
+  app.add_option(
+         "--objective", given.objective,
+         "iteration: the shortest; cost: the least money per sample, from the price_per_hour of the devices; for inference "
+         "latency: the soonest answer, or throughput: the most requests")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, hetsched::plan_objective>{{"iteration", hetsched::plan_objective::iteration},
+                                                          {"cost", hetsched::plan_objective::cost},
+                                                          {"latency", hetsched::plan_objective::latency},
+                                                          {"throughput", hetsched::plan_objective::throughput}}));
+  const auto tokens = CLI::Range(1, 1 << 23);
+  app.add_option("--prompt-tokens", given.serving.prompt_tokens, "inference: of a request")->check(tokens)->capture_default_str();
+  app.add_option("--output-tokens", given.serving.output_tokens, "inference: made for a request")
+      ->check(tokens)
+      ->capture_default_str();
+  app.add_option("--chunk-tokens", given.serving.chunk_tokens, "inference: the prompt goes in pieces of so many")->check(tokens);
+  app.add_option("--batch", given.serving.batch, "inference: requests that go through the stages together")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--in-flight", given.in_flight,
+                 "inference: batches whose caches are held at once (1; for throughput as many as are best)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--stages", given.options.stages, "placement: how many; else as many as are best")->check(CLI::Range(1, 4096));
+  app.add_option("--deadline", given.deadline_s, "with --objective cost: seconds that an iteration may take")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--frontier", given.frontier,
+                 "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
   app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
       ->check(one_of(warmup_rules))
       ->capture_default_str();
@@ -120,7 +180,8 @@ inline void check_schedule_name(const std::string& name) {
       ->capture_default_str();
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
   app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
-  app.add_option("--seed", given.options.seed, "for planners that draw random numbers; interop_dp draws none");
+  app.add_option("--seed", given.options.seed,
+                 "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
       ->check([](const std::string& text) {
         double seconds = 0;

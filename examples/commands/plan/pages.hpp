@@ -9,7 +9,9 @@
 #include <vector>
 
 #include <hetsched/io.hpp>
+#include <hetsched/io/page/frontier_svg.hpp>
 #include <hetsched/plan/order.hpp>
+#include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace command {
@@ -57,6 +59,44 @@ struct device_use_text {
   return text;
 }
 
+/// "22 v100, 1 a100": the devices in use.
+[[nodiscard]] inline std::string devices_in_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
+  std::map<int, int> used;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
+  std::string text;
+  for (const auto& [subcluster, count] : used)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " +
+            hardware.subclusters[static_cast<std::size_t>(subcluster)].name;
+  return text;
+}
+
+/// The plans of a frontier, one row each, as a table; `chosen` has a star.
+[[nodiscard]] inline std::string frontier_text(const hetsched::cluster& hardware, const std::vector<hetsched::plan>& plans,
+                                               const hetsched::plan& chosen) {
+  using namespace hetsched;
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& p : plans)
+    rows.push_back({format_seconds(p.predicted.iteration_s), format_money(*p.predicted.cost_per_sample),
+                    p.evidence && p.evidence->objective_bound > 0 ? format_money(p.evidence->objective_bound) : "-",
+                    format_number(p.predicted.samples_per_s), std::to_string(p.pipelines.size()),
+                    std::to_string(p.pipelines.front().microbatch_size), devices_in_use(hardware, p),
+                    p.pipelines == chosen.pipelines ? "*" : ""});
+  return format_table({">iteration", ">cost per sample", ">none below", ">samples/s", ">pipelines", ">microbatch", "devices", ""},
+                      rows);
+}
+
+/// The same as a picture.
+[[nodiscard]] inline std::string frontier_picture(const hetsched::cluster& hardware, const std::vector<hetsched::plan>& plans,
+                                                  const hetsched::plan& chosen) {
+  std::vector<hetsched::frontier_point> points;
+  for (const auto& p : plans)
+    points.push_back(
+        {p.predicted.iteration_s, *p.predicted.cost_per_sample, devices_in_use(hardware, p), p.pipelines == chosen.pipelines});
+  return hetsched::frontier_svg(std::move(points));
+}
+
 /// One row per stage, one table per pipeline.
 [[nodiscard]] inline std::string stages_text(const hetsched::cluster& hardware, const hetsched::plan& p) {
   using namespace hetsched;
@@ -84,10 +124,11 @@ struct device_use_text {
 }
 
 /// "objective 4.01 s, no plan below 4.01 s", and the gap where there is one; under which schedule, if not the plan's.
-[[nodiscard]] inline std::string evidence_text(const hetsched::search_evidence& e, const std::string& searched_under) {
-  if (!(e.objective_bound > 0)) return "objective " + hetsched::format_seconds(e.objective_value) + searched_under + ", no bound";
-  return "objective " + hetsched::format_seconds(e.objective_value) + searched_under + ", no plan below " +
-         hetsched::format_seconds(e.objective_bound) +
+[[nodiscard]] inline std::string evidence_text(const hetsched::plan& p, const std::string& searched_under) {
+  const auto& e = *p.evidence;
+  const auto text = "objective " + hetsched::format_objective(p.objective, e.objective_value) + searched_under;
+  if (!(e.objective_bound > 0)) return text + ", no bound";
+  return text + ", no plan below " + hetsched::format_objective(p.objective, e.objective_bound) +
          (e.objective_value <= e.objective_bound * 1.0005
               ? ""
               : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")");
@@ -104,8 +145,8 @@ struct device_use_text {
   if (!precisions.empty()) figures.push_back({"precision", p.setting.precision, precisions});
   const auto schedules = schedules_text(p);
   if (p.evidence)
-    figures.push_back({"search", p.evidence->complete ? "complete" : "stopped early",
-                       evidence_text(*p.evidence, schedules == searched ? "" : " under " + searched)});
+    figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete",
+                       evidence_text(p, schedules == searched ? "" : " under " + searched)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
@@ -114,6 +155,21 @@ struct device_use_text {
   std::vector<hetsched::simulation> played;
   for (const auto& line : p.pipelines) played.push_back(simulate(to_pipeline(line), hetsched::order_of(line, {})->order));
   return played;
+}
+
+/// How the tensors of a pipeline get from stage to stage where all devices are GPUs.
+[[nodiscard]] inline hetsched::report_table transports_table(const hetsched::cluster& hardware,
+                                                             const hetsched::pipeline_plan& line) {
+  hetsched::report_table table{.heading = "Transports",
+                               .note = "Between the GPUs of neighbouring stages.",
+                               .columns = {"stages", "by", "why"},
+                               .rows = {}};
+  for (std::size_t i = 0; i + 1 < line.stages.size(); ++i) {
+    const auto choice = choose_transport(hardware, line.stages[i].devices, line.stages[i + 1].devices);
+    table.rows.push_back({std::to_string(i) + ", " + std::to_string(i + 1),
+                          std::string(name_of(choice.how)) + (choice.nic.empty() ? "" : " over " + choice.nic), choice.reason});
+  }
+  return table;
 }
 
 /// The page of a plan: its figures, and every pipeline's stages and timeline on one scale. `origin`: what the plan was made from.
@@ -129,8 +185,7 @@ struct device_use_text {
   page.figures = prediction_figures(p.predicted);
   if (played.size() == 1)
     for (auto& figure : simulation_figures(played.front())) page.figures.push_back(std::move(figure));
-  if (p.evidence)
-    page.figures.push_back({"search", p.evidence->complete ? "complete" : "stopped early", evidence_text(*p.evidence, "")});
+  if (p.evidence) page.figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete", evidence_text(p, "")});
   double span_s = 0;
   for (const auto& s : played) span_s = std::max(span_s, s.makespan_s);
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
@@ -141,6 +196,7 @@ struct device_use_text {
     } else {
       section.picture.period_s = p.predicted.period_s;
     }
+    if (p.pipelines[l].stages.size() > 1) section.tables.push_back(transports_table(hardware, p.pipelines[l]));
     page.sections.push_back(std::move(section));
   }
   if (!p.gradient_sync.empty()) {

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
+#include <hetsched/planners/placement.hpp>
 
 #include "planners.hpp"
 
@@ -17,11 +24,41 @@ outcome<plan> one_pipeline(const cluster& hardware, const any_costs& costs, cons
   return interop_dp(hardware, costs, problem, options);
 }
 
-outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
-                                const planner_options& given) {
+constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
+
+parallel_pipelines_options of_pipelines(const planner_options& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
+  return options;
+}
+
+outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                                const planner_options& given) {
+  auto options = of_pipelines(given);
+  // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
+  // quick ones, and hands them on.
+  if (!given.known.empty()) options.start.push_back(given.known);
+  constexpr double none = std::numeric_limits<double>::infinity();
+  const int devices = hardware.device_count();
+  const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
+  if (problem.objective == plan_objective::iteration &&
+      (whole ? given.known.empty() || devices <= quickly_polished : devices <= quickly_cut)) {
+    hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
+    if (!whole || devices > quickly_polished) {
+      groups.balance = {1.1};
+      groups.seeds = 1;
+      groups.polish = false;
+    }
+    auto own = problem;
+    if (!whole) own.progress = {};
+    if (auto found = hexiscale(hardware, costs, own, groups)) options.start.push_back(std::move(found->pipelines));
+  }
   return parallel_pipelines(hardware, costs, problem, options);
+}
+
+outcome<std::vector<plan>> frontier(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                                    const planner_options& given) {
+  return time_cost_frontier(hardware, costs, problem, of_pipelines(given));
 }
 
 outcome<plan> by_partition(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
@@ -29,10 +66,24 @@ outcome<plan> by_partition(const cluster& hardware, const any_costs& costs, cons
   return hexiscale(hardware, costs, problem, {.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
+outcome<plan> single_devices(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                             const planner_options& given) {
+  return place_stages(hardware, costs, problem, {.stages = given.stages});
+}
+
+outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                             const planner_options& given) {
+  constexpr std::int64_t rollouts = 10'000;
+  return hetauto(hardware, costs, problem, {.search = {.rollouts = rollouts, .seed = given.seed}});
+}
+
 constexpr planner_entry table[] = {
-    {"interop_dp", "one pipeline, exact", one_pipeline},
-    {"parallel_pipelines", "pipelines that may differ in everything, with a bound", several_pipelines},
-    {"hexiscale", "pipelines by graph partition", by_partition},
+    {"parallel_pipelines", "one pipeline or more, which may differ in everything, with a bound", several_pipelines, frontier,
+     false},
+    {"interop_dp", "one pipeline, exact", one_pipeline, nullptr, true},
+    {"hexiscale", "pipelines by graph partition", by_partition, nullptr, false},
+    {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true},
+    {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
 };
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 
@@ -19,19 +21,28 @@ struct planner_options {
   double epsilon = hetsched::default_epsilon;
   bool all_orders = false;  ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
+  int stages = 0;                                   ///< of placement; 0: as many as are best
+  std::vector<hetsched::pipeline_plan> known = {};  ///< pipelines that a first look has found
 };
 
 using planner_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const any_costs&,
                                                                const hetsched::planning_problem&, const planner_options&);
 static_assert(hetsched::planner<planner_function, any_costs, planner_options>);
 
+using frontier_function = hetsched::outcome<std::vector<hetsched::plan>> (*)(const hetsched::cluster&, const any_costs&,
+                                                                             const hetsched::planning_problem&,
+                                                                             const planner_options&);
+
 struct planner_entry {
   std::string_view name;
   std::string_view what;  ///< in a few words, for --help
   planner_function make;
+  frontier_function frontier = nullptr;  ///< of time against money, where the planner knows money
+  bool one_pipeline = false;             ///< its plans have one pipeline
+  bool own_schedule = false;             ///< its search goes by the schedules of its plans, not by the rule of --warmup
 };
 
-/// All planners of the library; the first one is the default.
+/// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.
 [[nodiscard]] std::span<const planner_entry> planners();
 
 }  // namespace command

@@ -5,12 +5,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <hetsched/cost/inference.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/plan/evaluate.hpp>
+#include <hetsched/plan/frontier.hpp>
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 
@@ -22,13 +27,17 @@
 namespace command {
 
 struct plan_arguments {
-  std::string cluster, model, out, report, trace, schedule, schedule_csv;
+  std::string cluster, model, out, report, trace, schedule, schedule_csv, frontier;
   std::string planner, microbatch_size, warmup = "exact";
   cost_choice costs;
   planner_options options;
   int global_batch = 0;
   int threads = 1;
   double time_budget_s = -1;  ///< below 0: none
+  hetsched::inference_options serving;
+  int in_flight = 0;  ///< batches of requests; 0: one, or for throughput as many as are best
+  hetsched::plan_objective objective = hetsched::plan_objective::iteration;
+  double deadline_s = std::numeric_limits<double>::infinity();
   bool use_all_devices = false;
 };
 
@@ -68,38 +77,58 @@ struct plan_arguments {
   return std::move(judged->plan);
 }
 
+/// What a planner is asked for a microbatch size.
+[[nodiscard]] inline hetsched::planning_problem problem_for(const plan_arguments& given, const cost_source& source, int size) {
+  hetsched::planning_problem problem{.microbatches = given.global_batch / size, .microbatch_size = size};
+  problem.objective = given.objective;
+  problem.deadline_s = given.deadline_s;
+  problem.use_all_devices = given.use_all_devices;
+  problem.arithmetic = source.precision();
+  problem.flops_per_sample = source.flops_per_sample();
+  if (given.threads > 1) problem.parallel = hetsched::thread_executor(given.threads);
+  return problem;
+}
+
+/// Whether a search may go on.
+[[nodiscard]] inline bool in_time(const plan_arguments& given, const progress_line& progress) {
+  return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < given.time_budget_s);
+}
+
 /// The best plan over the microbatch sizes.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> search(const plan_arguments& given, const planner_entry& planner,
-                                                              const hetsched::cluster& hardware, const cost_source& source) {
+                                                              const hetsched::cluster& hardware, const cost_source& source,
+                                                              progress_line& progress) {
   using namespace hetsched;
-  progress_line progress;
   listen_to_signals();
   const int one_size = fixed_microbatch_size(given, source);
-  double best_rate = 0;                  // of the sizes before, samples per second
+  std::optional<double> best_before;     // objective of the sizes before
   std::optional<refusal> first_refusal;  // by the planner
-  const auto go_on = [&] { return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < given.time_budget_s); };
+  std::map<int, outcome<plan>> whole;    // sizes that were searched to the end at once
+  std::map<int, std::vector<pipeline_plan>> first_look;
+  const std::string objective(name_of(given.objective));
+  const auto go_on = [&] { return in_time(given, progress); };
   const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
     const int size = asked.microbatch_size;
-    const bool soon = asked.first_plan && given.schedule.empty();  // what another schedule makes of a plan takes the whole search
+    // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
+    const bool soon = asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration;
+    if (const auto known = whole.find(size); known != whole.end()) return known->second;
     if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
-    planning_problem problem{.microbatches = asked.microbatches, .microbatch_size = size};
-    problem.beat_s = asked.beat_s;
-    problem.use_all_devices = given.use_all_devices;
-    problem.arithmetic = source.precision();
-    problem.flops_per_sample = source.flops_per_sample();
-    if (given.threads > 1) problem.parallel = thread_executor(given.threads);
+    auto problem = problem_for(given, source, size);
+    problem.beat = asked.beat;
     const auto tell = [&](const search_progress& state) {
       std::string text =
           "microbatch size " + std::to_string(size) + ": " + std::to_string(state.steps) + " " + std::string(state.unit) + ", ";
       double done = 0;
       if (std::isfinite(state.incumbent) && state.incumbent > 0) {
         done = std::clamp(state.bound / state.incumbent, 0.0, 1.0);
-        text += "best " + format_seconds(state.incumbent) + ", bound " + format_seconds(state.bound) + ", " +
-                gap_text(state.incumbent, state.bound);
+        text +=
+            "best " + format_objective(objective, state.incumbent) + ", " +
+            (state.bound > 0 ? "bound " + format_objective(objective, state.bound) + ", " + gap_text(state.incumbent, state.bound)
+                             : "no bound yet");
       } else {
         text += "no plan yet";
       }
-      if (best_rate > 0) text += "; sizes before: " + format_number(best_rate) + " samples per second";
+      if (best_before) text += "; sizes before: " + format_objective(objective, *best_before);
       progress.show(done, text);
     };
     problem.progress = [&](const search_progress& state) {
@@ -107,7 +136,10 @@ struct plan_arguments {
       return !soon && go_on();
     };
     const auto costs = source.costs(hardware, size);
-    auto found = planner.make(hardware, costs, problem, given.options);
+    auto options = given.options;
+    if (const auto known = first_look.find(size); known != first_look.end()) options.known = known->second;
+    auto found = planner.make(hardware, costs, problem, options);
+    if (found && soon) first_look[size] = found->pipelines;
     const auto show_schedule = [&](double best_s, double bound_s) {
       progress.show(bound_s / best_s, "microbatch size " + std::to_string(size) + ": schedule " + given.schedule + ", best " +
                                           format_seconds(best_s) + ", bound " + format_seconds(bound_s) + ", " +
@@ -122,16 +154,45 @@ struct plan_arguments {
                               .progress = show_schedule});
     if (found) {
       found->setting = source.setting(hardware);
-      best_rate = std::max(best_rate, found->predicted.samples_per_s);
+      best_before = std::min(best_before.value_or(objective_of(*found)), objective_of(*found));
     } else if (!first_refusal) {
       first_refusal = found.why_not();
     }
+    if (asked.first_plan && !soon) whole.emplace(size, found);
     return found;
   };
   auto found = one_size > 0 ? plan_for({.microbatch_size = one_size, .microbatches = given.global_batch / one_size})
                             : best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
   if (!found && first_refusal) return *std::move(first_refusal);  // says more than a size without costs
   return found;
+}
+
+/// The frontier of time against money, of all microbatch sizes together; with a plan that belongs on it.
+[[nodiscard]] inline std::vector<hetsched::plan> search_frontier(const plan_arguments& given, const planner_entry& planner,
+                                                                 const hetsched::cluster& hardware, const cost_source& source,
+                                                                 const hetsched::plan& known, progress_line& progress) {
+  using namespace hetsched;
+  const int one_size = fixed_microbatch_size(given, source);
+  std::vector<plan> all{known};
+  for (int size = one_size > 0 ? one_size : 1; given.global_batch % size == 0 && in_time(given, progress); size *= 2) {
+    if (source.lacks(hardware, size).empty()) {
+      auto problem = problem_for(given, source, size);
+      problem.objective = plan_objective::cost;
+      problem.progress = [&](const search_progress& state) {
+        if (progress.due())
+          progress.show(0, "frontier, microbatch size " + std::to_string(size) + ": " + std::to_string(state.steps) + " " +
+                               std::string(state.unit));
+        return in_time(given, progress);
+      };
+      if (auto found = planner.frontier(hardware, source.costs(hardware, size), problem, given.options))
+        for (auto& p : *found) {
+          p.setting = source.setting(hardware);
+          all.push_back(std::move(p));
+        }
+    }
+    if (one_size > 0 || size > given.global_batch / 2) break;
+  }
+  return cheaper_when_slower(std::move(all));
 }
 
 }  // namespace command

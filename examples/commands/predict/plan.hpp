@@ -47,12 +47,14 @@ inline memory_parts parts_of(const memory_use& m, bool measured) {
 inline bool fits(const stage_plan& s) { return s.memory_bytes <= s.memory_capacity_bytes; }
 
 inline nlohmann::ordered_json to_json(const prediction& p) {
-  return {{"iteration_s", p.iteration_s},
-          {"lower_bound_s", p.lower_bound_s},
-          {"period_s", p.period_s},
-          {"samples_per_s", p.samples_per_s},
-          {"mfu", p.mfu},
-          {"load_balance", p.load_balance}};
+  nlohmann::ordered_json out{{"iteration_s", p.iteration_s},
+                             {"lower_bound_s", p.lower_bound_s},
+                             {"period_s", p.period_s},
+                             {"samples_per_s", p.samples_per_s},
+                             {"mfu", p.mfu},
+                             {"load_balance", p.load_balance}};
+  if (p.cost_per_sample) out["cost_per_sample"] = *p.cost_per_sample;
+  return out;
 }
 
 inline nlohmann::ordered_json to_json(const breakdown& b, bool several) {
@@ -179,15 +181,18 @@ inline std::string memory_table(const judged_plan& judged, std::size_t l, bool m
 inline std::string figures_table(const prediction& now, const prediction& then) {
   const auto seconds = [](double s) { return planned_text(s, format_seconds(s)); };
   const auto percent = [](double x) { return planned_text(x, format_percent(x)); };
-  return format_table(
-      {"", ">predicted", ">(plan)", ""},
+  table_rows rows{
       {{"iteration", format_seconds(now.iteration_s), seconds(then.iteration_s), "simulated"},
        {"lower bound", format_seconds(now.lower_bound_s), seconds(then.lower_bound_s), "of the schedule"},
        {"period", format_seconds(now.period_s), seconds(then.period_s), "per microbatch, pipeline full"},
        {"throughput", format_number(now.samples_per_s), planned_text(then.samples_per_s, format_number(then.samples_per_s)),
         "samples per second"},
        {"MFU", planned_text(now.mfu, format_percent(now.mfu)), percent(then.mfu), "of the peak of the devices in use"},
-       {"load balance", format_percent(now.load_balance), percent(then.load_balance), "over the devices in use"}});
+       {"load balance", format_percent(now.load_balance), percent(then.load_balance), "over the devices in use"}}};
+  const auto money = [](std::optional<double> m) { return m ? format_money(*m) : std::string("-"); };
+  if (now.cost_per_sample)
+    rows.push_back({"cost", money(now.cost_per_sample), money(then.cost_per_sample), "per sample, for the devices in use"});
+  return format_table({"", ">predicted", ">(plan)", ""}, rows);
 }
 
 inline std::string breakdown_table(const judged_plan& judged) {

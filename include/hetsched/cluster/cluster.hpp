@@ -24,6 +24,13 @@ struct link {
   friend constexpr bool operator==(const link&, const link&) = default;
 };
 
+/// How the GPUs on the two sides of a link reach each other.
+struct gpu_path {
+  bool nccl = true;      ///< by NCCL; else by way of their hosts
+  std::string nic = {};  ///< that NCCL takes, by its name there; empty: NCCL's own choice
+  friend bool operator==(const gpu_path&, const gpu_path&) = default;
+};
+
 /// Equal nodes of equal devices with one interconnect.
 struct subcluster {
   std::string name{};
@@ -32,6 +39,7 @@ struct subcluster {
   int devices_per_node = 1;
   link intra_node{};  ///< between devices of a node
   link inter_node{};  ///< between nodes; not used where there is one
+  gpu_path inter_node_path{};
 
   [[nodiscard]] int device_count() const { return nodes * devices_per_node; }
   friend bool operator==(const subcluster&, const subcluster&) = default;
@@ -42,7 +50,8 @@ struct cross_link {
   int a = 0;
   int b = 0;
   hetsched::link link;
-  friend constexpr bool operator==(const cross_link&, const cross_link&) = default;
+  gpu_path path{};
+  friend bool operator==(const cross_link&, const cross_link&) = default;
 };
 
 /// One device of a cluster: subcluster, node in it, slot on the node, all 0-based.

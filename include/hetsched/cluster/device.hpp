@@ -38,6 +38,10 @@ struct device {
   int multiprocessors = 0;
   bytes_t l2_bytes = 0;
   double clock_hz = 0;
+  std::optional<double> price_per_hour = {};  ///< money, in any one currency
+  double board_watts = 0;                     ///< 0: not known
+  std::string generation = {};                ///< of its chip, as the maker names it; empty: not known
+  double fp8_flops = 0;                       ///< dense FLOP/s; 0: none, or not known
 
   /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
   /// its stages would be cast to the format of the same size; else fp32.

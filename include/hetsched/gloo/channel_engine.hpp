@@ -163,6 +163,7 @@ class channel_engine {
                            [&] { return look() || peers_[at(missing)].gave_up; });
     if (missing >= 0) {
       if (in_time && !aborted_) fail(lost_text(missing, {}));
+      if (!aborted_) reason_ = "rank " + std::to_string(missing) + " has not answered in time";
       return aborted_ ? wait_result::aborted : wait_result::deadline;
     }
     all.resize(at(mesh_.ranks));
@@ -282,11 +283,16 @@ class channel_engine {
     write(p, make_frame<char>(frame_kind::released, nullptr, 0));
   }
 
+  void distrust(int p, const char* fault) {
+    fail("a frame from rank " + std::to_string(p) + ' ' + fault + ": is it of the same program?");
+  }
+
   void take_frame(int p, const char* frame) {
     auto& peer = peers_[at(p)];
     const auto header = read_part<frame_header>(frame);
     const char* const body = frame + sizeof header;
     ++peer.frames_got;
+    if (const char* const fault = fault_of(frame, peer.acknowledged + peer.unacknowledged.size())) return distrust(p, fault);
     peer.acknowledge(header.acknowledged);
     switch (header.kind) {
       case frame_kind::receive_posted: {
@@ -299,7 +305,8 @@ class channel_engine {
       }
       case frame_kind::numbers: {
         const auto part = read_part<gathered_numbers>(body);
-        peer.add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double));
+        if (!peer.add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double)))
+          return distrust(p, "brings more numbers than it said");
         happened_.notify_all();
         break;
       }

@@ -51,6 +51,52 @@ inline constexpr std::size_t numbers_per_frame =
     (longest_frame - sizeof(frame_header) - sizeof(gathered_numbers)) / sizeof(double);
 
 template <class T>
+[[nodiscard]] T read_part(const char* from) {
+  T part;
+  std::memcpy(&part, from, sizeof part);
+  return part;
+}
+
+/// What is wrong with a frame that came from another rank, whatever is in its `longest_frame` bytes; nullptr: nothing, its body
+/// can be read. `sent`: frames that this rank has sent to that one.
+[[nodiscard]] inline const char* fault_of(const char* frame, std::uint64_t sent) {
+  const auto header = read_part<frame_header>(frame);
+  const char* const body = frame + sizeof header;
+  constexpr std::size_t room = longest_frame - sizeof header;
+  const auto is_payload = [](std::uint8_t what) { return what <= static_cast<std::uint8_t>(payload::collective); };
+  std::size_t expected = 0;
+  switch (header.kind) {
+    case frame_kind::receive_posted: {
+      expected = sizeof(posted_receive);
+      const auto wanted = read_part<posted_receive>(body);
+      if (!is_payload(wanted.edge_what) || !is_payload(wanted.stamp_what)) return "asks for something unknown";
+      break;
+    }
+    case frame_kind::numbers:
+      if (header.bytes < sizeof(gathered_numbers) || header.bytes > room ||
+          (header.bytes - sizeof(gathered_numbers)) % sizeof(double) != 0)
+        return "has a wrong length";
+      expected = header.bytes;
+      break;
+    case frame_kind::abort:
+      if (header.bytes > room) return "has a wrong length";
+      expected = header.bytes;
+      break;
+    case frame_kind::leaving:
+      expected = sizeof(std::uint64_t);
+      break;
+    case frame_kind::released:
+    case frame_kind::acknowledge:
+      break;
+    default:
+      return "is of an unknown kind";
+  }
+  if (header.bytes != expected) return "has a wrong length";
+  if (header.acknowledged > sent) return "acknowledges what was not sent";
+  return nullptr;
+}
+
+template <class T>
 void append(std::vector<char>& to, const T* values, std::size_t count) {
   static_assert(std::is_trivially_copyable_v<T>);
   if (count == 0) return;
@@ -69,13 +115,6 @@ template <class First, class Second = char>
   append(frame, first, firsts);
   append(frame, second, seconds);
   return frame;
-}
-
-template <class T>
-[[nodiscard]] T read_part(const char* from) {
-  T part;
-  std::memcpy(&part, from, sizeof part);
-  return part;
 }
 
 /// In place of the hash of a shape: bytes without one, which fit as many of any shape.

@@ -46,13 +46,16 @@ struct peer_state {
   void acknowledge(std::uint64_t frames) {
     for (; acknowledged < frames && !unacknowledged.empty(); ++acknowledged) unacknowledged.pop_front();
   }
-  void add_numbers(const gathered_numbers& part, const char* values, std::size_t count) {
-    if (gathered.empty() || gathered.back().round != part.round)
-      gathered.push_back({.round = part.round, .all = part.all, .numbers = {}});
+  /// False if they are more than were announced.
+  [[nodiscard]] bool add_numbers(const gathered_numbers& part, const char* values, std::size_t count) {
+    const bool goes_on = !gathered.empty() && gathered.back().round == part.round;
+    const std::size_t before = goes_on ? gathered.back().numbers.size() : 0;
+    if (count > (goes_on ? gathered.back().all : part.all) - before) return false;
+    if (!goes_on) gathered.push_back({.round = part.round, .all = part.all, .numbers = {}});
     auto& numbers = gathered.back().numbers;
-    const std::size_t before = numbers.size();
     numbers.resize(before + count);
     if (count > 0) std::memcpy(numbers.data() + before, values, count * sizeof(double));
+    return true;
   }
   /// Whether all numbers of a round are here.
   [[nodiscard]] bool has_brought(std::uint64_t round) {

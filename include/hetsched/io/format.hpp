@@ -58,6 +58,14 @@ template <class... Arguments>
   return std::abs(value) < 1e9 ? detail::print("%.*f", detail::decimals(std::abs(value)), value) : detail::print("%.3g", value);
 }
 
+/// Money without its currency, four significant digits: 12.34, 0.001234, 1.234e-07.
+[[nodiscard]] inline std::string format_money(double amount) { return detail::print("%.4g", amount); }
+
+/// An objective's value, by the objective's name: seconds, or money per sample.
+[[nodiscard]] inline std::string format_objective(std::string_view objective, double value) {
+  return objective == "cost" ? format_money(value) + " per sample" : format_seconds(value);
+}
+
 /// Rows under a heading in aligned columns, two spaces apart. Columns whose heading starts with '>' are aligned to the right.
 /// Requires: every row has as many cells as the heading.
 [[nodiscard]] inline std::string format_table(const std::vector<std::string>& heading,

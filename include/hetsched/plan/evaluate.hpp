@@ -149,6 +149,20 @@ template <class Plan>
   return last_s;
 }
 
+/// Money per second for the devices in use; none if one of them has no price.
+template <class Plan>
+[[nodiscard]] std::optional<double> price_of_devices(const cluster& hardware, const Plan& p) {
+  double per_hour = 0;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) {
+        const auto& price = subcluster_of(hardware, g.mesh).device.price_per_hour;
+        if (!price) return std::nullopt;
+        per_hour += g.mesh.device_count() * *price;
+      }
+  return per_hour / 3600;
+}
+
 /// 1 - sum (t_max - t_d) peak_d / (t_max sum peak_d) over the devices in use (HARP Eq. 20), t_d: what a device computes in an
 /// iteration; and the sum of the peaks.
 struct device_balance {
@@ -227,6 +241,8 @@ template <class Plan>
   const auto [balance, peak_flops] = balance_of(hardware, p, options.arithmetic);
   predicted.load_balance = balance;
   if (predicted.iteration_s > 0) predicted.samples_per_s = static_cast<double>(sample_count(p)) / predicted.iteration_s;
+  if (const auto price = price_of_devices(hardware, p))
+    predicted.cost_per_sample = *price * predicted.iteration_s / static_cast<double>(sample_count(p));
   if (peak_flops > 0) predicted.mfu = options.flops_per_sample * predicted.samples_per_s / peak_flops;
   result.plan = std::move(p);
   result.shortage = shortage_of(result, hardware);
@@ -319,6 +335,7 @@ concept costs_by_microbatch_size = requires(F& f) {
 template <costs_by_microbatch_size CostsFor>
 [[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, CostsFor&& costs_for, plan p,
                                            const evaluate_options& options = {}) {
+  if (is_inference(p)) throw input_error("a plan with the objective " + p.objective + " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& costs = costs_for(p.pipelines[l].microbatch_size);

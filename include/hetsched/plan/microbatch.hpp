@@ -18,11 +18,11 @@ namespace hetsched {
 struct size_request {
   int microbatch_size = 1;
   int microbatches = 1;
-  bool first_plan = false;                                  ///< any plan will do, soon
-  double beat_s = std::numeric_limits<double>::infinity();  ///< the least iteration known, of any size
+  bool first_plan = false;                                ///< any plan will do, soon
+  double beat = std::numeric_limits<double>::infinity();  ///< the least objective known, of any size
 };
 
-/// The plan of most predicted samples per second among the microbatch sizes 1, 2, 4 ... that divide the global batch.
+/// The plan of the least objective among the microbatch sizes 1, 2, 4 ... that divide the global batch.
 /// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again, sizes of good first
 /// plans first, where that one's evidence is not complete and its bound leaves hope. `go_on()` is asked before each call but the
 /// first ones until there is a plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least
@@ -34,7 +34,7 @@ template <class PlanFor, class GoOn>
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
   struct tried_size {
     size_request request;
-    double rate = 0, bound_s = 0;  // of the plan; of any
+    double value = 0, bound = 0;  // objective of the plan; of any
     bool complete = true;
   };
   std::vector<tried_size> sizes;
@@ -48,17 +48,15 @@ template <class PlanFor, class GoOn>
       if (!first_refusal) first_refusal = found.why_not();
       return false;
     }
-    s.rate = found->predicted.samples_per_s;
+    s.value = objective_of(*found);
     if (found->evidence) {
-      s.bound_s = std::max(s.bound_s, found->evidence->objective_bound);
+      s.bound = std::max(s.bound, found->evidence->objective_bound);
       s.complete = found->evidence->complete;
     }
-    if (!best || s.rate > best->predicted.samples_per_s) {
-      best = *std::move(found);
-    }
+    if (!best || s.value < objective_of(*best)) best = *std::move(found);
     return true;
   };
-  const auto best_s = [&] { return best->predicted.iteration_s; };
+  const auto least = [&] { return objective_of(*best); };
 
   for (std::int64_t size = 1; global_batch % size == 0 && !stopped; size *= 2) {
     if (best && !go_on()) stopped = true;
@@ -67,20 +65,20 @@ template <class PlanFor, class GoOn>
     if (ask(s)) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
-  std::stable_sort(sizes.begin(), sizes.end(), [](const tried_size& a, const tried_size& b) { return a.rate > b.rate; });
+  std::stable_sort(sizes.begin(), sizes.end(), [](const tried_size& a, const tried_size& b) { return a.value < b.value; });
   for (auto& s : sizes) {
-    if (s.complete || s.bound_s >= best_s()) continue;
+    if (s.complete || s.bound >= least()) continue;
     if (stopped || !go_on()) break;
     s.request.first_plan = false;
-    s.request.beat_s = best_s();
+    s.request.beat = least();
     (void)ask(s);
   }
   if (auto& evidence = best->evidence) {
     evidence->complete = !stopped;
     evidence->objective_bound = stopped ? 0 : evidence->objective_value;  // 0: there are sizes that nobody looked at
     for (const auto& s : sizes) {
-      evidence->complete = evidence->complete && (s.complete || s.bound_s >= best_s());
-      evidence->objective_bound = std::min(evidence->objective_bound, s.bound_s);
+      evidence->complete = evidence->complete && (s.complete || s.bound >= least());
+      evidence->objective_bound = std::min(evidence->objective_bound, s.bound);
     }
   }
   return *std::move(best);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,7 +72,7 @@ struct schedule_plan {
 
 /// Ordered stages that train one share of the batch.
 struct pipeline_plan {
-  int microbatches = 1;
+  int microbatches = 1;     ///< of inference: batches of requests in flight
   int microbatch_size = 1;  ///< samples, of all replicas of a stage together
   std::vector<stage_plan> stages = {};
   std::vector<boundary_plan> boundaries = {};  ///< stages - 1, or none before evaluate
@@ -88,6 +89,16 @@ struct gradient_sync_plan {
   friend bool operator==(const gradient_sync_plan&, const gradient_sync_plan&) = default;
 };
 
+/// What a plan for inference is expected to do with requests of equal length.
+struct inference_prediction {
+  double latency_s = 0;       ///< of a request, from its start to its last token
+  double first_token_s = 0;   ///< of this, until the first token
+  double token_s = 0;         ///< between two tokens of a request
+  double requests_per_s = 0;  ///< with as many in flight as the plan says
+  double tokens_per_s = 0;    ///< that are made, of all requests together
+  friend bool operator==(const inference_prediction&, const inference_prediction&) = default;
+};
+
 /// What a plan is expected to do.
 struct prediction {
   double iteration_s = 0;    ///< simulated makespan, gradient reduction and optimizer step included
@@ -96,6 +107,9 @@ struct prediction {
   double mfu = 0;           ///< model FLOPs per second over the peak of the devices in use
   double load_balance = 0;  ///< HARP Eq. 20, over the devices in use
   double period_s = 0;      ///< seconds per microbatch once the pipelines are full
+  /// Money for the devices in use; none unless all of them have a price.
+  std::optional<double> cost_per_sample = {};
+  std::optional<inference_prediction> inference = {};  ///< in place of all the others
   friend bool operator==(const prediction&, const prediction&) = default;
 };
 
@@ -119,6 +133,27 @@ struct plan_setting {
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 
+/// What plans are compared by.
+enum class plan_objective {
+  iteration,  ///< seconds of an iteration
+  cost,       ///< money per sample
+  latency,    ///< seconds of a request (inference)
+  throughput  ///< seconds per request (inference)
+};
+
+/// Whether an objective is one of inference.
+[[nodiscard]] constexpr bool is_inference(plan_objective o) {
+  return o == plan_objective::latency || o == plan_objective::throughput;
+}
+
+/// The name of an objective in files.
+[[nodiscard]] constexpr std::string_view name_of(plan_objective o) {
+  return o == plan_objective::cost         ? "cost"
+         : o == plan_objective::latency    ? "latency"
+         : o == plan_objective::throughput ? "throughput"
+                                           : "iteration";
+}
+
 /// Who computes what, and when.
 struct plan {
   std::string planner = {};
@@ -130,6 +165,20 @@ struct plan {
   std::optional<search_evidence> evidence = {};
   friend bool operator==(const plan&, const plan&) = default;
 };
+
+/// What a plan is worth under its objective: smaller is better. Requires: evaluated; for cost: prices of its devices.
+[[nodiscard]] inline double objective_of(const plan& p) {
+  if (p.predicted.inference)
+    return p.objective == name_of(plan_objective::latency) ? p.predicted.inference->latency_s
+                                                           : 1 / p.predicted.inference->requests_per_s;
+  return p.objective == name_of(plan_objective::cost) ? p.predicted.cost_per_sample.value() : p.predicted.iteration_s;
+}
+
+/// Whether a plan serves requests: under the objectives of inference.
+template <std::same_as<plan> Plan = plan>
+[[nodiscard]] bool is_inference(const Plan& p) {
+  return p.objective == name_of(plan_objective::latency) || p.objective == name_of(plan_objective::throughput);
+}
 
 /// Microbatches of all pipelines together, per iteration.
 [[nodiscard]] inline int microbatch_count(const plan& p) {

@@ -28,7 +28,7 @@ namespace hetsched {
 template <stage_cost_model Costs>
 [[nodiscard]] outcome<plan> hexiscale(const cluster& hardware, const Costs& costs, const planning_problem& problem,
                                       const hexiscale_options& options = {}) {
-  validate(hardware, problem);
+  validate_iteration(hardware, problem, "hexiscale");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (options.max_pipelines < 1 || options.seeds < 1 || options.most_vertices < 1 || options.top < 1 || options.balance.empty() ||
       !(options.polish_effort >= 0))

@@ -63,7 +63,7 @@ template <class Algebra, stage_cost_model Costs>
 template <stage_cost_model Costs>
 [[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const planning_problem& problem,
                                        const interop_options& options = {}) {
-  validate(hardware, problem);
+  validate_iteration(hardware, problem, "interop_dp");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (!(options.near_tie >= 0 && options.gap >= 0 && options.effort >= 0 && options.enumeration >= 0))
     throw input_error("near_tie, gap, effort and enumeration must not be negative");

@@ -34,6 +34,48 @@ TEST_CASE("a device of the file overrides the catalogue's, and keeps what it doe
   CHECK(c.subclusters[1].device == wanted);
 }
 
+TEST_CASE("price, board power, generation and fp8 peak are kept") {
+  const auto text =
+      documents::with(documents::cluster, "\"MyGPU\": {",
+                      "\"A100-SXM4-40GB\": {\"price_per_hour\": 2.5, \"board_watts\": 400, \"generation\": \"Ampere\", "
+                      "\"peak_tflops\": {\"fp16\": 312, \"fp8\": 624}}, \"MyGPU\": {");
+  const auto c = parse_cluster(text, "x.json");
+  const auto& own = c.subclusters[1].device;
+  CHECK(own.price_per_hour == 2.5);
+  CHECK(own.board_watts == 400);
+  CHECK(own.generation == "Ampere");
+  CHECK(own.fp8_flops == 624e12);
+  CHECK(!c.subclusters[0].device.price_per_hour);
+  CHECK(parse_cluster(to_json(c), "x.json") == c);
+  const auto negative = documents::with(text, "\"price_per_hour\": 2.5", "\"price_per_hour\": -1");
+  CHECK_THROWS_AS(static_cast<void>(parse_cluster(negative, "x.json")), file_error);
+}
+
+TEST_CASE("how GPUs reach each other over a link is kept, and NCCL does where nothing is said") {
+  const auto read = [](const std::string& inter_node, const std::string& link) {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+        {"name": "a", "device": "T4", "nodes": 2, "devices_per_node": 1, "inter_node": {"gbit_per_s": 64, "latency_us": 5)" +
+                             inter_node + R"(}},
+        {"name": "b", "device": "L4", "nodes": 1, "devices_per_node": 1}],
+        "links": [{"between": ["a", "b"], "gbit_per_s": 5, "latency_us": 100)" +
+                             link + "}]}",
+                         "x.json");
+  };
+  const auto plain = read("", "");
+  CHECK(plain.subclusters[0].inter_node_path == gpu_path{});
+  CHECK(plain.links[0].path == gpu_path{});
+  const auto said = read(R"(, "nic": "mlx5_0")", R"(, "nccl": false)");
+  CHECK(said.subclusters[0].inter_node_path == gpu_path{.nccl = true, .nic = "mlx5_0"});
+  CHECK(said.links[0].path == gpu_path{.nccl = false, .nic = ""});
+  CHECK(parse_cluster(to_json(said), "x.json") == said);
+  CHECK(parse_cluster(to_json(plain), "x.json") == plain);
+  for (const auto* const wrong : {R"(, "nccl": 1)", R"(, "nic": "")", R"(, "nccl": false, "nic": "mlx5_0")"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(static_cast<void>(read(wrong, "")), file_error);
+    CHECK_THROWS_AS(static_cast<void>(read("", wrong)), file_error);
+  }
+}
+
 TEST_CASE("without links a pair cannot exchange data, and one node needs no inter_node link") {
   const auto c = parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
       {"name": "a", "device": "T4", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 64, "latency_us": 5}},

@@ -70,7 +70,7 @@ TEST_CASE("numbers out of range, of a wrong type, negative or huge, at any place
       {"cluster", "\"A100-SXM4-40GB\"", "\"A100-SXM-40GB\"", "/subclusters/1/device", "did you mean \"A100-SXM4-40GB\""},
       {"cluster", "\"memory_gib\": 32", "\"memory_gib\": 0", "/devices/MyGPU/memory_gib", "above 0"},
       {"cluster", "\"memory_gib\": 32, ", "", "/devices/MyGPU/memory_gib", "missing"},
-      {"cluster", "\"fp16\": 125.0", "\"fp8\": 125.0", "/devices/MyGPU/peak_tflops/fp8", "unknown key"},
+      {"cluster", "\"fp16\": 125.0", "\"fp4\": 125.0", "/devices/MyGPU/peak_tflops/fp4", "unknown key"},
       {"model", "\"layers\": 2", "\"layers\": 0", "/transformer/layers", "found 0"},
       {"model", "\"layers\": 2", "\"layers\": 2147483648", "/transformer/layers", "found 2147483648"},
       {"model", "\"hidden\": 64", "\"hidden\": 66", "/transformer/hidden", "a multiple of the 4 heads"},

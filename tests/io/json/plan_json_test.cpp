@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -159,7 +160,8 @@ plan_file random_plan(random_source& random) {
                    .samples_per_s = random.uniform(0, 1e6),
                    .mfu = random.uniform(),
                    .load_balance = random.uniform(),
-                   .period_s = some_seconds(random)};
+                   .period_s = some_seconds(random),
+                   .cost_per_sample = random.integer(0, 1) == 0 ? std::nullopt : std::optional(random.uniform(0, 10))};
   if (random.integer(0, 2) > 0) {
     auto& evidence = p.evidence.emplace();
     evidence = {.objective_value = some_seconds(random),
@@ -381,4 +383,19 @@ TEST_CASE("on a cluster: names are found, devices are there, and none belongs to
           "device 2 of a100 belongs to pipeline 0, stage 1 already, and cannot to pipeline 1, stage 0");
   file.device_counts = {32, 7};
   CHECK_THROWS_AS((void)device_numbers(file), input_error);
+}
+
+TEST_CASE("plan.json: a plan for inference has its own figures, and no backward") {
+  plan p{.planner = "placement", .objective = "latency"};
+  p.pipelines.push_back({.microbatches = 4, .microbatch_size = 2, .schedule = {.name = "forward"}});
+  p.pipelines[0].stages.push_back({.layers = {0, 3}, .devices = {{{0, 1, 1}, 0}}, .cost = {.forward_s = 0.5}});
+  p.predicted.inference =
+      inference_prediction{.latency_s = 0.5, .first_token_s = 0.25, .token_s = 0.125, .requests_per_s = 4, .tokens_per_s = 12};
+  const auto text = to_json(p, {"a"}, {1});
+  CHECK(text.find("backward_s") == std::string::npos);
+  CHECK(text.find("iteration_s") == std::string::npos);
+  const auto back = parse_plan(text, "plan.json");
+  CHECK(back.plan == p);
+  CHECK_THROWS_AS(static_cast<void>(parse_plan(text.substr(0, text.find("\"token_s\"")) + "\"iteration_s\": 1}}", "plan.json")),
+                  file_error);
 }

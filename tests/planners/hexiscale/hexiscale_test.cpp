@@ -188,7 +188,8 @@ TEST_CASE("no plan of tiny clusters is better than the best of all, and few are 
   CHECK(sum / all < 1.1);
 }
 
-TEST_CASE("setting 3: pipelines of all kinds, better than one, and better still polished") {
+TEST_CASE("setting 3: pipelines of all kinds, better than one, and better still polished" *
+          doctest::skip(test::sanitizer_share > 1)) {
   const auto hardware = setting_3();
   const hexiscale_cost_model costs(hardware, llama_30b);
   const planning_problem problem{.microbatches = 512, .flops_per_sample = 1e14};
@@ -222,7 +223,7 @@ TEST_CASE("setting 3: pipelines of all kinds, better than one, and better still 
   check(hardware, costs, problem, *own);
 }
 
-TEST_CASE("all devices can be asked for") {
+TEST_CASE("all devices can be asked for" * doctest::skip(test::sanitizer_share > 1)) {
   const auto hardware = setting_3();
   const hexiscale_cost_model costs(hardware, llama_30b);
   planning_problem problem{.microbatches = 64};

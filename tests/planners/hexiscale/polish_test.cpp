@@ -9,6 +9,8 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/hexiscale_costs.hpp>
 
+#include "../../sanitizer_share.hpp"
+
 using namespace hetsched;
 
 namespace {
@@ -68,7 +70,8 @@ TEST_CASE("some devices make a cluster of their own, and their stages go back wh
   CHECK(line.stages[2].devices.front().first_device == 0);
 }
 
-TEST_CASE("polishing makes poor pipelines better on their devices, and hands out the batch anew") {
+TEST_CASE("polishing makes poor pipelines better on their devices, and hands out the batch anew" *
+          doctest::skip(hetsched::test::sanitizer_share > 1)) {
   const auto hardware = two_kinds();
   const hexiscale_cost_model costs(hardware, {.layers = 12, .hidden = 4096, .sequence = 2048});
   const planning_problem problem{.microbatches = 32};

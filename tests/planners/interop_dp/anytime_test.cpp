@@ -173,18 +173,24 @@ TEST_CASE("a search ends when it cannot beat what is known, and not before") {
     if (!whole) continue;
     ++feasible;
     // A worse plan is known: the best one is found all the same.
-    given.problem.beat_s = whole->predicted.iteration_s * random.uniform(1.0001, 2);
+    given.problem.beat = whole->predicted.iteration_s * random.uniform(1.0001, 2);
     const auto better = interop_dp(given.hardware, costs, given.problem, given.options);
     REQUIRE(better);
     if (better->evidence->complete) REQUIRE(*better == *whole);
     early += !better->evidence->complete;
     // One that no plan can beat is known.
-    given.problem.beat_s = whole->evidence->objective_bound * random.uniform(0.1, 0.999);
+    given.problem.beat = whole->evidence->objective_bound * random.uniform(0.1, 0.999);
     const auto beaten = interop_dp(given.hardware, costs, given.problem, given.options);
     REQUIRE(beaten);
+    // Where all plans are counted, nothing stays open.
+    auto counting = given.options;
+    counting.enumeration = interop_options{}.enumeration;
+    const auto counted = interop_dp(given.hardware, costs, given.problem, counting);
+    REQUIRE(counted);
+    REQUIRE(counted->evidence->objective_bound >= std::min(given.problem.beat, counted->predicted.iteration_s) * (1 - 1e-12));
     if (beaten->evidence->complete) continue;
     ++ended;
-    REQUIRE(beaten->evidence->objective_bound > given.problem.beat_s);
+    REQUIRE(beaten->evidence->objective_bound > given.problem.beat);
   }
   CHECK(feasible >= 50 / share);
   CHECK(ended >= 20 / share);

@@ -31,10 +31,10 @@ packing random_packing(random_source& random, int most_items, int most_room) {
 std::string text(const packing& p) {
   std::ostringstream out;
   out << "room";
-  for (const int r : p.room) out << ' ' << r;
+  for (const double r : p.room) out << ' ' << r;
   for (const auto& i : p.items) {
     out << "\nvalue " << i.value << " takes";
-    for (const int t : i.takes) out << ' ' << t;
+    for (const double t : i.takes) out << ' ' << t;
   }
   return out.str();
 }

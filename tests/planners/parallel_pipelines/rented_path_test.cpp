@@ -20,7 +20,8 @@ namespace {
 /// What a pipeline costs, from its stages: infinity if it does not keep the period.
 template <class Table>
 double cost_of_pipeline(const interop_problem& problem, const Table& table, const end_table& ends, double low, double high,
-                        const device_prices& prices, int critical, const std::vector<interop_stage>& stages) {
+                        const device_prices& prices, std::span<const critical_layer> critical,
+                        const std::vector<interop_stage>& stages) {
   const auto bare = search_pipeline(problem, table, stages);
   double cost = 0, before = 0, end = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -31,8 +32,9 @@ double cost_of_pipeline(const interop_problem& problem, const Table& table, cons
     const double t = bare.compute_s(at);
     if (t > high || table.memory(s.placement, s.layers.first, s.layers.last, 1) > placed.capacity) return never;
     cost += t + placed.devices * (prices.rent[k] * std::max(low, t) + prices.fee[k]);
-    if (s.layers.first <= critical && critical < s.layers.last)
-      end = ends.updates()(s.placement, s.layers.first, s.layers.last) - before;
+    for (const auto& c : critical)
+      if (s.layers.first <= c.layer && c.layer < s.layers.last)
+        end += c.share * (ends.updates()(s.placement, s.layers.first, s.layers.last) - before);
     before += t - table.forward(s.placement, s.layers.first, s.layers.last);
     if (i + 1 == stages.size()) break;
     if (bare.slower_way_s(at) > high) return never;
@@ -56,7 +58,13 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
   for (int l = 0; l < problem.layers; ++l) work += table.time(0, l, l + 1);
   for (int n = 0; n < 4; ++n) {
     const double low = work * random.uniform(0.05, 1), high = low * random.uniform(1, 2);
-    const int critical = n == 0 ? 0 : random.integer(0, problem.layers - 1);
+    std::vector<critical_layer> critical;
+    double share = 1;
+    for (int l = n == 0 ? 0 : random.integer(0, problem.layers - 1); l < problem.layers; l += random.integer(1, 3)) {
+      critical.push_back({l, share * random.uniform(0.3, 1)});
+      share -= critical.back().share;
+    }
+    critical.back().share += share;
     device_prices prices;
     for (std::size_t k = 0; k < problem.devices.size(); ++k) {
       prices.rent.push_back(random.integer(0, 3) == 0 ? 0 : random.uniform(0, 4));
@@ -69,7 +77,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
     const double found = path.solve(low, high, prices, false, critical);
     CAPTURE(low);
     CAPTURE(high);
-    CAPTURE(critical);
+    CAPTURE(critical.size());
     REQUIRE(found <= least * (1 + 1e-9));
     if (!(found < never)) continue;
     // Its own pipeline costs what it says; where that is one of all, it is the cheapest.

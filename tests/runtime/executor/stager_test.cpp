@@ -146,6 +146,14 @@ TEST_CASE("[threads] staged transfers give the same bits, phase after phase") {
         check_staged<float>(staged, 3);
         check_staged<double>(split_streams(staged), 4);
         check_staged<double>(group_transfers(staged), 5, {.deadline_s = 60, .semantics = send_semantics::rendezvous});
+        // In chunks, with and without copies.
+        const task<double> t(6, std::vector<int>(static_cast<std::size_t>(staged.stages), 1), staged.microbatches);
+        for (const std::size_t chunk_bytes : {8, 24}) {
+          const executor_options in_chunks{.staging_chunk_bytes = chunk_bytes};
+          const auto connect = [&] { return thread_communicator<tensor>::connect(staged.ranks); };
+          CHECK(run_over<thread_stager<tensor>>(connect(), t, split_streams(staged), in_chunks, 2) == reference(t, staged));
+          CHECK(run_on_threads(t, staged, in_chunks, 2) == reference(t, staged));
+        }
       }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,15 +33,17 @@ inline constexpr std::string_view precision_names[precision_count] = {"fp32", "t
 
 /// A device of a file. What the file leaves out comes from the catalogue's device of that name, if there is one.
 [[nodiscard]] inline device read_device(const std::string& name, const json_value& value) {
-  value.object({"peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib", "clock_mhz"});
+  value.object({"peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib", "clock_mhz",
+                "price_per_hour", "board_watts", "generation"});
   const auto known = find_device(name);
   device result = known ? device(*known) : device{};
   result.name = name;
   const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };
   if (const auto peaks = wanted("peak_tflops")) {
-    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3]});
+    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3], "fp8"});
     for (std::size_t p = 0; p < precision_count; ++p)
       if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
+    if (const auto peak = peaks->find("fp8")) result.fp8_flops = peak->positive(1e6) * 1e12;
     if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
       peaks->expected("a peak for fp32, fp16 or bf16");
   }
@@ -49,6 +52,9 @@ inline constexpr std::string_view precision_names[precision_count] = {"fp32", "t
   if (const auto count = value.find("multiprocessors")) result.multiprocessors = count->count(0);
   if (const auto cache = value.find("l2_mib")) result.l2_bytes = bytes_of(cache->number(0, 1e6), mib);
   if (const auto clock = value.find("clock_mhz")) result.clock_hz = clock->number(0, 1e6) * 1e6;
+  if (const auto price = value.find("price_per_hour")) result.price_per_hour = price->number(0, 1e9);
+  if (const auto watts = value.find("board_watts")) result.board_watts = watts->positive(1e6);
+  if (const auto generation = value.find("generation")) result.generation = generation->name();
   return result;
 }
 
@@ -57,6 +63,22 @@ inline constexpr std::string_view precision_names[precision_count] = {"fp32", "t
 [[nodiscard]] inline link read_link(const json_value& value) {
   return {.latency_s = latency_from_us(value.at("latency_us").number(0, 1e9)),
           .bandwidth = gbit_per_s(value.at("gbit_per_s").positive(1e9))};
+}
+
+/// Requires: the value may have the keys nccl and nic.
+[[nodiscard]] inline gpu_path read_path(const json_value& value) {
+  gpu_path path;
+  if (const auto nccl = value.find("nccl")) path.nccl = nccl->boolean();
+  if (const auto nic = value.find("nic")) {
+    path.nic = nic->name();
+    if (!path.nccl) nic->fail("without NCCL no NIC is taken");
+  }
+  return path;
+}
+
+inline void write_path(nlohmann::ordered_json& out, const gpu_path& path) {
+  if (!path.nccl) out["nccl"] = false;
+  if (!path.nic.empty()) out["nic"] = path.nic;
 }
 
 inline void write_link(nlohmann::ordered_json& out, const link& l) {
@@ -70,11 +92,15 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   auto& peaks = out["peak_tflops"] = nlohmann::ordered_json::object();
   for (std::size_t p = 0; p < precision_count; ++p)
     if (d.peak_flops[p] > 0) peaks[std::string(precision_names[p])] = scaled(d.peak_flops[p], 1e12);
+  if (d.fp8_flops > 0) peaks["fp8"] = scaled(d.fp8_flops, 1e12);
   out["memory_gib"] = static_cast<double>(d.memory_bytes) / static_cast<double>(gib);
   out["memory_bandwidth_gb_per_s"] = scaled(d.memory_bandwidth, 1e9);
   out["multiprocessors"] = d.multiprocessors;
   out["l2_mib"] = static_cast<double>(d.l2_bytes) / static_cast<double>(mib);
   out["clock_mhz"] = scaled(d.clock_hz, 1e6);
+  if (d.price_per_hour) out["price_per_hour"] = *d.price_per_hour;
+  if (d.board_watts > 0) out["board_watts"] = d.board_watts;
+  if (!d.generation.empty()) out["generation"] = d.generation;
   return out;
 }
 
@@ -115,12 +141,13 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.
-    const auto link_of = [&](const char* key, bool used) {
+    const auto link_of = [&](const char* key, std::initializer_list<std::string_view> keys, bool used) {
       if (!used && !value.has(key)) return link{.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
-      return detail::read_link(value.at(key).object({"gbit_per_s", "latency_us"}));
+      return detail::read_link(value.at(key).object(keys));
     };
-    s.intra_node = link_of("intra_node", s.devices_per_node > 1);
-    s.inter_node = link_of("inter_node", s.nodes > 1);
+    s.intra_node = link_of("intra_node", {"gbit_per_s", "latency_us"}, s.devices_per_node > 1);
+    s.inter_node = link_of("inter_node", {"gbit_per_s", "latency_us", "nccl", "nic"}, s.nodes > 1);
+    if (const auto between = value.find("inter_node")) s.inter_node_path = detail::read_path(*between);
     if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
       value.fail("more than " + std::to_string(max_devices) + " devices in all");
     result.subclusters.push_back(std::move(s));
@@ -129,7 +156,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   if (const auto links = top.find("links")) {
     for (std::size_t i = 0; i < links->size(); ++i) {
       const auto value = (*links)[i];
-      value.object({"between", "gbit_per_s", "latency_us"});
+      value.object({"between", "gbit_per_s", "latency_us", "nccl", "nic"});
       const auto between = value.at("between");
       if (between.size() != 2) between.expected("the names of two subclusters");
       int ends[2];
@@ -140,7 +167,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
       }
       if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
       if (result.between(ends[0], ends[1])) between.fail("these two subclusters already have a link");
-      result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value)});
+      result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
     }
   }
   return result;
@@ -162,6 +189,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
         {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
     detail::write_link(value["intra_node"], s.intra_node);
     detail::write_link(value["inter_node"], s.inter_node);
+    detail::write_path(value["inter_node"], s.inter_node_path);
     subclusters.push_back(std::move(value));
   }
   for (const auto& l : c.links) {
@@ -169,6 +197,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
     nlohmann::ordered_json value;
     value["between"] = {name(l.a), name(l.b)};
     detail::write_link(value, l.link);
+    detail::write_path(value, l.path);
     links.push_back(std::move(value));
   }
   nlohmann::ordered_json out{{"format", "hetsched/cluster"}, {"version", 1}};
@@ -176,6 +205,13 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   out["subclusters"] = std::move(subclusters);
   out["links"] = std::move(links);
   return detail::dump(out);
+}
+
+/// Names of the subclusters, by position.
+[[nodiscard]] inline std::vector<std::string> subcluster_names(const cluster& c) {
+  std::vector<std::string> names;
+  for (const auto& s : c.subclusters) names.push_back(s.name);
+  return names;
 }
 
 }  // namespace hetsched

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/inference_json.hpp>
 #include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
@@ -248,14 +250,16 @@ struct plan_reader {
   }
 
   [[nodiscard]] static prediction predicted(const json_value& value) {
-    value.object({"iteration_s", "lower_bound_s", "samples_per_s", "mfu", "load_balance", "period_s"});
+    if (value.has("latency_s")) return {.inference = read_inference(value, max_json_number)};
+    value.object({"iteration_s", "lower_bound_s", "samples_per_s", "mfu", "load_balance", "period_s", "cost_per_sample"});
     const auto number = [&](const char* key) { return value.at(key).number(0, max_json_number); };
     return {.iteration_s = number("iteration_s"),
             .lower_bound_s = number("lower_bound_s"),
             .samples_per_s = number("samples_per_s"),
             .mfu = number("mfu"),
             .load_balance = number("load_balance"),
-            .period_s = number("period_s")};
+            .period_s = number("period_s"),
+            .cost_per_sample = value.has("cost_per_sample") ? std::optional(number("cost_per_sample")) : std::nullopt};
   }
 
   [[nodiscard]] static search_evidence evidence(const json_value& value) {
@@ -299,10 +303,6 @@ struct plan_reader {
             .attention = name("attention")};
   }
 };
-
-}  // namespace detail
-
-namespace detail {
 
 /// Refuses devices that belong to two stages. O(groups log groups).
 inline void check_apart(const json_value& pipelines, const plan_file& file) {
@@ -475,7 +475,8 @@ inline void check_apart(const json_value& pipelines, const plan_file& file) {
 
 namespace detail {
 
-[[nodiscard]] inline nlohmann::ordered_json to_json(const stage_plan& s, const std::vector<std::string>& subclusters) {
+[[nodiscard]] inline nlohmann::ordered_json to_json(const stage_plan& s, const std::vector<std::string>& subclusters,
+                                                    bool inference) {
   nlohmann::ordered_json item;
   item["layers"] = {s.layers.first, s.layers.last - 1};
   auto& devices = item["devices"] = nlohmann::ordered_json::array();
@@ -492,9 +493,9 @@ namespace detail {
   if (s.zero > 0) item["zero"] = s.zero;
   if (s.warmup > 0) item["warmup"] = s.warmup;
   item["forward_s"] = s.cost.forward_s;
-  item["backward_s"] = s.cost.backward_s;
+  if (!inference) item["backward_s"] = s.cost.backward_s;
   if (s.cost.weight_backward_s > 0) item["weight_backward_s"] = s.cost.weight_backward_s;
-  item["update_s"] = s.update_s;
+  if (!inference) item["update_s"] = s.update_s;
   item["weight_bytes"] = s.cost.weight_bytes;
   if (s.cost.gradient_bytes > 0) item["gradient_bytes"] = s.cost.gradient_bytes;
   if (s.cost.optimizer_bytes > 0) item["optimizer_bytes"] = s.cost.optimizer_bytes;
@@ -552,7 +553,7 @@ namespace detail {
   for (const auto& line : p.pipelines) {
     json value{{"microbatches", line.microbatches}, {"microbatch_size", line.microbatch_size}};
     auto& stages = value["stages"] = json::array();
-    for (const auto& s : line.stages) stages.push_back(detail::to_json(s, subclusters));
+    for (const auto& s : line.stages) stages.push_back(detail::to_json(s, subclusters, is_inference(p)));
     auto& boundaries = value["boundaries"] = json::array();
     for (const auto& b : line.boundaries) boundaries.push_back(detail::to_json(b));
     if (line.boundaries.size() + 1 != line.stages.size()) value.erase("boundaries");
@@ -568,10 +569,14 @@ namespace detail {
                        {"bytes", g.bytes},
                        {"seconds", g.seconds}});
   }
-  if (!(p.predicted == prediction{}))
+  if (p.predicted.inference) {
+    out["predicted"] = detail::to_json(*p.predicted.inference);
+  } else if (!(p.predicted == prediction{})) {
     out["predicted"] = {{"iteration_s", p.predicted.iteration_s},     {"lower_bound_s", p.predicted.lower_bound_s},
                         {"samples_per_s", p.predicted.samples_per_s}, {"mfu", p.predicted.mfu},
                         {"load_balance", p.predicted.load_balance},   {"period_s", p.predicted.period_s}};
+    if (p.predicted.cost_per_sample) out["predicted"]["cost_per_sample"] = *p.predicted.cost_per_sample;
+  }
   if (p.evidence) {
     json work = json::object();
     for (const auto& [name, count] : p.evidence->work) work[name] = count;
@@ -581,13 +586,6 @@ namespace detail {
     out["evidence"]["work"] = std::move(work);
   }
   return detail::dump(out);
-}
-
-/// Names of the subclusters, by position.
-[[nodiscard]] inline std::vector<std::string> subcluster_names(const cluster& c) {
-  std::vector<std::string> names;
-  for (const auto& s : c.subclusters) names.push_back(s.name);
-  return names;
 }
 
 /// The same of a plan on a cluster.

@@ -303,11 +303,18 @@ svg{display:block;width:100%;min-width:820px;height:auto}
 
 /// Headline numbers of a prediction; what it does not know (0) is left out.
 [[nodiscard]] inline std::vector<report_figure> prediction_figures(const prediction& p) {
+  if (const auto& served = p.inference)
+    return {{"first token", format_seconds(served->first_token_s), "after a request starts"},
+            {"token", format_seconds(served->token_s), "between two of a request"},
+            {"latency", format_seconds(served->latency_s), "of a request"},
+            {"throughput", format_number(served->tokens_per_s), "tokens per second"},
+            {"requests", format_number(served->requests_per_s), "per second"}};
   std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
   if (p.lower_bound_s > 0)
     figures.push_back({"lower bound", format_seconds(p.lower_bound_s), gap_text(p.iteration_s, p.lower_bound_s)});
   if (p.period_s > 0) figures.push_back({"period", format_seconds(p.period_s), "per microbatch, pipeline full"});
   if (p.samples_per_s > 0) figures.push_back({"throughput", format_number(p.samples_per_s), "samples per second"});
+  if (p.cost_per_sample) figures.push_back({"cost", format_money(*p.cost_per_sample), "per sample, for the devices in use"});
   if (p.mfu > 0) figures.push_back({"MFU", format_percent(p.mfu), "of the peak of the devices in use"});
   if (p.load_balance > 0) figures.push_back({"load balance", format_percent(p.load_balance), "over the devices in use"});
   return figures;

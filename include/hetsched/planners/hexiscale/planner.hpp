@@ -116,7 +116,7 @@ class hexiscale_planner {
 
   [[nodiscard]] bool go_on() {
     if (asked_.progress && !asked_.progress({partitions_, "partitions", best_s(), std::min(bound_, best_s())})) stopped_ = true;
-    if (std::min(bound_, best_s()) > asked_.beat_s) stopped_ = true;
+    if (std::min(bound_, best_s()) > asked_.beat) stopped_ = true;
     return !stopped_;
   }
 

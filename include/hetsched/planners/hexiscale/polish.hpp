@@ -220,7 +220,7 @@ template <stage_cost_model Costs>
     for (std::size_t l = 0; l < devices.size(); ++l) {
       auto one = problem;
       one.microbatches = given.pipelines[l].microbatches;
-      one.beat_s = std::numeric_limits<double>::infinity();
+      one.beat = std::numeric_limits<double>::infinity();
       one.progress = [&](const search_progress& at) {
         if (problem.progress && !problem.progress({at.steps, at.unit, given.predicted.iteration_s, 0})) stopped = true;
         return !stopped;

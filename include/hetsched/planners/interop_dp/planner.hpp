@@ -99,14 +99,17 @@ class interop_planner {
   };
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
-  [[nodiscard]] bool closed() const { return best_s() <= bound_ * (1 + options_.gap); }
+  /// Plans that take longer do not count.
+  [[nodiscard]] double limit_s() const { return std::min(best_s(), asked_.beat); }
+  [[nodiscard]] bool proved() const { return best_s() <= bound_ * (1 + options_.gap); }
+  [[nodiscard]] bool closed() const { return proved() || bound_ >= asked_.beat; }
   void raise_bound(double bound) { bound_ = std::max(bound_, bound); }
 
   [[nodiscard]] bool go_on() {
     if (stopped_) return false;
     if (asked_.progress && !asked_.progress({evaluations_, "searches", best_s(), std::min(bound_, best_s())})) stopped_ = true;
-    // What cannot beat a plan that is known already is not worth the time.
-    if (std::min(bound_, best_s()) > asked_.beat_s) stopped_ = true;
+    // What cannot beat a plan that is known already is not worth the time; where plans are counted, that shows then.
+    if (!countable() && std::min(bound_, best_s()) > asked_.beat) stopped_ = true;
     return !stopped_;
   }
 
@@ -237,7 +240,7 @@ class interop_planner {
       const auto work = static_cast<std::int64_t>(options_.effort * 5e6);
       const auto bound_of = [&](double low, double high) {
         const double rest = steady_ * low + end;
-        return bounds.latency(high, best_s() - rest) + rest;
+        return bounds.latency(high, limit_s() - rest) + rest;
       };
       // Where plans so far are far from the bound: the shortest period for which a beam finds one.
       if (best_s() > 1.3 * bound_)
@@ -249,13 +252,13 @@ class interop_planner {
       const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
       std::vector<range> open;
       const double step = static_cast<double>(problem_.placements.size()) * problem_.layers < 4e4 ? 1.02 : 1.05;
-      for (double low = shortest_; steady_ * low + search_.rents().latency() < best_s(); low = open.back().high) {
+      for (double low = shortest_; steady_ * low + search_.rents().latency() < limit_s(); low = open.back().high) {
         if (!go_on()) return;
         open.push_back({low, low * step, bound_of(low, low * step)});
       }
       std::make_heap(open.begin(), open.end(), later);
       if (open.empty()) return;
-      raise_bound(std::min(open.front().bound, best_s()));
+      raise_bound(std::min(open.front().bound, limit_s()));
 
       // Beams, by the least size of stages: near the best plan's period, and then for all ranges, the least bound first.
       int best_size = 1;
@@ -268,13 +271,13 @@ class interop_planner {
         if (best_s() < before) best_size = size;
       };
       const auto try_sizes = [&](double at) {
-        if (bounds.latency(at, best_s() - steady_ * at) + steady_ * at >= best_s()) return;
+        if (bounds.latency(at, limit_s() - steady_ * at) + steady_ * at >= limit_s()) return;
         for (int size = 1; size <= largest; size *= 2) try_size(at, size);
       };
       auto by_bound = open;
       std::sort(by_bound.begin(), by_bound.end(), [](const range& a, const range& b) { return a.bound < b.bound; });
       for (const auto& r : by_bound)
-        if (r.bound < best_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
+        if (r.bound < limit_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
 
       constexpr double narrow = 1.001;
       while (bounds.looked_at() < work && go_on()) {
@@ -285,7 +288,7 @@ class interop_planner {
         const double middle = (r.low + r.high) / 2;
         const auto look_at = [&](double low, double high) {
           open.push_back({low, high, std::max(r.bound, bound_of(low, high))});
-          if (open.back().bound < best_s()) {
+          if (open.back().bound < limit_s()) {
             try_size(high, best_size);
             try_size(high, best_size / 2);
           }
@@ -293,7 +296,7 @@ class interop_planner {
         };
         look_at(r.low, middle);
         look_at(middle, r.high);
-        if (!stopped_) raise_bound(std::min(open.front().bound, best_s()));
+        if (!stopped_) raise_bound(std::min(open.front().bound, limit_s()));
       }
     }
   }
@@ -494,15 +497,15 @@ class interop_planner {
     plan_enumeration<Table> plans(problem_, table_, asked_.microbatches, asked_.use_all_devices,
                                   fixed ? order_ : std::vector<int>{});
     const bool all = plans.run(
-        static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return best_s(); },
+        static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return limit_s(); },
         [&](const std::vector<interop_stage>& stages) {
           if (const auto judged = judge(stages)) consider(*judged);
         },
         [&] { return go_on(); });
     counted_ = !stopped_;
     if (!all) return;
-    bound_ = best_s();
-    complete_ = true;
+    bound_ = limit_s();
+    complete_ = best_s() <= bound_;
   }
 
   // Moves single layers over boundaries as long as that helps.
@@ -531,7 +534,7 @@ class interop_planner {
     const double bound = countable() && !counted_ ? std::max(search_.rents().latency(), steady_ * shortest_) : bound_;
     return {.objective_value = best_s(),
             .objective_bound = std::min(bound, best_s()),
-            .complete = !stopped_ && (complete_ || closed()),
+            .complete = !stopped_ && (complete_ || proved()),
             .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}}};
   }
 

@@ -75,9 +75,18 @@ class end_table {
   bool any_ = false, alone_ = true;
 };
 
+/// From which layer on a pipeline is in a subcluster.
+struct subcluster_visit {
+  int subcluster = 0, first = 0;
+  friend bool operator==(subcluster_visit, subcluster_visit) = default;
+  friend auto operator<=>(subcluster_visit, subcluster_visit) = default;
+};
+
 /// A kind of pipeline, of which a plan may hold any number.
 struct pipeline_column {
   std::vector<interop_stage> stages;
+  /// Where each layer is. Pipelines of equal visits add up their gradients without leaving a subcluster.
+  std::vector<subcluster_visit> visits;
   std::vector<int> devices;  // by subcluster
   double latency = 0;        // of one microbatch, there and back
   double period = 0;         // the least whose warm-ups fit in memory
@@ -89,7 +98,7 @@ struct pipeline_column {
   [[nodiscard]] double iteration_s(int microbatches) const { return first_s() + (microbatches - 1) * period; }
   /// Microbatches in an iteration of `seconds`.
   [[nodiscard]] double microbatches_by(double seconds) const {
-    return seconds < first_s() ? 0 : (seconds - first_s()) / period + 1;
+    return seconds < first_s() ? 0 : (seconds - first_s()) / std::max(period, 1e-12) + 1;
   }
 };
 
@@ -141,6 +150,8 @@ template <class Table, class Algebra>
   for (const auto& s : stages) {
     const auto& placed = problem.placements[static_cast<std::size_t>(s.placement)];
     found.devices[static_cast<std::size_t>(placed.subcluster)] += placed.devices;
+    if (found.visits.empty() || found.visits.back().subcluster != placed.subcluster)
+      found.visits.push_back({placed.subcluster, s.layers.first});
   }
   found.stages = std::move(stages);
   return found;

@@ -35,8 +35,9 @@ class listed_pipelines {
     for (const int d : problem.devices) boxes_ = std::min<std::int64_t>(boxes_ * (d + 1), std::int64_t{1} << 40);
   }
 
-  /// Lists all. Returns false if there are more than `most`.
+  /// Lists all. Returns false if there are more than `most`, or many more beginnings that lead nowhere.
   [[nodiscard]] bool list(std::size_t most) {
+    if (more_pairs_than(most)) return false;
     most_ = most;
     by_box_.resize(static_cast<std::size_t>(boxes_));
     left_.assign(problem_.devices.size(), true);
@@ -63,7 +64,34 @@ class listed_pipelines {
   }
 
  private:
+  // Whether there are more pipelines of two stages.
+  [[nodiscard]] bool more_pairs_than(std::size_t most) const {
+    const auto& all = problem_.placements;
+    std::size_t count = 0;
+    for (int cut = 1; cut < problem_.layers; ++cut) {
+      const auto holding = [&](int first, int last) {
+        std::vector<const interop_placement*> found;
+        for (std::size_t p = 0; p < all.size(); ++p)
+          if (!all[p].dominated && table_.memory(static_cast<int>(p), first, last, 1) <= all[p].capacity)
+            found.push_back(&all[p]);
+        return found;
+      };
+      const auto seconds = holding(cut, problem_.layers);
+      for (const auto* a : holding(0, cut))
+        for (const auto* b : seconds) {
+          const int taken = a->devices + (a->subcluster == b->subcluster ? b->devices : 0);
+          if (taken > problem_.devices[static_cast<std::size_t>(a->subcluster)]) continue;
+          const int kind = problem_.kind_before(cut);
+          const auto &apart = problem_.transfer(a->transfer_class, b->transfer_class)[kind],
+                     &near = problem_.near_transfer(a->transfer_class, b->transfer_class)[kind];
+          if (std::min(apart.round_trip, near.round_trip) < infinity && ++count > most) return true;
+        }
+    }
+    return false;
+  }
+
   [[nodiscard]] bool extend(listed& line, int first, double before) {
+    if (++beginnings_ > 20 * most_) return false;
     if (first == problem_.layers) {
       if (count_++ == most_) return false;
       by_box_[static_cast<std::size_t>(box_of(used_))].push_back(line);
@@ -114,7 +142,7 @@ class listed_pipelines {
   const interop_problem& problem_;
   const Table& table_;
   std::int64_t boxes_ = 1;
-  std::size_t most_ = 0, count_ = 0;
+  std::size_t most_ = 0, count_ = 0, beginnings_ = 0;
   std::vector<std::vector<listed>> by_box_;
   std::vector<bool> left_;
   std::vector<int> used_;

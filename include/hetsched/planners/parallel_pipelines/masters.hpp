@@ -16,10 +16,10 @@ namespace hetsched::detail {
 struct packing {
   struct item {
     double value = 0;
-    std::vector<int> takes;  // by resource
+    std::vector<double> takes;  // by resource
   };
   std::vector<item> items;
-  std::vector<int> room;  // by resource
+  std::vector<double> room;  // by resource
 };
 
 /// The most value, and the prices of the resources, of a packing with fractions of items.
@@ -80,6 +80,28 @@ struct relaxed_packing {
   return found;
 }
 
+/// A packing with fractions whose items grow in value with time, and when it holds what is wanted.
+struct timed_packing {
+  double seconds = 0;
+  relaxed_packing solved;
+};
+
+/// When a packing holds as much as is wanted. Item i of a value above 0 gains one per periods[i], so what a packing holds is
+/// convex in time: Newton's method from above, some five packings. `solve(seconds)`: the packing at a time.
+/// Requires: it holds that much at `seconds`.
+template <class Solve>
+[[nodiscard]] timed_packing when_it_holds(double wanted, double seconds, const std::vector<double>& periods, const Solve& solve) {
+  timed_packing found{seconds, solve(seconds)};
+  for (int step = 0; step < 50 && found.solved.value > wanted * (1 + 1e-9); ++step) {
+    double slope = 0;
+    for (std::size_t i = 0; i < periods.size(); ++i) slope += found.solved.counts[i] / std::max(periods[i], 1e-12);
+    if (!(slope > 0)) break;
+    found.seconds -= (found.solved.value - wanted) / slope;
+    found.solved = solve(found.seconds);
+  }
+  return found;
+}
+
 /// A packing with whole items: how many of each.
 struct whole_packing {
   double value = 0;
@@ -103,7 +125,8 @@ template <class Packing>
   }
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rate[a] > rate[b]; });
   whole_packing best{.value = 0, .counts = std::vector<int>(items, 0), .proved = true};
-  std::vector<int> counts(items, 0), room = given.room;
+  std::vector<int> counts(items, 0);
+  auto room = given.room;
   std::int64_t steps = 0;
   const auto bound = [&](std::size_t next) {
     if (next == order.size()) return 0.0;
@@ -125,10 +148,10 @@ template <class Packing>
     }
     const auto i = order[next];
     const auto& item = given.items[i];
-    int fits = 1 << 30;
+    double most_fit = 1 << 30;
     for (std::size_t k = 0; k < resources; ++k)
-      if (item.takes[k] > 0) fits = std::min(fits, room[k] / item.takes[k]);
-    for (int n = fits; n >= 0; --n) {
+      if (item.takes[k] > 0) most_fit = std::min(most_fit, room[k] / item.takes[k] * (1 + 1e-9));
+    for (int n = static_cast<int>(most_fit); n >= 0; --n) {
       counts[i] = n;
       for (std::size_t k = 0; k < resources; ++k) room[k] -= n * item.takes[k];
       const bool go = self(self, next + 1, value + n * item.value);

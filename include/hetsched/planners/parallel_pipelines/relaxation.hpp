@@ -3,6 +3,7 @@
 // Tested by tests/planners/parallel_pipelines/parallel_pipelines_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,8 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/planners/parallel_pipelines/column.hpp>
 #include <hetsched/planners/parallel_pipelines/masters.hpp>
+#include <hetsched/planners/parallel_pipelines/period_range.hpp>
+#include <hetsched/planners/parallel_pipelines/rent_master.hpp>
 #include <hetsched/planners/parallel_pipelines/rented_search.hpp>
 
 namespace hetsched::detail {
@@ -17,8 +20,9 @@ namespace hetsched::detail {
 /// Bounds below what any set of pipelines takes for M microbatches, and the columns that meet it. Let devices of subcluster k
 /// cost a rent r_k in microbatches such that all together cost M. A pipeline that does no more microbatches in time than the rent
 /// of its devices leaves M out of reach; so no plan is faster than the least latency + end + period * (rent of its devices - 1).
-/// Each period's least is a shortest path with rents. The best rents are dual prices of devices, of a packing of the columns
-/// that are known; the paths of its prices are new columns.
+/// A set has two pipelines at least: where each gets something off its rent, all devices may cost M and two times that.
+/// Each period's least is a shortest path with rents. The best rents are dual prices of devices, of a packing of the pipelines
+/// that paths found, whatever memory they need; those that it lets keep their period become columns.
 /// Source: methods of cutting stock (Gilmore and Gomory 1961), with the deadline in place of the roll's width.
 template <class Table, class Algebra>
 class pipeline_relaxation {
@@ -40,10 +44,10 @@ class pipeline_relaxation {
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
         if (problem.placements[p].subcluster == static_cast<int>(k))
           fastest = std::max(fastest, 1 / (table.time(static_cast<int>(p), 0, problem.layers) * problem.placements[p].devices));
-      rent_.push_back(fastest);
-      total += fastest * problem.devices[k];
+      rent_.devices.push_back(std::min(fastest, 1e30));  // of layers that take no time
+      total += rent_.devices.back() * problem.devices[k];
     }
-    for (auto& r : rent_) r *= microbatches / total;
+    for (auto& r : rent_.devices) r *= microbatches / total;
     for (int l = 0; l < problem.layers; ++l) {
       double least = infinity;
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
@@ -55,14 +59,16 @@ class pipeline_relaxation {
 
   /// First columns: pipelines over everything, and of each subcluster alone, for some periods.
   void start() {
+    share_ = first_share;
     const auto all = rent_;
-    for (std::size_t k = 0; k <= rent_.size(); ++k) {
-      if (k == rent_.size() && k == 1) continue;
-      for (std::size_t other = 0; other < rent_.size(); ++other)
-        if (k < rent_.size() && other != k) rent_[other] = 1e6 * all[other];
+    const auto kinds = problem_.devices.size();
+    for (std::size_t k = 0; k <= kinds; ++k) {
+      if (k == kinds && k == 1) continue;
+      for (std::size_t other = 0; other < kinds; ++other)
+        if (k < kinds && other != k) rent_.devices[other] = 1e6 * all.devices[other];
       double least = infinity;
       for (double low = shortest_; low < 1e6 * shortest_; low *= 1.6) {
-        range r{low, low * 1.6, 0, {}, 0};
+        period_range r(low, low * 1.6);
         bound(r, infinity);
         if (r.bound > 1.5 * least) break;
         least = std::min(least, r.bound);
@@ -75,7 +81,6 @@ class pipeline_relaxation {
   /// No plan of several pipelines takes less.
   [[nodiscard]] double bound() const { return bound_; }
   [[nodiscard]] const std::vector<pipeline_column>& columns() const { return columns_; }
-  [[nodiscard]] const std::vector<double>& rents() const { return best_rent_; }
   [[nodiscard]] std::int64_t looked_at() const { return path_.looked_at() + work_; }
 
   /// Ends of stages that a path looks at.
@@ -90,187 +95,171 @@ class pipeline_relaxation {
     for (std::size_t k = 0; k < found->devices.size(); ++k)
       if (found->devices[k] > problem_.devices[k]) return infinity;
     columns_.push_back(*std::move(found));
+    cut({columns_.back().first_s(), columns_.back().period, columns_.back().devices});
     return columns_.back().period;
   }
 
-  /// The deadline by which fractions of columns do all microbatches; infinity if none do.
-  [[nodiscard]] double relaxed_deadline(std::vector<double>* prices = nullptr) const {
-    if (columns_.empty()) return infinity;
-    double low = infinity, high = 0;
-    for (const auto& c : columns_) low = std::min(low, c.first_s());
-    const auto at = [&](double seconds) { return solve_relaxed(packing_at(seconds, false)); };
-    for (high = 2 * low; at(high).value < microbatches_; high *= 2)
-      if (high > 1e300) return infinity;
-    for (int i = 0; i < 60 && high > low * (1 + 1e-7); ++i) {
-      const double middle = (low + high) / 2;
-      (at(middle).value < microbatches_ ? low : high) = middle;
-    }
-    if (prices) *prices = at(high).prices;
-    return high;
-  }
-
-  /// The packing of columns by a deadline; with whole microbatches, only the best column of each number of devices counts.
-  [[nodiscard]] packing packing_at(double seconds, bool whole) const {
-    packing found{.items = {}, .room = problem_.devices};
-    for (const auto& c : columns_) {
-      const double m = c.microbatches_by(seconds);
-      found.items.push_back({whole ? static_cast<double>(static_cast<std::int64_t>(m + 1e-9)) : m, c.devices});
-    }
-    if (!whole) return found;
-    for (std::size_t i = 0; i < columns_.size(); ++i)
-      for (std::size_t j = 0; j < i; ++j)
-        if (columns_[i].devices == columns_[j].devices)
-          (found.items[i].value > found.items[j].value ? found.items[j] : found.items[i]).value = 0;
-    return found;
-  }
-
-  /// One round: bounds by the current rents, and new columns. Returns false if there is nothing more to gain: the bound is within
-  /// `gap` of the relaxed deadline, or above `enough`, or no rent brings anything new.
-  [[nodiscard]] bool improve(double enough, double gap, function_ref<bool()> go_on) {
-    const double goal = std::min(enough, relaxed_deadline());
+  /// One round: bounds by the current rents, and new columns. Returns false if there is nothing more to gain: the bound is above
+  /// `enough`, or within `gap` of what any rents give; within `coarse` where they cannot give enough.
+  [[nodiscard]] bool improve(double enough, double gap, double coarse, function_ref<bool()> go_on) {
     const double before = bound_;
-    scan(goal, gap, go_on);
-    std::vector<double> prices;
-    const double deadline = relaxed_deadline(&prices);
-    if (bound_ >= std::min(deadline, enough) * (1 - gap) || !(deadline < infinity)) return false;
-    double total = 0;
-    for (std::size_t k = 0; k < prices.size(); ++k) total += prices[k] * problem_.devices[k];
-    if (!(total > 0)) return false;
-    // Not all the way from the best rents so far: columns are few, and their prices jump. Further where that brought nothing.
-    const bool gained = bound_ > before * (1 + 0.1 * gap) || deadline < deadline_ * (1 - 0.1 * gap);
-    deadline_ = std::min(deadline_, deadline);
-    if (!gained && share_ == 1) return false;
-    share_ = gained ? 0.5 : std::min(1.0, share_ + 0.25);
-    for (std::size_t k = 0; k < rent_.size(); ++k)
-      rent_[k] = (1 - share_) * best_rent_[k] + share_ * prices[k] * microbatches_ / total;
+    scan(enough, gap, go_on);
+    const auto next = highest_rents(cuts_, problem_.devices, fewest, microbatches_);
+    const double within = next.seconds < enough ? coarse : gap;
+    if (bound_ >= std::min(next.seconds, enough) * (1 - within) || !(next.seconds < infinity)) return false;
+    // Not all the way from the best rents so far: pipelines are few, and their prices jump. Less far where that brought nothing.
+    share_ = bound_ > before * (1 + gap) ? std::min(0.9, 1.5 * share_) : 0.4 * share_;
+    if (share_ < 0.07) return false;
+    for (std::size_t k = 0; k < rent_.devices.size(); ++k)
+      rent_.devices[k] = (1 - share_) * best_rent_.devices[k] + share_ * next.devices[k];
+    rent_.off = (1 - share_) * best_rent_.off + share_ * next.off;
     return true;
   }
 
  private:
-  // Periods from low to high. On top of the rent per second, devices beyond those that there are cost a fine.
-  struct range {
-    double low = 0, high = 0, bound = 0;
-    std::vector<double> fine;
-    int critical = 0;
-  };
-
-  [[nodiscard]] double solve(const range& r, int critical = 0) {
+  [[nodiscard]] double solve(const period_range& r) {
+    const auto kinds = problem_.devices.size();
     prices_.fee = r.fine;
-    prices_.fee.resize(rent_.size(), 0.0);
-    prices_.rent = rent_;
-    double low = r.low, high = r.high;
+    prices_.fee.resize(kinds, 0.0);
+    prices_.rent = rent_.devices;
+    double high = r.high;
     if (!(r.high < infinity)) {
       // Without an end, all pay for the shortest period.
-      for (std::size_t k = 0; k < rent_.size(); ++k) prices_.fee[k] += low * rent_[k];
-      prices_.rent.assign(rent_.size(), 0.0);
-      high = low;
+      for (std::size_t k = 0; k < kinds; ++k) prices_.fee[k] += r.low * rent_.devices[k];
+      prices_.rent.assign(kinds, 0.0);
+      high = r.low;
     }
-    double cost = path_.solve(low, r.high, prices_, reductions_, critical);
+    double cost = path_.solve(r.low, r.high, prices_, reductions_, r.critical);
     for (std::size_t k = 0; k < r.fine.size(); ++k) cost -= r.fine[k] * problem_.devices[k];
-    return cost - high;
+    return cost - (1 + rent_.off) * high;
   }
 
-  // Bounds a range. Where the cheapest pipeline takes more devices than there are, fines raise the bound as long as it is below
-  // the goal.
-  void bound(range& r, double goal) {
-    double now = solve(r);
+  // Bounds a range. Where that is below the goal, moves its critical layers and fines along a subgradient: shares go to the stage
+  // that is done last, fines to devices beyond those that there are.
+  void bound(period_range& r, double goal) {
+    const double now = solve(r);
     r.bound = std::max(r.bound, now);
-    if (now < goal) {
-      // Where another stage is done last.
-      const auto stages = path_.stages();
-      const auto bare = search_pipeline(problem_, table_, stages);
-      const int critical = stages[last_done(ends_, table_, stages, bare, reductions_).stage].layers.first;
-      if (critical > 0) {
-        const double other = solve(r, critical);
-        r.bound = std::max(r.bound, other);
-        if (other > now) r.critical = critical;
-        now = other > now ? other : solve(r);
-      }
+    ++r.tries;
+    r.final = !(now < goal) || !(now < infinity);
+    if (r.final) return;
+    const auto stages = path_.stages();
+    const auto bare = search_pipeline(problem_, table_, stages);
+    const auto last = last_done(ends_, table_, stages, bare, reductions_);
+    const auto used = path_.devices();
+    if (r.high <= r.low * 1.02 && fit(used)) {
+      rented_pipeline found{last.end_s, r.high, used};
+      for (int i = 0; i < bare.stages(); ++i)
+        found.first += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
+      cut(std::move(found));
     }
-    for (int round = 0; round < 5 && now < goal && now < infinity; ++round) {
-      const auto used = path_.devices();
-      double norm = 0;
-      std::vector<double> beyond(used.size(), 0.0);
-      for (std::size_t k = 0; k < used.size(); ++k) {
-        const double relative = static_cast<double>(used[k]) / problem_.devices[k] - 1;
-        if (relative > 0 || (!r.fine.empty() && r.fine[k] > 0)) beyond[k] = relative;
-        norm += beyond[k] * beyond[k];
-      }
-      if (norm < 1e-6) break;
-      const double aim = goal < infinity ? goal : now + 0.3 * (now + r.low);
-      auto tried = r;
-      tried.fine.resize(used.size(), 0.0);
-      for (std::size_t k = 0; k < used.size(); ++k)
-        tried.fine[k] = std::max(0.0, tried.fine[k] + (aim * 1.02 - now) / norm * beyond[k] / problem_.devices[k]);
-      now = solve(tried, r.critical);
-      r.fine = tried.fine;
-      r.bound = std::max(r.bound, now);
-    }
+    // Its middle layer: no cut near by takes it out of the stage.
+    const auto& late = stages[last.stage].layers;
+    const bool other = last.end_s > 0 && r.count_more((late.first + late.last) / 2);
+    const bool fined = r.fine_more(used, problem_.devices, now, goal);
+    r.final = !other && !fined;
+  }
+
+  [[nodiscard]] bool fit(const std::vector<int>& devices) const {
+    return std::equal(devices.begin(), devices.end(), problem_.devices.begin(), [](int a, int b) { return a <= b; });
+  }
+
+  // A pipeline to choose rents by; not if one of the same devices and period is as cheap.
+  void cut(rented_pipeline p) {
+    const auto same = [&](const rented_pipeline& c) {
+      return c.devices == p.devices && std::abs(c.period - p.period) <= 1e-4 * p.period && c.first <= p.first * (1 + 1e-4);
+    };
+    if (std::any_of(cuts_.begin(), cuts_.end(), same)) return;
+    cuts_.push_back(std::move(p));
+  }
+
+  [[nodiscard]] double priced(const rented_pipeline& p) const {
+    double rent = -rent_.off - 1;
+    for (std::size_t k = 0; k < p.devices.size(); ++k) rent += rent_.devices[k] * p.devices[k];
+    return p.first + p.period * rent;
   }
 
   // Bounds on ranges of periods; those of the least bounds are halved. Where they are narrow, the cheapest pipelines there become
   // columns.
   void scan(double goal, double gap, function_ref<bool()> go_on) {
-    const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
-    std::vector<range> open;
+    if (!cuts_.empty()) {
+      // No rents make the bound longer than the cheapest pipeline that is known.
+      double least = infinity;
+      for (const auto& c : cuts_) least = std::min(least, priced(c));
+      goal = std::min(goal, least);
+    }
+    const auto later = [](const period_range& a, const period_range& b) { return a.bound > b.bound; };
+    std::vector<period_range> open;
     // All that lies beyond a period is looked at now and then. By the goal a pipeline of a period as long as that does one
     // microbatch or none, whatever its period: each of these bounds holds for it.
     double beyond = 0;
     for (double low = shortest_;; low *= 1.2) {
       if (open.size() % 4 == 0 || low >= goal) {
-        range rest{low, infinity, 0, {}, 0};
+        period_range rest(low, infinity);
         beyond = std::max(beyond, solve(rest));
         const bool last = beyond >= goal || low >= goal || (go_on && !go_on());
-        if (last) open.push_back({low, infinity, beyond, {}, 0});
-        if (last) break;
+        if (last) {
+          open.emplace_back(low, infinity).bound = beyond;
+          open.back().final = true;
+          break;
+        }
       }
-      open.push_back({low, low * 1.2, 0, {}, 0});
+      open.emplace_back(low, low * 1.2);
       bound(open.back(), goal);
     }
     std::make_heap(open.begin(), open.end(), later);
-    for (int i = 0; i < 150; ++i) {
-      auto r = open.front();
-      if (r.bound >= goal * (1 - gap / 2)) break;
-      const bool narrow = r.high <= r.low * 1.002;
-      if (narrow || i % 8 == 4) visit(r, goal);
-      if (narrow || !(r.high < infinity) || (go_on && !go_on())) break;
+    for (int i = 0; i < most_steps && open.front().bound < goal * (1 - gap / 2); ++i) {
       std::pop_heap(open.begin(), open.end(), later);
-      open.pop_back();
-      const double points[]{r.low, (r.low + r.high) / 2, r.high};
-      for (int half = 0; half < 2; ++half) {
-        open.push_back({points[half], points[half + 1], r.bound, r.fine, 0});
-        bound(open.back(), goal);
+      auto& r = open.back();
+      const bool narrow = r.high <= r.low * 1.003;
+      if (!r.final && r.tries < most_tries) {
+        bound(r, goal);
         std::push_heap(open.begin(), open.end(), later);
+        continue;
       }
+      if (narrow || i % 16 == 8) visit(r, goal);
+      if (narrow || !(r.high < infinity) || (go_on && !go_on())) {
+        std::push_heap(open.begin(), open.end(), later);
+        break;
+      }
+      auto second = r;
+      r.high = second.low = (r.low + r.high) / 2;
+      for (auto* half : {&r, &second}) {
+        half->tries = 0;
+        bound(*half, goal);
+      }
+      std::push_heap(open.begin(), open.end(), later);
+      open.push_back(std::move(second));
+      std::push_heap(open.begin(), open.end(), later);
     }
-    if (open.front().bound > bound_ || best_rent_.empty()) {
-      bound_ = std::max(bound_, open.front().bound);
+    const double least = std::min(open.front().bound, goal);
+    if (least > bound_ || best_rent_.devices.empty()) {
+      bound_ = std::max(bound_, least);
       best_rent_ = rent_;
     }
   }
 
-  // The cheapest pipelines of a range of periods.
-  void visit(const range& r, double goal) {
+  // Cheap pipelines of a range of periods become columns.
+  void visit(const period_range& r, double goal) {
     const double high = r.high < infinity ? r.high : r.low;
-    const double least = solve(r, r.critical) + high;
+    const double least = solve(r) + high;
     if (!(least < infinity)) return;
     // Where the path keeps the period with the memory that there is, nothing else is cheaper.
     if (add(path_.stages()) <= r.high * (1 + 1e-9)) return;
     double fines = 0;
     for (std::size_t k = 0; k < r.fine.size(); ++k) fines += r.fine[k] * problem_.devices[k];
     const double most = goal < infinity ? goal + high : 2 * least;
-    for (const double more : {1.0005, 1.01, 1.1}) {
-      const auto found = search_.solve(path_, r.low, r.high, prices_, reductions_, std::min(most, least * more) + fines,
-                                       goal < infinity ? most_looks : most_looks / 20);
-      work_ += search_.looked_at();
-      int kept = 0;
-      for (const auto& s : found)
-        if (add(s.stages) < infinity && ++kept == 4) break;
-      if (kept > 0 || search_.aborted()) break;
-    }
+    const auto found =
+        search_.solve(path_, r.low, r.high, prices_, reductions_, std::min(most, least * 1.02) + fines, most_looks);
+    work_ += search_.looked_at();
+    int kept = 0;
+    for (const auto& s : found)
+      if (add(s.stages) < infinity && ++kept == 4) break;
   }
 
-  static constexpr std::int64_t most_looks = 300'000;
+  static constexpr int fewest = 2;  // pipelines of a set
+  static constexpr double first_share = 0.5;
+  static constexpr int most_tries = 4, most_steps = 600;
+  static constexpr std::int64_t most_looks = 30'000;
 
   const interop_problem& problem_;
   const Table& table_;
@@ -281,9 +270,10 @@ class pipeline_relaxation {
   rented_path<Table> path_;
   rented_search<Table, Algebra> search_;
   double shortest_ = 0;
-  double bound_ = 0, share_ = 0.5, deadline_ = infinity;
-  std::vector<double> rent_, best_rent_;
+  double bound_ = 0, share_ = first_share;
+  set_rents rent_, best_rent_;
   device_prices prices_;
+  std::vector<rented_pipeline> cuts_;
   std::vector<pipeline_column> columns_;
   std::int64_t work_ = 0;
 };

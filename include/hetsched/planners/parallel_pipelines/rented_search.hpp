@@ -14,9 +14,10 @@
 
 namespace hetsched::detail {
 
-/// The cheapest pipelines if devices cost rent, exactly but for the number of devices: the chain program of interop_dp, from the
-/// last layer to the first, without a count of devices and with their rent. Labels keep what the warm-ups need; those that
-/// cannot end within the budget, by rented_path's costs of the layers before, are dropped.
+/// Cheap pipelines if devices cost rent: the chain program of interop_dp, from the last layer to the first, without a count of
+/// devices and with their rent. Labels keep what the warm-ups need; those that cannot end within the budget, by rented_path's
+/// costs of the layers before, are dropped, and of the others only the cheapest few of each layer and class are kept. No bound
+/// rests on it.
 template <class Table, class Algebra>
 class rented_search {
  public:
@@ -39,7 +40,7 @@ class rented_search {
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
   }
 
-  /// The cheapest pipelines of cost at most `budget`, as rented_path counts it, at most one for each number of devices; none if
+  /// Pipelines of cost at most `budget`, as rented_path counts it, at most one for each number of devices; none if
   /// more than `most_work` ends of stages were looked at: then aborted() is true.
   /// `bound`: solved for the same period, rents and reductions.
   [[nodiscard]] std::vector<solution> solve(const rented_path<Table>& bound, double low, double period,
@@ -49,8 +50,11 @@ class rented_search {
     done_.clear();
     for (auto& f : fronts_) f.clear();
     looked_at_ = 0;
-    for (int first = problem_.layers - 1; first >= 0; --first)
+    for (int first = problem_.layers - 1; first >= 0; --first) {
       grow(bound, first, low, period, prices, reductions, budget, most_work);
+      for (std::size_t c = 0; c < classes_; ++c)
+        keep_best(fronts_[at(first) * classes_ + c], [&](auto i) { return labels_[i].cost + labels_[i].end; });
+    }
     if (aborted_) return {};
     const auto total = [&](auto i) { return labels_[i].cost + labels_[i].end; };
     std::sort(done_.begin(), done_.end(), [&](auto a, auto b) { return total(a) < total(b); });
@@ -78,6 +82,7 @@ class rented_search {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
  private:
+  static constexpr std::size_t width = 4;
   static constexpr auto none = std::numeric_limits<std::uint32_t>::max();
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -127,7 +132,16 @@ class rented_search {
           front.push_back(candidate);
         }
       }
+      keep_best(front, [](const entry& e) { return e.cost + e.end; });
     }
+  }
+
+  // The cheapest few of a front.
+  template <class Front, class Cost>
+  static void keep_best(Front& front, Cost cost) {
+    if (front.size() <= width) return;
+    std::stable_sort(front.begin(), front.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+    front.resize(width);
   }
 
   void grow(const rented_path<Table>& bound, int first, double low, double period, const device_prices& prices, bool reductions,

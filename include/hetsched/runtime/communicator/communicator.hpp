@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -153,6 +154,35 @@ concept byte_plane = requires(C& c, int channel, const stamp& s, std::span<const
 template <class C>
 concept waking_plane = requires(C& c, std::function<void()> ring) {
   c.on_wake(ring);
+};
+
+/// A send or receive that a rank makes in every step.
+struct planned_operation {
+  int channel = -1;
+  bool sends = false;
+  stamp what;  ///< of the first step
+  std::size_t bytes = 0;
+};
+/// All that a rank sends and receives in a step, in the order in which it begins; what is in one group begins at once.
+using communication_plan = std::vector<std::vector<planned_operation>>;
+
+/// A data plane whose operations begin in an order that it is told beforehand, whatever the order in which they are posted.
+///   set_plan(plan)    all ranks of the plane call it, behind their last open() and before they post
+/// Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
+template <class C>
+concept ordered_plane = requires(C& c, communication_plan plan) {
+  c.set_plan(std::move(plan));
+};
+
+/// An ordered plane over which layers call collectives in device memory, in the order of its plan: an empty group stands for one
+/// computation, with what it calls.
+///   may_call() -> bool  whether the plan has come to such a group; if not, a wait ends when it does
+///   end_calls()         behind the computation: the plan goes on
+/// Not checked: any of that.
+template <class C>
+concept calling_plane = ordered_plane<C> && requires(C& c) {
+  { c.may_call() } -> std::same_as<bool>;
+  c.end_calls();
 };
 
 /// One rank's end of what ranks agree over: a few numbers, and whether they go on.

@@ -22,17 +22,30 @@
 
 namespace hetsched {
 
+/// How a tensor gets from a sender to the receiver of a channel: it is swapped with the receiver's.
+template <pipeline_tensor Tensor>
+struct swapping {
+  struct lane {};
+  static lane open(const edge&) { return {}; }
+  static void move(lane&, Tensor& sent, Tensor& taken) {
+    using std::swap;
+    swap(sent, taken);
+  }
+};
+
 /// Connects the ranks of one process, a thread each. Channels hold nothing: a send ends when a receive takes its tensor. The
 /// tensor is swapped with the receiver's, so types with a cheap swap travel without a copy. Groups of ranks read and write each
 /// other's host memory. Once aborted it stays so.
-template <pipeline_tensor Tensor>
+/// Mover: how a tensor travels, instead. open(edge) -> lane, once per channel; move(lane&, sent, taken), by either rank's thread,
+/// one at a time on a channel.
+template <pipeline_tensor Tensor, class Mover = swapping<Tensor>>
 class thread_communicator {
   static constexpr bool has_host_bytes = tensor_traits<Tensor>::space != memory_space::device;
 
  public:
   /// All ranks' ends.
-  [[nodiscard]] static std::vector<thread_communicator> connect(int ranks) {
-    const auto shared = std::make_shared<hub>(ranks);
+  [[nodiscard]] static std::vector<thread_communicator> connect(int ranks, Mover mover = Mover()) {
+    const auto shared = std::make_shared<hub>(ranks, std::move(mover));
     std::vector<thread_communicator> ends;
     for (int r = 0; r < ranks; ++r) ends.push_back(thread_communicator(shared, r));
     return ends;
@@ -58,7 +71,7 @@ class thread_communicator {
     const std::lock_guard lock(hub_->guard);
     std::size_t i = 0;
     while (i < hub_->channels.size() && hub_->channels[i]->where != e) ++i;
-    if (i == hub_->channels.size()) hub_->channels.push_back(std::make_unique<channel>(e));
+    if (i == hub_->channels.size()) hub_->channels.push_back(std::make_unique<channel>(e, hub_->mover.open(e)));
     open_.push_back(hub_->channels[i].get());
     return static_cast<int>(open_.size()) - 1;
   }
@@ -154,8 +167,9 @@ class thread_communicator {
     }
   };
   struct channel {
-    explicit channel(const edge& e) : where(e) {}
+    channel(const edge& e, typename Mover::lane l) : where(e), lane(std::move(l)) {}
     edge where;
+    [[no_unique_address]] typename Mover::lane lane;
     std::mutex guard;
     queue sends, receives;  // of which one is empty
   };
@@ -186,10 +200,11 @@ class thread_communicator {
     int arrived = 0, leaving = 0;
   };
   struct hub {
-    explicit hub(int ranks) {
+    hub(int ranks, Mover how) : mover(std::move(how)) {
       meeting.brought.resize(static_cast<std::size_t>(ranks));
       for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
     }
+    [[no_unique_address]] Mover mover;
     std::mutex guard;  // of the lists of channels and groups and of the reason
     std::vector<std::unique_ptr<channel>> channels;
     std::vector<std::unique_ptr<detail::group_meeting>> groups;
@@ -233,7 +248,7 @@ class thread_communicator {
       operation& taken = c.receives.pop();
       mismatch = difference(c.where, sent, taken);
       if (mismatch.empty()) {
-        hand_over(sent, taken);
+        hand_over(c, sent, taken);
         sent.end_s = taken.end_s = steady_now_s();
         sent.ended_.store(true, std::memory_order_release);
         taken.ended_.store(true, std::memory_order_release);
@@ -248,15 +263,14 @@ class thread_communicator {
     if (!op.tensor_) return op.bytes_;
     return std::as_writable_bytes(std::span(tensor_traits<Tensor>::data(*op.tensor_), detail::elements(*op.tensor_)));
   }
-  static void hand_over(operation& sent, operation& taken) {
+  void hand_over(channel& c, operation& sent, operation& taken) {
     if constexpr (has_host_bytes)
       if (!sent.tensor_ || !taken.tensor_) {
         const auto from = bytes_of(sent);
         if (!from.empty()) std::memcpy(bytes_of(taken).data(), from.data(), from.size());
         return;
       }
-    using std::swap;
-    swap(*sent.tensor_, *taken.tensor_);
+    hub_->mover.move(c.lane, *sent.tensor_, *taken.tensor_);
   }
 
   static std::string difference(const edge& where, const operation& sent, const operation& taken) {

@@ -15,10 +15,16 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/executor_options.hpp>
+#include <hetsched/runtime/executor/group_member.hpp>
+#include <hetsched/runtime/executor/issue_plan.hpp>
 #include <hetsched/runtime/executor/rank_edges.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/measure/measured.hpp>
@@ -32,38 +38,6 @@
 
 namespace hetsched {
 
-/// What a loss returns: its value for a microbatch, and its gradient with respect to the last stage's output.
-template <class Tensor>
-struct loss_value {
-  double value = 0;
-  Tensor gradient;
-};
-
-struct executor_options {
-  double deadline_s = 30;  ///< how long a rank waits for others without progress
-  /// Buffered: receives are posted early, and sends hold up nobody. Rendezvous, to try a schedule: receives are posted in
-  /// their turn, and a lane goes on when its send has been received; transfers by way of the host or in slices stay buffered
-  /// there.
-  send_semantics semantics = send_semantics::buffered;
-  double gradient_scale = 0;  ///< gradients are multiplied by it at the end of a step; 0: by 1 / microbatches, for their mean
-  /// The ranks of the communicator from first_rank on are the devices of the schedule's ranks: several pipelines may run in one.
-  int first_rank = 0;
-  std::int64_t first_step = 0;  ///< the number of the first step, in stamps and errors
-  bool sums_directions = true;  ///< false: the gradients of a stage in two directions stay apart; whoever asks for it adds them
-};
-
-/// The bytes of the tensors that an executor holds to take activations and gradients between stages. They are there before
-/// its first step, and there are never more. What layers keep in their contexts, and what the loss returns, does not count.
-struct arena_bytes {
-  std::size_t inputs = 0;     ///< of stages, from a forward to its last backward: the schedule's microbatches in flight
-  std::size_t gradients = 0;  ///< of stages' outputs, during the backward, or until its weight half has ended
-  std::size_t sending = 0;    ///< made, and not received yet
-  std::size_t receiving = 0;  ///< that can come before they are needed
-  std::size_t staging = 0;    ///< of both, on the host; only with a stager
-  [[nodiscard]] std::size_t total() const { return inputs + gradients + sending + receiving + staging; }
-  friend bool operator==(const arena_bytes&, const arena_bytes&) = default;
-};
-
 /// One device of a pipeline: does what the schedule lists for its group, a rank of the schedule, with layers that stay the
 /// caller's. After step(), the gradients of all stages are those of the mean loss over all microbatches, or this device's share
 /// of them; a stage that exists in two directions has the same in both. A microbatch that the schedule recomputes has no context
@@ -74,9 +48,10 @@ struct arena_bytes {
 /// Requires: every device calls step() on a thread or process of its own, all for the same schedule and boundaries.
 /// Determinism: gradients are added up in gradient_order(), then over directions, then scaled. One device that does the same
 /// in this order gets the same bits.
-template <class Tensor, class Stage, class Communicator, class Stager = no_stager>
+template <class Tensor, class Stage, class Communicator, class Stager = no_stager, device_backend Backend = host_backend>
 class pipeline_executor {
-  static_assert((detail::require_layer<Stage, Tensor>(), true));
+  using queue = typename Backend::queue;
+  static_assert((detail::require_layer<Stage, Tensor, queue>(), true));
   static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
   static_assert(std::same_as<Stager, no_stager> || stager<Stager, Tensor>,
                 "this is no stager for these tensors; see the concept's members");
@@ -88,23 +63,28 @@ class pipeline_executor {
   /// Throws: input_error for a schedule that is not sound, or wrong numbers of stages or shapes.
   /// Complexity: O(actions of all ranks).
   pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
-                    Communicator comm, const executor_options& options = {}, Stager stager = {})
-      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager)) {
-  }
+                    Communicator comm, const executor_options& options = {}, Stager stager = {}, Backend backend = {})
+      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager),
+                          std::move(backend)) {}
 
   /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
   /// the slices of their boundaries' layouts.
   /// Throws: as above; input_error for boundaries that do not fit the groups, transfer plans that cannot be run, and stages that
   /// exist in two directions on groups that are not equally large.
   pipeline_executor(const schedule& order, std::span<Stage> stages, const pipeline_groups& groups, Communicator comm,
-                    const executor_options& options = {}, Stager stager = {})
-      : options_(options),
+                    const executor_options& options = {}, Stager stager = {}, Backend backend = {})
+      : backend_(std::move(backend)),
+        queue_(backend_.compute_queue()),
+        options_(options),
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
-        me_(find_group(order, groups, comm.rank(), comm.ranks(), options)),
+        me_(detail::find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
+        calls_(calling_plane<Communicator> && groups.devices[at(me_.group)] > 1),
         program_(compile(order, groups)),
-        edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager)) {
+        edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager),
+               options.staging_chunk_bytes, backend_.transfer_queue()) {
+    const auto bound = backend_.bind();
     if (stages.size() != program_.copies.size())
       throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +
                         " stages of the schedule, not " + std::to_string(stages.size()));
@@ -114,34 +94,47 @@ class pipeline_executor {
       for (int k = 0; k < program_.slots[i]; ++k) c.contexts.push_back(detail::make_context(stages[i]));
       for (Tensor& g : stages[i].gradients()) c.gradients.push_back(&g);
     }
-    for (const int n : program_.inputs) inputs_.push_back(tensor_traits<Tensor>::make(shapes_[at(n)]));
-    for (const int n : program_.gradients) gradients_.push_back(n < 0 ? Tensor{} : tensor_traits<Tensor>::make(shapes_[at(n)]));
+    for (const int n : program_.inputs) inputs_.push_back(detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
+    for (const int n : program_.gradients)
+      gradients_.push_back(n < 0 ? Tensor{} : detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
     if (order.directions == 2 && options.sums_directions)
       for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
     find_ends();
     done_.assign(program_.ops.size(), 0);
     begun_.assign(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
-    losses_.assign(at(microbatches_), 0);
+    losses_ = backend_.make_numbers(at(microbatches_));
+    std::vector<std::string> names;
+    for (const auto& op : program_.ops) names.push_back(is_compute(op.what.kind) ? to_text(op.what) : "");
+    clock_ = backend_.make_clock(std::move(names));
+    computed_.reserve(program_.ops.size() + 1);
     measured_.ranks = order.ranks;
     measured_.microbatches = order.microbatches;
     measured_.actions.reserve(2 * program_.ops.size());
+    if constexpr (ordered_plane<Communicator>) {
+      const auto exchange_of = [&](int c) { return copies_[at(c)].exchange; };
+      auto plan = detail::plan_of(program_, edges_, exchanges_, exchange_of, step_);
+      if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_ended
+      edges_.comm().set_plan(plan);
+    }
   }
 
   /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
-  /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>.
-  /// `stage_ended`: (i), called once the gradients of stages()[i] are final, while other work may go on; where it adds two
-  /// directions in the end; where it has progress() -> bool, this is called before each wait, and says whether it did
-  /// something. A layer that never returns holds up its own rank, and those that wait for it.
-  /// Throws: input_error for a wrong number of inputs or targets; communication_error if other ranks fail or are late; and
-  /// what layers and loss throw. Then the other ranks' steps end with an error too, gradients are of no use, and the
-  /// communicator cannot be used again.
+  /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>, or one
+  /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient. `stage_ended`:
+  /// (i), called once the gradients of stages()[i] are final (on a device: once the work that makes them so is enqueued), while
+  /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
+  /// wait, and says whether it did something. A layer that never returns holds up its own rank, and those that wait for it.
+  /// Throws: input_error for a wrong number of inputs or targets; communication_error if other ranks fail or are late,
+  /// or this rank's device is late; and what layers, loss and queues throw. Then the other ranks' steps end with an error too,
+  /// gradients are of no use, and the communicator cannot be used again.
   template <class Target, class Loss>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss) {
     step(inputs, targets, loss, [](std::size_t) {});
   }
   template <class Target, class Loss, class StageEnded>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended) {
+    const auto bound = backend_.bind();
     callers_inputs_ = inputs;
     now_ = program_.ops.size();
     try {
@@ -150,22 +143,19 @@ class pipeline_executor {
         if (c.stage + 1 == stages_ && targets.size() != at(microbatches_))
           throw input_error("a step needs one target per microbatch");
       }
-      run([&](const Tensor& output, std::size_t m) -> loss_value<Tensor> { return loss(output, targets[m]); }, stage_ended);
+      run([&](const Tensor& output, std::size_t m) { return gradient_of(loss, output, targets[m], m); }, stage_ended);
     } catch (const communication_error& e) {
       edges_.comm().abort(e.what());
       throw;
-    } catch (const std::exception& e) {
-      edges_.comm().abort(where_now() + " failed: " + e.what());
-      throw;
     } catch (...) {
-      edges_.comm().abort(where_now() + " failed");
+      edges_.comm().abort(where_now() + " failed: " + detail::text_of(std::current_exception()));
       throw;
     }
     ++step_;
   }
 
   /// The losses of the last step, per microbatch; 0 for those whose last stage is on another rank.
-  [[nodiscard]] std::span<const double> losses() const { return losses_; }
+  [[nodiscard]] std::span<const double> losses() const { return {losses_.begin(), losses_.end()}; }
 
   /// This rank's computations and transfers in the last step, in seconds on the steady clock, for merged(): one device of each
   /// group. Ranks are those of the schedule. The sender lists a transfer with the end that it believes. The receiver lists it as
@@ -200,65 +190,14 @@ class pipeline_executor {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
 
-  static detail::group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks,
-                                         const executor_options& options) {
-    const auto boundaries = static_cast<std::size_t>(order.directions) * at(std::max(order.stages, 1) - 1);
-    if (groups.devices.size() != static_cast<std::size_t>(std::max(order.ranks, 0)))
-      throw input_error("groups of devices for " + std::to_string(groups.devices.size()) + " ranks of a schedule of " +
-                        std::to_string(order.ranks));
-    if (groups.boundaries.size() != boundaries)
-      throw input_error("boundaries: found " + std::to_string(groups.boundaries.size()) + ", expected " +
-                        std::to_string(boundaries) + ": one per boundary (stages - 1) and direction");
-    detail::group_member me{.group = -1, .index = 0, .first = {}};
-    int next = options.first_rank;
-    for (int g = 0; g < order.ranks; ++g) {
-      const int count = groups.devices[at(g)];
-      if (count < 1) throw input_error("a rank of the schedule has " + std::to_string(count) + " devices");
-      if (rank >= next && rank < next + count) me = {.group = g, .index = rank - next, .first = std::move(me.first)};
-      me.first.push_back(next);
-      next += count;
-    }
-    if (options.first_rank < 0 || next > ranks)
-      throw input_error("ranks " + std::to_string(options.first_rank) + " to " + std::to_string(next - 1) +
-                        " of a communicator of " + std::to_string(ranks));
-    if (me.group < 0)
-      throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the pipeline's " +
-                        std::to_string(next - options.first_rank) + ", the first of which is " +
-                        std::to_string(options.first_rank));
-    return me;
-  }
-
   detail::rank_program compile(const schedule& order, const pipeline_groups& groups) {
-    const auto runnable = detail::runnable(order, options_.semantics);
-    const auto number_of = [&](tensor_shape shape) {
-      const auto found = std::find(shapes_.begin(), shapes_.end(), shape) - shapes_.begin();
-      if (static_cast<std::size_t>(found) == shapes_.size()) shapes_.push_back(std::move(shape));
-      return static_cast<int>(found);
-    };
-    const auto all = static_cast<std::size_t>(order.directions) * at(order.stages);
-    detail::stage_shapes shapes{std::vector<int>(all, -1), std::vector<int>(all, -1)};
-    for (int c = 0; c < order.directions; ++c)
-      for (int s = 0; s + 1 < order.stages; ++s) {
-        const auto& b = groups.boundaries[at(c * (order.stages - 1) + s)];
-        const int from = order.rank(c, s), to = order.rank(c, s + 1);
-        if (b.from.device_count() != groups.devices[at(from)] || b.to.device_count() != groups.devices[at(to)])
-          throw input_error("the layouts behind stage " + std::to_string(s) + " are for " +
-                            std::to_string(b.from.device_count()) + " and " + std::to_string(b.to.device_count()) +
-                            " devices, but its groups have " + std::to_string(groups.devices[at(from)]) + " and " +
-                            std::to_string(groups.devices[at(to)]));
-        if (from != to) {
-          detail::check_transfer(b.activation, b.from, b.to);
-          detail::check_transfer(b.gradient, b.to, b.from);
-        } else if (b.from != b.to) {
-          throw input_error("stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
-                            " are on the same devices, but lay out the tensors between them in two ways");
-        }
-        if (from == me_.group)
-          shapes.output[at(c * order.stages + s)] = number_of(detail::shape_of_slice(slice_of(b.from, me_.index), b.merged));
-        if (to == me_.group)
-          shapes.input[at(c * order.stages + s + 1)] = number_of(detail::shape_of_slice(slice_of(b.to, me_.index), b.merged));
-      }
-    return detail::rank_compiler(runnable, me_.group, options_.semantics, std::move(shapes)).compile();
+    auto runnable = detail::runnable(order, options_.semantics);
+    if constexpr (ordered_plane<Communicator>) runnable = detail::in_issue_order(runnable);
+    auto program =
+        detail::rank_compiler(runnable, me_.group, options_.semantics, detail::shapes_of_stages(order, groups, me_, shapes_))
+            .compile();
+    if constexpr (ordered_plane<Communicator>) detail::add_issue_order(program, options_.semantics, calls_);
+    return program;
   }
 
   void make_exchange(const schedule& order, const pipeline_groups& groups, std::size_t i) {
@@ -270,7 +209,7 @@ class pipeline_executor {
         throw input_error("stage " + std::to_string(stage) + " is on groups of " + std::to_string(groups.devices[at(me_.group)]) +
                           " and " + std::to_string(groups.devices[at(other)]) +
                           " devices in its two directions: they need to be equal");
-      exchanges_.emplace_back(edges_.comm(), me_.first[at(other)] + me_.index, direction, stage, c.gradients);
+      exchanges_.emplace_back(edges_.comm(), me_.first[at(other)] + me_.index, direction, stage, c.gradients, queue_);
     } else {
       const auto twin = static_cast<std::size_t>(
           std::find(program_.copies.begin(), program_.copies.end(), stage_copy{1 - direction, stage}) - program_.copies.begin());
@@ -278,7 +217,7 @@ class pipeline_executor {
         c.exchange = copies_[twin].exchange;
         return;
       }
-      exchanges_.emplace_back(c.gradients, copies_[twin].gradients);
+      exchanges_.emplace_back(c.gradients, copies_[twin].gradients, queue_);
     }
     c.exchange = static_cast<int>(exchanges_.size()) - 1;
   }
@@ -299,7 +238,7 @@ class pipeline_executor {
   void scale_gradients(const copy_state& c) {
     const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
     if (scale != 1)
-      for (Tensor* g : c.gradients) detail::scale(*g, scale);
+      for (Tensor* g : c.gradients) detail::scale(*g, scale, queue_);
   }
 
   template <class Loss, class StageEnded>
@@ -310,9 +249,10 @@ class pipeline_executor {
     std::fill(begun_.begin(), begun_.end(), char{0});
     std::fill(losses_.begin(), losses_.end(), 0.0);
     measured_.actions.clear();
+    computed_.clear();
     for (std::size_t l = 0; l < front_.size(); ++l) front_[l] = program_.lanes[l].first;
     for (auto& c : copies_)
-      for (Tensor* g : c.gradients) detail::zero(*g);
+      for (Tensor* g : c.gradients) detail::zero(*g, queue_);
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
@@ -337,13 +277,22 @@ class pipeline_executor {
           !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size() || edges_.passing_on();
       const auto result = edges_.comm().wait(next, for_sends);
       if (result == wait_result::deadline && next < until) continue;
-      if (result != wait_result::progress) give_up(result);
+      if (result == wait_result::progress) continue;
+      if (!left && all_sent()) break;  // what was missing has come meanwhile
+      give_up(result);
     }
-    if (!exchanges_.empty())
+    if (!exchanges_.empty()) {
       for (std::size_t i = 0; i < copies_.size(); ++i) {
         scale_gradients(copies_[i]);
         stage_ended(i);
       }
+      if (calls_) detail::end_calls(edges_.comm());
+    }
+    drain();
+    clock_.read();
+    for (std::size_t k = 0; k + 1 < program_.ops.size(); ++k)  // the last one is none
+      if (const auto& what = program_.ops[k].what; is_compute(what.kind))
+        measured_.actions.push_back({what, me_.group, -1, clock_.start_s(k), clock_.end_s(k)});
     edges_.record(program_, measured_.actions);
     std::sort(measured_.actions.begin(), measured_.actions.end(), [](const timed_action& a, const timed_action& b) {
       return is_transfer(a.what.kind) != is_transfer(b.what.kind) ? is_transfer(b.what.kind) : a.start_s < b.start_s;
@@ -389,6 +338,7 @@ class pipeline_executor {
           scale_gradients(copies_[at(ends_[k])]);
           stage_ended(at(ends_[k]));
         }
+      if (calls_) detail::end_calls(edges_.comm());
       // What it made leaves before the next computation begins.
       return true;
     }
@@ -398,7 +348,7 @@ class pipeline_executor {
   [[nodiscard]] bool can_begin(std::size_t first, std::size_t last) {
     for (std::size_t k = first; k < last; ++k)
       if (unmet(k) < program_.ops.size()) return false;
-    if (is_compute(program_.ops[first].what.kind) && !edges_.all_posted()) return false;
+    if (!ordered_plane<Communicator> && is_compute(program_.ops[first].what.kind) && !edges_.all_posted()) return false;
     for (std::size_t k = first; k < last; ++k) {
       const auto& op = program_.ops[k];
       if (!is_compute(op.what.kind) || op.out < 0) continue;
@@ -408,7 +358,7 @@ class pipeline_executor {
       lacks_room_ = k;
       return false;
     }
-    return true;
+    return !calls_ || !is_compute(program_.ops[first].what.kind) || detail::may_call(edges_.comm());
   }
 
   /// The first op that this one waits for; the number of ops if there is none.
@@ -427,9 +377,9 @@ class pipeline_executor {
     const int m = op.what.microbatch;
     done_[k] = 1;
     if (is_compute(op.what.kind)) {
-      const double start_s = steady_now_s();
+      clock_.begin(k);
       compute(op, loss);
-      measured_.actions.push_back({op.what, me_.group, -1, start_s, steady_now_s()});
+      clock_.end(k);
     } else if (op.what.kind == reduce_gradients) {
       const int exchange = copies_[at(op.copy)].exchange;
       if (exchange >= 0) exchanges_[at(exchange)].begin(edges_.comm(), step_);
@@ -464,40 +414,87 @@ class pipeline_executor {
     if (op.in >= 0) edges_.take(op.in, edges_.place(op.in, op.what.microbatch), old, early(op.in));
   }
   void leave(const detail::rank_op& op, Tensor&& result) {
-    if (op.out >= 0) edges_.leave(op.out, edges_.place(op.out, op.what.microbatch), std::move(result));
+    edges_.leave(op.out, edges_.place(op.out, op.what.microbatch), std::move(result));
+  }
+
+  /// Calls the loss, and keeps its value; see step().
+  template <class Loss, class Target>
+  Tensor gradient_of(Loss& loss, const Tensor& output, const Target& target, std::size_t m) {
+    if constexpr (requires { loss(output, target, queue_, losses_.data()[m]); }) {
+      return loss(output, target, queue_, losses_.data()[m]);
+    } else {
+      queue_.finish();
+      loss_value<Tensor> found = loss(output, target);
+      losses_.data()[m] = found.value;
+      return std::move(found.gradient);
+    }
   }
 
   template <class Loss>
   void compute(const detail::rank_op& op, const Loss& loss) {
+    using enum action_kind;
     auto& stage = *copies_[at(op.copy)].stage;
     auto& context = copies_[at(op.copy)].contexts[at(op.slot)];
     const auto m = at(op.what.microbatch);
-    const auto input = [&]() -> const Tensor& { return op.input >= 0 ? inputs_[at(op.input)] : callers_inputs_[m]; };
-    switch (op.what.kind) {
-      case action_kind::forward: {
-        if (op.in >= 0) take(op, inputs_[at(op.input)]);
-        Tensor output = stage.forward(input(), context);
-        if (op.what.stage + 1 < stages_) return leave(op, std::move(output));
-        loss_value<Tensor> found = loss(std::as_const(output), m);
-        losses_[m] = found.value;
-        gradients_[at(op.gradient)] = std::move(found.gradient);
-        break;
+    const bool back = op.what.kind != forward && op.what.kind != recompute;
+    if (op.what.kind == forward && op.in >= 0) take(op, inputs_[at(op.input)]);
+    if (makes_gradient(op.what.kind)) take(op, gradients_[at(op.gradient)]);
+    const Tensor& x = op.input >= 0 ? inputs_[at(op.input)] : callers_inputs_[m];
+    const Tensor& dy = back ? gradients_[at(op.gradient)] : x;
+    detail::begin_read(x, queue_);
+    if (back) detail::begin_read(dy, queue_);
+    const auto end_reads = [&] {
+      const auto end = queue_.record();
+      detail::end_read(x, queue_, end);
+      if (back) detail::end_read(dy, queue_, end);
+      return end;
+    };
+    Tensor made;
+    try {
+      switch (op.what.kind) {
+        case forward:
+          made = detail::forward<Tensor>(stage, x, context, queue_);
+          if (op.what.stage + 1 == stages_) gradients_[at(op.gradient)] = loss(std::as_const(made), m);
+          break;
+        case recompute:
+          made = detail::forward<Tensor>(stage, x, context, queue_);
+          break;
+        case backward:
+          made = detail::backward<Tensor>(stage, dy, context, queue_);
+          break;
+        case backward_input:
+          made = detail::backward_input<Tensor>(stage, dy, context, queue_);
+          break;
+        default:  // backward_weight
+          detail::backward_weight<Tensor>(stage, dy, context, queue_);
       }
-      case action_kind::recompute: {
-        [[maybe_unused]] const Tensor again = stage.forward(input(), context);
-        break;
-      }
-      case action_kind::backward:
-        take(op, gradients_[at(op.gradient)]);
-        leave(op, stage.backward(gradients_[at(op.gradient)], context));
-        break;
-      case action_kind::backward_input:
-        take(op, gradients_[at(op.gradient)]);
-        leave(op, detail::backward_input<Tensor>(stage, gradients_[at(op.gradient)], context));
-        break;
-      default:  // backward_weight
-        detail::backward_weight<Tensor>(stage, gradients_[at(op.gradient)], context);
+    } catch (...) {
+      (void)end_reads();  // what has been enqueued still reads
+      throw;
     }
+    const auto end = end_reads();
+    computed_.push_back(end);
+    if (op.out < 0) return;
+    detail::end_write(made, queue_, end);
+    leave(op, std::move(made));
+  }
+
+  /// Waits for what this rank has enqueued: for each computation as long as for others that make no progress.
+  void drain() {
+    computed_.push_back(queue_.record());
+    for (const auto& end : computed_)
+      for (const auto until = deadline_in(options_.deadline_s); !end.reached();) {
+        constexpr double look_s = 20e-6;
+        const auto result = edges_.comm().wait(deadline_in(look_s), false);
+        const bool is_late = std::chrono::steady_clock::now() >= until;
+        if (result != wait_result::aborted && !is_late) continue;
+        std::string what = "its device has not done what was enqueued";
+        if constexpr (requires { edges_.comm().under_way(); }) what += edges_.comm().under_way();
+        give_up(result == wait_result::aborted ? result : wait_result::deadline, what);
+      }
+    // Over an ordered plane it is right only if nothing has failed.
+    if (ordered_plane<Communicator> && edges_.comm().wait(deadline_time(), false) == wait_result::aborted)
+      give_up(wait_result::aborted, "its transfers have not been done");
   }
 
   bool all_sent() {
@@ -513,14 +510,14 @@ class pipeline_executor {
   }
 
   /// Says what this rank waits for.
-  [[noreturn]] void give_up(wait_result why) {
+  /// `waiting`: for what, if no action does.
+  [[noreturn]] void give_up(wait_result why, std::string waiting = "a sum of gradients is not received") {
     std::size_t stuck = program_.ops.size();
     for (std::size_t l = 0; l < front_.size() && stuck == program_.ops.size(); ++l)
       if (front_[l] < program_.lanes[l].second) stuck = front_[l];
     edge where;
     action what;
     int microbatch = no_microbatch;
-    std::string waiting = "a sum of gradients is not received";
     const bool gathers = stuck < program_.ops.size() && is_compute(program_.ops[stuck].what.kind) &&
                          unmet(stuck) == program_.ops.size() && !edges_.all_posted();
     if (stuck < program_.ops.size() && lacks_room_ == program_.ops.size() && !gathers) {
@@ -547,6 +544,8 @@ class pipeline_executor {
         where = edges_.channel_of(edge_of(op), edges_.place(edge_of(op), microbatch));
       const bool local = edge_of(op) < 0 && op.what.kind != action_kind::reduce_gradients;
       waiting = to_text(what) + " waits for " + (local ? to_text(op.what) : "the " + to_text(where));
+      if constexpr (calling_plane<Communicator>)
+        if (cause == stuck && is_compute(op.what.kind)) waiting = to_text(what) + " has not its turn" + edges_.comm().under_way();
     } else if (const auto unsent = edges_.first_unsent(program_)) {
       where = unsent->where;
       what = unsent->what;
@@ -566,20 +565,25 @@ class pipeline_executor {
     throw communication_error(here + waiting + "; ended, as " + std::string(edges_.comm().failure()), where, microbatch, what);
   }
 
+  [[no_unique_address]] Backend backend_;
+  [[no_unique_address]] queue queue_;  ///< of computations
   executor_options options_;
   int microbatches_, stages_;
   std::int64_t step_;
   detail::group_member me_;
+  bool calls_;                        ///< whether layers may call collectives of a calling_plane
   std::vector<tensor_shape> shapes_;  ///< what stage_shapes count
   detail::rank_program program_;
-  detail::rank_edges<Tensor, Communicator, Stager> edges_;
+  detail::rank_edges<Tensor, Communicator, Stager, queue> edges_;
   std::vector<copy_state> copies_;
   std::vector<Tensor> inputs_, gradients_;  ///< kept by the order of the schedule
-  std::vector<detail::direction_exchange<Tensor, Communicator>> exchanges_;
+  std::vector<detail::direction_exchange<Tensor, Communicator, queue>> exchanges_;
   std::vector<char> done_, begun_;  ///< per op; begun: of the first of an event
   std::vector<int> ends_;           ///< per op: the stage whose gradients are final behind it, or -1
   std::vector<std::size_t> front_;  ///< per lane
-  std::vector<double> losses_;
+  decltype(std::declval<Backend&>().make_numbers(1)) losses_;
+  decltype(std::declval<Backend&>().make_clock({})) clock_;  ///< by op
+  std::vector<typename queue::moment> computed_;             ///< ends of the step's computations on the device
   timeline measured_;
   std::span<const Tensor> callers_inputs_;
   std::size_t now_ = 0;         ///< op under way

@@ -10,13 +10,20 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/reshard/slice.hpp>
+#include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/chunked_transfer.hpp>
+#include <hetsched/runtime/executor/group_member.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/slice_transfer.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
@@ -28,27 +35,27 @@
 
 namespace hetsched::detail {
 
-/// A rank among those of the groups of a schedule.
-struct group_member {
-  int group = 0;           ///< rank of the schedule
-  int index = 0;           ///< in its group
-  std::vector<int> first;  ///< of each group: a rank of the communicator
-};
-
 /// One rank's end of all boundaries that its tensors cross, with every tensor that comes, leaves or waits there. All are made
 /// beforehand, as many as the order of the schedule can ask for at once. Tensors of an edge are named by their place in the
 /// order of its sends. Where one rank's whole tensor is another's, it travels itself; else a slice_transfer takes it.
-template <class Tensor, class Communicator, class Stager>
+template <class Tensor, class Communicator, class Stager, class Queue = host_queue>
 class rank_edges {
   using operation = typename Communicator::operation;
   using copy = typename Stager::operation;
   static constexpr bool copies = !std::same_as<Stager, no_stager>;
+  using chunks_type = chunked_transfer<Tensor, Communicator, Stager>;
+  static constexpr bool in_chunks = chunks_type::possible;
 
  public:
-  /// `boundaries`: by direction, then by the stage before them.
+  /// `boundaries`: by direction, then by the stage before them. `chunk_bytes`: of what goes by way of the hosts; 0: as one.
+  /// `queue`: where tensors are made, cut and put together.
   rank_edges(std::vector<rank_edge> edges, std::span<const boundary_transfer> boundaries, int stages, const group_member& me,
-             Communicator comm, Stager stager)
-      : comm_(std::move(comm)), listed_(std::move(edges)), stager_(std::move(stager)) {
+             Communicator comm, Stager stager, std::size_t chunk_bytes, Queue queue = Queue())
+      : queue_(std::move(queue)),
+        comm_(std::move(comm)),
+        listed_(std::move(edges)),
+        chunk_bytes_(chunk_bytes),
+        stager_(std::move(stager)) {
     for (const auto& e : listed_) {
       const bool gradient = e.where.what == payload::gradient;
       make(e, boundaries[at(e.where.direction * (stages - 1) + e.where.stage - (gradient ? 1 : 0))], me);
@@ -67,6 +74,10 @@ class rank_edges {
     return under_way ? s.slices->missing(comm_, s.slot_of[p], s.where) : s.where;
   }
   [[nodiscard]] bool in_slices(int e) const { return states_[at(e)].slices != nullptr; }
+  [[nodiscard]] stamp stamp_of(int e, int microbatch, std::int64_t step) const {
+    const auto& where = listed_[at(e)].where;
+    return {step, microbatch, where.what, where.direction, where.stage};
+  }
   [[nodiscard]] std::size_t place(int e, int microbatch) const { return at(listed_[at(e)].place[at(microbatch)]); }
 
   /// Frees all buffers.
@@ -83,10 +94,11 @@ class rank_edges {
       s.landing.free_all();
       s.passing_on.clear();
       if (s.slices) s.slices->begin_step();
+      if (s.chunks) s.chunks->begin_step();
     }
   }
 
-  /// Takes in slices and passes them on. Returns whether there was any.
+  /// Takes in slices and passes them on, and sends chunks that have been copied. Returns whether there was any.
   /// `early(edge)`: whether its receives are posted as soon as there are buffers.
   template <class Early>
   bool advance(Early&& early) {
@@ -98,6 +110,9 @@ class rank_edges {
       moved = true;
       if (early(static_cast<int>(e))) post_receives(e);
     }
+    if constexpr (in_chunks)
+      for (auto& s : states_)
+        if (s.chunks) moved = s.chunks->advance(stager_, comm_) || moved;
     return moved;
   }
   /// Whether all slices have been posted that this rank is to gather from its group before they leave it, and all tensors of
@@ -134,17 +149,23 @@ class rank_edges {
       s.copied_by[p] = op;
       s.copying += s.grouped;
       const auto slot = at(s.slot_of[p]);
+      if constexpr (in_chunks)
+        if (s.chunks) return s.chunks->copy_out(stager_, p, s.leaving.tensors[slot], s.staged[slot]);
       stager_.post_copy(s.leaving.tensors[slot], s.staged[slot], s.copies[p]);
       ++copying_;
     } else {
       (void)p, (void)op, (void)s;
     }
   }
+  /// Of chunks: the first.
   [[nodiscard]] bool copied_out(int e, std::size_t p) {
-    if constexpr (copies)
-      return ended(states_[at(e)], p);
-    else
-      return (void)e, (void)p, true;
+    if constexpr (copies) {
+      auto& s = states_[at(e)];
+      if constexpr (in_chunks)
+        if (s.chunks) return s.chunks->copied_any(stager_, p);
+      return ended(s, p);
+    }
+    return (void)e, (void)p, true;
   }
   /// Sends a tensor.
   /// Requires: it has been left here, and copied out if it is staged.
@@ -154,7 +175,18 @@ class rank_edges {
     ++s.posted;
     s.copying -= s.grouped && s.copied[p];
     if (s.slices) return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p));
+    if constexpr (in_chunks)
+      if (s.chunks)
+        return s.chunks->send(stager_, comm_, p, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p), s.copied[p] != 0);
     comm_.post_send(s.channel, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p), s.operations[p]);
+  }
+
+  /// Adds this rank's part of the transfer of a tensor to the lists of its phases.
+  void plan(int e, const stamp& what, communication_plan& phases) const {
+    const auto& s = states_[at(e)];
+    if (s.slices) return s.slices->plan(what, phases);
+    phases.resize(std::max(phases.size(), s.phase + 1));
+    phases[s.phase].push_back({s.channel, s.sends(), what, s.bytes});
   }
 
   /// Posts receives in the order of the sends, while there are buffers, up to a number of places.
@@ -168,6 +200,8 @@ class rank_edges {
       if (s.slices)
         s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed.where, listed.microbatches[p]),
                         s.buffers.tensors[at(s.slot_of[p])]);
+      else if (s.chunks)
+        receive_chunks(s, p, stamp_of(listed.where, listed.microbatches[p]));
       else
         comm_.post_receive(s.channel, stamp_of(listed.where, listed.microbatches[p]), s.buffers.tensors[at(s.slot_of[p])],
                            s.operations[p]);
@@ -177,7 +211,7 @@ class rank_edges {
   [[nodiscard]] bool transferred(int e, std::size_t p) {
     auto& s = states_[at(e)];
     if (p >= s.posted) return false;
-    if (!s.slices) return comm_.poll(s.operations[p]);
+    if (!s.slices) return is_over(s, p);
     return s.slices->received(s.slot_of[p]);
   }
   /// Begins the last phase of a staged transfer if the tensor has come and there is room. Returns whether it has ended.
@@ -185,14 +219,16 @@ class rank_edges {
     if constexpr (copies) {
       auto& s = states_[at(e)];
       if (s.landed[p] < 0) {
-        if (!transferred(e, p) || s.landing.free.empty()) return false;
+        if (!has_come(e, p) || s.landing.free.empty()) return false;
         s.landed[p] = s.landing.take();
         s.copied_by[p] = op;
         s.copied[p] = 1;
-        stager_.post_copy(s.buffers.tensors[at(s.slot_of[p])], s.landing.tensors[at(s.landed[p])], s.copies[p]);
-        ++copying_;
+        if (!s.chunks) {
+          stager_.post_copy(s.buffers.tensors[at(s.slot_of[p])], s.landing.tensors[at(s.landed[p])], s.copies[p]);
+          ++copying_;
+        }
       }
-      if (!ended(s, p)) return false;
+      if (!landed_all(s, p)) return false;
       give_back(s, p);
       if (early) post_receives(at(e));
       return true;
@@ -220,7 +256,10 @@ class rank_edges {
   }
 
   /// Whether copies are under way: a wait does not hear of their ends.
-  [[nodiscard]] bool copying() const { return copying_ > 0; }
+  [[nodiscard]] bool copying() const {
+    return copying_ > 0 ||
+           std::any_of(states_.begin(), states_.end(), [](const state& s) { return s.chunks && s.chunks->copying(); });
+  }
   [[nodiscard]] bool all_sent() {
     for (auto& s : states_)
       if (s.sends() && (reclaim(s), s.ended < s.posted)) return false;
@@ -260,13 +299,14 @@ class rank_edges {
       if (!s.remote) continue;
       const int own = s.sends() ? where.from : where.to, peer = s.sends() ? where.to : where.from;
       for (std::size_t p = 0; p < s.posted; ++p) {
-        const double end_s = s.slices ? s.ended_s[p] : s.operations[p].end_s;
+        const double end_s = s.slices ? s.ended_s[p] : s.chunks ? s.chunks->end_s(p) : s.operations[p].end_s;
         if (s.sends())
           out.push_back({program.ops[s.started[p].second].what, own, peer, s.started[p].first, end_s});
         else
           out.push_back({arrival_of(e, p), own, peer, end_s, end_s});
         if (!s.copied.empty() && s.copied[p])
-          out.push_back({program.ops[s.copied_by[p]].what, own, peer, s.copies[p].start_s, s.copies[p].end_s});
+          out.push_back({program.ops[s.copied_by[p]].what, own, peer, s.chunks ? s.chunks->copy_start_s(p) : s.copies[p].start_s,
+                         s.chunks ? s.chunks->copy_end_s(p) : s.copies[p].end_s});
       }
     }
   }
@@ -314,7 +354,9 @@ class rank_edges {
     bool remote = false;
     bool grouped = false;  ///< one end at least has several devices
     int channel = -1;      ///< of whole tensors
-    std::unique_ptr<slice_transfer<Tensor, Communicator>> slices;
+    std::size_t bytes = 0, phase = 0;
+    std::unique_ptr<slice_transfer<Tensor, Communicator, Queue>> slices;
+    std::unique_ptr<chunks_type> chunks;                  ///< of whole tensors by way of the hosts
     std::vector<double> ended_s;                          ///< by place, of slices
     std::vector<std::pair<std::size_t, int>> passing_on;  ///< place and buffer of tensors that have been taken
     pool leaving;                                         ///< at the sending end
@@ -337,14 +379,14 @@ class rank_edges {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] stamp stamp_of(const edge& e, int microbatch) const { return {step_, microbatch, e.what, e.direction, e.stage}; }
 
-  static void fill(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
-    for (int k = 0; k < count; ++k) list.push_back(tensor_traits<Tensor>::make(shape));
+  void fill(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
+    for (int k = 0; k < count; ++k) list.push_back(make_tensor<Tensor>(shape, queue_));
   }
   [[nodiscard]] Tensor make_on_host(const tensor_shape& shape) {
     if constexpr (requires { stager_.make(shape); })
       return stager_.make(shape);
     else
-      return tensor_traits<Tensor>::make(shape);
+      return make_tensor<Tensor>(shape, queue_);
   }
   void fill_on_host(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
     for (int k = 0; k < count; ++k) list.push_back(make_on_host(shape));
@@ -368,6 +410,10 @@ class rank_edges {
       found = other;
     }
     return found;
+  }
+
+  static bool has_message_of(std::span<const slice_message> list, int device) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& m) { return m.from == device || m.to == device; });
   }
 
   void make(const rank_edge& e, const boundary_transfer& boundary, const group_member& me) {
@@ -411,12 +457,18 @@ class rank_edges {
     if (!s.remote) return;
     if (other >= 0) {
       s.channel = comm_.open(s.where);
+      s.bytes = static_cast<std::size_t>(element_count(own)) * sizeof(typename tensor_traits<Tensor>::element);
+      while (!has_message_of(plan.phase(s.phase), device)) ++s.phase;
       s.operations = std::make_unique<operation[]>(all);
+      const std::size_t elements = static_cast<std::size_t>(element_count(own)),
+                        chunk = chunk_bytes_ / sizeof(typename tensor_traits<Tensor>::element);
+      if (in_chunks && e.staged > 0 && chunk > 0 && elements >= 2 * chunk)
+        s.chunks = std::make_unique<chunks_type>(s.channel, all, elements, chunk);
       return;
     }
-    s.slices = std::make_unique<slice_transfer<Tensor, Communicator>>(
+    s.slices = std::make_unique<slice_transfer<Tensor, Communicator, Queue>>(
         comm_, plan, device, rank_of, e.where, own, boundary.merged, sending ? e.leaving : e.buffers,
-        [&](const tensor_shape& of) { return staged ? make_on_host(of) : tensor_traits<Tensor>::make(of); });
+        [&](const tensor_shape& of) { return staged ? make_on_host(of) : make_tensor<Tensor>(of, queue_); }, queue_);
     s.ended_s.assign(all, 0);
     s.passing_on.reserve(s.buffers.tensors.size());
   }
@@ -457,8 +509,7 @@ class rank_edges {
       }
       return;
     }
-    for (; s.ended < s.posted && comm_.poll(s.operations[s.ended]); ++s.ended)
-      s.leaving.free.push_back(std::exchange(s.slot_of[s.ended], -1));
+    for (; s.ended < s.posted && is_over(s, s.ended); ++s.ended) s.leaving.free.push_back(std::exchange(s.slot_of[s.ended], -1));
   }
   /// Frees the buffers of tensors that were taken, once all has left that this rank passes on of them. Returns whether any are.
   bool reclaim_passed_on(state& s) {
@@ -469,16 +520,36 @@ class rank_edges {
            }) > 0;
   }
 
+  /// Whether a whole tensor has been received.
+  [[nodiscard]] bool is_over(state& s, std::size_t p) {
+    return s.chunks ? s.chunks->ended(comm_, p) : comm_.poll(s.operations[p]);
+  }
+  /// Whether there is something to copy to the device.
+  [[nodiscard]] bool has_come(int e, std::size_t p) {
+    auto& s = states_[at(e)];
+    return s.chunks ? p < s.posted && s.chunks->come_any(comm_, p) : transferred(e, p);
+  }
+  void receive_chunks(state& s, std::size_t p, const stamp& what) {
+    if constexpr (in_chunks) s.chunks->receive(comm_, p, what, s.buffers.tensors[at(s.slot_of[p])]);
+  }
+  [[nodiscard]] bool landed_all(state& s, std::size_t p) {
+    if constexpr (in_chunks)
+      if (s.chunks)
+        return s.chunks->copy_in(stager_, comm_, p, s.buffers.tensors[at(s.slot_of[p])], s.landing.tensors[at(s.landed[p])]);
+    return ended(s, p);
+  }
   [[nodiscard]] bool ended(state& s, std::size_t p) {
     if (!stager_.poll(s.copies[p])) return false;
     --copying_;
     return true;
   }
 
+  [[no_unique_address]] Queue queue_;
   Communicator comm_;
   std::vector<rank_edge> listed_;
   std::vector<state> states_;
   std::vector<state*> sliced_;  ///< those with slices
+  std::size_t chunk_bytes_;
   std::int64_t step_ = 0;
   std::size_t copying_ = 0;
   Stager stager_;  ///< last, so that it ends before the tensors that it copies

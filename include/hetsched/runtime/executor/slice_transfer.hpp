@@ -17,24 +17,12 @@
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched::detail {
-
-/// Copies a part of one slice's tensor into another's: on the host, unless tensor_traits know better.
-template <pipeline_tensor T>
-void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::span<const interval> from_slice,
-               std::span<const interval> part) {
-  using traits = tensor_traits<T>;
-  if constexpr (requires { traits::copy_part(to, to_slice, from, from_slice, part); }) {
-    traits::copy_part(to, to_slice, from, from_slice, part);
-  } else {
-    static_assert(traits::space != memory_space::device,
-                  "tensor_traits<T>::copy_part(T&, slice, const T&, slice, part) is missing for tensors in device memory");
-    hetsched::copy_part(traits::data(from), from_slice, traits::data(to), to_slice, part);
-  }
-}
 
 /// What one device does in a transfer plan, for as many tensors at once as it has slots: a source sends slices of its own tensor,
 /// a destination puts its own tensor together, and both pass on what they are to pass on. A message leaves when everything that
@@ -42,7 +30,7 @@ void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::sp
 /// follow each other in the order of their places.
 /// A message that is a device's whole tensor, and the only one, is sent from there, or received into it, without a copy. Over a
 /// byte_plane so is every message that is one run of neighbouring elements of a tensor that this device has.
-template <class Tensor, class Communicator>
+template <class Tensor, class Communicator, class Queue = host_queue>
 class slice_transfer {
   using operation = typename Communicator::operation;
   using traits = tensor_traits<Tensor>;
@@ -51,11 +39,11 @@ class slice_transfer {
  public:
   /// `me`: device of the plan; `rank_of(device)`: its rank; `where`: the channel's edge but for ranks and part; `own`: the slice
   /// that this device has or is to get; `merged`: see boundary_transfer.
-  /// `make`: (shape) -> Tensor, for buffers.
+  /// `make`: (shape) -> Tensor, for buffers. `queue`: where tensors are cut and put together.
   template <class RankOf, class Make>
   slice_transfer(Communicator& comm, const transfer_plan& plan, int me, RankOf&& rank_of, edge where, slice own, int merged,
-                 int slots, Make&& make)
-      : own_(std::move(own)), own_shape_(shape_of_slice(own_, merged)), source_(me < plan.sources) {
+                 int slots, Make&& make, Queue queue = Queue())
+      : queue_(std::move(queue)), own_(std::move(own)), own_shape_(shape_of_slice(own_, merged)), source_(me < plan.sources) {
     for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
       const std::size_t before = in_.size();  // of earlier phases
       for (const auto& m : plan.phase(phase)) {
@@ -66,9 +54,11 @@ class slice_transfer {
         e.from = rank_of(m.from);
         e.to = rank_of(m.to);
         e.part = static_cast<int>(&m - plan.messages.data()) + 1;
-        if (m.to == me) in_.push_back({.where = e, .channel = comm.open(e), .part = slice(part.begin(), part.end())});
+        const int number = static_cast<int>(phase);
+        if (m.to == me)
+          in_.push_back({.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())});
         if (m.from == me) {
-          outgoing o{.where = e, .channel = comm.open(e), .part = slice(part.begin(), part.end())};
+          outgoing o{.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())};
           if (source_) add_copy(o, -1, own_);
           for (std::size_t i = 0; i < before; ++i)
             if (add_copy(o, static_cast<int>(i), in_[i].part)) o.needs.push_back(i);
@@ -167,6 +157,17 @@ class slice_transfer {
     return otherwise;
   }
 
+  /// Adds what this device sends and receives for a tensor to the lists of their phases.
+  void plan(const stamp& what, communication_plan& phases) const {
+    const auto add = [&](const auto& m, bool sends) {
+      phases.resize(std::max(phases.size(), static_cast<std::size_t>(m.phase) + 1));
+      const auto bytes = static_cast<std::size_t>(element_count(m.part)) * sizeof(typename traits::element);
+      phases[static_cast<std::size_t>(m.phase)].push_back({m.channel, sends, what, bytes});
+    };
+    for (const auto& i : in_) add(i, false);
+    for (const auto& o : out_) add(o, true);
+  }
+
   /// Elements of the buffers of one slot.
   [[nodiscard]] std::size_t buffered() const {
     std::int64_t sum = 0;
@@ -183,6 +184,7 @@ class slice_transfer {
   struct incoming {
     edge where;
     int channel = -1;
+    int phase = 0;
     slice part;
     slice to_own = {};  ///< of a destination
     bool in_place = false;
@@ -193,6 +195,7 @@ class slice_transfer {
   struct outgoing {
     edge where;
     int channel = -1;
+    int phase = 0;
     slice part;
     std::vector<copy> copies = {};
     std::vector<std::size_t> needs = {};  ///< messages that have to come first
@@ -272,7 +275,7 @@ class slice_transfer {
     for (std::size_t i = 0; s.to_come > 0 && i < in_.size(); ++i) {
       if (s.come[i] || !comm.poll(s.arriving[i])) continue;
       const auto& m = in_[i];
-      if (!source_ && m.buffered() && element_count(m.to_own) > 0) copy_part(*s.own, own_, s.in[i], m.part, m.to_own);
+      if (!source_ && m.buffered() && element_count(m.to_own) > 0) copy_part(*s.own, own_, s.in[i], m.part, m.to_own, queue_);
       if (!source_) s.end_s = steady_now_s();
       s.come[i] = 1;
       --s.to_come;
@@ -287,7 +290,7 @@ class slice_transfer {
         for (const auto& c : o.copies) {
           const auto from = static_cast<std::size_t>(c.from);
           const bool own = c.from < 0 || in_[from].is_own();
-          copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part);
+          copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part, queue_);
         }
       post_send(comm, o, s, k);
       s.posted[k] = 1;
@@ -299,6 +302,7 @@ class slice_transfer {
     return moved;
   }
 
+  [[no_unique_address]] Queue queue_;
   slice own_;
   tensor_shape own_shape_;
   bool source_;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <concepts>
 #include <condition_variable>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <stop_token>
@@ -21,6 +23,7 @@ namespace hetsched {
 ///                              gone
 ///   poll(operation&) -> bool   whether it has ended
 /// Optional: make(const tensor_shape&) -> Tensor, in host memory that copies are fast to and from.
+///           post_copy_part(from, to, first, count, operation&), of elements [first, first + count); copies end in their order
 /// One thread at a time uses it.
 /// Not checked: any of that.
 template <class S, class Tensor>
@@ -52,6 +55,7 @@ class thread_stager {
     std::atomic<bool> ended_{false};
     const Tensor* from_ = nullptr;
     Tensor* to_ = nullptr;
+    std::size_t first_ = 0, count_ = 0;
     operation* next_ = nullptr;
   };
 
@@ -61,10 +65,13 @@ class thread_stager {
   ~thread_stager() = default;
 
   /// Requires: same shape.
-  void post_copy(const Tensor& from, Tensor& to, operation& op) {
+  void post_copy(const Tensor& from, Tensor& to, operation& op) { post_copy_part(from, to, 0, detail::elements(to), op); }
+  void post_copy_part(const Tensor& from, Tensor& to, std::size_t first, std::size_t count, operation& op) {
     op.ended_.store(false, std::memory_order_relaxed);
     op.from_ = &from;
     op.to_ = &to;
+    op.first_ = first;
+    op.count_ = count;
     op.next_ = nullptr;
     {
       const std::lock_guard lock(queue_->guard);
@@ -82,6 +89,13 @@ class thread_stager {
     operation* first = nullptr;
     operation* last = nullptr;
 
+    static void copy(operation& op) {
+      using traits = tensor_traits<Tensor>;
+      if (op.count_ == detail::elements(*op.to_))
+        detail::assign(*op.to_, *op.from_);
+      else
+        std::copy_n(traits::data(*op.from_) + op.first_, op.count_, traits::data(*op.to_) + op.first_);
+    }
     void work(const std::stop_token& stop) {
       std::unique_lock lock(guard);
       while (changed.wait(lock, stop, [&] { return first != nullptr; })) {
@@ -90,7 +104,7 @@ class thread_stager {
         first = op.next_;
         lock.unlock();
         op.start_s = steady_now_s();
-        detail::assign(*op.to_, *op.from_);
+        copy(op);
         op.end_s = steady_now_s();
         op.ended_.store(true, std::memory_order_release);
         lock.lock();

@@ -41,6 +41,21 @@ struct held_group {
   std::vector<std::size_t> even;  ///< counts of parts that are alike
 };
 
+/// The place of this rank in a group.
+/// Throws: input_error for ranks that do not exist or are not different, or if this one is not among them.
+template <class Communicator>
+[[nodiscard]] int place_in(const std::vector<int>& ranks, const Communicator& comm) {
+  int place = -1;
+  for (std::size_t k = 0; k < ranks.size(); ++k) {
+    if (ranks[k] < 0 || ranks[k] >= comm.ranks() || std::count(ranks.begin(), ranks.end(), ranks[k]) > 1)
+      throw input_error("a group of " + std::to_string(ranks.size()) + " ranks of " + std::to_string(comm.ranks()) +
+                        " has rank " + std::to_string(ranks[k]) + ", which is none or is there twice");
+    if (ranks[k] == comm.rank()) place = static_cast<int>(k);
+  }
+  if (place < 0) throw input_error("rank " + std::to_string(comm.rank()) + " is not in its group");
+  return place;
+}
+
 template <class Tensor, class Communicator>
 struct collectives_of {
   using type = point_to_point_group<Tensor, Communicator>;
@@ -208,22 +223,10 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
   };
 
   static device_axis<element> make(Communicator& comm, std::vector<int> ranks, axis_options options) {
-    const int rank = place_in(ranks, comm), size = static_cast<int>(ranks.size());
+    const int rank = detail::place_in(ranks, comm), size = static_cast<int>(ranks.size());
     if (size == 1) return {};
     group_place place{.ranks = std::move(ranks), .number = options.number, .direction = options.direction};
     return {rank, size, std::make_shared<held>(comm, std::move(place), std::move(options))};
-  }
-
-  static int place_in(const std::vector<int>& ranks, Communicator& comm) {
-    int place = -1;
-    for (std::size_t k = 0; k < ranks.size(); ++k) {
-      if (ranks[k] < 0 || ranks[k] >= comm.ranks() || std::count(ranks.begin(), ranks.end(), ranks[k]) > 1)
-        throw input_error("a group of " + std::to_string(ranks.size()) + " ranks of " + std::to_string(comm.ranks()) +
-                          " has rank " + std::to_string(ranks[k]) + ", which is none or is there twice");
-      if (ranks[k] == comm.rank()) place = static_cast<int>(k);
-    }
-    if (place < 0) throw input_error("rank " + std::to_string(comm.rank()) + " is not in its group");
-    return place;
   }
 };
 

@@ -16,6 +16,20 @@
 
 namespace hetsched {
 
+namespace detail {
+
+template <class Tensor, class Communicator>
+struct axis_of {
+  using type = axis_group<Tensor, Communicator>;
+};
+template <class Tensor, class Communicator>
+requires requires { typename Communicator::axis; }
+struct axis_of<Tensor, Communicator> {
+  using type = typename Communicator::axis;
+};
+
+}  // namespace detail
+
 struct stage_group_options {
   int stage = 0;      ///< of the schedule
   int direction = 0;  ///< of the schedule, if the stage has a group in both
@@ -26,7 +40,8 @@ struct stage_group_options {
 template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
 class stage_group {
  public:
-  using axis = axis_group<Tensor, Communicator>;
+  /// An axis_group, or what the communicator has in its place.
+  using axis = typename detail::axis_of<Tensor, Communicator>::type;
 
   /// A stage on one device.
   stage_group() = default;

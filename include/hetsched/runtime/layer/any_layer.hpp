@@ -9,14 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
 
-/// Owns a layer of any type; movable. Its contexts come from make_context().
-template <pipeline_tensor Tensor>
+/// Owns a layer of any type; movable. Its contexts come from make_context(). Queue: what the layer is given, if it takes one.
+template <pipeline_tensor Tensor, class Queue = host_queue>
 class any_layer {
   struct held_context {
     virtual ~held_context() = default;
@@ -24,10 +26,10 @@ class any_layer {
   struct held_layer {
     virtual ~held_layer() = default;
     virtual std::unique_ptr<held_context> make_context() = 0;
-    virtual Tensor forward(const Tensor&, held_context&) = 0;
-    virtual Tensor backward(const Tensor&, held_context&) = 0;
-    virtual Tensor backward_input(const Tensor&, held_context&) = 0;
-    virtual void backward_weight(const Tensor&, held_context&) = 0;
+    virtual Tensor forward(const Tensor&, held_context&, const Queue&) = 0;
+    virtual Tensor backward(const Tensor&, held_context&, const Queue&) = 0;
+    virtual Tensor backward_input(const Tensor&, held_context&, const Queue&) = 0;
+    virtual void backward_weight(const Tensor&, held_context&, const Queue&) = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> parameters() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
     virtual std::vector<parameter_cut> parameter_cuts() = 0;
@@ -42,13 +44,17 @@ class any_layer {
     explicit layer_of(L l) : layer(std::move(l)) {}
     static typename L::context& own(held_context& c) { return static_cast<own_context&>(c).value; }
     std::unique_ptr<held_context> make_context() override { return std::make_unique<own_context>(layer); }
-    Tensor forward(const Tensor& input, held_context& c) override { return layer.forward(input, own(c)); }
-    Tensor backward(const Tensor& gradient, held_context& c) override { return layer.backward(gradient, own(c)); }
-    Tensor backward_input(const Tensor& gradient, held_context& c) override {
-      return detail::backward_input<Tensor>(layer, gradient, own(c));
+    Tensor forward(const Tensor& input, held_context& c, const Queue& q) override {
+      return detail::forward<Tensor>(layer, input, own(c), q);
     }
-    void backward_weight(const Tensor& gradient, held_context& c) override {
-      detail::backward_weight<Tensor>(layer, gradient, own(c));
+    Tensor backward(const Tensor& gradient, held_context& c, const Queue& q) override {
+      return detail::backward<Tensor>(layer, gradient, own(c), q);
+    }
+    Tensor backward_input(const Tensor& gradient, held_context& c, const Queue& q) override {
+      return detail::backward_input<Tensor>(layer, gradient, own(c), q);
+    }
+    void backward_weight(const Tensor& gradient, held_context& c, const Queue& q) override {
+      detail::backward_weight<Tensor>(layer, gradient, own(c), q);
     }
     std::vector<std::reference_wrapper<Tensor>> parameters() override { return list(layer.parameters()); }
     std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
@@ -67,15 +73,21 @@ class any_layer {
 
   template <class L>
   requires(!std::same_as<std::remove_cvref_t<L>, any_layer>) any_layer(L&& layer) {
-    detail::require_layer<std::remove_cvref_t<L>, Tensor>();
+    detail::require_layer<std::remove_cvref_t<L>, Tensor, Queue>();
     layer_ = std::make_unique<layer_of<std::remove_cvref_t<L>>>(std::forward<L>(layer));
   }
 
   [[nodiscard]] context make_context() { return layer_->make_context(); }
-  [[nodiscard]] Tensor forward(const Tensor& input, context& c) { return layer_->forward(input, *c); }
-  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) { return layer_->backward(gradient, *c); }
-  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) { return layer_->backward_input(gradient, *c); }
-  void backward_weight(const Tensor& gradient, context& c) { layer_->backward_weight(gradient, *c); }
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c, const Queue& q = Queue()) {
+    return layer_->forward(input, *c, q);
+  }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return layer_->backward(gradient, *c, q);
+  }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return layer_->backward_input(gradient, *c, q);
+  }
+  void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) { layer_->backward_weight(gradient, *c, q); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() { return layer_->parameters(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
   [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }

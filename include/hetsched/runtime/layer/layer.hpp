@@ -4,6 +4,7 @@
 #include <concepts>
 #include <iterator>
 
+#include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
@@ -22,13 +23,28 @@ concept has_context = requires {
 }
 &&std::default_initializable<typename L::context>;
 
-template <class L, class Tensor>
+template <class L, class Tensor, class Queue>
 concept has_forward = requires(L& layer, const Tensor& input, typename L::context& c) {
   { layer.forward(input, c) } -> std::convertible_to<Tensor>;
+}
+|| requires(L& layer, const Tensor& input, typename L::context& c, const Queue& q) {
+  { layer.forward(input, c, q) } -> std::convertible_to<Tensor>;
 };
-template <class L, class Tensor>
+template <class L, class Tensor, class Queue>
 concept has_backward = requires(L& layer, const Tensor& gradient, typename L::context& c) {
   { layer.backward(gradient, c) } -> std::convertible_to<Tensor>;
+}
+|| requires(L& layer, const Tensor& gradient, typename L::context& c, const Queue& q) {
+  { layer.backward(gradient, c, q) } -> std::convertible_to<Tensor>;
+};
+template <class L, class Tensor, class Queue>
+concept has_halves = requires(L& layer, const Tensor& gradient, typename L::context& c) {
+  { layer.backward_input(gradient, c) } -> std::convertible_to<Tensor>;
+  layer.backward_weight(gradient, c);
+}
+|| requires(L& layer, const Tensor& gradient, typename L::context& c, const Queue& q) {
+  { layer.backward_input(gradient, c, q) } -> std::convertible_to<Tensor>;
+  layer.backward_weight(gradient, c, q);
 };
 template <class L, class Tensor>
 concept has_parameters = requires(L& layer) {
@@ -48,6 +64,9 @@ concept has_gradients = requires(L& layer) {
 ///   backward(const Tensor&, context&)
 ///                               -> Tensor: from the output's gradient the input's; adds to the parameters' gradients
 ///   parameters(), gradients()   ranges of Tensor&, one gradient of the same shape per parameter
+/// forward and backward, and the two halves of a split_layer, may take the queue of their rank as a third argument. They enqueue
+/// their work there and do not wait for it. Where the rank computes on a device, a layer without is called when all work before
+/// it has been done, and has done its own when it returns.
 /// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them; and
 /// make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step,
 /// one per microbatch in flight, and used again. A microbatch that is recomputed has none between its two forwards. The
@@ -55,9 +74,9 @@ concept has_gradients = requires(L& layer) {
 /// thread at a time calls a layer; layers that share data are the user's to guard.
 /// Not checked: that backward adds to the gradients and does not overwrite them; that a forward run twice gives the same;
 /// that the tensors of parameters() and gradients() keep their places; that contexts share nothing.
-template <class L, class Tensor>
-concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor> &&
-    detail::has_backward<L, Tensor> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;
+template <class L, class Tensor, class Queue = host_queue>
+concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor, Queue> &&
+    detail::has_backward<L, Tensor, Queue> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;
 
 /// A layer that can compute its parameters' gradients later.
 ///   backward_input(const Tensor&, context&)   -> Tensor, the input's gradient
@@ -65,28 +84,27 @@ concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && de
 ///                                             where it is in between
 /// Other layers do everything in backward_input, and nothing in backward_weight.
 /// Not checked: that the two add up to backward.
-template <class L, class Tensor>
-concept split_layer = pipeline_layer<L, Tensor> && requires(L& layer, const Tensor& gradient, typename L::context& c) {
-  { layer.backward_input(gradient, c) } -> std::convertible_to<Tensor>;
-  layer.backward_weight(gradient, c);
-};
+template <class L, class Tensor, class Queue = host_queue>
+concept split_layer = pipeline_layer<L, Tensor, Queue> && detail::has_halves<L, Tensor, Queue>;
 
 namespace detail {
 
 /// Says what is missing, one message per member.
-template <class L, class Tensor>
+template <class L, class Tensor, class Queue = host_queue>
 consteval void require_layer() {
   static_assert(pipeline_tensor<Tensor>,
                 "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
                 "(or the members value_type, shape(), data() and a constructor from tensor_shape)");
   static_assert(has_context<L>, "the layer has no default-constructible member type `context`");
   if constexpr (has_context<L>) {
-    static_assert(has_forward<L, Tensor>, "the layer has no forward(const Tensor&, context&) that returns a Tensor");
-    static_assert(has_backward<L, Tensor>, "the layer has no backward(const Tensor&, context&) that returns a Tensor");
+    static_assert(has_forward<L, Tensor, Queue>, "the layer has no forward(const Tensor&, context&) that returns a Tensor");
+    static_assert(has_backward<L, Tensor, Queue>, "the layer has no backward(const Tensor&, context&) that returns a Tensor");
     static_assert(has_parameters<L, Tensor>, "the layer has no parameters() that returns a range of Tensor&");
     static_assert(has_gradients<L, Tensor>, "the layer has no gradients() that returns a range of Tensor&");
-    constexpr bool input = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_input(g, c); };
-    constexpr bool weight = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_weight(g, c); };
+    constexpr bool input = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_input(g, c); }
+    || requires(L & l, const Tensor& g, typename L::context& c, const Queue& q) { l.backward_input(g, c, q); };
+    constexpr bool weight = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_weight(g, c); }
+    || requires(L & l, const Tensor& g, typename L::context& c, const Queue& q) { l.backward_weight(g, c, q); };
     static_assert(input == weight, "a layer has both backward_input and backward_weight, or neither");
   }
 }
@@ -97,19 +115,6 @@ template <class L>
     return layer.make_context();
   else
     return typename L::context{};
-}
-
-template <class Tensor, pipeline_layer<Tensor> L>
-[[nodiscard]] Tensor backward_input(L& layer, const Tensor& gradient, typename L::context& c) {
-  if constexpr (split_layer<L, Tensor>)
-    return layer.backward_input(gradient, c);
-  else
-    return layer.backward(gradient, c);
-}
-
-template <class Tensor, pipeline_layer<Tensor> L>
-void backward_weight(L& layer, const Tensor& gradient, typename L::context& c) {
-  if constexpr (split_layer<L, Tensor>) layer.backward_weight(gradient, c);
 }
 
 }  // namespace detail

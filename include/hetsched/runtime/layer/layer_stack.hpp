@@ -9,13 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
 
-/// Layers of different types one after the other, together a split_layer. Keeps the tensors between them.
+/// Layers of different types one after the other, together a split_layer. Keeps the tensors between them. Layers get the queue
+/// that the tuple gets, if they take one.
 template <pipeline_tensor Tensor, class... Layers>
 class layer_tuple {
   static_assert(sizeof...(Layers) > 0, "a stage has at least one layer");
@@ -29,15 +32,28 @@ class layer_tuple {
     std::vector<Tensor> gradients = std::vector<Tensor>(count - 1);  ///< of those
   };
 
-  explicit layer_tuple(Layers... layers) : layers_(std::move(layers)...) { (detail::require_layer<Layers, Tensor>(), ...); }
+  explicit layer_tuple(Layers... layers) : layers_(std::move(layers)...) {}
 
   [[nodiscard]] context make_context() {
     return {.layers = std::apply([](auto&... l) { return std::tuple(detail::make_context(l)...); }, layers_)};
   }
-  [[nodiscard]] Tensor forward(const Tensor& input, context& c) { return forward_from<0>(input, c); }
-  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) { return backward_from<count - 1, false>(gradient, c); }
-  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) { return backward_from<count - 1, true>(gradient, c); }
-  void backward_weight(const Tensor& gradient, context& c) { weight_of(gradient, c, all{}); }
+  template <class Queue = host_queue>
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c, const Queue& q = Queue()) {
+    (detail::require_layer<Layers, Tensor, Queue>(), ...);
+    return forward_from<0>(input, c, q);
+  }
+  template <class Queue = host_queue>
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return backward_from<count - 1, false>(gradient, c, q);
+  }
+  template <class Queue = host_queue>
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return backward_from<count - 1, true>(gradient, c, q);
+  }
+  template <class Queue = host_queue>
+  void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    weight_of(gradient, c, q, all{});
+  }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() {
     return collect([](auto& l) -> decltype(auto) { return l.parameters(); });
   }
@@ -55,33 +71,33 @@ class layer_tuple {
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
 
  private:
-  template <std::size_t I>
-  Tensor forward_from(const Tensor& input, context& c) {
+  template <std::size_t I, class Queue>
+  Tensor forward_from(const Tensor& input, context& c, const Queue& q) {
     if constexpr (I + 1 == count) {
-      return std::get<I>(layers_).forward(input, std::get<I>(c.layers));
+      return detail::forward<Tensor>(std::get<I>(layers_), input, std::get<I>(c.layers), q);
     } else {
-      c.outputs[I] = std::get<I>(layers_).forward(input, std::get<I>(c.layers));
-      return forward_from<I + 1>(c.outputs[I], c);
+      c.outputs[I] = detail::forward<Tensor>(std::get<I>(layers_), input, std::get<I>(c.layers), q);
+      return forward_from<I + 1>(c.outputs[I], c, q);
     }
   }
-  template <std::size_t I, bool Split>
-  Tensor backward_from(const Tensor& gradient, context& c) {
+  template <std::size_t I, bool Split, class Queue>
+  Tensor backward_from(const Tensor& gradient, context& c, const Queue& q) {
     const auto step = [&]() -> Tensor {
       if constexpr (Split)
-        return detail::backward_input<Tensor>(std::get<I>(layers_), gradient, std::get<I>(c.layers));
+        return detail::backward_input<Tensor>(std::get<I>(layers_), gradient, std::get<I>(c.layers), q);
       else
-        return std::get<I>(layers_).backward(gradient, std::get<I>(c.layers));
+        return detail::backward<Tensor>(std::get<I>(layers_), gradient, std::get<I>(c.layers), q);
     };
     if constexpr (I == 0) {
       return step();
     } else {
       c.gradients[I - 1] = step();
-      return backward_from<I - 1, Split>(c.gradients[I - 1], c);
+      return backward_from<I - 1, Split>(c.gradients[I - 1], c, q);
     }
   }
-  template <std::size_t... I>
-  void weight_of(const Tensor& gradient, context& c, std::index_sequence<I...>) {
-    (detail::backward_weight<Tensor>(std::get<I>(layers_), I + 1 == count ? gradient : c.gradients[I], std::get<I>(c.layers)),
+  template <class Queue, std::size_t... I>
+  void weight_of(const Tensor& gradient, context& c, const Queue& q, std::index_sequence<I...>) {
+    (detail::backward_weight<Tensor>(std::get<I>(layers_), I + 1 == count ? gradient : c.gradients[I], std::get<I>(c.layers), q),
      ...);
   }
   template <class Get>
@@ -100,7 +116,8 @@ class layer_tuple {
 /// Any number of layers of one type one after the other, together a split_layer. Use any_layer for a list of different types.
 /// If it recomputes, a microbatch keeps the layers' inputs only: a layer's context is made for its forward and dropped behind it,
 /// and made again, by the same forward, for its backward; where the backward is split, it lives until the weight half has ended.
-template <pipeline_tensor Tensor, class Layer>
+/// Queue: what the layers are given, if they take one.
+template <pipeline_tensor Tensor, class Layer, class Queue = host_queue>
 class layer_list {
  public:
   struct context {
@@ -111,7 +128,7 @@ class layer_list {
   };
 
   explicit layer_list(std::vector<Layer> layers, bool recomputes = false) : layers_(std::move(layers)), recomputes_(recomputes) {
-    detail::require_layer<Layer, Tensor>();
+    detail::require_layer<Layer, Tensor, Queue>();
   }
 
   [[nodiscard]] context make_context() {
@@ -123,21 +140,23 @@ class layer_list {
     return c;
   }
   /// Requires, here and below: there is a layer, and the context comes from make_context().
-  [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c, const Queue& q = Queue()) {
     c.input = &input;
-    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) c.outputs[i] = forward_of(i, c);
-    return forward_of(layers_.size() - 1, c);
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) c.outputs[i] = forward_of(i, c, q);
+    return forward_of(layers_.size() - 1, c, q);
   }
-  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
-    return back<false>(gradient, c, [](Layer& l, const Tensor& g, auto& own) -> Tensor { return l.backward(g, own); });
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return back<false>(gradient, c, q,
+                       [&](Layer& l, const Tensor& g, auto& own) -> Tensor { return detail::backward<Tensor>(l, g, own, q); });
   }
-  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) {
-    return back<true>(gradient, c,
-                      [](Layer& l, const Tensor& g, auto& own) -> Tensor { return detail::backward_input<Tensor>(l, g, own); });
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c, const Queue& q = Queue()) {
+    return back<true>(gradient, c, q, [&](Layer& l, const Tensor& g, auto& own) -> Tensor {
+      return detail::backward_input<Tensor>(l, g, own, q);
+    });
   }
-  void backward_weight(const Tensor& gradient, context& c) {
+  void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i]);
+      detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i], q);
       if (recomputes_) drop(i, c);
     }
   }
@@ -163,10 +182,10 @@ class layer_list {
 
  private:
   [[nodiscard]] const Tensor& input_of(std::size_t i, const context& c) const { return i == 0 ? *c.input : c.outputs[i - 1]; }
-  Tensor forward_of(std::size_t i, context& c) {
-    if (!recomputes_) return layers_[i].forward(input_of(i, c), *c.layers[i]);
+  Tensor forward_of(std::size_t i, context& c, const Queue& q) {
+    if (!recomputes_) return detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
     auto own = detail::make_context(layers_[i]);
-    return layers_[i].forward(input_of(i, c), own);
+    return detail::forward<Tensor>(layers_[i], input_of(i, c), own, q);
   }
   /// Frees what only this layer's backward needs.
   void drop(std::size_t i, context& c) {
@@ -174,13 +193,13 @@ class layer_list {
     if (i < c.gradients.size()) c.gradients[i] = Tensor{};
   }
   template <bool Split, class Step>
-  Tensor back(const Tensor& gradient, context& c, Step step) {
+  Tensor back(const Tensor& gradient, context& c, const Queue& q, Step step) {
     const Tensor* g = &gradient;
     for (std::size_t i = layers_.size(); true;) {
       --i;
       if (recomputes_) {
         c.layers[i].emplace(detail::make_context(layers_[i]));
-        [[maybe_unused]] const Tensor again = layers_[i].forward(input_of(i, c), *c.layers[i]);
+        [[maybe_unused]] const Tensor again = detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
       }
       Tensor next = step(layers_[i], *g, *c.layers[i]);
       if (recomputes_ && !Split) drop(i, c);

@@ -29,6 +29,11 @@ using tensor_shape = std::vector<std::size_t>;
 ///   copy_rows(T& to, first, stride, const T& from, first, stride, length, rows)
 ///                                       rows of so many elements, that begin at first + row * stride
 ///   add_squares(detail::square_sum&, const T&, const strided_runs&)
+/// On a device the rank's queue, of the type `queue`, may be a last argument of all of these and of make: then work is enqueued
+/// there, and not waited for. Tensors that other queues use too know when that is; work on a queue is put between
+///   begin_read(const T&, queue), end_read(const T&, queue, moment)
+///                                       what is enqueued in between finds what was written, and nobody writes before its end
+///   end_write(T&, queue, moment)        the tensor is ready at this moment
 /// Gradients travel in tensors of the shape {1, elements}.
 template <class T>
 struct tensor_traits {};
@@ -60,7 +65,7 @@ struct tensor_traits<T> {
 /// Not checked: that the elements are contiguous and as many as the shape says, and that moving and swapping do not copy
 /// (they may, at a price).
 template <class T>
-concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && requires(T& t, const T& c, const tensor_shape& s) {
+concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && requires(T& t, const T& c) {
   typename tensor_traits<T>::element;
   requires std::is_trivially_copyable_v<typename tensor_traits<T>::element>;
   { *std::begin(tensor_traits<T>::shape(c)) } -> std::convertible_to<std::size_t>;
@@ -68,8 +73,13 @@ concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && re
   { tensor_traits<T>::data(t) } -> std::same_as<typename tensor_traits<T>::element*>;
   { tensor_traits<T>::data(c) } -> std::same_as<const typename tensor_traits<T>::element*>;
   { tensor_traits<T>::space } -> std::convertible_to<memory_space>;
-  { tensor_traits<T>::make(s) } -> std::same_as<T>;
-};
+} &&(
+    requires(const tensor_shape& s) {
+      { tensor_traits<T>::make(s) } -> std::same_as<T>;
+    } ||
+    requires(const tensor_shape& s, const typename tensor_traits<T>::queue& q) {
+      { tensor_traits<T>::make(s, q) } -> std::same_as<T>;
+    });
 
 namespace detail {
 

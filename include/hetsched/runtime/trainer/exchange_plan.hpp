@@ -77,6 +77,21 @@ struct exchange_cut {
   return waves;
 }
 
+/// Chunks that several terms are summed of, parameter and chunk, in waves that follow each other: later layers first, as their
+/// backwards end first; in a wave those whose sums stay with owners apart.
+using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::pair<std::size_t, std::size_t>>>;
+
+/// `starts`: layers with which new waves begin, ascending.
+[[nodiscard]] inline chunk_waves chunks_by_wave(std::span<const model_parameter> parameters, const std::vector<int>& starts) {
+  chunk_waves waves;
+  for (std::size_t m = parameters.size(); m-- > 0;) {
+    const auto wave = std::upper_bound(starts.begin(), starts.end(), parameters[m].id.layer) - starts.begin();
+    for (std::size_t c = 0; c < parameters[m].chunks.size(); ++c)
+      if (parameters[m].chunks[c].terms.size() > 1) waves[{-wave, parameters[m].sharded}].emplace_back(m, c);
+  }
+  return waves;
+}
+
 /// Contributions to the sum of one pipeline: terms that begin it and are all on one device are added up there.
 [[nodiscard]] inline std::vector<std::pair<int, std::vector<std::size_t>>> contributions_of(const gradient_chunk& c,
                                                                                             int pipeline) {
@@ -136,16 +151,8 @@ struct exchange_cut {
                                                  const exchange_cut& cut) {
   exchange_plan plan;
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
-  // Later layers come first, as their backwards end first.
-  // Sharded parameters have buckets of their own.
-  std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::pair<std::size_t, std::size_t>>> waves;
-  for (std::size_t m = parameters.size(); m-- > 0;) {
-    const auto wave = std::upper_bound(cut.waves.begin(), cut.waves.end(), parameters[m].id.layer) - cut.waves.begin();
-    for (std::size_t c = 0; c < parameters[m].chunks.size(); ++c)
-      if (parameters[m].chunks[c].terms.size() > 1) waves[{-wave, parameters[m].sharded}].emplace_back(m, c);
-  }
   std::vector<planned_message> late;
-  for (const auto& [wave, members] : waves) {
+  for (const auto& [wave, members] : chunks_by_wave(parameters, cut.waves)) {
     const bool sharded = wave.second;
     std::vector<const gradient_chunk*> chunks;
     for (const auto& [m, c] : members) chunks.push_back(&parameters[m].chunks[c]);

@@ -25,9 +25,12 @@ namespace hetsched::detail {
 /// Complexity: O(actions + needs), whatever the order: a lane waits for one action at a time and is woken by it.
 class lane_run {
  public:
-  lane_run(const schedule& order, const action_index& index, send_semantics under, bool lists_transfers)
+  /// `met`: gets all actions in the order in which they begin; of a transfer or reduction only that of the rank that comes last.
+  lane_run(const schedule& order, const action_index& index, send_semantics under, bool lists_transfers,
+           std::vector<action>* met = nullptr)
       : order_(order),
         index_(index),
+        met_(met),
         rendezvous_(under == send_semantics::rendezvous),
         front_(order.lanes.size(), 0),
         begun_(order.lanes.size(), 0),
@@ -155,6 +158,8 @@ class lane_run {
           if (!can_begin(l, k)) return;
         begun_[l] = 1;
         set(offset + front_[l], offset + end, begun);
+        for (std::size_t k = front_[l]; met_ && k < end; ++k)
+          if (meets(l, k) < 0) met_->push_back(actions[k]);
       }
       for (std::size_t k = front_[l]; k < end; ++k)
         if (!can_end(l, k)) return;
@@ -177,18 +182,24 @@ class lane_run {
   }
 
   bool can_end(std::size_t l, std::size_t k) {
+    const int n = meets(l, k);
+    return n < 0 || block(l, k, n, false);
+  }
+
+  /// The other end of a transfer or reduction that has not begun yet; -1: there is none.
+  [[nodiscard]] int meets(std::size_t l, std::size_t k) const {
     const auto& a = order_.lanes[l].actions[k];
     if (is_receive(a.kind) || (rendezvous_ && is_send(a.kind))) {
       const auto other = other_end(a);
       const int n = index_.find(other.kind, other.direction, other.stage, other.microbatch);
-      if (!has_begun(n)) return block(l, k, n, false);
+      if (!has_begun(n)) return n;
     } else if (a.kind == action_kind::reduce_gradients) {  // a collective of the ranks that hold copies of the stage
       for (int c = 0; c < order_.directions; ++c) {
         const int n = index_.find(a.kind, c, a.stage, 0);
-        if (order_.rank(c, a.stage) != order_.lanes[l].rank && n >= 0 && !has_begun(n)) return block(l, k, n, false);
+        if (order_.rank(c, a.stage) != order_.lanes[l].rank && n >= 0 && !has_begun(n)) return n;
       }
     }
-    return true;
+    return -1;
   }
 
   [[nodiscard]] std::size_t lane_of(int n) const {
@@ -210,6 +221,7 @@ class lane_run {
 
   const schedule& order_;
   const action_index& index_;
+  std::vector<action>* met_;
   bool rendezvous_;
   std::vector<std::size_t> front_;  ///< per lane: the first action of the event that it has come to
   std::vector<char> begun_;         ///< per lane: whether that event has begun

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains CUDA layers of your own on the GPUs at hand: eight gates y = tanh(x w), on one rank and in a pipeline of four.
+// Build: nvcc -std=c++20 -O2 -I PREFIX/include own_layers.cu
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <hetsched/cuda.hpp>
+#include <hetsched/runtime.hpp>
+#include <hetsched/schedule.hpp>
+
+using cuda = hetsched::cuda_runtime;
+using queue = hetsched::cuda_queue<cuda>;
+#define EACH(i) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+__global__ void add(int n, float* sum, const float* term) { EACH(i) sum[i] += term[i]; }
+__global__ void scale(int n, float* x, float factor) { EACH(i) x[i] *= factor; }
+__global__ void descend(int n, float* w, const float* dw, float rate) { EACH(i) w[i] -= rate * dw[i]; }
+__global__ void fill(int n, float* x, float first, float step) { EACH(i) x[i] = first + step * (i % 7); }
+__global__ void gate_forward(int n, const float* x, const float* w, float* y) { EACH(i) y[i] = tanhf(x[i] * w[i]); }
+__global__ void gate_backward(int n, const float* x, const float* w, const float* dy, float* dx, float* dw) {
+  EACH(i) dw[i] += dy[i] * (1 - tanhf(x[i] * w[i]) * tanhf(x[i] * w[i])) * x[i];
+  EACH(i) dx[i] = dy[i] * (1 - tanhf(x[i] * w[i]) * tanhf(x[i] * w[i])) * w[i];
+}
+__global__ void half_squares(int n, const float* y, const float* wanted, float* gradient, double* loss) {
+  *loss = 0;  // one thread: the sum has one order
+  for (int i = 0; i < n; ++i) gradient[i] = y[i] - wanted[i], *loss += 0.5 * gradient[i] * gradient[i];
+}
+void each(auto kernel, const queue& q, auto... a) { kernel<<<64, 256, 0, q.stream()>>>(a...); }
+struct tensor {  // your own: a shape and memory
+  tensor() = default;
+  tensor(const hetsched::tensor_shape& s, const queue& q) : extents(s), memory(q, s.at(0) * sizeof(float)) {}
+  tensor(const hetsched::tensor_shape& s, const queue& q, float first, float step) : tensor(s, q) {
+    each(fill, q, size(), data(), first, step);
+  }
+  const hetsched::tensor_shape& shape() const { return extents; }
+  hetsched::cuda_buffer<cuda>& buffer() { return memory; }
+  const hetsched::cuda_buffer<cuda>& buffer() const { return memory; }
+  int size() const { return static_cast<int>(memory.bytes() / sizeof(float)); }
+  float* data() const { return static_cast<float*>(memory.data()); }
+  hetsched::tensor_shape extents;
+  hetsched::cuda_buffer<cuda> memory;
+};
+template <>
+struct hetsched::tensor_traits<tensor> : hetsched::cuda_tensor_traits<tensor, float, cuda> {
+  static void add(tensor& sum, const tensor& term, const queue& q) {
+    work_on(q, {&term.buffer()}, {&sum.buffer()}, [&] { each(::add, q, sum.size(), sum.data(), term.data()); });
+  }
+  static void scale(tensor& t, double factor, const queue& q) {
+    work_on(q, {}, {&t.buffer()}, [&] { each(::scale, q, t.size(), t.data(), static_cast<float>(factor)); });
+  }
+};
+
+struct gate {                     // your own layer: enqueues its work and returns
+  using context = const tensor*;  // what a microbatch needs between forward and backward
+  tensor forward(const tensor& x, context& c, const queue& q) {
+    c = &x;
+    tensor y(x.shape(), q);
+    each(gate_forward, q, x.size(), x.data(), weight.data(), y.data());
+    return y;
+  }
+  tensor backward(const tensor& dy, context& c, const queue& q) {
+    tensor dx(dy.shape(), q);
+    each(gate_backward, q, dy.size(), c->data(), weight.data(), dy.data(), dx.data(), gradient.data());
+    return dx;
+  }
+  std::span<tensor> parameters() { return {&weight, 1}; }
+  std::span<tensor> gradients() { return {&gradient, 1}; }
+  tensor weight, gradient;
+};
+
+std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // the last step's losses, by microbatch
+  using channels = hetsched::cuda_local_communicator<tensor, cuda>;
+  using stage = hetsched::layer_list<tensor, gate, queue>;
+  const int layers = 8, microbatches = 8, width = 4096;
+  std::vector<int> warmups, places;
+  for (int r = 0; r < ranks; ++r) warmups.push_back(ranks - r), places.push_back(r % gpus.count());
+  const auto order = hetsched::one_f_one_b(warmups, microbatches);
+  const auto loss = [](const tensor& y, const tensor& wanted, const queue& q, double& value) {
+    tensor gradient(y.shape(), q);
+    half_squares<<<1, 1, 0, q.stream()>>>(y.size(), y.data(), wanted.data(), gradient.data(), &value);
+    return gradient;
+  };
+  std::vector<double> losses;
+  hetsched::run_on_threads(channels::connect(gpus, places), [&](channels& channel) {
+    const int rank = channel.rank(), here = layers / ranks;
+    hetsched::cuda_backend own(gpus, places[rank], "rank " + std::to_string(rank));
+    const auto bound = own.bind();
+    const auto q = own.compute_queue();
+    std::vector<gate> gates;
+    for (int l = rank * here; l < (rank + 1) * here; ++l)
+      gates.push_back({{{width}, q, 1 + 0.05f * l, 0.01f}, {{width}, q, 0, 0}});
+    stage layers_here(std::move(gates));
+    std::vector<tensor> inputs, targets;
+    for (int m = 0; m < microbatches; ++m) {
+      inputs.emplace_back(hetsched::tensor_shape{width}, q, 0.1f * m, 0.02f);
+      targets.emplace_back(hetsched::tensor_shape{width}, q, 0.5f, 0.0f);
+    }
+    hetsched::pipeline_executor<tensor, stage, channels, hetsched::no_stager, hetsched::cuda_backend<cuda>> executor(
+        order, std::span(&layers_here, 1), std::vector<hetsched::tensor_shape>(ranks - 1, {width}), channel, {}, {}, own);
+    for (int step = 0; step < 20; ++step) {
+      executor.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+      for (auto& l : layers_here.layers()) each(descend, q, width, l.weight.data(), l.gradient.data(), 0.1f);
+    }
+    if (rank + 1 == ranks) losses.assign(executor.losses().begin(), executor.losses().end());
+  });
+  return losses;
+}
+
+int main() try {
+  hetsched::cuda_devices<cuda> gpus;
+  const auto piped = train(gpus, 4), alone = train(gpus, 1);
+  std::printf("loss %.6f on 4 ranks, %.6f on one: %s\n", piped[0], alone[0], piped == alone ? "the same bits" : "other bits");
+  return piped == alone ? 0 : 1;
+} catch (const hetsched::error& e) {
+  return std::printf("%s\n", e.what()), 2;
+}

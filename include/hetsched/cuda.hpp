@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/local_communicator.hpp>
+#include <hetsched/cuda/nccl_api.hpp>
+#include <hetsched/cuda/nccl_axis.hpp>
+#include <hetsched/cuda/nccl_communicator.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/cuda/runtime.hpp>
+#include <hetsched/cuda/stager.hpp>
+#include <hetsched/cuda/tensor.hpp>

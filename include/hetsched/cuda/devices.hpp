@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cuda/buffer_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/pinned_pool.hpp>
+#include <hetsched/cuda/queue.hpp>
+
+namespace hetsched {
+
+struct cuda_options {
+  std::size_t limit_bytes = 0;  ///< of a device's memory in buffers; 0: what the device has
+  std::size_t records = 64;     ///< how far the host may be ahead of a queue, in records: about one per action
+  bool times = true;            ///< whether computations are timed by events; else the calls that enqueue them
+  double deadline_s = 60;       ///< how long the host waits for a queue that makes no progress
+};
+
+/// What the buffers of a device have.
+struct cuda_memory_use {
+  std::size_t now_bytes = 0;
+  std::size_t most_bytes = 0;  ///< since the beginning
+  std::uint64_t allocations = 0;
+};
+
+/// The GPUs of this process with their memory pools, queues, and pinned memory. A device is used from the first queue on. The
+/// calling threads' current devices stay what they were. Outlives whatever was made by it.
+template <cuda_api Api>
+class cuda_devices {
+  using stream_type = detail::cuda_stream<Api>;
+
+ public:
+  /// Throws: cuda_error where there is no GPU.
+  explicit cuda_devices(Api api = {}, cuda_options options = {}) : api_(std::move(api)), options_(options), pinned_(api_) {
+    int count = 0;
+    detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
+    pools_.resize(static_cast<std::size_t>(count));
+    idle_.resize(pools_.size());
+  }
+  cuda_devices(const cuda_devices&) = delete;
+  cuda_devices& operator=(const cuda_devices&) = delete;
+  ~cuda_devices() = default;
+
+  [[nodiscard]] int count() const { return static_cast<int>(pools_.size()); }
+  [[nodiscard]] const Api& api() const { return api_; }
+  [[nodiscard]] const cuda_options& options() const { return options_; }
+
+  /// A new queue; `name`: of its work, in errors.
+  /// Throws: input_error for a device that is not there; cuda_error.
+  [[nodiscard]] cuda_queue<Api> make_queue(int device, const std::string& name) {
+    if (device < 0 || device >= count())
+      throw input_error("there is no device " + std::to_string(device) + " among " + std::to_string(count()));
+    const std::lock_guard lock(guard_);
+    use(device);
+    return {*this, make_stream(device, name)};
+  }
+
+  /// `idle` is called again and again while a thread waits for a queue of this device, and may end what the queue waits for. For
+  /// a device that one thread uses.
+  void while_waiting(int device, std::function<void()> idle) { idle_[static_cast<std::size_t>(device)] = std::move(idle); }
+
+  [[nodiscard]] cuda_memory_use memory(int device) const {
+    const std::lock_guard lock(guard_);
+    const auto& p = pools_[static_cast<std::size_t>(device)];
+    if (!p) return {};
+    const std::lock_guard lock_of_pool(p->guard);
+    return p->use;
+  }
+  /// Pinned memory in use or kept.
+  [[nodiscard]] std::size_t pinned_bytes() const { return pinned_.bytes(); }
+
+  /// Memory for a buffer, to be used behind what has been enqueued on q; on a host's queue, pinned memory.
+  /// Throws: cuda_error where there is not enough, or the limit is reached.
+  [[nodiscard]] void* allocate(const cuda_queue<Api>& q, std::size_t bytes) {
+    if (q.on_host()) return pinned_.allocate(bytes);
+    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    {
+      const std::lock_guard lock(p.guard);
+      if (options_.limit_bytes > 0 && p.use.now_bytes + bytes > options_.limit_bytes)
+        throw cuda_error(
+            "cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), 2,
+            std::to_string(p.use.now_bytes) + " bytes of the limit of " + std::to_string(options_.limit_bytes) + " are in use");
+      p.use.now_bytes += bytes;
+      p.use.most_bytes = std::max(p.use.most_bytes, p.use.now_bytes);
+      ++p.use.allocations;
+    }
+    void* made = nullptr;
+    if (const int code = api_.allocate(made, bytes, p.memory, q.stream()); code != 0) {
+      count_free(p, bytes);
+      throw cuda_error("cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), code,
+                       api_.error_text(code));
+    }
+    return made;
+  }
+  /// Frees what was allocated on q, behind these moments. Nobody waits; the queue itself does only where it has done the last.
+  void free(const cuda_queue<Api>& q, void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
+    if (q.on_host()) return pinned_.free(memory, bytes, uses);
+    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    count_free(p, bytes);
+    if (std::all_of(uses.begin(), uses.end(), [&](const auto& m) { return !m.stream() || m.stream() == q.own(); })) {
+      q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
+      return;
+    }
+    const std::lock_guard lock(p.guard);
+    for (const auto& m : uses)
+      if (m.stream()) p.frees->wait(*m.stream(), m.point());
+    p.frees->require(api_.free(memory, p.frees->stream()), "cudaFreeAsync");
+  }
+
+ private:
+  struct pool {
+    /// Throws: cuda_error.
+    pool(const Api& of, int device) : api(of) {
+      detail::require_cuda(api, api.create_pool(device, memory), "cudaMemPoolCreate", "buffers", device);
+    }
+    pool(const pool&) = delete;
+    pool& operator=(const pool&) = delete;
+    ~pool() { (void)api.destroy_pool(memory); }
+
+    Api api;
+    mutable std::mutex guard;
+    typename Api::pool memory{};
+    stream_type* frees = nullptr;  ///< waits so that no queue has to
+    cuda_memory_use use;
+  };
+
+  // Both with guard_ held.
+  void use(int device) {
+    auto& own = pools_[static_cast<std::size_t>(device)];
+    if (own) return;
+    auto made = std::make_unique<pool>(api_, device);
+    const auto share = [&](const pool& p, int of, int with) {
+      detail::require_cuda(api_, api_.share_pool(p.memory, of, with), "cudaMemPoolSetAccess", "copies", of);
+    };
+    for (int peer = 0; peer < count(); ++peer)
+      if (const auto& other = pools_[static_cast<std::size_t>(peer)]) {
+        share(*made, device, peer);
+        share(*other, peer, device);
+      }
+    made->frees = &make_stream(device, "what is freed");
+    own = std::move(made);
+  }
+  stream_type& make_stream(int device, const std::string& name) {
+    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s,
+                                 &idle_[static_cast<std::size_t>(device)]);
+  }
+  static void count_free(pool& p, std::size_t bytes) {
+    const std::lock_guard lock(p.guard);
+    p.use.now_bytes -= bytes;
+  }
+
+  Api api_;
+  cuda_options options_;
+  detail::pinned_pool<Api> pinned_;
+  std::vector<std::unique_ptr<pool>> pools_;  ///< by device; null: not used yet
+  std::vector<std::function<void()>> idle_;   ///< by device: what waiting threads call
+  mutable std::mutex guard_;                  ///< of pools_ and streams_
+  std::deque<stream_type> streams_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cuda/nccl_groups_test.cpp.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cuda/nccl_api.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// One rank's end of the ranks along an axis of a group, for layers: collectives of whole tensors in device memory. They are
+/// enqueued behind what is on the queue that is given, which goes on behind them; nobody waits. A default-constructed one is
+/// one rank alone. All ranks of the axis make one before set_plan, which connects them, and call the same in the same order:
+/// inside a computation of an executor on several devices, or in stage_ended; or between steps, all ranks of the plane in one
+/// order.
+/// All ranks get the same bits, but NCCL adds in an order of its own, which depends on the number of ranks and elements, the
+/// network and its version; so they are those of axis_group, which adds in the order of the ranks, up to rounding only.
+/// Throws: input_error for sizes that do not fit, tensors that are not on the device, axes that are not connected, and calls in
+/// between, where the order of the other ranks is not known; cuda_error; nccl_error; communication_error where a rank has
+/// failed. All but the sizes abort. Ranks that call what does not fit each other end at the deadline.
+template <class Tensor, class Queue, class Communicator>
+class nccl_axis {
+  using traits = tensor_traits<Tensor>;
+
+ public:
+  nccl_axis() = default;
+  /// As axis_group; only the name of the options is used.
+  /// Throws: input_error for ranks that do not exist or are not different, or if this one is not among them.
+  nccl_axis(const Communicator& comm, std::vector<int> ranks, const axis_options& options = {}) {
+    rank_ = detail::place_in(ranks, comm);
+    size_ = static_cast<int>(ranks.size());
+    if (size_ > 1) shared_ = comm.shared_, who_ = shared_->open(std::move(ranks), options.name);
+  }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+  /// values: the sum over all ranks, on all of them.
+  void all_reduce(Tensor& values, const Queue& q) const {
+    if (size_ > 1)
+      call("ncclAllReduce", values, values, q, [n = elements(values)](const auto& nccl, auto* at, auto* to, auto with, auto s) {
+        return nccl.all_reduce(at, to, n, type, with, s);
+      });
+  }
+  /// all: the tensors of all ranks, one behind the other; of one size.
+  void all_gather(const Tensor& mine, Tensor& all, const Queue& q) const {
+    expect_parts(mine, all);
+    if (size_ == 1) return traits::assign(all, mine, q);
+    call("ncclAllGather", mine, all, q, [n = elements(mine)](const auto& nccl, auto* from, auto* to, auto with, auto s) {
+      return nccl.all_gather(from, to, n, type, with, s);
+    });
+  }
+  /// mine: part rank() of the sum over all ranks of `all`, in size() parts of one size.
+  void reduce_scatter(const Tensor& all, Tensor& mine, const Queue& q) const {
+    expect_parts(mine, all);
+    if (size_ == 1) return traits::assign(mine, all, q);
+    call("ncclReduceScatter", all, mine, q, [n = elements(mine)](const auto& nccl, auto* from, auto* to, auto with, auto s) {
+      return nccl.reduce_scatter(from, to, n, type, with, s);
+    });
+  }
+  /// values: those of rank `root` of the axis.
+  void broadcast(Tensor& values, int root, const Queue& q) const {
+    if (root < 0 || root >= size_) throw input_error("a broadcast from rank " + std::to_string(root) + " of an axis");
+    if (size_ > 1)
+      call("ncclBroadcast", values, values, q,
+           [n = elements(values), root](const auto& nccl, auto* at, auto* to, auto with, auto s) {
+             return nccl.broadcast(at, to, n, type, root, with, s);
+           });
+  }
+
+ private:
+  static constexpr nccl_type type = nccl_type_of<typename traits::element>;
+  static std::size_t elements(const Tensor& t) { return traits::buffer(t).bytes() / sizeof(typename traits::element); }
+  void expect_parts(const Tensor& one, const Tensor& all) const {
+    if (elements(all) != elements(one) * static_cast<std::size_t>(size_))
+      throw input_error(std::to_string(elements(all)) + " elements are not those of " + std::to_string(size_) + " ranks with " +
+                        std::to_string(elements(one)));
+  }
+  template <class Body>
+  void call(const char* name, const Tensor& from, Tensor& to, const Queue& q, Body&& body) const {
+    shared_->call(who_, name, traits::buffer(from), traits::buffer(to), q, body);
+  }
+
+  int rank_ = 0, size_ = 1;
+  std::shared_ptr<typename Communicator::shared_state> shared_;
+  std::size_t who_ = 0;  ///< its group
+};
+
+}  // namespace hetsched

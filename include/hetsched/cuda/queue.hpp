@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cuda/api.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+
+namespace hetsched {
+
+template <cuda_api Api>
+class cuda_devices;
+
+namespace detail {
+
+/// A stream with the events that mark points of its order. Event k % size marks the k-th record; it is used again only when that
+/// has been reached, so the host is never more than `size` records ahead of the stream.
+template <cuda_api Api>
+class cuda_stream {
+ public:
+  /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `idle`: see
+  /// cuda_devices::while_waiting.
+  /// Throws: cuda_error; then nothing is left of it.
+  cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s,
+              const std::function<void()>* idle = nullptr)
+      : cuda_stream(std::move(api), device, std::move(name), deadline_s, idle) {
+    const auto current = make_current();
+    require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
+    is_made_ = true;
+    events_.reserve(records);
+    while (events_.size() < records) {
+      typename Api::event made{};
+      require(api_.create_event(made), "cudaEventCreateWithFlags");
+      events_.push_back(made);
+    }
+  }
+  cuda_stream(const cuda_stream&) = delete;
+  cuda_stream& operator=(const cuda_stream&) = delete;
+  ~cuda_stream() {
+    if (!is_made_) return;
+    (void)api_.synchronize(stream_);
+    for (auto& e : events_) (void)api_.destroy_event(e);
+    (void)api_.destroy_stream(stream_);
+  }
+
+  [[nodiscard]] const Api& api() const { return api_; }
+  [[nodiscard]] int device() const { return device_; }
+  [[nodiscard]] typename Api::stream stream() const { return stream_; }
+
+  /// Records the next point; waits until one is free.
+  [[nodiscard]] std::uint64_t record() {
+    const auto next = recorded_.load(std::memory_order_relaxed) + 1;
+    if (next > events_.size()) wait_for(next - events_.size());
+    require(api_.record(event_of(next), stream_), "cudaEventRecord");
+    recorded_.store(next, std::memory_order_release);
+    return next;
+  }
+  /// What is enqueued from now on begins behind a point of another stream. Points of that stream that were waited for already
+  /// cost nothing.
+  void wait(const cuda_stream& other, std::uint64_t point) {
+    if (&other == this) return;
+    auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const auto& s) { return s.first == &other; });
+    if (seen == seen_.end()) seen = seen_.insert(seen, {&other, 0});
+    if (seen->second >= point) return;
+    // If the event marks a later point by now, that has been enqueued already: waiting for it ends, too.
+    require(api_.wait(stream_, other.event_of(point)), "cudaStreamWaitEvent");
+    seen->second = point;
+  }
+  [[nodiscard]] bool reached(std::uint64_t point) const {
+    const bool is_past = recorded_.load(std::memory_order_acquire) >= point + events_.size();  // its event is in use again
+    return is_ready(event_of(point)) || is_past;
+  }
+  /// Holds up the host until a point has been reached.
+  /// Throws: cuda_error where the device has failed, or comes to no further point in time.
+  void wait_for(std::uint64_t point) const {
+    if (reached(point)) return;
+    const auto last = recorded_.load(std::memory_order_acquire);
+    for (auto p = last > events_.size() ? last - events_.size() + 1 : 1; p <= point; ++p)
+      for (const auto until = deadline_in(deadline_s_); !reached(p); pass_time())
+        if (std::chrono::steady_clock::now() >= until)
+          throw cuda_error("cudaEventQuery", name_, device_, cuda_not_ready,
+                           "no progress for " + std::to_string(deadline_s_) + " s");
+  }
+  void finish() {
+    // A call that waits could not be ended where a peer is lost.
+    if (idle_ && *idle_) wait_for(record());
+    require(api_.synchronize(stream_), "cudaStreamSynchronize");
+  }
+
+  /// Throws: cuda_error unless the code is 0.
+  void require(int code, const char* call) const { require_cuda(api_, code, call, name_, device_); }
+
+  /// The stream's device is the calling thread's current one while the result lives.
+  [[nodiscard]] cuda_device_scope<Api> make_current() const { return {api_, device_, name_}; }
+
+ private:
+  /// No stream yet: where a constructor that delegates to this one throws, the destructor cleans up.
+  cuda_stream(Api api, int device, std::string name, double deadline_s, const std::function<void()>* idle)
+      : api_(std::move(api)), device_(device), name_(std::move(name)), deadline_s_(deadline_s), idle_(idle) {}
+
+  void pass_time() const {
+    if (idle_ && *idle_) (*idle_)();
+    std::this_thread::yield();
+  }
+  [[nodiscard]] typename Api::event event_of(std::uint64_t point) const { return events_[point % events_.size()]; }
+  [[nodiscard]] bool is_ready(typename Api::event e) const {
+    const int code = api_.query(e);
+    if (code != cuda_not_ready) require(code, "cudaEventQuery");
+    return code == 0;
+  }
+
+  Api api_;
+  int device_;
+  std::string name_;
+  double deadline_s_;
+  bool is_made_ = false;
+  const std::function<void()>* idle_;
+  typename Api::stream stream_{};
+  std::vector<typename Api::event> events_;
+  std::atomic<std::uint64_t> recorded_{0};
+  std::vector<std::pair<const cuda_stream*, std::uint64_t>> seen_;  ///< the last points that were waited for
+};
+
+}  // namespace detail
+
+/// A point in the order of a queue; a default-constructed one has always been reached.
+template <cuda_api Api>
+class cuda_moment {
+ public:
+  cuda_moment() = default;
+  cuda_moment(detail::cuda_stream<Api>* of, std::uint64_t point) : of_(of), point_(point) {}
+
+  /// Throws: cuda_error where the device has failed.
+  [[nodiscard]] bool reached() const { return !of_ || of_->reached(point_); }
+  [[nodiscard]] detail::cuda_stream<Api>* stream() const { return of_; }
+  [[nodiscard]] std::uint64_t point() const { return point_; }
+
+ private:
+  detail::cuda_stream<Api>* of_ = nullptr;
+  std::uint64_t point_ = 0;
+};
+
+/// A device_queue that is a stream of a GPU or, as chosen at run time, the host: one type for the ranks of a pipeline on both. A
+/// handle; queues live as long as the cuda_devices that made them. One thread at a time uses a queue; others may ask whether its
+/// moments have been reached, or let queues of their own wait for them.
+/// Layers ask on_host(): there they work at once, on tensors in pinned memory. On a device they enqueue on stream().
+template <cuda_api Api>
+class cuda_queue {
+ public:
+  using moment = cuda_moment<Api>;
+
+  /// Of nothing, and equal to the host's in all else.
+  cuda_queue() = default;
+  /// Of the host.
+  explicit cuda_queue(cuda_devices<Api>& all) : all_(&all) {}
+  cuda_queue(cuda_devices<Api>& all, detail::cuda_stream<Api>& own) : all_(&all), own_(&own) {}
+
+  [[nodiscard]] bool on_host() const { return own_ == nullptr; }
+  [[nodiscard]] int device() const { return own_ ? own_->device() : -1; }
+  [[nodiscard]] cuda_devices<Api>& devices() const { return *all_; }
+  /// Requires: not on_host().
+  [[nodiscard]] typename Api::stream stream() const { return own_->stream(); }
+  [[nodiscard]] const Api& api() const { return own_->api(); }
+  [[nodiscard]] detail::cuda_stream<Api>* own() const { return own_; }
+
+  /// See device_queue.
+  [[nodiscard]] moment record() const { return own_ ? moment(own_, own_->record()) : moment(); }
+  void wait(const moment& m) const {
+    if (!m.stream()) return;
+    own_ ? own_->wait(*m.stream(), m.point()) : m.stream()->wait_for(m.point());
+  }
+  void finish() const {
+    if (own_) own_->finish();
+  }
+
+  /// The queue's device is the calling thread's current one while the result lives; the host's queue changes nothing.
+  [[nodiscard]] cuda_device_scope<Api> make_current() const { return own_ ? own_->make_current() : cuda_device_scope<Api>(); }
+
+  friend bool operator==(const cuda_queue& a, const cuda_queue& b) { return a.own_ == b.own_; }
+
+ private:
+  cuda_devices<Api>* all_ = nullptr;
+  detail::cuda_stream<Api>* own_ = nullptr;
+};
+
+}  // namespace hetsched

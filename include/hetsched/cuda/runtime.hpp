@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <hetsched/cuda/api.hpp>
+
+namespace hetsched {
+
+/// The CUDA runtime itself, as a cuda_api.
+struct cuda_runtime {
+  using stream = cudaStream_t;
+  using event = cudaEvent_t;
+  using pool = cudaMemPool_t;
+
+  static int device_count(int& count) { return cudaGetDeviceCount(&count); }
+  static int get_device(int& device) { return cudaGetDevice(&device); }
+  static int set_device(int device) { return cudaSetDevice(device); }
+  static int create_stream(stream& s) { return cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking); }
+  static int destroy_stream(stream s) { return cudaStreamDestroy(s); }
+  static int create_event(event& e) { return cudaEventCreateWithFlags(&e, cudaEventDisableTiming); }
+  static int create_timed_event(event& e) { return cudaEventCreate(&e); }
+  static int destroy_event(event e) { return cudaEventDestroy(e); }
+  static int record(event e, stream s) { return cudaEventRecord(e, s); }
+  static int elapsed(double& seconds, event from, event to) {
+    float ms = 0;
+    const int code = cudaEventElapsedTime(&ms, from, to);
+    seconds = 1e-3 * static_cast<double>(ms);
+    return code;
+  }
+  static int wait(stream s, event e) { return cudaStreamWaitEvent(s, e, 0); }
+  static int query(event e) { return cudaEventQuery(e); }
+  static int synchronize(stream s) { return cudaStreamSynchronize(s); }
+  static int create_pool(int device, pool& p) {
+    cudaMemPoolProps how{};
+    how.allocType = cudaMemAllocationTypePinned;
+    how.location.type = cudaMemLocationTypeDevice;
+    how.location.id = device;
+    if (const int code = cudaMemPoolCreate(&p, &how); code != 0) return code;
+    auto kept = std::numeric_limits<std::uint64_t>::max();
+    const int code = cudaMemPoolSetAttribute(p, cudaMemPoolAttrReleaseThreshold, &kept);
+    if (code != 0) (void)cudaMemPoolDestroy(p);
+    return code;
+  }
+  static int destroy_pool(pool p) { return cudaMemPoolDestroy(p); }
+  static int allocate(void*& made, std::size_t bytes, pool p, stream s) { return cudaMallocFromPoolAsync(&made, bytes, p, s); }
+  static int free(void* memory, stream s) { return cudaFreeAsync(memory, s); }
+  static int allocate_pinned(void*& made, std::size_t bytes) { return cudaHostAlloc(&made, bytes, cudaHostAllocPortable); }
+  static int free_pinned(void* memory) { return cudaFreeHost(memory); }
+  static int copy(void* to, const void* from, std::size_t bytes, stream s) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s);
+  }
+  /// From and to memory of pools, cudaMemcpyAsync between devices is not safe: it depends on the current device.
+  /// Source: CUDA C++ Programming Guide, Stream Ordered Memory Allocator, cudaMemcpyAsync Current Context/Device Sensitivity.
+  static int copy_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes, stream s) {
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, s);
+  }
+  static int copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
+                       std::size_t rows, stream s) {
+    return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, cudaMemcpyDefault, s);
+  }
+  static int set_zero(void* to, std::size_t bytes, stream s) { return cudaMemsetAsync(to, 0, bytes, s); }
+  /// Pools do not follow cudaDeviceEnablePeerAccess. Without access, copy_peer goes by way of the host.
+  static int share_pool(pool p, int device, int peer) {
+    int possible = 0;
+    if (const int code = cudaDeviceCanAccessPeer(&possible, peer, device); code != 0 || possible == 0) return code;
+    cudaMemAccessDesc how{};
+    how.location.type = cudaMemLocationTypeDevice;
+    how.location.id = peer;
+    how.flags = cudaMemAccessFlagsProtReadWrite;
+    return cudaMemPoolSetAccess(p, &how, 1);
+  }
+  static void begin_range(const char* name) { nvtxRangePushA(name); }
+  static void end_range() { nvtxRangePop(); }
+  static std::string error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
+};
+
+static_assert(cuda_api<cuda_runtime>);
+
+}  // namespace hetsched

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device_group.hpp>
+
+namespace hetsched {
+
+/// How tensors get from one stage's GPUs to another's.
+enum class transport {
+  same_devices,  ///< they stay
+  peer,          ///< copies between the devices of a node
+  nccl,          ///< NCCL between nodes
+  staged         ///< copied to the host, over its network, and to the device
+};
+
+/// The name of a transport in reports.
+[[nodiscard]] constexpr std::string_view name_of(transport t) {
+  switch (t) {
+    case transport::same_devices:
+      return "none";
+    case transport::peer:
+      return "peer copies";
+    case transport::nccl:
+      return "NCCL";
+    case transport::staged:
+      return "staged by the hosts";
+  }
+  return "";
+}
+
+/// A transport, over which NIC, and why that one.
+struct transport_choice {
+  transport how = transport::same_devices;
+  std::string nic = {};  ///< as NCCL names it; empty: NCCL's own choice, or no NIC is used
+  std::string reason = {};
+  friend bool operator==(const transport_choice&, const transport_choice&) = default;
+};
+
+/// The transport between two stages: the nearest that joins all of their devices.
+/// Requires: valid groups, at least one on either side, all of a side in one subcluster; a link where the subclusters differ.
+[[nodiscard]] inline transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
+                                                       const std::vector<device_group>& to) {
+  const int a = from.front().mesh.subcluster, b = to.front().mesh.subcluster;
+  const auto& s = hardware.subclusters[static_cast<std::size_t>(a)];
+  const auto& t = hardware.subclusters[static_cast<std::size_t>(b)];
+  if (from == to) return {transport::same_devices, {}, "both stages are on the same devices"};
+  if (a == b && proximity_of(from, to, s.devices_per_node) == proximity::same_node)
+    return {transport::peer, {}, "all devices are on one node of " + s.name};
+  const auto between = a == b ? "the nodes of " + s.name : s.name + " and " + t.name;
+  gpu_path path = s.inter_node_path;
+  for (const auto& l : hardware.links)
+    if (a != b && ((l.a == a && l.b == b) || (l.a == b && l.b == a))) path = l.path;
+  if (!path.nccl) return {transport::staged, {}, "NCCL does not join " + between};
+  return {transport::nccl, path.nic, "NCCL joins " + between};
+}
+
+}  // namespace hetsched

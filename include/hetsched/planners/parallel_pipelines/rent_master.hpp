@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/parallel_pipelines/rent_master_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <hetsched/planners/parallel_pipelines/masters.hpp>
+
+namespace hetsched::detail {
+
+/// What rents are to be chosen by: a pipeline takes `first` and a period for each microbatch after the first one.
+struct rented_pipeline {
+  double first = 0, period = 0;
+  std::vector<int> devices;  // by subcluster
+};
+
+/// Rents in microbatches, of devices by subcluster; and what each pipeline gets off. All devices cost together what is to be
+/// done, and what the fewest pipelines get off.
+struct set_rents {
+  double seconds = std::numeric_limits<double>::infinity();  // the least first + period * (rent - off - 1) of all pipelines
+  std::vector<double> devices;
+  double off = 0;
+};
+
+/// The rents at which the cheapest of these pipelines takes longest: dual prices of the deadline by which fractions of them do
+/// all microbatches. `seconds` is infinity if none do. O(1) packings: see when_it_holds.
+[[nodiscard]] inline set_rents highest_rents(std::span<const rented_pipeline> pipelines, const std::vector<int>& devices,
+                                             int fewest, int microbatches) {
+  const auto kinds = devices.size(), items = pipelines.size();
+  set_rents found;
+  if (items == 0) return found;
+  // Besides devices: a reward for each pipeline up to the fewest, so large that none is left. It takes a pipeline, of which there
+  // are as many as are made.
+  packing given{.items = {}, .room = {devices.begin(), devices.end()}};
+  for (const int room : {0, fewest}) given.room.push_back(room);
+  for (const auto& p : pipelines) {
+    auto& item = given.items.emplace_back(packing::item{0, {p.devices.begin(), p.devices.end()}});
+    for (const int takes : {-1, 0}) item.takes.push_back(takes);
+  }
+  auto& reward = given.items.emplace_back(packing::item{0, std::vector<double>(kinds, 0)});
+  for (const int takes : {1, 1}) reward.takes.push_back(takes);
+
+  const auto solve = [&](double seconds) {
+    double largest = microbatches;
+    for (std::size_t i = 0; i < items; ++i) {
+      auto& value = given.items[i].value;
+      value = std::max(0.0, (seconds - pipelines[i].first) / std::max(pipelines[i].period, 1e-12) + 1);
+      largest = std::max(largest, value);
+    }
+    given.items.back().value = 2 * largest;
+    auto solved = solve_relaxed(given);
+    solved.value -= 2 * largest * fewest;
+    return solved;
+  };
+  double late = 0;
+  std::vector<double> periods;
+  for (const auto& p : pipelines) {
+    late = std::max(late, p.first + p.period);
+    periods.push_back(p.period);
+  }
+  while (solve(late).value < microbatches)
+    if ((late *= 2) > 1e300 || !(late > 0)) return found;
+  const auto [seconds, solved] = when_it_holds(microbatches, late, periods, solve);
+  const double off = solved.prices[kinds];
+  double total = -off * fewest;
+  for (std::size_t k = 0; k < kinds; ++k) total += solved.prices[k] * devices[k];
+  if (!(total > 0)) return found;
+  const double scale = microbatches / total;
+  for (std::size_t k = 0; k < kinds; ++k) found.devices.push_back(solved.prices[k] * scale);
+  found.off = off * scale;
+  found.seconds = seconds;
+  return found;
+}
+
+}  // namespace hetsched::detail

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/placement/search_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/planners/placement/chain.hpp>
+
+namespace hetsched::detail {
+
+// Finds the cheapest stages of a chain, none slower than a limit: a shortest path over (first layer, its kind, devices used of
+// each pool), from the last layer to the first. Labels are ordered by a bound: every pool charges a rent for its devices, which
+// makes their number irrelevant, so a table over (layer, kind) has what the rest costs at least; rents are raised where the
+// path of that table takes too many devices. The first complete label is optimal.
+class placement_path {
+ public:
+  enum class answer { found, impossible, stopped };
+  struct result {
+    answer what = answer::impossible;
+    placed_chain chain{};  // if found
+    double bound = 0;      // of what was minimised, if stopped
+    bool spent = false;    // stopped by the number of labels
+  };
+
+  explicit placement_path(const placement_chain& chain)
+      : chain_(chain), layers_(chain.layers), kinds_(static_cast<int>(chain.kinds.size())) {
+    for (const auto& p : chain.pools) devices_ += p.count;
+    most_ = std::min(chain.stages > 0 ? chain.stages : devices_, std::min(devices_, layers_));
+    sum_rents_.first.assign(chain.pools.size(), 0.0);
+    any_rents_ = sum_rents_;
+    pool_rents_ = sum_rents_.first;
+    rest_.resize(static_cast<std::size_t>(layers_ + 1) * static_cast<std::size_t>(kinds_ + 1));
+    inside_.resize(rest_.size());
+    step_.resize(rest_.size());
+    next_.resize(rest_.size());
+  }
+
+  [[nodiscard]] std::int64_t labels() const { return made_; }
+
+  // Called now and then, but not in the first search; false ends the search.
+  function_ref<bool(std::int64_t labels)> go_on = {};
+
+  // The least sum of seconds, with nothing above `limit_s`.
+  [[nodiscard]] result least_sum(double limit_s, std::int64_t most_labels = std::numeric_limits<std::int64_t>::max()) {
+    return search(limit_s, true, most_labels);
+  }
+  // Anything with nothing above `limit_s`.
+  [[nodiscard]] result any(double limit_s) { return search(limit_s, false, std::numeric_limits<std::int64_t>::max()); }
+
+  // The first layer that a stage of kind k may begin with if it ends before layer `last` and so much is in flight.
+  [[nodiscard]] int earliest(int k, int last, double in_flight) {
+    auto& table = earliest_[in_flight];
+    if (table.empty()) table.assign(static_cast<std::size_t>(kinds_) * static_cast<std::size_t>(layers_ + 1), -1);
+    auto& known = table[static_cast<std::size_t>(k) * static_cast<std::size_t>(layers_ + 1) + static_cast<std::size_t>(last)];
+    if (known >= 0) return known;
+    const auto& kind = chain_.kinds[static_cast<std::size_t>(k)];
+    double temporary = 0;
+    int first = last;
+    while (first > 0) {
+      const auto f = static_cast<std::size_t>(first - 1), l = static_cast<std::size_t>(last);
+      temporary = std::max(temporary, kind.temporary[f]);
+      const double held = kind.state_before[l] - kind.state_before[f] +
+                          (in_flight * (kind.in_flight_before[l] - kind.in_flight_before[f]) + temporary) * kind.memory.scale;
+      if (!(held <= kind.memory.room)) break;
+      --first;
+    }
+    return known = first;
+  }
+
+ private:
+  static constexpr double none = std::numeric_limits<double>::infinity();
+
+  struct label {
+    double cost;          // of the stages so far, without rents
+    std::int32_t first;   // layer
+    std::int32_t kind;    // of the stage that begins with it; kinds_: none yet
+    std::int32_t parent;  // -1: none
+    std::int32_t stages;
+    std::int32_t used;    // where its devices by pool stand
+    bool beaten = false;  // by another label
+  };
+
+  [[nodiscard]] std::size_t at(int layer, int kind) const {
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(kinds_ + 1) + static_cast<std::size_t>(kind);
+  }
+  [[nodiscard]] double seconds(int k, int first, int last) const {
+    const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
+    return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+  }
+  [[nodiscard]] std::size_t pool_of(int k) const {
+    return static_cast<std::size_t>(chain_.kinds[static_cast<std::size_t>(k)].pool);
+  }
+  [[nodiscard]] double rent(int k) const { return pool_rents_[pool_of(k)] + stage_rent_; }
+  // What a transfer adds; infinity if it may not be.
+  [[nodiscard]] double moved(int boundary, int from, int to) const {
+    const auto& t = chain_.transfer(boundary, from, to);
+    return t.occupied_s <= limit_s_ && t.seconds < 1e300 ? (weigh_ ? t.seconds : 0) : none;
+  }
+  // earliest, and not slower than the limit.
+  [[nodiscard]] int earliest_in_time(int k, int last, double in_flight) {
+    int first = earliest(k, last, in_flight);
+    const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
+    while (first < last && seconds(k, first, last) > limit_s_) {
+      const auto from = sums.begin() + first, to = sums.begin() + last;
+      const auto cut = std::lower_bound(from, to, sums[static_cast<std::size_t>(last)] - limit_s_);
+      first = std::max(first, static_cast<int>(cut - sums.begin()));
+      if (first < last && seconds(k, first, last) > limit_s_) ++first;  // rounding
+    }
+    return first;
+  }
+
+  // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices:
+  // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
+  void fill_rest() {
+    for (int k = 0; k <= kinds_; ++k) rest_[at(0, k)] = 0;
+    for (int k = 0; k < kinds_; ++k) front_of_[static_cast<std::size_t>(k)].clear();
+    for (int j = 1; j <= layers_; ++j) {
+      for (int k = 0; k < kinds_; ++k) {
+        // The least of rest - seconds_before over the first layers that the stage may have: they only move on.
+        auto& front = front_of_[static_cast<std::size_t>(k)];
+        const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
+        const auto value = [&](int i) { return rest_[at(i, k)] - (weigh_ ? sums[static_cast<std::size_t>(i)] : 0.0); };
+        while (!front.empty() && value(front.back()) >= value(j - 1)) front.pop_back();
+        front.push_back(j - 1);
+        const int first = starts_[at(j, k)];
+        std::size_t gone = 0;
+        while (gone < front.size() && front[gone] < first) ++gone;
+        front.erase(front.begin(), front.begin() + static_cast<std::ptrdiff_t>(gone));
+        if (front.empty()) {
+          inside_[at(j, k)] = none;
+        } else {
+          inside_[at(j, k)] = value(front.front()) + (weigh_ ? sums[static_cast<std::size_t>(j)] : 0.0) + rent(k);
+          step_[at(j, k)] = front.front();
+        }
+      }
+      for (int k = 0; k <= kinds_; ++k) {
+        double best = none;
+        for (int from = 0; from < kinds_; ++from) {
+          const double with = inside_[at(j, from)] + (k < kinds_ && j < layers_ ? moved(j - 1, from, k) : 0.0);
+          if (with < best) {
+            best = with;
+            next_[at(j, k)] = from;
+          }
+        }
+        rest_[at(j, k)] = j < layers_ && k == kinds_ ? none : best;
+      }
+    }
+  }
+
+  [[nodiscard]] double rents_of_all() const {
+    double sum = stage_rent_ * chain_.stages;
+    for (std::size_t p = 0; p < pool_rents_.size(); ++p) sum += pool_rents_[p] * chain_.pools[p].count;
+    return sum;
+  }
+
+  // Raises the rents of pools of which the table's path takes too many, for a larger bound.
+  void raise_rents() {
+    auto best_rents = pool_rents_;
+    double best_stage_rent = stage_rent_, best_bound = -none;
+    double scale = 0;
+    for (int k = 0; k < kinds_; ++k) scale = std::max(scale, weigh_ ? seconds(k, 0, layers_) : 1.0);
+    double pace = 1.0 / std::max(1, most_);
+    std::vector<double> excess(pool_rents_.size());
+    int stale = 0;
+    for (int round = 0; round < 120 && stale < 30; ++round) {
+      fill_rest();
+      const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
+      if (bound > best_bound) {
+        if (!(bound < best_bound + 1e-9 * scale)) stale = 0;
+        best_bound = bound, best_rents = pool_rents_, best_stage_rent = stage_rent_;
+      }
+      if (++stale % 8 == 0) pace *= 0.5;
+      if (!(bound < none) || (!weigh_ && bound > 1e-9)) break;
+      int stages = 0;
+      for (std::size_t p = 0; p < excess.size(); ++p) excess[p] = -chain_.pools[p].count;
+      for (int j = layers_, k = kinds_; j > 0;) {
+        k = next_[at(j, k)];
+        excess[pool_of(k)] += 1;
+        ++stages;
+        j = step_[at(j, k)];
+      }
+      const double wanted = chain_.stages > 0 ? stages - chain_.stages : 0;
+      if (!weigh_ && wanted == 0 && std::all_of(excess.begin(), excess.end(), [](double x) { return x <= 0; })) return;
+      double norm = wanted * wanted;
+      for (std::size_t p = 0; p < excess.size(); ++p)
+        if (excess[p] > 0 || pool_rents_[p] > 0) norm += excess[p] * excess[p];
+      if (norm == 0) break;  // the path takes no more than there is
+      for (std::size_t p = 0; p < excess.size(); ++p)
+        pool_rents_[p] = std::max(0.0, pool_rents_[p] + pace * scale * excess[p] / norm);
+      if (chain_.stages > 0) stage_rent_ += pace * scale * wanted / norm;
+    }
+    pool_rents_ = best_rents, stage_rent_ = best_stage_rent;
+    fill_rest();
+  }
+
+  [[nodiscard]] result search(double limit_s, bool weigh, std::int64_t most_labels) {
+    limit_s_ = limit_s, weigh_ = weigh;
+    if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
+    front_of_.assign(static_cast<std::size_t>(kinds_), {});
+    starts_.assign(rest_.size(), 0);
+    for (int j = 1; j <= layers_; ++j)
+      for (int k = 0; k < kinds_; ++k) starts_[at(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
+    auto& rents = weigh ? sum_rents_ : any_rents_;
+    pool_rents_ = rents.first, stage_rent_ = rents.second;
+    if (!weigh && !rents_known_) {
+      // A device that is twice as fast is worth twice the rent.
+      for (int k = 0; k < kinds_; ++k) {
+        const double all_s = seconds(k, 0, layers_);
+        pool_rents_[pool_of(k)] = all_s > 0 && limit_s < none ? limit_s / all_s : 0.0;
+      }
+      rents_known_ = limit_s < none;
+    }
+    raise_rents();
+    rents = {pool_rents_, stage_rent_};
+    return !weigh && any_order() ? walk_in_any_order() : walk(most_labels);
+  }
+
+  // Whether every kind may follow every other one, so that only the devices used and the layers left count; and these can be
+  // numbered.
+  [[nodiscard]] bool any_order() const {
+    if (chain_.stages > 0) return false;
+    double states = 1;
+    for (const auto& p : chain_.pools) states *= p.count + 1;
+    if (!(states < 1e18)) return false;
+    return std::all_of(chain_.transfers.begin(), chain_.transfers.end(),
+                       [&](const placement_transfer& t) { return t.occupied_s <= limit_s_ && t.seconds < 1e300; });
+  }
+
+  // walk for a question of feasibility where any_order: every stage takes all layers that it can, and of the labels that use
+  // the same devices the one with fewest layers left is enough.
+  [[nodiscard]] result walk_in_any_order() {
+    const auto pools = chain_.pools.size();
+    const double all_rents = rents_of_all();
+    const auto least_rest = [&](int layer) {
+      double least = layer == layers_ ? rest_[at(layer, kinds_)] : none;
+      for (int k = 0; k < kinds_; ++k) least = std::min(least, rest_[at(layer, k)]);
+      return least;
+    };
+    std::vector<double> least(static_cast<std::size_t>(layers_) + 1);
+    for (int j = 0; j <= layers_; ++j) least[static_cast<std::size_t>(j)] = least_rest(j);
+    std::vector<label> all{{0, layers_, kinds_, -1, 0, 0}};
+    std::vector<std::int32_t> used(pools, 0), counts(pools);
+    std::vector<std::int32_t> open{0};  // the last one is next: depth first
+    std::unordered_map<std::uint64_t, std::int32_t> furthest;
+    struct child {
+      double bound;
+      label l;
+    };
+    std::vector<child> children;
+    while (!open.empty()) {
+      const auto id = open.back();
+      open.pop_back();
+      const auto l = all[static_cast<std::size_t>(id)];
+      if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
+      if (++made_ % 4096 == 0 && searches_ > 1 && go_on && !go_on(made_)) return {.what = answer::stopped};
+      if (l.stages == most_) continue;
+      const double in_flight = chain_.in_flight(l.stages + 1);
+      children.clear();
+      for (int k = 0; k < kinds_; ++k) {
+        const auto p = pool_of(k);
+        const auto* now = used.data() + static_cast<std::ptrdiff_t>(l.used);
+        if (now[p] >= chain_.pools[p].count) continue;
+        if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
+        const int first = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight));
+        if (first == l.first) continue;
+        std::copy(now, now + pools, counts.begin());
+        ++counts[p];
+        double rents = 0;
+        std::uint64_t number = 0;
+        for (std::size_t q = 0; q < pools; ++q) {
+          rents += pool_rents_[q] * counts[q];
+          number = number * static_cast<std::uint64_t>(chain_.pools[q].count + 1) + static_cast<std::uint64_t>(counts[q]);
+        }
+        const double bound = rents + least[static_cast<std::size_t>(first)] - all_rents;
+        if (!(bound < 1e-9)) continue;
+        if (const auto [known, is_new] = furthest.try_emplace(number, first); !is_new) {
+          if (known->second <= first) continue;
+          known->second = first;
+        }
+        children.push_back({bound, {0, first, k, id, l.stages + 1, static_cast<std::int32_t>(used.size())}});
+        used.insert(used.end(), counts.begin(), counts.end());
+      }
+      std::sort(children.begin(), children.end(), [](const child& a, const child& b) { return a.bound > b.bound; });
+      for (const auto& c : children) {
+        all.push_back(c.l);
+        open.push_back(static_cast<std::int32_t>(all.size()) - 1);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] result walk(std::int64_t most_labels) {
+    const auto pools = chain_.pools.size();
+    std::vector<label> all;
+    std::vector<std::int32_t> used(pools, 0);
+    std::vector<std::vector<std::int32_t>> known(rest_.size());  // labels by (first, kind)
+    using entry = std::pair<std::pair<double, std::int32_t>, std::int32_t>;
+    std::priority_queue<entry, std::vector<entry>, std::greater<>> open;
+    const double all_rents = rents_of_all();
+    // What a feasibility question may lack by rounding.
+    const double too_much = weigh_ ? none : 1e-9;
+    if (!(rest_[at(layers_, kinds_)] - all_rents < too_much)) return {};
+    all.push_back({0, layers_, kinds_, -1, 0, 0});
+    open.push({{rest_[at(layers_, kinds_)] - all_rents, layers_}, 0});
+    std::vector<std::int32_t> counts(pools);
+    while (!open.empty()) {
+      const auto [key, id] = open.top();
+      open.pop();
+      const auto l = all[static_cast<std::size_t>(id)];
+      if (l.beaten) continue;
+      if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
+      if (++made_ % 4096 == 0 && searches_ > 1 && go_on && !go_on(made_)) return {.what = answer::stopped, .bound = key.first};
+      if (static_cast<std::int64_t>(all.size()) > most_labels)
+        return {.what = answer::stopped, .bound = key.first, .spent = true};
+      if (l.stages == most_) continue;
+      const double in_flight = chain_.in_flight(l.stages + 1);
+      for (int k = 0; k < kinds_; ++k) {
+        const auto p = pool_of(k);
+        const auto* now = used.data() + static_cast<std::ptrdiff_t>(l.used);
+        if (now[p] >= chain_.pools[p].count) continue;
+        if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
+        const double across = l.kind == kinds_ ? 0.0 : moved(l.first - 1, k, l.kind);
+        if (!(across < none)) continue;
+        std::copy(now, now + pools, counts.begin());
+        ++counts[p];
+        double rents = stage_rent_ * (l.stages + 1);
+        for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
+        for (int i = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
+          if (i == 0 && chain_.stages > 0 && l.stages + 1 != chain_.stages) continue;
+          const double cost = l.cost + across + (weigh_ ? seconds(k, i, l.first) : 0.0);
+          double bound = cost + rents + rest_[at(i, k)] - all_rents;
+          if (i == 0) bound = std::max(bound, cost);  // devices that were left pay no rent
+          if (!(bound < too_much)) continue;
+          const label made{cost, i, k, id, l.stages + 1, static_cast<std::int32_t>(used.size())};
+          if (!keep(made, counts, all, used, known[at(i, k)])) continue;
+          used.insert(used.end(), counts.begin(), counts.end());
+          all.push_back(made);
+          known[at(i, k)].push_back(static_cast<std::int32_t>(all.size()) - 1);
+          open.push({{bound, i}, static_cast<std::int32_t>(all.size()) - 1});
+        }
+      }
+    }
+    return {};
+  }
+
+  // Whether no label at the same place is as cheap with as few devices; takes out those that are worse.
+  [[nodiscard]] bool keep(const label& made, const std::vector<std::int32_t>& counts, std::vector<label>& all,
+                          const std::vector<std::int32_t>& used, std::vector<std::int32_t>& there) const {
+    const auto covers = [&](const std::int32_t* a, const std::int32_t* b) {
+      for (std::size_t q = 0; q < counts.size(); ++q)
+        if (a[q] > b[q]) return false;
+      return true;
+    };
+    for (std::size_t n = 0; n < there.size();) {
+      auto& other = all[static_cast<std::size_t>(there[n])];
+      const auto* its = used.data() + other.used;
+      const bool alike = chain_.stages == 0 || other.stages == made.stages;
+      if (alike && other.cost <= made.cost && covers(its, counts.data())) return false;
+      if (alike && made.cost <= other.cost && covers(counts.data(), its)) {
+        other.beaten = true;
+        there[n] = there.back();
+        there.pop_back();
+      } else {
+        ++n;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] placed_chain trace(const std::vector<label>& all, std::int32_t id) const {
+    placed_chain found;
+    while (all[static_cast<std::size_t>(id)].kind < kinds_) {
+      const auto& l = all[static_cast<std::size_t>(id)];
+      const auto& behind = all[static_cast<std::size_t>(l.parent)];
+      found.stages.push_back({{l.first, behind.first}, l.kind});
+      id = l.parent;
+    }
+    for (std::size_t i = 0; i < found.stages.size(); ++i) {
+      const auto& s = found.stages[i];
+      const double compute_s = seconds(s.kind, s.layers.first, s.layers.last);
+      found.sum_s += compute_s;
+      found.slowest_s = std::max(found.slowest_s, compute_s);
+      if (i == 0) continue;
+      const auto& t = chain_.transfer(s.layers.first - 1, found.stages[i - 1].kind, s.kind);
+      found.sum_s += t.seconds;
+      found.slowest_s = std::max(found.slowest_s, t.occupied_s);
+    }
+    return found;
+  }
+
+  const placement_chain& chain_;
+  int layers_, kinds_, devices_ = 0, most_ = 0;
+  double limit_s_ = none;
+  bool weigh_ = true;
+  double stage_rent_ = 0;
+  std::vector<double> pool_rents_;
+  std::pair<std::vector<double>, double> sum_rents_, any_rents_;  // of the last searches, to begin with
+  bool rents_known_ = false;                                      // any_rents_ are such
+  std::vector<double> rest_, inside_;                             // [layers ending here][kind]
+  std::vector<int> starts_, step_, next_;                         // first layer allowed; first layer and kind of the stage chosen
+  std::vector<std::vector<int>> front_of_;
+  std::map<double, std::vector<int>> earliest_;  // by what is in flight
+  std::int64_t made_ = 0, searches_ = 0;
+};
+
+}  // namespace hetsched::detail

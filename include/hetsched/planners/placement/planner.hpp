@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/placement/placement_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/plan/check_cost.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/problem.hpp>
+#include <hetsched/planners/placement/chain.hpp>
+
+namespace hetsched {
+
+struct placement_options {
+  int stages = 0;                 ///< how many; 0: as many as are best
+  std::vector<submesh> groups{};  ///< what a stage gets of each subcluster; empty: single devices
+};
+
+namespace detail {
+
+/// A cluster and costs as a chain to place, and back.
+struct placement_instance {
+  placement_chain chain;
+  std::vector<placement> where;    // by kind
+  std::vector<int> first_of_pool;  // device
+  std::vector<int> stride;         // devices from one stage of a pool to the next
+
+  /// The devices of stages.
+  [[nodiscard]] std::vector<stage_plan> stages(const placed_chain& found) const {
+    std::vector<stage_plan> all;
+    std::vector<int> taken(chain.pools.size(), 0);
+    for (const auto& s : found.stages) {
+      const auto k = static_cast<std::size_t>(s.kind);
+      const auto pool = static_cast<std::size_t>(chain.kinds[k].pool);
+      const auto& w = where[k];
+      const int first = first_of_pool[pool] + taken[pool]++ * stride[pool];
+      all.push_back(
+          {.layers = s.layers, .devices = {{w.mesh, first}}, .degrees = w.degrees, .recompute = w.recompute, .zero = w.zero});
+    }
+    return all;
+  }
+};
+
+/// Throws input_error unless the groups fit their subclusters.
+inline void validate_groups(const cluster& hardware, const placement_options& options) {
+  if (options.stages < 0) throw input_error("the number of stages must not be negative");
+  if (options.groups.empty()) return;
+  if (options.groups.size() != hardware.subclusters.size())
+    throw input_error("groups: found " + std::to_string(options.groups.size()) + ", expected one for each subcluster");
+  for (std::size_t k = 0; k < options.groups.size(); ++k) {
+    const auto& g = options.groups[k];
+    const auto& s = hardware.subclusters[k];
+    if (g.subcluster != static_cast<int>(k) || g.nodes < 1 || g.devices_per_node < 1 || g.nodes > s.nodes ||
+        g.devices_per_node > s.devices_per_node || (g.nodes > 1 && g.devices_per_node != s.devices_per_node))
+      throw input_error("groups: that of " + s.name + " does not fit it");
+  }
+}
+
+/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
+template <additive_cost_model Costs>
+[[nodiscard]] placement_instance make_instance(const cluster& hardware, const Costs& costs, const planning_problem& problem,
+                                               const placement_options& options) {
+  placement_instance made;
+  auto& chain = made.chain;
+  chain.layers = cost_of::layer_count(costs);
+  std::vector<bool> on_one_node;  // by pool: all of it
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+    const auto& s = hardware.subclusters[k];
+    const submesh mesh = options.groups.empty() ? submesh{static_cast<int>(k), 1, 1} : options.groups[k];
+    const int on_node = s.devices_per_node / mesh.devices_per_node;
+    const bool by_node = s.nodes > 1 && on_node > 1;
+    const auto ways = cost_of::placements(costs, mesh);
+    for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
+      const int pool = static_cast<int>(chain.pools.size());
+      chain.pools.push_back(
+          {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
+      on_one_node.push_back(by_node || s.nodes == 1);
+      made.first_of_pool.push_back(node * s.devices_per_node);
+      made.stride.push_back(by_node || s.nodes == 1 ? mesh.devices_per_node : mesh.nodes * s.devices_per_node);
+      for (const auto& where : ways) {
+        placement_kind kind{.pool = pool,
+                            .seconds_before = {0},
+                            .state_before = {0},
+                            .in_flight_before = {0},
+                            .memory = room_within(s.device.memory_bytes, cost_of::overheads(costs, where))};
+        for (int l = 0; l < chain.layers; ++l) {
+          const stage_cost c = cost_of::layer(costs, l, where);
+          check_cost(c, hardware, {l, l + 1}, where);
+          const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
+          add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
+          add(kind.state_before, static_cast<double>(c.weight_bytes));
+          add(kind.in_flight_before, static_cast<double>(c.activation_bytes));
+          kind.temporary.push_back(static_cast<double>(c.temporary_bytes));
+        }
+        chain.kinds.push_back(std::move(kind));
+        made.where.push_back(where);
+      }
+    }
+  }
+  const auto kinds = chain.kinds.size();
+  for (int b = 0; b + 1 < chain.layers; ++b) {
+    if (b > 0 && cost_of::boundary_class(costs, b) == cost_of::boundary_class(costs, b - 1)) {
+      const auto at = chain.transfers.size() - kinds * kinds;
+      for (std::size_t n = 0; n < kinds * kinds; ++n) chain.transfers.push_back(chain.transfers[at + n]);
+      continue;
+    }
+    for (std::size_t from = 0; from < kinds; ++from)
+      for (std::size_t to = 0; to < kinds; ++to) {
+        const int pool = chain.kinds[from].pool;
+        const bool near = pool == chain.kinds[to].pool && on_one_node[static_cast<std::size_t>(pool)];
+        const transfer_cost c =
+            cost_of::transfer(costs, b, made.where[from], made.where[to], near ? proximity::same_node : proximity::other_node);
+        check_transfer(c, hardware, b, made.where[from], made.where[to]);
+        if (is_inference(problem.objective))
+          chain.transfers.push_back({c.forward_s, c.forward_occupied_s.value_or(c.forward_s)});
+        else
+          chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
+      }
+  }
+  const int in_flight = problem.microbatches;
+  if (is_inference(problem.objective))
+    chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
+  else
+    chain.in_flight = [in_flight](int n) { return static_cast<double>(std::min(n, in_flight)); };
+  chain.stages = options.stages;
+  if (problem.use_all_devices) {
+    int all = 0;
+    for (const auto& p : chain.pools) all += p.count;
+    if (chain.stages > 0 && chain.stages != all) throw input_error("all devices make " + std::to_string(all) + " stages");
+    chain.stages = all;
+  }
+  return made;
+}
+
+}  // namespace detail
+}  // namespace hetsched

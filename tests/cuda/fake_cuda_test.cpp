@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the fake catches, call by call: it has to be stricter than a real GPU.
+#include "fake_cuda.hpp"
+
+#include <doctest/doctest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+/// Two devices with two streams each, a block and an event on the first stream of each, and a pinned block.
+struct setting {
+  explicit setting(fake_habits habits = {}) : machine(habits), cuda{&machine} {
+    for (int d = 0; d < 2; ++d) {
+      REQUIRE(cuda.set_device(d) == 0);
+      REQUIRE(cuda.create_pool(d, pool[d]) == 0);
+      for (auto& s : stream[d]) REQUIRE(cuda.create_stream(s) == 0);
+      REQUIRE(cuda.create_event(event[d]) == 0);
+      REQUIRE(cuda.allocate(block[d], bytes, pool[d], stream[d][0]) == 0);
+      REQUIRE(cuda.set_zero(block[d], bytes, stream[d][0]) == 0);
+    }
+    REQUIRE(cuda.set_device(0) == 0);
+    REQUIRE(cuda.allocate_pinned(pinned, bytes) == 0);
+    machine.host_access(pinned, bytes, true);
+  }
+  void order(fake_cuda::stream after, fake_cuda::event e, fake_cuda::stream before) {
+    REQUIRE(cuda.record(e, before) == 0);
+    REQUIRE(cuda.wait(after, e) == 0);
+  }
+  static constexpr std::size_t bytes = 64;
+  fake_machine machine;
+  fake_cuda cuda;
+  fake_cuda::pool pool[2] = {};
+  fake_cuda::stream stream[2][2] = {};
+  fake_cuda::event event[2] = {};
+  void* block[2] = {};
+  void* pinned = nullptr;
+};
+
+struct wrong {
+  const char* report;  ///< a part of it; "" if all is well
+  std::function<void(setting&)> calls;
+};
+
+void nothing(const fake_machine::view&) {}
+
+}  // namespace
+
+TEST_CASE("[threads] the fake reports what is not ordered or not there, and nothing else") {
+  const std::vector<wrong> all{
+      {"in no order", [](setting& s) { (void)s.cuda.set_zero(s.block[0], 64, s.stream[0][1]); }},
+      {"",
+       [](setting& s) {
+         s.order(s.stream[0][1], s.event[0], s.stream[0][0]), (void)s.cuda.set_zero(s.block[0], 64, s.stream[0][1]);
+       }},
+      {"in no order", [](setting& s) { (void)s.cuda.copy_peer(s.block[1], 1, s.block[0], 0, 64, s.stream[1][0]); }},
+      {"",
+       [](setting& s) {
+         s.order(s.stream[1][0], s.event[0], s.stream[0][0]),
+             (void)s.cuda.copy_peer(s.block[1], 1, s.block[0], 0, 64, s.stream[1][0]);
+       }},
+      // An event that is recorded too early, or after the wait.
+      {"in no order",
+       [](setting& s) {
+         (void)s.cuda.record(s.event[0], s.stream[0][0]), (void)s.cuda.set_zero(s.block[0], 64, s.stream[0][0]),
+             (void)s.cuda.wait(s.stream[0][1], s.event[0]), (void)s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][1]);
+       }},
+      {"in no order",
+       [](setting& s) {
+         (void)s.cuda.wait(s.stream[0][1], s.event[0]), (void)s.cuda.record(s.event[0], s.stream[0][0]),
+             (void)s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][1]);
+       }},
+      // Two reads need no order, other bytes neither.
+      {"",
+       [](setting& s) {
+         s.order(s.stream[0][1], s.event[0], s.stream[0][0]);
+         for (auto* t : s.stream[0]) (void)s.machine.launch(t, "a kernel", {{s.block[0], 64, false}}, nothing);
+       }},
+      {"",
+       [](setting& s) {
+         s.order(s.stream[0][1], s.event[0], s.stream[0][0]);
+         (void)s.cuda.set_zero(s.block[0], 32, s.stream[0][0]),
+             (void)s.cuda.set_zero(static_cast<char*>(s.block[0]) + 32, 32, s.stream[0][1]);
+       }},
+      {"in no order",
+       [](setting& s) {
+         s.order(s.stream[0][1], s.event[0], s.stream[0][0]);
+         (void)s.cuda.set_zero(s.block[0], 33, s.stream[0][0]),
+             (void)s.cuda.set_zero(static_cast<char*>(s.block[0]) + 32, 32, s.stream[0][1]);
+       }},
+      // The host.
+      {"in no order",
+       [](setting& s) {
+         (void)s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][0]), s.machine.host_access(s.pinned, 64, false);
+       }},
+      {"",
+       [](setting& s) {
+         (void)s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][0]), (void)s.cuda.synchronize(s.stream[0][0]),
+             s.machine.host_access(s.pinned, 64, false);
+       }},
+      {"in no order",
+       [](setting& s) {
+         (void)s.cuda.copy(s.block[0], s.pinned, 64, s.stream[0][0]), s.machine.host_access(s.pinned, 64, true);
+       }},
+      {"touches the memory of a device",
+       [](setting& s) { (void)s.cuda.synchronize(s.stream[0][0]), s.machine.host_access(s.block[0], 64, false); }},
+      {"not pinned",
+       [](setting& s) {
+         char on_stack[64] = {};
+         (void)s.cuda.copy(s.block[0], on_stack, 64, s.stream[0][0]), (void)s.cuda.synchronize(s.stream[0][0]);
+       }},
+      {"over the end", [](setting& s) { (void)s.cuda.copy(s.pinned, s.block[0], 65, s.stream[0][0]); }},
+      // Memory that is freed early, twice, or used afterwards.
+      {"in no order", [](setting& s) { (void)s.cuda.free(s.block[0], s.stream[0][1]); }},
+      {"not there",
+       [](setting& s) { (void)s.cuda.free(s.block[0], s.stream[0][0]), (void)s.cuda.set_zero(s.block[0], 64, s.stream[0][0]); }},
+      {"not there",
+       [](setting& s) { (void)s.cuda.free(s.block[0], s.stream[0][0]), (void)s.cuda.free(s.block[0], s.stream[0][0]); }},
+      {"in no order",
+       [](setting& s) {
+         void* p = nullptr;
+         (void)s.cuda.allocate(p, 64, s.pool[0], s.stream[0][0]), (void)s.cuda.set_zero(p, 64, s.stream[0][1]);
+       }},
+      // Devices.
+      {"names neither",
+       [](setting& s) {
+         s.order(s.stream[0][0], s.event[1], s.stream[1][0]), (void)s.cuda.copy(s.block[1], s.block[0], 64, s.stream[0][0]);
+       }},
+      {"others than the memory's",
+       [](setting& s) {
+         s.order(s.stream[0][0], s.event[1], s.stream[1][0]),
+             (void)s.cuda.copy_peer(s.block[1], 0, s.block[0], 1, 64, s.stream[0][0]);
+       }},
+      {"from another device", [](setting& s) { (void)s.cuda.set_zero(s.block[1], 64, s.stream[1][0]); }},
+      {"from another device", [](setting& s) { (void)s.cuda.copy(s.pinned, s.block[1], 64, s.stream[1][0]); }},
+      // What is destroyed too early, or twice.
+      {"has work to do",
+       [](setting& s) {
+         const auto done = std::make_shared<std::atomic<bool>>(false);
+         (void)s.machine.launch_until(s.stream[0][0], "a kernel", {}, [done](bool&) { return done->load(); });
+         (void)s.cuda.destroy_stream(s.stream[0][0]);
+         *done = true;
+       }},
+      {"on a stream that is destroyed",
+       [](setting& s) {
+         (void)s.cuda.synchronize(s.stream[0][0]), (void)s.cuda.destroy_stream(s.stream[0][0]),
+             (void)s.cuda.set_zero(s.block[0], 64, s.stream[0][0]);
+       }},
+      {"destroyed twice", [](setting& s) { (void)s.cuda.destroy_event(s.event[0]), (void)s.cuda.destroy_event(s.event[0]); }},
+      {"that is destroyed",
+       [](setting& s) { (void)s.cuda.destroy_event(s.event[0]), (void)s.cuda.record(s.event[0], s.stream[0][0]); }},
+      {"with memory in use", [](setting& s) { (void)s.cuda.destroy_pool(s.pool[0]); }},
+      {"frees it writes what a copy",
+       [](setting& s) { (void)s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][0]), (void)s.cuda.free_pinned(s.pinned); }},
+      {"another device",
+       [](setting& s) {
+         (void)s.machine.launch(s.stream[1][0], "a kernel", {{s.block[1], 64, true}}, nothing);
+       }},
+      {"of another device",
+       [](setting& s) {
+         s.order(s.stream[0][0], s.event[1], s.stream[1][0]),
+             (void)s.machine.launch(s.stream[0][0], "a kernel", {{s.block[1], 64, false}}, nothing);
+       }},
+  };
+  for (std::size_t k = 0; k < all.size(); ++k)
+    for (const bool lazy : {false, true}) {
+      CAPTURE(k);
+      setting s({.seed = k + 1, .lazy = lazy});
+      all[k].calls(s);
+      const auto found = s.machine.reports();
+      if (all[k].report[0] == 0) {
+        for (const auto& r : found) FAIL_CHECK(r);
+      } else {
+        REQUIRE(!found.empty());
+        CHECK(found.front().find(all[k].report) != std::string::npos);
+      }
+    }
+}
+
+TEST_CASE("[threads] an event belongs to its device, and failures and missing GPUs are told") {
+  setting s;
+  CHECK(s.cuda.record(s.event[1], s.stream[0][0]) == 400);
+  s.machine.fail("cudaEventRecord", 719);
+  CHECK(s.cuda.record(s.event[0], s.stream[0][0]) == 719);
+  CHECK(s.cuda.record(s.event[0], s.stream[0][0]) == 0);
+  s.machine.fail("*", 719);
+  CHECK(s.cuda.query(s.event[0]) == 719);
+  fake_machine none({.no_gpu = 35});
+  int count = 0;
+  CHECK(none.device_count(count) == 35);
+}
+
+TEST_CASE("[threads] work is late, and a device that works in order gets stuck where another does not") {
+  for (const bool in_order : {false, true}) {
+    setting s({.most_turns_late = 0, .lazy = true, .in_order = in_order});
+    REQUIRE(s.cuda.synchronize(s.stream[0][0]) == 0);
+    CHECK(s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][0]) == 0);
+    CHECK(static_cast<unsigned char*>(s.pinned)[0] == fake_memory::rubbish);  // nobody has asked
+    REQUIRE(s.cuda.synchronize(s.stream[0][0]) == 0);
+    CHECK(static_cast<unsigned char*>(s.pinned)[0] == 0);
+    // The second stream's work, called later, does not come before the first stream's: only if it works in order.
+    std::vector<int> done;
+    REQUIRE(s.cuda.record(s.event[1], s.stream[1][0]) == 0);
+    REQUIRE(s.cuda.wait(s.stream[0][0], s.event[1]) == 0);
+    for (int k = 0; k < 2; ++k)
+      REQUIRE(s.machine.launch(s.stream[0][k], "a kernel", {}, [&done, k](const auto&) { done.push_back(k); }) == 0);
+    for (auto* t : s.stream[0]) REQUIRE(s.cuda.synchronize(t) == 0);
+    REQUIRE(done.size() == 2);
+    if (in_order) CHECK(done == std::vector<int>{0, 1});
+  }
+}
+
+TEST_CASE("[threads] what is not destroyed is counted") {
+  setting s;
+  CHECK(s.machine.leaks() ==
+        std::vector<std::string>{"4 streams", "2 events", "2 pools", "1 blocks of pinned memory", "2 blocks of device memory"});
+  for (int d = 0; d < 2; ++d) {
+    REQUIRE(s.cuda.free(s.block[d], s.stream[d][0]) == 0);
+    for (auto* t : s.stream[d]) REQUIRE((s.cuda.synchronize(t) == 0 && s.cuda.destroy_stream(t) == 0));
+    REQUIRE((s.cuda.destroy_event(s.event[d]) == 0 && s.cuda.destroy_pool(s.pool[d]) == 0));
+  }
+  REQUIRE(s.cuda.free_pinned(s.pinned) == 0);
+  CHECK(s.machine.leaks().empty());
+  CHECK(s.machine.reports().empty());
+}
+
+TEST_CASE("[threads] what a seed brings about does not depend on which thread calls first") {
+  const auto order_of = [](bool second_first) {
+    setting s({.seed = 5, .lazy = true});
+    for (int d = 0; d < 2; ++d) REQUIRE(s.cuda.synchronize(s.stream[d][0]) == 0);
+    std::vector<int> done;
+    const auto enqueue = [&](int d) {
+      std::thread([&s, &done, d] {
+        if (s.cuda.set_device(d) != 0) return;
+        for (int k = 0; k < 10; ++k)
+          (void)s.machine.launch(s.stream[d][0], "a kernel", {}, [&done, k, d](const auto&) { done.push_back(10 * d + k); });
+      }).join();
+    };
+    enqueue(second_first ? 1 : 0);
+    enqueue(second_first ? 0 : 1);
+    for (int d = 0; d < 2; ++d) REQUIRE(s.cuda.synchronize(s.stream[d][0]) == 0);
+    return done;
+  };
+  const auto first = order_of(false);
+  CHECK(first.size() == 20);
+  CHECK(first == order_of(true));
+}
+
+TEST_CASE("[threads] calls wait for room in a launch queue") {
+  setting s({.lazy = true, .launch_queue = 8});
+  for (int k = 0; k < 100; ++k) REQUIRE(s.cuda.set_zero(s.block[0], 64, s.stream[0][0]) == 0);
+  CHECK(s.machine.longest_queue() == 8);
+}
+
+TEST_CASE("the host that touches the memory of a device ends there") {
+  // Before any thread is started, as the child has only this one.
+  fake_memory memory;
+  const auto* const p = static_cast<volatile unsigned char*>(memory.allocate(64, nullptr));
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::signal(SIGSEGV, SIG_DFL);
+    _exit(*p == 0 ? 0 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(!(WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}

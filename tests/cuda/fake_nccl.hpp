@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cuda/nccl_api.hpp>
+
+#include "fake_cuda.hpp"
+
+namespace hetsched::test {
+
+/// The habits of NCCL that programs trip over.
+struct nccl_habits {
+  int turns_late = 2;             ///< what was called is done when its state has been asked for so often
+  bool one_creation = true;       ///< a device takes part in the creation of one communicator at a time
+  std::size_t most_in_one = 256;  ///< larger groups are cut, at the two ends in two ways; 0: they are not
+};
+
+/// NCCL between the devices of a fake machine. A transfer takes place when the kernels of both ends are running, a collective
+/// when those of all are: nothing is buffered. Collectives are of doubles, and add in the order of the ranks. A kernel has what
+/// one group has for one communicator; kernels are launched in the order in which their communicators were first named.
+class fake_nccl_world {
+ public:
+  struct kernel;
+  struct part {
+    kernel* of = nullptr;
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    bool done = false, mismatched = false;
+  };
+  struct end;
+  enum class collective : std::uint8_t { none, all_reduce, all_gather, reduce_scatter, broadcast };
+  struct call {
+    bool sends = false;
+    void* memory = nullptr;  ///< of a collective: to where
+    std::size_t bytes = 0;   ///< of a collective: of a rank's part
+    int peer = 0;            ///< of a collective: the root
+    fake_machine::stream_state* on = nullptr;
+    collective kind = collective::none;
+    const void* from = nullptr;  ///< of a collective
+  };
+  /// A rank's part in a collective.
+  struct share {
+    kernel* of = nullptr;
+    call what = {};
+    bool done = false, mismatched = false;
+  };
+  /// One way between two ranks.
+  struct lane {
+    std::deque<std::shared_ptr<part>> sends, receives;  ///< all, in the order of the calls
+  };
+  struct clique {
+    int ranks = 0;
+    std::map<int, end*> ends;
+    std::map<std::pair<int, int>, lane> lanes;
+    std::map<int, std::deque<std::shared_ptr<share>>> shares;  ///< by rank, all, in the order of the calls
+  };
+  /// Of a group, in their order.
+  using kernels = std::vector<std::pair<end*, std::vector<call>>>;
+  struct end {
+    clique* of = nullptr;
+    int rank = 0, device = 0;
+    bool made = false, alive = true, finishing = false;
+    int turns = 0;                                        ///< until what was called is done
+    std::deque<std::shared_ptr<kernels>> to_launch = {};  ///< groups that it is in
+    // With the machine's lock held:
+    bool ended = false;  ///< aborted: its kernels end
+    bool dead = false;   ///< its kernels do nothing any more
+    int wrong = 0;       ///< asynchronous error
+    std::size_t running = 0;
+  };
+  struct kernel {
+    end* of = nullptr;
+    bool begun = false, finished = false;
+    std::vector<std::pair<std::shared_ptr<part>, std::pair<lane*, std::size_t>>> parts = {};
+    std::vector<std::pair<std::shared_ptr<share>, std::size_t>> shares = {};  ///< and which of the rank's
+  };
+
+  explicit fake_nccl_world(fake_machine& on, nccl_habits habits = {}) : machine(on), habits_(habits) {}
+
+  int unique_id(nccl_id& id) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclGetUniqueId"); code != 0) return code;
+    ++ids_;
+    for (std::size_t k = 0; k < id.size(); ++k) id[k] = static_cast<unsigned char>(251 * ids_ + 255 - k);
+    return 0;
+  }
+  int connect(end*& made, int ranks, const nccl_id& id, int rank) {
+    const int device = machine.current_device();
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommInitRankConfig"); code != 0) return code;
+    auto& c = cliques_[id];
+    c.ranks = ranks;
+    made = &ends_.emplace_back(end{.of = &c, .rank = rank, .device = device, .turns = habits_.turns_late});
+    for (const auto& [other, e] : c.ends)
+      if (other == rank || e->device == device) made->wrong = e->wrong = 5;  // duplicate GPU
+    c.ends[rank] = made;
+    creating_[device].push_back(made);
+    return 7;
+  }
+  int state(end* e, int& state) {
+    std::unique_lock lock(guard_);
+    if (const int code = begin("ncclCommGetAsyncError"); code != 0) return code;
+    if (!e || !e->alive) return report("the state of a communicator is asked for that is gone"), 4;
+    state = machine.locked([&] { return e->wrong; });
+    if (state != 0) return 0;
+    state = 7;
+    if (!e->made && !creates(*e)) return 0;
+    if (e->turns > 0 && --e->turns > 0) return 0;
+    if (e->finishing) {
+      const auto has_finished = [](const auto& other) { return other.second->finishing && other.second->running == 0; };
+      if (machine.locked([&] { return std::all_of(e->of->ends.begin(), e->of->ends.end(), has_finished); })) state = 0;
+      return 0;
+    }
+    kernels now;
+    for (const auto& one : std::exchange(e->to_launch, {}))
+      for (auto& k : std::exchange(*one, {})) now.push_back(std::move(k));
+    lock.unlock();
+    for (const auto& [of, calls] : now)
+      if (const int code = launch(of, calls); code != 0) return code;
+    state = 0;
+    return 0;
+  }
+  int transfer(end* e, const call& what) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin(name_of(what)); code != 0) return code;
+    if (!e || !e->alive || !e->made) return report("a communicator is used that is not there"), 5;
+    for (const auto& one : e->to_launch)
+      if (!one->empty()) report("a communicator is used that is still in progress");
+    if (const auto k = kills_.find(e->device); k != kills_.end() && k->second.first-- == 0) kill_now(e->device, k->second.second);
+    auto& g = groups_[std::this_thread::get_id()];
+    g.calls.emplace_back(e, what);
+    return g.depth > 0 ? 0 : end_calls(g);
+  }
+  int begin_group() {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclGroupStart"); code != 0) return code;
+    ++groups_[std::this_thread::get_id()].depth;
+    return 0;
+  }
+  int end_group() {
+    const std::lock_guard lock(guard_);
+    auto& g = groups_[std::this_thread::get_id()];
+    if (--g.depth > 0) return 0;
+    if (const int code = begin("ncclGroupEnd"); code != 0) return g.calls.clear(), code;
+    return end_calls(g);
+  }
+  int finish(end* e) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommFinalize"); code != 0) return code;
+    e->finishing = true;
+    e->turns = habits_.turns_late;
+    return 7;
+  }
+  int destroy(end* e) {
+    const std::lock_guard lock(guard_);
+    if (!e->finishing) report("a communicator is destroyed that was not finalised: that waits for the other rank");
+    e->alive = false;
+    return 0;
+  }
+  int abort(end* e) {
+    const std::lock_guard lock(guard_);
+    ++calls_["ncclCommAbort"];
+    if (!e->alive) return report("a communicator is aborted that is gone"), 4;
+    const bool grouped = groups_[std::this_thread::get_id()].depth > 0;
+    e->alive = false;
+    const bool stuck = machine.locked([&] {
+      e->ended = true;
+      return std::any_of(ends_.begin(), ends_.end(),
+                         [&](const end& other) { return other.device == e->device && other.alive && other.running > 0; });
+    });
+    if (stuck && !grouped) report("a communicator is aborted outside of a group while another one is stuck: that hangs");
+    auto& list = creating_[e->device];
+    list.erase(std::remove(list.begin(), list.end(), e), list.end());
+    return 0;
+  }
+
+  /// A call of this name fails, after so many others.
+  void fail(const std::string& name, int code, int after) {
+    const std::lock_guard lock(guard_);
+    failures_[name] = {after, code};
+  }
+  /// A device does no transfers any more, after so many. `seen`: the other ends are told.
+  void kill(int device, bool seen, int after) {
+    const std::lock_guard lock(guard_);
+    kills_[device] = {after, seen};
+  }
+  [[nodiscard]] std::size_t calls(const std::string& name) {
+    const std::lock_guard lock(guard_);
+    return calls_[name];
+  }
+  /// Communicators that were neither destroyed nor aborted.
+  [[nodiscard]] std::size_t alive() {
+    const std::lock_guard lock(guard_);
+    return static_cast<std::size_t>(std::count_if(ends_.begin(), ends_.end(), [](const end& e) { return e.alive; }));
+  }
+
+  fake_machine& machine;
+
+ private:
+  struct group {
+    int depth = 0;
+    std::vector<std::pair<end*, call>> calls;
+  };
+
+  static const char* name_of(const call& c) {
+    if (c.kind == collective::none) return c.sends ? "ncclSend" : "ncclRecv";
+    return c.kind == collective::all_reduce       ? "ncclAllReduce"
+           : c.kind == collective::all_gather     ? "ncclAllGather"
+           : c.kind == collective::reduce_scatter ? "ncclReduceScatter"
+                                                  : "ncclBroadcast";
+  }
+
+  // With guard_ held.
+  int begin(const std::string& name) {
+    ++calls_[name];
+    const auto found = failures_.find(name);
+    if (found == failures_.end() || found->second.first-- > 0) return 0;
+    return failures_.extract(found).mapped().second;
+  }
+  void report(const std::string& text) {
+    machine.locked([&] { machine.report(text); });
+  }
+  void kill_now(int device, bool seen) {
+    machine.locked([&] {
+      for (auto& e : ends_)
+        if (e.device == device) {
+          e.dead = true;
+          for (auto& [rank, other] : e.of->ends)
+            if (seen && other != &e) other->wrong = 6;
+        }
+    });
+  }
+  /// Whether all ends of a communicator are being made, and nothing before it. One that was aborted meanwhile is not.
+  bool creates(end& e) {
+    auto& c = *e.of;
+    if (static_cast<int>(c.ends.size()) < c.ranks) return false;
+    for (const auto& [rank, other] : c.ends) {
+      if (other->made) continue;
+      if (!other->alive || (habits_.one_creation && creating_[other->device].front() != other)) return false;
+    }
+    for (const auto& [rank, other] : c.ends) {
+      auto& list = creating_[other->device];
+      list.erase(std::remove(list.begin(), list.end(), other), list.end());
+      other->made = true;
+    }
+    return true;
+  }
+  int end_calls(group& g) {
+    std::vector<end*> order;
+    for (const auto& [e, c] : g.calls)
+      if (std::find(order.begin(), order.end(), e) == order.end()) order.push_back(e);
+    const auto all = std::make_shared<kernels>();
+    for (auto* const e : order) {
+      std::size_t size = habits_.most_in_one == 0 ? g.calls.size() : habits_.most_in_one;
+      if (e->rank > 0 && g.calls.size() > size) size = size / 2 + 1;
+      std::vector<call> list;
+      for (const auto& [of, c] : g.calls) {
+        if (of != e) continue;
+        if (list.size() == size) all->emplace_back(e, std::exchange(list, {}));
+        list.push_back(c);
+      }
+      all->emplace_back(e, std::move(list));
+      e->to_launch.push_back(all);
+      e->turns = habits_.turns_late;
+    }
+    g.calls.clear();
+    return 7;
+  }
+
+  int launch(end* e, const std::vector<call>& calls) {
+    kernel* k = nullptr;
+    std::vector<fake_machine::range> ranges;
+    machine.locked([&] {
+      k = &kernels_.emplace_back(kernel{.of = e});
+      for (const auto& c : calls) {
+        if (c.kind != collective::none) {
+          auto& own = e->of->shares[e->rank];
+          own.push_back(std::make_shared<share>(share{.of = k, .what = c}));
+          k->shares.emplace_back(own.back(), own.size() - 1);
+          const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
+          ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
+          ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
+          continue;
+        }
+        auto& l = e->of->lanes[c.sends ? std::pair(e->rank, c.peer) : std::pair(c.peer, e->rank)];
+        auto& own = c.sends ? l.sends : l.receives;
+        own.push_back(std::make_shared<part>(part{.of = k, .memory = c.memory, .bytes = c.bytes}));
+        k->parts.push_back({own.back(), {&l, own.size() - 1}});
+        ranges.push_back({c.memory, c.bytes, !c.sends});
+      }
+      ++e->running;
+    });
+    return machine.launch_until(calls.front().on, "a transfer", std::move(ranges),
+                                [this, k](bool& moved) { return run(*k, moved); });
+  }
+  /// With the machine's lock held.
+  bool run(kernel& k, bool& moved) {
+    if (!k.begun) k.begun = moved = true;
+    bool all = true;
+    for (auto& [p, where] : k.parts) {
+      if (p->done) continue;
+      auto& [way, number] = where;
+      auto& from = way->sends;
+      auto& to = way->receives;
+      if (number < from.size() && number < to.size() && !k.of->ended) {
+        part &a = *from[number], &b = *to[number];
+        const bool live =
+            a.of->begun && b.of->begun && !a.of->of->dead && !b.of->of->dead && !a.of->of->ended && !b.of->of->ended;
+        if (live && a.bytes != b.bytes && !std::exchange(a.mismatched, true)) {
+          machine.report("sent are " + std::to_string(a.bytes) + " bytes, received " + std::to_string(b.bytes));
+        } else if (live && a.bytes == b.bytes) {
+          machine.copy_now(b.memory, a.memory, a.bytes);
+          a.done = b.done = moved = true;
+        }
+      }
+      all = all && p->done;
+    }
+    for (auto& [s, number] : k.shares) {
+      if (!s->done && !k.of->ended) meet(*k.of->of, number, moved);
+      all = all && s->done;
+    }
+    if (!all && !k.of->ended) return false;
+    if (!std::exchange(k.finished, true)) --k.of->running;  // it may be asked again
+    return true;
+  }
+
+  /// Does a collective if all ranks have come to it.
+  void meet(clique& c, std::size_t number, bool& moved) {
+    std::vector<share*> all;
+    for (int r = 0; r < c.ranks; ++r) {
+      auto& own = c.shares[r];
+      if (number >= own.size()) return;
+      all.push_back(own[number].get());
+      const auto& k = *all.back()->of;
+      if (!k.begun || k.of->dead || k.of->ended) return;
+    }
+    const auto& first = all.front()->what;
+    for (const auto* s : all)
+      if (s->what.kind != first.kind || s->what.bytes != first.bytes || s->what.peer != first.peer) {
+        if (!std::exchange(all.front()->mismatched, true))
+          machine.report(std::string(name_of(s->what)) + " of " + std::to_string(s->what.bytes) + " bytes meets " +
+                         name_of(first) + " of " + std::to_string(first.bytes) + " bytes");
+        return;
+      }
+    std::vector<std::vector<double>> from;
+    for (const auto* s : all) {
+      const auto parts = s->what.kind == collective::reduce_scatter ? all.size() : 1;
+      from.emplace_back(parts * s->what.bytes / sizeof(double));
+      machine.copy_out_now(from.back().data(), s->what.from, parts * s->what.bytes);
+    }
+    std::vector<double> result = from.front();
+    for (std::size_t r = 1; r < from.size(); ++r) {
+      if (first.kind == collective::all_gather) result.insert(result.end(), from[r].begin(), from[r].end());
+      if (first.kind == collective::all_reduce || first.kind == collective::reduce_scatter)
+        for (std::size_t i = 0; i < result.size(); ++i) result[i] += from[r][i];
+    }
+    if (first.kind == collective::broadcast) result = from[static_cast<std::size_t>(first.peer)];
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const bool scattered = first.kind == collective::reduce_scatter;
+      const std::size_t count = first.bytes / sizeof(double);
+      machine.copy_in_now(all[r]->what.memory, result.data() + (scattered ? r * count : 0),
+                          scattered ? first.bytes : result.size() * sizeof(double));
+      all[r]->done = true;
+    }
+    moved = true;
+  }
+
+  nccl_habits habits_;
+  std::mutex guard_;  ///< taken before the machine's lock
+  std::uint32_t ids_ = 0;
+  std::map<nccl_id, clique> cliques_;
+  std::deque<end> ends_;
+  std::deque<kernel> kernels_;                ///< with the machine's lock held
+  std::map<int, std::deque<end*>> creating_;  ///< by device
+  std::map<std::thread::id, group> groups_;
+  std::map<std::string, std::pair<int, int>> failures_;
+  std::map<int, std::pair<int, bool>> kills_;
+  std::map<std::string, std::size_t> calls_;
+};
+
+/// The nccl_api of a fake world.
+struct fake_nccl {
+  using stream = fake_cuda::stream;
+  using communicator = fake_nccl_world::end*;
+  fake_nccl_world* world = nullptr;
+
+  [[nodiscard]] int unique_id(nccl_id& id) const { return world->unique_id(id); }
+  [[nodiscard]] int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link&) const {
+    return world->connect(made, ranks, id, rank);
+  }
+  [[nodiscard]] int state(communicator c, int& state) const { return world->state(c, state); }
+  [[nodiscard]] int send(const void* from, std::size_t bytes, int peer, communicator c, stream s) const {
+    return world->transfer(c, {.sends = true, .memory = const_cast<void*>(from), .bytes = bytes, .peer = peer, .on = s});
+  }
+  [[nodiscard]] int receive(void* to, std::size_t bytes, int peer, communicator c, stream s) const {
+    return world->transfer(c, {.sends = false, .memory = to, .bytes = bytes, .peer = peer, .on = s});
+  }
+  using collective = fake_nccl_world::collective;
+  [[nodiscard]] int all_reduce(const void* from, void* to, std::size_t n, nccl_type t, communicator c, stream s) const {
+    return together(collective::all_reduce, from, to, n, t, 0, c, s);
+  }
+  [[nodiscard]] int all_gather(const void* from, void* to, std::size_t n, nccl_type t, communicator c, stream s) const {
+    return together(collective::all_gather, from, to, n, t, 0, c, s);
+  }
+  [[nodiscard]] int reduce_scatter(const void* from, void* to, std::size_t n, nccl_type t, communicator c, stream s) const {
+    return together(collective::reduce_scatter, from, to, n, t, 0, c, s);
+  }
+  [[nodiscard]] int broadcast(const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c, stream s) const {
+    return together(collective::broadcast, from, to, n, t, root, c, s);
+  }
+  [[nodiscard]] int begin_group() const { return world->begin_group(); }
+  [[nodiscard]] int end_group() const { return world->end_group(); }
+  [[nodiscard]] int finish(communicator c) const { return world->finish(c); }
+  [[nodiscard]] int destroy(communicator c) const { return world->destroy(c); }
+  [[nodiscard]] int abort(communicator c) const { return world->abort(c); }
+  [[nodiscard]] static std::string error_text(int code) {
+    return code == 6 ? "remote process exited" : code == 5 ? "invalid usage" : "an error of the fake";
+  }
+  [[nodiscard]] static std::string last_error(communicator) { return {}; }
+
+ private:
+  [[nodiscard]] int together(collective kind, const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c,
+                             stream s) const {
+    if (t != nccl_type::f64) return 4;
+    return world->transfer(c, {.memory = to, .bytes = n * sizeof(double), .peer = root, .on = s, .kind = kind, .from = from});
+  }
+};
+
+static_assert(nccl_api<fake_nccl>);
+
+}  // namespace hetsched::test

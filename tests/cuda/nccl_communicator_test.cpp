@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cuda/nccl_communicator.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/check/check.hpp>
+#include <hetsched/schedule/text.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "../schedule/random_schedule.hpp"
+#include "fake_layers.hpp"
+#include "fake_nccl.hpp"
+#include "grouped_task.hpp"
+#include "nccl_ranks.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+static_assert(communicator<nccl_ranks, fake_tensor>);
+static_assert(ordered_plane<nccl_ranks>);
+static_assert(!ordered_plane<cuda_local_communicator<fake_tensor, fake_cuda>>);
+
+TEST_CASE("[threads] two ranks over NCCL have the bits of one device") {
+  const auto order = one_f_one_b({2, 1}, 4);
+  const task<double> t(1, {1, 1}, 4);
+  fake_machine machine({.seed = 1, .devices = 2});
+  fake_nccl_world world(machine);
+  {
+    fake_devices devices(fake_cuda{&machine});
+    CHECK(run_on_fake<false>(devices, connect_nccl(devices, world, 2), {0, 1}, t, order, {.deadline_s = 20}, 2) ==
+          reference(t, order));
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.blocks_alive() == 0);
+  CHECK(world.alive() == 0);
+}
+
+TEST_CASE("[threads] random schedules over NCCL have the bits of one device, and no races") {
+  int ran = 0, refused = 0, both = 0;
+  for (int instance = 0; instance < 300 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::rendezvous};
+    const bool fits = check(order, how).empty();
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    const std::string text = to_csv(order);
+    CAPTURE(text);
+    std::vector<int> layers;
+    for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
+    const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
+    const bool in_order = random.integer(0, 1) == 0, is_short = random.integer(0, 1) == 0;
+    fake_machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
+                          .devices = order.ranks,
+                          .most_turns_late = random.integer(0, 8),
+                          .lazy = random.integer(0, 1) == 0,
+                          .in_order = in_order,
+                          .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
+    fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
+    executor_options options{.deadline_s = 20};
+    if (fits && random.integer(0, 3) == 0) options.semantics = send_semantics::rendezvous;
+    const auto places = numbered_places(order.ranks);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
+      try {
+        const auto done = run_on_fake<false>(devices, connect_nccl(devices, world, order.ranks), places, t, order, options, 2);
+        CHECK(done == reference(t, order));
+        ++ran;
+        both += order.directions == 2;
+      } catch (const input_error& e) {
+        const std::string what = e.what();
+        CAPTURE(what);
+        const bool staged = what.find("by way of the host") != std::string::npos;
+        const bool cyclic = what.find("no order in which all ranks") != std::string::npos;
+        CHECK((staged || (cyclic && !fits)));
+        ++refused;
+      }
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.blocks_alive() == 0);
+    CHECK(world.alive() == 0);
+  }
+  CHECK(ran > 100 / sanitizer_share);
+  CHECK(both > 20 / sanitizer_share);
+  CHECK(refused > 40 / sanitizer_share);
+}
+
+TEST_CASE("[threads] no schedule of the library hangs over NCCL on devices that work in order, with short launch queues") {
+  for (const auto name : schedule_names()) {
+    CAPTURE(name);
+    constexpr int ranks = 4;
+    const pipeline p{.forward_s = std::vector<double>(ranks, 1),
+                     .backward_s = std::vector<double>(ranks, 2),
+                     .transfer_s = std::vector<double>(ranks - 1, 0.5)};
+    const auto order = build_schedule(name, p, 8);
+    const task<double> t(5, std::vector<int>(static_cast<std::size_t>(order.stages), 1), 8);
+    for (const bool lazy : {false, true}) {
+      fake_machine machine({.seed = 11, .devices = ranks, .lazy = lazy, .in_order = true, .launch_queue = 32});
+      fake_nccl_world world(machine);
+      {
+        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        CHECK(run_on_fake<false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks), t, order,
+                                 {.deadline_s = 20}, 2) == reference(t, order));
+      }
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+      CHECK(world.alive() == 0);
+    }
+  }
+}
+
+TEST_CASE("[threads] stages on groups of devices over NCCL have the bits of groups of threads, and no races") {
+  for (int instance = 0; instance < 60 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto t = random_task(random, static_cast<std::uint64_t>(instance) + 1);
+    fake_machine machine({.seed = static_cast<std::uint64_t>(instance) + 1,
+                          .devices = t.ranks(),
+                          .lazy = random.integer(0, 1) == 0,
+                          .in_order = random.integer(0, 1) == 0,
+                          .launch_queue = 64});
+    fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = 2});
+      CHECK(on_fake(t, devices, connect_nccl(devices, world, t.ranks()), numbered_places(t.ranks())) == on_host(t));
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.blocks_alive() == 0);
+    CHECK(world.alive() == 0);
+  }
+}
+
+namespace {
+
+/// 1F1B on four devices; what the step throws, empty: nothing.
+std::string error_of(fake_machine& machine, fake_nccl_world& world, const executor_options& how, const nccl_options& options,
+                     const std::function<void()>& between, double* took_s = nullptr, std::size_t records = 4) {
+  const auto order = one_f_one_b({4, 3, 2, 1}, 8);
+  const task<double> t(1, {1, 1, 1, 1}, 8);
+  fake_devices devices(fake_cuda{&machine}, {.records = records});
+  auto ends = connect_nccl(devices, world, 4, options);
+  CHECK(run_on_fake<false>(devices, ends, numbered_places(4), t, order, {.deadline_s = 20}, 1) == reference(t, order));
+  between();
+  const double start_s = steady_now_s();
+  try {
+    (void)run_on_fake<false>(devices, ends, numbered_places(4), t, order, how, 2);
+  } catch (const error& e) {
+    if (took_s) *took_s = steady_now_s() - start_s;
+    CHECK(!ends[0].failure().empty());
+    return e.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("[threads] calls of NCCL that fail end the step of every rank with one clear error") {
+  for (const std::string call : {"ncclSend", "ncclRecv", "ncclGroupStart", "ncclGroupEnd", "ncclCommGetAsyncError"})
+    for (const int after : {0, 20}) {
+      CAPTURE(call);
+      CAPTURE(after);
+      fake_machine machine({.seed = 2, .devices = 4});
+      fake_nccl_world world(machine);
+      const auto text = error_of(machine, world, {.deadline_s = 20}, {}, [&] { world.fail(call, 3, after); });
+      CAPTURE(text);
+      CHECK(text.find("for ranks ") != std::string::npos);
+      CHECK(text.find("an error of the fake (3)") != std::string::npos);
+      CHECK(world.alive() == 0);
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    }
+}
+
+TEST_CASE("[threads] a communicator that cannot be made ends all ranks with one clear error") {
+  for (const std::string call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
+    CAPTURE(call);
+    fake_machine machine({.seed = 2, .devices = 3});
+    fake_nccl_world world(machine);
+    world.fail(call, 2, 1);
+    {
+      fake_devices devices(fake_cuda{&machine});
+      const auto order = one_f_one_b({3, 2, 1}, 4);
+      const task<double> t(1, {1, 1, 1}, 4);
+      try {
+        (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 1);
+        FAIL_CHECK("the failure was not told");
+      } catch (const nccl_error& e) {
+        CHECK(e.call == call);
+        CHECK(e.code == 2);
+      }
+    }
+    CHECK(world.alive() == 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  }
+}
+
+TEST_CASE("[threads] a device that is lost ends the step of every rank with one clear error") {
+  for (const int device : {0, 1, 2, 3})
+    for (const bool lazy : {false, true}) {
+      CAPTURE(device);
+      CAPTURE(lazy);
+      fake_machine machine({.seed = 3, .devices = 4, .lazy = lazy});
+      fake_nccl_world world(machine);
+      double took_s = 0;
+      const auto text = error_of(
+          machine, world, {.deadline_s = 20}, {}, [&] { world.kill(device, true, 3 + 2 * device); }, &took_s);
+      CAPTURE(text);
+      CHECK(text.find(", step 0: ") != std::string::npos);
+      CHECK(text.find(" failed for ranks ") != std::string::npos);
+      CHECK(text.find("remote process exited (6)") != std::string::npos);
+      CHECK(took_s < 10);
+      CHECK(world.alive() == 0);
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    }
+}
+
+TEST_CASE("[threads] a device that is stuck ends the step of every rank at the deadline") {
+  constexpr double deadline_s = sanitizer_share;
+  for (const auto& [device, records] : {std::pair(0, std::size_t{64}), std::pair(3, std::size_t{1})}) {
+    CAPTURE(device);
+    fake_machine machine({.seed = 4, .devices = 4});
+    fake_nccl_world world(machine);
+    double took_s = 0;
+    const auto kill = [&, d = device] { world.kill(d, false, 3); };
+    const auto text = error_of(machine, world, {.deadline_s = deadline_s}, {.deadline_s = deadline_s}, kill, &took_s, records);
+    CAPTURE(text);
+    CHECK(text.find("for " + std::to_string(deadline_s)) != std::string::npos);
+    CHECK(text.find("of stage ") != std::string::npos);
+    CHECK(took_s > 0.5 * deadline_s);
+    CHECK(took_s < 5 * deadline_s);
+    CHECK(world.alive() == 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  }
+}
+
+TEST_CASE("[threads] a rank that throws ends the step of every rank, and its error is the one that is told") {
+  for (const std::size_t records : {1, 64}) {
+    const auto order = one_f_one_b({3, 2, 1}, 6);
+    const task<double> t(1, {1, 1, 1}, 6);
+    fake_machine machine({.seed = 5, .devices = 3});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = records});
+      auto ends = connect_nccl(devices, world, 3);
+      std::vector<std::string> texts(3);
+      run_on_threads(ends, [&](nccl_ranks& end) {
+        const auto r = static_cast<std::size_t>(end.rank());
+        cuda_backend<fake_cuda> own(devices, end.rank(), "rank");
+        const auto bound = own.bind();
+        const auto q = own.compute_queue();
+        std::vector<fake_stage> stages;
+        stages.push_back(stage_on(q, t, end.rank()));
+        std::vector<fake_tensor> inputs, targets;
+        for (const auto& m : t.inputs) inputs.push_back(upload(q, m));
+        for (const auto& m : t.targets) targets.push_back(upload(q, m));
+        pipeline_executor<fake_tensor, fake_stage, nccl_ranks, no_stager, cuda_backend<fake_cuda>> executor(
+            order, std::span(stages), t.boundaries(), end, {.deadline_s = 20}, {}, own);
+        int calls = 0;
+        const auto loss = [&](const fake_tensor& y, const fake_tensor& target, const fake_queue& on, double& value) {
+          if (++calls == 3) throw std::runtime_error("the loss is not to be had");
+          return fake_loss(y, target, on, value);
+        };
+        try {
+          executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), loss);
+        } catch (const std::exception& e) {
+          texts[r] = e.what();
+        }
+      });
+      for (const auto& text : texts) {
+        CAPTURE(text);
+        CHECK(text.find("the loss is not to be had") != std::string::npos);
+      }
+    }
+    CHECK(world.alive() == 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  }
+}
+
+TEST_CASE("every missing wait of a queue over NCCL is caught") {
+  const auto order = one_f_one_b({6, 4, 2}, 10);
+  const task<double> t(3, {1, 1, 1}, 10);
+  int found = 0;
+  for (int stream = -1; stream < 12; ++stream) {  // of three devices, three of transfers, six of ranks
+    CAPTURE(stream);
+    fake_machine machine({.seed = 7, .devices = 3, .lazy = true, .deaf_stream = stream});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine});
+      (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2);
+    }
+    if (machine.calls("dropped") == 0) {
+      CHECK(machine.reports().empty());
+      continue;
+    }
+    ++found;
+    CHECK(!machine.reports().empty());
+  }
+  CHECK(found >= 6);
+}
+
+TEST_CASE("every mark that is left out is caught over NCCL") {
+  const auto order = one_f_one_b({6, 4, 2}, 10);
+  const task<double> t(3, {1, 1, 1}, 10);
+  for (const auto m : {mistake::no_begin_read, mistake::no_end_read, mistake::no_end_write, mistake::unmarked}) {
+    CAPTURE(static_cast<int>(m));
+    fake_machine machine({.seed = 8, .devices = 3, .lazy = true});
+    fake_nccl_world world(machine);
+    planted = m;
+    {
+      fake_devices devices(fake_cuda{&machine});
+      (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2);
+    }
+    planted = mistake::none;
+    CHECK(!machine.reports().empty());
+  }
+}
+
+namespace {
+
+/// What set_plan says on some rank, where each rank opens its edges and plans one transfer of each, one behind the other; then
+/// all post theirs, and wait.
+struct small_transfer {
+  edge where;
+  std::size_t bytes = 8;
+};
+std::string error_of_plans(const std::vector<std::vector<small_transfer>>& plans, bool grouped = false, double deadline_s = 20) {
+  fake_machine machine({.seed = 9, .devices = static_cast<int>(plans.size())});
+  fake_nccl_world world(machine);
+  fake_devices devices(fake_cuda{&machine});
+  try {
+    run_on_threads(connect_nccl(devices, world, static_cast<int>(plans.size()), {.deadline_s = deadline_s}),
+                   [&](nccl_ranks& end) {
+                     const auto& own = plans[static_cast<std::size_t>(end.rank())];
+                     static_cast<void>(devices.api().set_device(end.rank()));
+                     const auto q = devices.make_queue(end.rank(), "tensors");
+                     communication_plan plan;
+                     std::vector<int> channels;
+                     std::vector<fake_tensor> tensors;
+                     for (const auto& [where, bytes] : own) {
+                       channels.push_back(end.open(where));
+                       if (!grouped || plan.empty()) plan.emplace_back();
+                       plan.back().push_back({channels.back(), where.from == end.rank(), {.what = where.what}, bytes});
+                       tensors.push_back(tensor_traits<fake_tensor>::make({1, bytes / 8}, q));
+                     }
+                     end.set_plan(plan);
+                     const auto ops = std::make_unique<nccl_ranks::operation[]>(own.size());
+                     for (std::size_t k = 0; k < own.size(); ++k)
+                       if (own[k].where.from == end.rank())
+                         end.post_send(channels[k], {.what = own[k].where.what}, tensors[k], ops[k]);
+                       else
+                         end.post_receive(channels[k], {.what = own[k].where.what}, tensors[k], ops[k]);
+                     end.close();
+                   });
+  } catch (const error& e) {
+    return e.what();
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(world.alive() == 0);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("[threads] plans that do not fit each other are refused, and those that cannot be carried out end at the deadline") {
+  const edge a{.from = 0, .to = 1}, b{.from = 1, .to = 0, .what = payload::gradient};
+  const auto differ = std::string("ranks 0 and 1 have planned different transfers");
+  CHECK(error_of_plans({{{a}, {b}}, {{a}, {b}}}).empty());
+  CHECK(error_of_plans({{{a}, {b}}, {{b}, {a}}}, true).empty());
+  CHECK(error_of_plans({{{a}, {b}}, {{b}, {a}}}).find(differ) != std::string::npos);  // each sends first
+  CHECK(error_of_plans({{{a, 8}}, {{a, 16}}}).find(differ) != std::string::npos);     // another size
+  CHECK(error_of_plans({{{a}, {b}}, {{a}}}).find(differ) != std::string::npos);       // one is missing
+  CHECK(error_of_plans({{{a}}, {}}).find(differ) != std::string::npos);
+  // Each pair agrees, but every rank sends before it receives.
+  const edge c{.from = 1, .to = 2}, d{.from = 2, .to = 0};
+  const auto text = error_of_plans({{{a}, {d}}, {{c}, {a}}, {{d}, {c}}}, false, 0.5);
+  CAPTURE(text);
+  CHECK(text.find("has not been done") != std::string::npos);
+  CHECK(error_of_plans({{{a}, {d}}, {{a}, {c}}, {{c}, {d}}}).empty());
+}
+
+TEST_CASE("[threads] groups of many transfers are cut alike at both ends") {
+  std::vector<small_transfer> all;
+  for (int k = 0; k < 400; ++k) all.push_back({{.from = 0, .to = 1, .stage = k}});
+  for (int k = 0; k < 400; ++k) all.push_back({{.from = 1, .to = 0, .stage = k}});
+  CHECK(error_of_plans({all, all}, true).empty());
+}

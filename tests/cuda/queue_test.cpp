@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cuda/queue.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <hetsched/runtime/device/device_backend.hpp>
+
+#include "fake_layers.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+static_assert(device_queue<fake_queue>);
+static_assert(device_backend<cuda_backend<fake_cuda>>);
+
+TEST_CASE("[threads] moments are reached in their order, and the host is never more than its records ahead") {
+  fake_machine machine({.lazy = true});
+  fake_devices devices(fake_cuda{&machine}, {.records = 4});
+  const auto q = devices.make_queue(0, "work");
+  CHECK(fake_queue::moment().reached());
+  std::vector<fake_queue::moment> moments;
+  for (int k = 0; k < 40; ++k) {
+    moments.push_back(q.record());
+    // The one that had this event before.
+    if (k >= 4) CHECK(moments[static_cast<std::size_t>(k - 4)].reached());
+  }
+  q.finish();
+  for (const auto& m : moments) CHECK(m.reached());
+  CHECK(machine.longest_queue() <= 8);
+}
+
+TEST_CASE("[threads] a queue waits once for a point, and not for itself") {
+  fake_machine machine;
+  fake_devices devices(fake_cuda{&machine});
+  const auto a = devices.make_queue(0, "a"), b = devices.make_queue(1, "b");
+  const auto first = a.record(), second = a.record();
+  const auto waits = [&] { return machine.calls("cudaStreamWaitEvent"); };
+  b.wait(second);
+  CHECK(waits() == 1);
+  b.wait(second), b.wait(first), a.wait(second), b.wait({});
+  CHECK(waits() == 1);
+  b.wait(a.record());
+  CHECK(waits() == 2);
+}
+
+TEST_CASE("[threads] a queue of the host waits itself") {
+  fake_machine machine({.lazy = true});
+  fake_devices devices(fake_cuda{&machine});
+  const auto q = devices.make_queue(0, "work");
+  const fake_queue here(devices);
+  CHECK(here.on_host());
+  CHECK(here.device() == -1);
+  bool done = false;
+  REQUIRE(machine.set_device(0) == 0);
+  REQUIRE(machine.launch(q.stream(), "a kernel", {}, [&](const auto&) { done = true; }) == 0);
+  here.wait(q.record());
+  CHECK(done);
+  CHECK(here.record().reached());
+}
+
+TEST_CASE("[threads] the host waits for a queue as long as it makes progress") {
+  // Forty points of 10 ms each.
+  fake_machine machine({.most_turns_late = 0, .work_s = 10e-3});
+  fake_devices devices(fake_cuda{&machine}, {.records = 64, .deadline_s = 0.2});
+  const auto q = devices.make_queue(0, "work");
+  const cuda_buffer<fake_cuda> memory(q, 64);
+  const auto current = q.make_current();
+  fake_queue::moment last;
+  for (int k = 0; k < 40; ++k) {
+    REQUIRE(machine.set_zero(memory.data(), 64, q.stream()) == 0);
+    last = q.record();
+  }
+  fake_queue(devices).wait(last);
+  CHECK(last.reached());
+}
+
+TEST_CASE("[threads] a queue that stands still is told to whoever waits for it, or for room in it") {
+  fake_machine machine({.stops_after = 10});
+  fake_devices devices(fake_cuda{&machine}, {.records = 4, .deadline_s = 0.05});
+  const auto q = devices.make_queue(0, "rank 3's computations");
+  const auto fill = [&] {
+    for (int k = 0; k < 40; ++k) (void)q.record();
+  };
+  const auto text = "cudaEventQuery failed for rank 3's computations on device 0: no progress for 0.050000 s (600)";
+  CHECK_THROWS_WITH_AS(fill(), text, cuda_error);
+  machine.resume();
+  q.finish();
+  fill();
+  fake_machine other({.stops_after = 0});
+  {
+    fake_devices same(fake_cuda{&other}, {.records = 4, .deadline_s = 0.05});
+    const auto p = same.make_queue(0, "rank 3's computations");
+    const auto end = p.record();
+    CHECK_THROWS_WITH_AS(fake_queue(same).wait(end), text, cuda_error);
+    other.resume();
+  }
+  CHECK(other.leaks().empty());
+}
+
+TEST_CASE("[threads] only devices with queues are used, and the current device stays what it was") {
+  fake_machine machine({.devices = 4});
+  const fake_cuda api{&machine};
+  REQUIRE(api.set_device(3) == 0);
+  const auto is_current = [&](int d) {
+    int current = -1;
+    return api.get_device(current) == 0 && current == d;
+  };
+  {
+    fake_devices devices(api);
+    CHECK(machine.calls("cudaMemPoolCreate") == 0);
+    CHECK(devices.memory(1).allocations == 0);
+    cuda_backend<fake_cuda> backend(devices, 1, "rank 0");
+    CHECK(is_current(3));
+    {
+      const auto bound = backend.bind();
+      CHECK(is_current(1));
+    }
+    CHECK(is_current(3));
+    const auto numbers = backend.make_numbers(3);
+    CHECK(is_current(3));
+    CHECK(machine.calls("cudaMemPoolCreate") == 1);
+    for (int d = 0; d < 4; ++d) CHECK((machine.streams_of(d) > 0) == (d == 1));
+    (void)devices.make_queue(2, "more");
+    CHECK(machine.calls("cudaMemPoolSetAccess") == 2);
+  }
+  CHECK(is_current(3));
+  CHECK(machine.leaks().empty());
+}
+
+TEST_CASE("[threads] whatever call fails while something is made, nothing is left of it") {
+  int failed = 0;
+  for (const auto* const call :
+       {"cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaStreamCreateWithFlags", "cudaEventCreateWithFlags",
+        "cudaMemPoolCreate", "cudaMemPoolSetAccess", "cudaMallocFromPoolAsync", "cudaHostAlloc", "cudaEventRecord"})
+    for (int successes = 0; successes < 12; ++successes) {
+      CAPTURE(call);
+      CAPTURE(successes);
+      fake_machine machine;
+      machine.fail(call, 719, successes);
+      try {
+        fake_devices devices(fake_cuda{&machine}, {.records = 3});
+        for (const int d : {0, 1}) {
+          const cuda_backend<fake_cuda> backend(devices, d, "a rank");
+          const auto made = tensor_traits<fake_tensor>::make({2, 2}, backend.compute_queue());
+          const auto numbers = backend.make_numbers(2);
+        }
+      } catch (const cuda_error& e) {
+        CHECK(e.code == 719);
+        ++failed;
+      }
+      CHECK(machine.leaks().empty());
+    }
+  CHECK(failed > 30);
+}
+
+TEST_CASE("[threads] errors name the call, the place and the device") {
+  fake_machine machine;
+  fake_devices devices(fake_cuda{&machine});
+  const auto q = devices.make_queue(1, "rank 3's computations");
+  machine.fail("cudaEventRecord", 719);
+  CHECK_THROWS_WITH_AS((void)q.record(),
+                       "cudaEventRecord failed for rank 3's computations on device 1: an error of the fake (719)", cuda_error);
+  machine.fail("cudaStreamSynchronize", 2);
+  CHECK_THROWS_WITH_AS(q.finish(), "cudaStreamSynchronize failed for rank 3's computations on device 1: out of memory (2)",
+                       cuda_error);
+}
