@@ -24,7 +24,7 @@ runs() { [[ $lanes == *" $1 "* ]]; }
 
 needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
-runs release && needed+=(libdlib-dev libonnx-dev libprotobuf-dev iproute2)
+runs release && needed+=(libdlib-dev coinor-libclp-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev)
 bash examples/setup.sh "${needed[@]}" || exit 1
 
@@ -114,7 +114,7 @@ if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
     if [[ -e $folder/include/nccl.h ]]; then cuda=(-DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON); fi
   done
 fi
-runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_ONNX=ON
+runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_ONNX=ON
 runs package && lane package "${cuda[@]}"
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi

@@ -36,6 +36,7 @@ inline std::string neusight_device(const std::string& name) {
   if (name.starts_with("P100")) return "P100-PCIe-16GB";
   if (name.starts_with("V100")) return "V100-PCIe-32GB";
   if (name.starts_with("T4")) return "T4";
+  if (name.starts_with("H100")) return "H100-SXM5-80GB";
   return name.find("80GB") != std::string::npos ? "A100-PCIe-80GB" : "A100-PCIe-40GB";
 }
 

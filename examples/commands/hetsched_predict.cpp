@@ -35,8 +35,8 @@ int main(int argc, char** argv) {
                  "operators: CSV to write, in place of standard output; plan: plan.json to write, complete");
   const auto one = app.add_option_group("operators", "Operators on one device");
   one->add_option("--operators", given.operators, "CSV with the columns op,batch,m,n,k,dtype");
-  const auto device =
-      one->add_option("--device", given.device, "a name of the catalogue, or of a device that a subcluster of --cluster has");
+  const auto device = one->add_option(
+      "--device", given.device, "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has");
   const auto all = app.add_option_group("plan", "An iteration of a plan");
   all->add_option("--plan", given.plan.plan, "plan.json: its stages, and its schedule and warm-ups")->excludes(device);
   all->add_option("--cluster", given.plan.cluster, "cluster.json: what hardware there is");

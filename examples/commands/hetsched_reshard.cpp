@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-reshard: the ways to move a tensor between two stages, and what each takes.
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
@@ -21,6 +20,7 @@
 #include <hetsched/reshard.hpp>
 
 #include "command.hpp"
+#include "device_spec.hpp"
 
 namespace {
 
@@ -37,69 +37,14 @@ struct side {
   hetsched::degrees degrees;
 };
 
-/// The numbers of a text like 1,2,3. Throws input_error naming `what` unless there are so many, each at least `least`.
-std::vector<std::int64_t> numbers_of(std::string_view text, char between, std::size_t count, std::int64_t least,
-                                     const std::string& what) {
-  std::vector<std::int64_t> found;
-  for (std::string_view rest = text; found.size() <= count;) {
-    const auto end = std::min(rest.find(between), rest.size());
-    auto digits = rest.substr(0, end);
-    while (digits.starts_with(' ')) digits.remove_prefix(1);
-    while (digits.ends_with(' ')) digits.remove_suffix(1);
-    std::int64_t value = 0;
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc{} || stop != digits.data() + digits.size() || value < least || value > 1'000'000'000)
-      throw input_error(what + ": found \"" + std::string(digits) + "\", expected a whole number from " + std::to_string(least) +
-                        " to 1000000000");
-    found.push_back(value);
-    if (end == rest.size()) break;
-    rest.remove_prefix(end + 1);
-  }
-  if (found.size() != count)
-    throw input_error(what + ": found \"" + std::string(text) + "\", expected " + std::to_string(count) + " numbers with '" +
-                      between + "' between them");
-  return found;
-}
-
 /// SUBCLUSTER:FIRST:NODESxDEVICES:DATA,CONTEXT,TENSOR.
 side parse_side(const cluster& c, const std::string& option, std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (auto rest = text; parts.size() < 4;) {
-    // The name of a subcluster may have colons.
-    const auto at = parts.size() < 3 ? rest.rfind(':') : std::string_view::npos;
-    if (at == std::string_view::npos) {
-      parts.push_back(rest);
-      break;
-    }
-    parts.push_back(rest.substr(at + 1));
-    rest = rest.substr(0, at);
-  }
-  if (parts.size() != 4)
+  const auto at = text.rfind(':');
+  if (std::count(text.begin(), text.end(), ':') < 3)
     throw input_error(option + ": found \"" + std::string(text) +
                       "\", expected SUBCLUSTER:FIRST:NODESxDEVICES:DATA,CONTEXT,TENSOR, as in a100:0:1x8:2,1,4");
-  const auto position = c.find(parts[3]);
-  if (!position) throw input_error(option + ": the cluster has no subcluster \"" + std::string(parts[3]) + "\"");
-  const auto first = numbers_of(parts[2], ',', 1, 0, option + ", first device");
-  const auto shape = numbers_of(parts[1], 'x', 2, 1, option + ", nodes x devices");
-  const auto d = numbers_of(parts[0], ',', 3, 1, option + ", degrees");
-  const auto& s = c.subclusters[static_cast<std::size_t>(*position)];
-  const auto nodes = shape[0], per_node = shape[1], devices = nodes * per_node;
-  if (per_node > s.devices_per_node || devices > s.device_count() || first[0] > s.device_count() - devices)
-    throw input_error(option + ": subcluster " + s.name + " has " + std::to_string(s.nodes) + "x" +
-                      std::to_string(s.devices_per_node) + " devices, found " + std::string(parts[1]) + " from device " +
-                      std::to_string(first[0]) + " on");
-  const auto on = (first[0] + devices - 1) / s.devices_per_node - first[0] / s.devices_per_node + 1;
-  if (on != nodes || (nodes > 1 && per_node < s.devices_per_node))
-    throw input_error(option + ": found " + std::string(parts[1]) + ", but devices " + std::to_string(first[0]) + " to " +
-                      std::to_string(first[0] + devices - 1) + " of " + s.name + " lie on " + std::to_string(on) +
-                      (on == 1 ? " node" : " nodes") + " of " + std::to_string(s.devices_per_node) +
-                      "; expected a part of one node, or whole nodes");
-  // One after the other: the product of all three may not be a number.
-  if (d[0] > devices || d[0] * d[1] > devices || d[0] * d[1] * d[2] != devices)
-    throw input_error(option + ": degrees " + std::string(parts[0]) + " do not multiply to " + std::to_string(devices) +
-                      " devices");
-  return {{{*position, static_cast<int>(nodes), static_cast<int>(per_node)}, static_cast<int>(first[0])},
-          {static_cast<int>(d[0]), static_cast<int>(d[1]), static_cast<int>(d[2])}};
+  const auto group = command::parse_group(c, option, text.substr(0, at));
+  return {group, command::parse_degrees(option, text.substr(at + 1), group.mesh.device_count())};
 }
 
 /// Throws input_error if both sides have a device.
@@ -144,7 +89,7 @@ int reshard_command(const arguments& given) {
   files.reads(given.cluster);
   const auto c = read_cluster(given.cluster);
   const auto from = parse_side(c, "--from", given.from), to = parse_side(c, "--to", given.to);
-  const auto shape = numbers_of(given.shape, ',', 3, 1, "--shape");
+  const auto shape = command::numbers_of(given.shape, ',', 3, 1, "--shape");
   const double element_bytes = bytes_of(given.dtype);
   if (static_cast<double>(shape[0]) * static_cast<double>(shape[1]) * static_cast<double>(shape[2]) > 1e18)
     throw input_error("--shape: found " + given.shape + ", expected 1e18 elements at most");

@@ -211,7 +211,10 @@ int train_command(const train::arguments& given) {
       j.place.ranks = wanted;
     }
   }
-  if (!given.checkpoint.folder.empty() && j.place.rank == 0) {
+  std::optional<checkpoint_lock> lock;
+  const bool must_be_there = given.checkpoint.resume && !given.checkpoint.or_start;
+  if (!given.checkpoint.folder.empty() && j.place.rank == 0 &&
+      (!must_be_there || std::filesystem::exists(given.checkpoint.folder))) {
     const auto& folder = given.checkpoint.folder;
     std::error_code wrong;
     std::filesystem::create_directories(folder, wrong);
@@ -221,6 +224,7 @@ int train_command(const train::arguments& given) {
       for (const auto& f : hetsched::detail::list_steps(folder))
         if (f.suffix.empty() || f.suffix == hetsched::detail::replaced_suffix)
           throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
+    lock.emplace(folder);
   }
   const int rank = j.place.rank;
   try {
@@ -281,6 +285,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   app.add_flag("--resume", given.checkpoint.resume, "goes on from the newest whole checkpoint, on any number of ranks");
+  app.add_flag_callback(
+      "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
+      "the same, but begins at step 0 if there is none");
   train::add_place_options(app, given.place);
   app.add_option("--trace", given.trace, "Chrome trace of the last step to write (for ui.perfetto.dev)");
   app.add_option("--report", given.report, "HTML report of the last step to write");

@@ -17,7 +17,12 @@ inline void handle_signals(void (*handler)(int), int flags) {
   struct sigaction how = {};
   how.sa_handler = handler;
   how.sa_flags = flags;
-  for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &how, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    // nohup wants no hang-up to be heard of.
+    if (signal == SIGHUP && ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    ::sigaction(signal, &how, nullptr);
+  }
 }
 
 extern "C" inline void note_interruption(int signal) {
@@ -25,8 +30,8 @@ extern "C" inline void note_interruption(int signal) {
   handle_signals(SIG_DFL, 0);
 }
 
-/// From now on, the first SIGINT or SIGTERM sets what interrupted() tells, and the second one ends the process at once. Any
-/// thread may call it, again too.
+/// From now on, the first SIGINT, SIGTERM or SIGHUP sets what interrupted() tells, and the second one ends the process at once.
+/// Any thread may call it, again too.
 inline void listen_to_signals() {
   static const bool once = [] {
     handle_signals(note_interruption, SA_RESTART);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <hetsched/io/checkpoint/checkpoint.hpp>
+#include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/device_json.hpp>
+#include <hetsched/io/json/graph_json.hpp>
 #include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>

@@ -80,6 +80,12 @@ TEST_CASE("the catalogue equals the table of datasheet figures, and the docs lis
       CHECK(d->multiprocessors == number(column(row, "sm")));
       CHECK(d->clock_hz == doctest::Approx(number(column(row, "fp32_boost_mhz")) * 1e6).epsilon(1e-12));
 
+      CHECK(d->board_watts == number(column(row, "tdp_w")));
+      CHECK(d->generation == column(row, "arch"));
+      CHECK(d->lanes_per_multiprocessor == number(column(row, "fp32_lanes_per_sm")));
+      CHECK((d->memory_type.starts_with("HBM") || d->memory_type.starts_with("GDDR")));
+      CHECK((d->fp8_flops == 0 || d->fp8_flops == doctest::Approx(2 * peak(fp16)).epsilon(1e-12)));
+
       const auto at = docs.find("| `" + name + "` |");
       REQUIRE(at != std::string::npos);
       const auto listed = docs.substr(at, docs.find('\n', at) - at);

@@ -43,6 +43,24 @@ int newest_step(const workplace& w) {
 
 }  // namespace
 
+TEST_CASE("a rank that hangs before the first step is waited for no longer than the deadline") {
+  const workplace w;
+  // Rank 0 is stopped while it meets the others or times layers.
+  const std::string run =
+      "hetsched-train --layers 2 --hidden 384 --heads 4 --sequence 256 --microbatches 2 --steps 1 --deadline 1 "
+      "--connect-deadline 5 ";
+  auto all = start_ranks(w, 3, "hangs", [&](int) { return run; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  all[0].signal(SIGSTOP);
+  for (int r = 1; r < 3; ++r) {
+    CAPTURE(r);
+    const auto ended = all[static_cast<std::size_t>(r)].wait(30);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 3);
+  }
+  all[0].signal(SIGKILL);
+}
+
 TEST_CASE("kill -9 in a group of devices: the others end with the cause, and what goes on has the losses of the undisturbed") {
   random_source random(11);
   struct shape {

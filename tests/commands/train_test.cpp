@@ -216,6 +216,41 @@ TEST_CASE("later checkpoints that are damaged do not cost the one just written")
   CHECK(contains(more.output, "nothing to do: step 5"));
 }
 
+TEST_CASE("--resume fails where there is nothing to go on from, --resume-or-start begins") {
+  const workplace w;
+  const auto misspelt = w.run(small + "--steps 1 --checkpoint stat --resume");
+  CHECK(misspelt.status == 2);
+  CHECK(contains(misspelt.errors, "there is no whole checkpoint in stat to go on from; --resume-or-start"));
+  CHECK(!fs::exists(w.path("stat")));
+  const auto begins = w.run(small + "--steps 1 --checkpoint state --resume-or-start");
+  CHECK(begins.status == 0);
+  CHECK(contains(begins.errors, "there is no checkpoint in state: begins at step 0"));
+  REQUIRE(fs::exists(w.path("state/step-000001/manifest.json")));
+  const auto goes_on = w.run(small + "--steps 2 --checkpoint state --resume-or-start");
+  CHECK(goes_on.status == 0);
+  CHECK(fs::exists(w.path("state/step-000002/manifest.json")));
+  for (const auto* step : {"1", "2"}) w.put("state/step-00000" + std::string(step) + "/manifest.json", "{");
+  const auto damaged = w.run(small + "--ranks 2 --steps 3 --checkpoint state --resume");
+  CHECK(damaged.status == 2);
+  CHECK(contains(damaged.errors, "skips a damaged checkpoint: state/step-000001/manifest.json"));
+  CHECK(contains(damaged.errors, "there is no whole checkpoint in state"));
+}
+
+TEST_CASE("a second training does not write into the checkpoints of one that runs") {
+  const workplace w;
+  process run(w, small + "--steps 1000000 --checkpoint state --every 1", "run");
+  REQUIRE(appears(w.path("state/step-000002")));
+  const auto second = w.run(small + "--steps 3 --checkpoint state --resume");
+  CHECK(second.status == 2);
+  CHECK(contains(second.errors, "state: another training writes its checkpoints there: process "));
+  run.signal(SIGHUP);
+  const auto ended = run.wait();
+  CHECK(ended.status == 3);
+  CHECK(contains(ended.errors, "stopped by signal 1 after step"));
+  const auto more = w.run(small + "--steps 1 --checkpoint state --resume");
+  CHECK(more.status == 0);
+}
+
 TEST_CASE("a checkpoint of another model is refused, one of other settings goes on with a remark") {
   const workplace w;
   REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
@@ -433,7 +468,8 @@ TEST_CASE("stages run on the ranks that they were planned for") {
     CHECK(r.status == 2);
     CHECK(contains(r.errors, "plan.json: it is for ranks that are not there, or uses one twice"));
   }
-  auto anew = start_ranks(w, 3, "anew", [&](int) { return small + "--steps 1 --plan plan.json --resume --checkpoint state"; });
+  auto anew =
+      start_ranks(w, 3, "anew", [&](int) { return small + "--steps 1 --plan plan.json --resume-or-start --checkpoint state"; });
   for (auto& p : anew) {
     const auto r = p.wait(60);
     CAPTURE(r.errors);

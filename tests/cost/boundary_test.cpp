@@ -16,7 +16,7 @@ using namespace hetsched;
 
 namespace {
 
-link some_link(random_source& random) { return {random.uniform(0, 1e-3), random.uniform(1e8, 1e12)}; }
+hetsched::link some_link(random_source& random) { return {random.uniform(0, 1e-3), random.uniform(1e8, 1e12)}; }
 
 cluster some_cluster(random_source& random) {
   cluster c;

@@ -22,9 +22,9 @@ namespace {
 using enum collective;
 using enum collective_algorithm;
 
-constexpr link wire{2e-6, 5e9};
-constexpr link nvlink{1e-6, 1e11};
-constexpr link network{1e-5, 1e10};
+constexpr hetsched::link wire{2e-6, 5e9};
+constexpr hetsched::link nvlink{1e-6, 1e11};
+constexpr hetsched::link network{1e-5, 1e10};
 
 // Time until every rank has every block when ranks exchange messages step by step; the caller says who sends what to whom.
 // A message takes latency + bytes / bandwidth; a rank sends one and receives one at a time.
@@ -363,7 +363,7 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
 
 TEST_CASE("HexiScale's formulas, term by term") {
   const device any{.name = "any"};
-  const link inside{1e-6, 1e10}, across{1e-4, 1e9};
+  const hetsched::link inside{1e-6, 1e10}, across{1e-4, 1e9};
   const cluster c{{{"a", any, 2, 2, inside, across}, {"b", any, 1, 2, inside, {}}}, {}};
   const hexiscale_cost::layer_shape l{.samples = 2, .sequence = 1024, .hidden = 2048, .element_bytes = 2};
   const double bytes = 2.0 * 1024 * 2048 * 2;

@@ -14,7 +14,7 @@ namespace {
 
 /// Two nodes of four 4090s, and an island of two 3090s that has no link to a third, unjoined kind.
 cluster three_kinds() {
-  const link pcie{1e-5, 32e9}, ethernet{1e-4, 0.7e9};
+  const hetsched::link pcie{1e-5, 32e9}, ethernet{1e-4, 0.7e9};
   cluster c{.subclusters = {{"a", catalogue_device("RTX4090"), 2, 4, pcie, ethernet},
                             {"b", catalogue_device("RTX3090"), 1, 2, {2e-5, 24e9}, {}},
                             {"c", catalogue_device("RTX3090"), 1, 1, {}, {}}}};

@@ -32,10 +32,10 @@ cluster three_parts() {
 TEST_CASE("between subclusters their link, inside one that between its nodes, or inside its only node") {
   const auto c = three_parts();
   const submesh a{0, 1, 4}, b{1, 1, 2}, apart{2, 1, 1};
-  CHECK(link_between(c, a, b) == link{1e-3, 1e9});
-  CHECK(link_between(c, b, a) == link{1e-3, 1e9});
-  CHECK(link_between(c, a, {0, 1, 1}) == link{1e-5, 1e10});
-  CHECK(link_between(c, b, b) == link{2e-6, 2e11});
+  CHECK(link_between(c, a, b) == hetsched::link{1e-3, 1e9});
+  CHECK(link_between(c, b, a) == hetsched::link{1e-3, 1e9});
+  CHECK(link_between(c, a, {0, 1, 1}) == hetsched::link{1e-5, 1e10});
+  CHECK(link_between(c, b, b) == hetsched::link{2e-6, 2e11});
   CHECK(!link_between(c, a, apart));
   CHECK(stage_transfer_s(c, a, b, 5e8) == doctest::Approx(1e-3 + 0.5));
   CHECK(stage_transfer_s(c, b, b, 0) == doctest::Approx(2e-6));
@@ -72,7 +72,7 @@ TEST_CASE("random clusters that are joined throughout: the closed form of the sl
     CAPTURE(n);
     cluster c;
     const int parts = random.integer(1, 4);
-    const auto some_link = [&] { return link{random.uniform(0, 1e-3), random.uniform(1e8, 1e12)}; };
+    const auto some_link = [&] { return hetsched::link{random.uniform(0, 1e-3), random.uniform(1e8, 1e12)}; };
     for (int k = 0; k < parts; ++k) {
       c.subclusters.push_back({"s", {}, random.integer(1, 3), 4, some_link(), some_link()});
       for (int j = 0; j < k; ++j) c.links.push_back({j, k, some_link()});

@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
         (void)parse_profile_file(text, argv[i]);
       else if (is("pipeline"))
         (void)parse_pipeline(text, argv[i]);
+      else if (is("graph"))
+        (void)parse_graph(text, argv[i]);
       else if (is("plan"))
         (void)parse_plan(text, argv[i]);
       else

@@ -35,14 +35,22 @@ inline void check_schedule_name(const std::string& name) {
   throw hetsched::input_error("--schedule: found " + name + ", expected one of " + known);
 }
 
-/// The planner of that name. Throws input_error if there is none.
-[[nodiscard]] inline const planner_entry& find_planner(std::span<const planner_entry> table, const std::string& name) {
+/// The planner of that name. Throws input_error naming `option` if there is none.
+[[nodiscard]] inline const planner_entry& find_planner(std::span<const planner_entry> table, const std::string& name,
+                                                       const std::string& option = "--planner") {
   std::string known;
   for (const auto& entry : table) {
     if (entry.name == name) return entry;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
-  throw hetsched::input_error("--planner: found " + name + ", expected one of " + known);
+  throw hetsched::input_error(option + ": found " + name + ", expected one of " + known);
+}
+
+/// Takes the options of the search from their texts. Throws input_error if one is out of range.
+inline void settle(plan_arguments& given) {
+  if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1))
+    throw hetsched::input_error("--epsilon: expected a number in [0, 1]");
+  given.options.warmup = warmup_rules.at(given.warmup);
 }
 
 /// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
@@ -59,8 +67,7 @@ inline void check_schedule_name(const std::string& name) {
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
-  if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
-  given.options.warmup = warmup_rules.at(given.warmup);
+  settle(given);
   outputs files;
   for (const auto& path : {given.cluster, given.model, given.costs.profile}) files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
@@ -129,6 +136,29 @@ inline void check_schedule_name(const std::string& name) {
   return done;
 }
 
+/// Options that say how to search.
+inline void add_search_options(CLI::App& app, plan_arguments& given) {
+  app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
+      ->check(one_of(warmup_rules))
+      ->capture_default_str();
+  app.add_option("--epsilon", given.options.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
+      ->capture_default_str();
+  app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
+  app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
+  app.add_option("--seed", given.options.seed,
+                 "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
+  app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
+      ->check([](const std::string& text) {
+        double seconds = 0;
+        const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+        const bool good = wrong == std::errc{} && end == text.data() + text.size() && seconds >= 0 && seconds <= 1e9;
+        return good ? std::string() : "found " + text + ", expected seconds from 0 on";
+      });
+  app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
 /// The whole program.
 [[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const planner_entry> table) {
   CLI::App app("Cuts a model into pipeline stages over a mixed cluster, and says what the plan will do.", "hetsched-plan");
@@ -170,28 +200,10 @@ inline void check_schedule_name(const std::string& name) {
       ->check(CLI::PositiveNumber);
   app.add_option("--frontier", given.frontier,
                  "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
-  app.add_option("--warmup", given.warmup, "rule for the microbatches in flight")
-      ->check(one_of(warmup_rules))
-      ->capture_default_str();
   app.add_option("--schedule", given.schedule,
                  "what the planned stages run: auto, or a name that hetsched-simulate takes; else the rule of --warmup");
   app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
-  app.add_option("--epsilon", given.options.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
-      ->capture_default_str();
-  app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
-  app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
-  app.add_option("--seed", given.options.seed,
-                 "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
-  app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
-      ->check([](const std::string& text) {
-        double seconds = 0;
-        const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-        const bool good = wrong == std::errc{} && end == text.data() + text.size() && seconds >= 0 && seconds <= 1e9;
-        return good ? std::string() : "found " + text + ", expected seconds from 0 on";
-      });
-  app.add_option("--threads", given.threads, "threads to search with; the plan does not depend on it")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_search_options(app, given);
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");

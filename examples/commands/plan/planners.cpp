@@ -77,12 +77,18 @@ outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, co
   return hetauto(hardware, costs, problem, {.search = {.rollouts = rollouts, .seed = given.seed}});
 }
 
+outcome<plan> by_parts(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                       const planner_options& given) {
+  return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+}
+
 constexpr planner_entry table[] = {
     {"parallel_pipelines", "one pipeline or more, which may differ in everything, with a bound", several_pipelines, frontier,
      false},
     {"interop_dp", "one pipeline, exact", one_pipeline, nullptr, true},
     {"hexiscale", "pipelines by graph partition", by_partition, nullptr, false},
     {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true},
+    {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true},
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
 };
 

@@ -6,44 +6,17 @@
 #include <cmath>
 #include <iostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/tile.hpp>
 #include <hetsched/io.hpp>
 
 #include "../command.hpp"
+#include "../named_device.hpp"
 
 namespace predict {
 
 using namespace hetsched;
-
-/// The device of that name: of a cluster file's subclusters, if one is given, else of the catalogue.
-inline device named_device(const std::string& name, const std::string& cluster_path) {
-  std::vector<device> known;
-  if (!cluster_path.empty())
-    for (const auto& s : read_cluster(cluster_path).subclusters) known.push_back(s.device);
-  known.insert(known.end(), device_catalogue().begin(), device_catalogue().end());
-  for (const auto& d : known)
-    if (d.name == name) return d;
-
-  const auto lower = [](std::string_view text) {
-    std::string result(text);
-    for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return result;
-  };
-  std::vector<std::string_view> names;
-  std::string alike;
-  for (const auto& d : known) {
-    if (std::find(names.begin(), names.end(), d.name) != names.end()) continue;
-    names.push_back(d.name);
-    if (!name.empty() && lower(d.name).find(lower(name)) != std::string::npos)
-      alike += (alike.empty() ? "did you mean " : " or ") + d.name;
-  }
-  throw input_error("--device: there is no device \"" + detail::excerpt(name) + "\"; " + (alike.empty() ? "" : alike + "? ") +
-                    detail::suggestion(alike.empty() ? name : "", names));
-}
 
 inline std::vector<double> operator_times_ms(const device& d, const operators_file& file, const std::string& path) {
   const auto hardware = make_tile_device(d);
@@ -69,8 +42,8 @@ inline int operators_command(const std::string& device_name, const std::string& 
                              const std::string& out) {
   command::outputs files;
   files.expect(out);
-  for (const auto& input : {cluster_path, path}) files.reads(input);
-  const auto chosen = named_device(device_name, cluster_path);
+  for (const auto& input : {device_name.ends_with(".json") ? device_name : "", cluster_path, path}) files.reads(input);
+  const auto chosen = command::named_device(device_name, cluster_path);
   const auto file = read_operators(path);
   const auto times = operator_times_ms(chosen, file, path);
   const auto multiplies = [](const operator_shape& op, precision p) {

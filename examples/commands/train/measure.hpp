@@ -88,7 +88,6 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
   const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
   std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                                                      static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
-  const double patience_s = std::max(600.0, m.given.deadline_s);
   for (std::size_t t = 0; t < m.how.tensors.size(); ++t) {
     // Ranks that follow each other compute together, all such groups at the same time.
     const int tensors = m.how.tensors[t];
@@ -101,13 +100,17 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
           std::find_if(found.groups.begin(), found.groups.end(), [&](const auto& g) { return comm.rank() <= g.last; });
       std::vector<int> members(static_cast<std::size_t>(tensors));
       std::iota(members.begin(), members.end(), comm.rank() - (comm.rank() - own->first) % tensors);
-      together = {
-          comm, members, {.data = 1, .context = 1, .tensor = tensors}, {.stage = static_cast<int>(t), .deadline_s = patience_s}};
+      together = {comm,
+                  members,
+                  {.data = 1, .context = 1, .tensor = tensors},
+                  {.stage = static_cast<int>(t), .deadline_s = m.given.deadline_s}};
     }
     for (const int size : m.how.microbatch_sizes) {
       const auto say_layer = [&](int layer) {
         say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size) +
             (tensors > 1 ? ", tensor degree " + std::to_string(tensors) : ""));
+        // Layer by layer: a rank that hangs is told from one whose layers take long.
+        (void)gather(comm, {}, m.given.deadline_s, "timing layers");
       };
       const hetsched::profile_options how{.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = say_layer};
       for (const auto& l : profile_model<Real>(m.config, m.corpus, size, how, together.tensor()))
@@ -116,7 +119,7 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
     }
   }
   const auto per_size = static_cast<std::size_t>(gpt::layer_count(m.config));
-  for (const auto& n : gather(comm, mine, patience_s, "timing layers")) {
+  for (const auto& n : gather(comm, mine, m.given.deadline_s, "timing layers")) {
     found.flops.push_back(n[0]);
     found.memory_bytes.push_back(n[1]);
     auto& by_size = found.layers.emplace_back();

@@ -2,6 +2,7 @@
 // Where the ranks of a training are: threads of this process, or processes that Gloo connects.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -87,6 +88,23 @@ template <class Communicator>
                                           ? here + "ended, as " + std::string(comm.failure())
                                           : here + "not all ranks have come within " + std::to_string(deadline_s) + " s",
                                       nowhere, hetsched::no_microbatch, hetsched::action{.microbatch = hetsched::no_microbatch});
+}
+
+/// Runs work(alive) on every rank, and returns when all have come to its end. Work that takes longer than the others may wait
+/// calls alive() now and then; so a rank that hangs is told from one that works. Throws as gather.
+template <class Communicator, class Work>
+void work_together(Communicator& comm, double deadline_s, const std::string& what, Work work) {
+  using clock = std::chrono::steady_clock;
+  auto last = clock::now();
+  work([&] {
+    if (std::chrono::duration<double>(clock::now() - last).count() < deadline_s / 4) return;
+    (void)gather(comm, {0}, deadline_s, what);
+    last = clock::now();
+  });
+  for (bool done = false; !done;) {
+    const auto all = gather(comm, {1}, deadline_s, what);
+    done = std::all_of(all.begin(), all.end(), [](const auto& told) { return told[0] == 1; });
+  }
 }
 
 }  // namespace train

@@ -85,12 +85,15 @@ hetsched::plan_file make_plan(const job& j, Communicator& comm) {
                           .microbatches = j.given.microbatches.value_or(8),
                           .microbatch_size = j.given.microbatch_size.value_or(1)};
   std::vector<double> mine;
-  if (comm.rank() == 0) {
-    const auto found = profile_model<Real>(j.config, j.corpus, there.microbatch_size, {.warmup = 1, .repeats = 3});
+  const double deadline_s = j.given.place.deadline_s;
+  work_together(comm, deadline_s, "timing layers", [&](const auto& alive) {
+    if (comm.rank() != 0) return;
+    const auto found = profile_model<Real>(j.config, j.corpus, there.microbatch_size,
+                                           {.warmup = 1, .repeats = 3, .before_layer = [&](int) { alive(); }});
     for (const auto& l : found) mine.push_back(l.forward.median_s);
     for (const auto& l : found) mine.push_back(l.backward.median_s);
-  }
-  const auto times = gather(comm, mine, std::max(600.0, j.given.place.deadline_s), "timing layers").front();
+  });
+  const auto times = gather(comm, mine, deadline_s, "timing layers").front();
   const auto layers = times.begin() + gpt::layer_count(j.config);
   auto found = plan_for(j.config, there, {times.begin(), layers}, {layers, times.end()}, j.given.model.element_bytes());
   if (!found)

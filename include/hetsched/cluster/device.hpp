@@ -29,6 +29,17 @@ inline constexpr int precision_count = 4;
   return std::nullopt;
 }
 
+/// What measurements of a device said beyond its datasheet: factors on what the tile model (cost/tile.hpp) makes of the latter.
+struct device_calibration {
+  double lane_rate = 1;         ///< of products on fp32 lanes
+  double matrix_rate = 1;       ///< of products on matrix units
+  double memory_bandwidth = 1;  ///< of memory
+  double l2_bandwidth = 1;      ///< of L2, for what it still holds
+  double launch_s = 0;          ///< seconds of every operator, on top of the model's launch; at least 0
+
+  friend bool operator==(const device_calibration&, const device_calibration&) = default;
+};
+
 /// One type of accelerator, by its datasheet.
 struct device {
   std::string name;
@@ -42,6 +53,9 @@ struct device {
   double board_watts = 0;                     ///< 0: not known
   std::string generation = {};                ///< of its chip, as the maker names it; empty: not known
   double fp8_flops = 0;                       ///< dense FLOP/s; 0: none, or not known
+  std::string memory_type = {};               ///< such as HBM3 or GDDR6; empty: not known
+  int lanes_per_multiprocessor = 0;           ///< that multiply in fp32; 0: as many as the fp32 peak needs at clock_hz
+  device_calibration calibration = {};
 
   /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
   /// its stages would be cast to the format of the same size; else fp32.

@@ -9,7 +9,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/cost/board.hpp>
+#include <hetsched/cost/generation.hpp>
 #include <hetsched/cost/tile_constants.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -31,11 +31,17 @@ struct tile_device {
   double l2_bytes = 0;
   double multiprocessors = 0;
   double clock_hz = 0;
+  double lanes = 0;        ///< that multiply in fp32, of a multiprocessor; 0: not known
   double board_watts = 0;  ///< 0: no cap
-  double efficiency = 1;   ///< of its generation, see board
+  chip_generation generation = chip_generation::other;
   bool has_matrix_units = false;
   bool has_tf32 = false;
-  bool pascal_or_turing = false;  ///< see board
+  device_calibration calibration{};
+
+  /// These generations sustain less of their memory bandwidth than Volta, Ampere and later ones.
+  [[nodiscard]] bool pascal_or_turing() const {
+    return generation == chip_generation::pascal || generation == chip_generation::turing;
+  }
 };
 
 /// Where the time of one operator goes.
@@ -47,31 +53,33 @@ struct operator_time {
   double waves = 0;                        ///< tiles over multiprocessors
 };
 
-/// The datasheet of `d` and its board. Throws input_error for a device without multiprocessors, memory bandwidth or any peak.
-[[nodiscard]] inline tile_device make_tile_device(const device& d, const board& b) {
+/// What the tile model takes from a device: its datasheet and its calibration, and never its name. Throws input_error for a
+/// device without multiprocessors, memory bandwidth or any peak.
+[[nodiscard]] inline tile_device make_tile_device(const device& d) {
   if (d.multiprocessors < 1 || !(d.memory_bandwidth > 0) || !(*std::max_element(d.peak_flops.begin(), d.peak_flops.end()) > 0))
     throw input_error("device " + d.name + " needs multiprocessors, memory_bandwidth and a peak");
   const double fp32 = d.flops(precision::fp32), tf32 = d.flops(precision::tf32), fp16 = d.flops(precision::fp16),
                bf16 = d.flops(precision::bf16);
   tile_device t;
+  t.generation = find_generation(d.generation);
   t.has_tf32 = d.peak_flops[static_cast<std::size_t>(precision::tf32)] > 0;
   // Without matrix units fp16 runs at most twice as fast as fp32.
   t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
-  t.peak_flops = {fp32, tf32, fp16, bf16, b.fp8 ? 2 * fp16 : fp16};
+  const double fp8 = d.fp8_flops > 0 ? d.fp8_flops : multiplies_fp8(t.generation) ? 2 * fp16 : fp16;
+  t.peak_flops = {fp32, tf32, fp16, bf16, fp8};
   const auto on_matrix_units = [&](precision p) { return t.has_matrix_units && d.computes_in(p) != precision::fp32; };
   t.on_matrix_units = {false, t.has_tf32, on_matrix_units(precision::fp16), on_matrix_units(precision::bf16), t.has_matrix_units};
   t.memory_bandwidth = d.memory_bandwidth;
   t.l2_bytes = static_cast<double>(d.l2_bytes);
   t.multiprocessors = d.multiprocessors;
   t.clock_hz = d.clock_hz;
-  t.board_watts = b.watts;
-  t.efficiency = b.fp32_per_watt;
-  t.pascal_or_turing = b.pascal_or_turing;
+  t.lanes = d.lanes_per_multiprocessor > 0 ? d.lanes_per_multiprocessor
+            : d.clock_hz > 0               ? fp32 / (2 * d.multiprocessors * d.clock_hz)
+                                           : 0;
+  t.board_watts = d.board_watts;
+  t.calibration = d.calibration;
   return t;
 }
-
-/// As above, with the board of the catalogue device of that name.
-[[nodiscard]] inline tile_device make_tile_device(const device& d) { return make_tile_device(d, board_of(d.name)); }
 
 namespace detail {
 
@@ -81,8 +89,12 @@ struct tile {
   int m, n;
 };
 
-// Which tiles a library has for a product, of those that profilers show. Batched kernels since tf32 come in one size, those for
-// Turing and Pascal in few, all wider than high; Pascal's with 64 lanes to a multiprocessor have no large ones.
+// 128 lanes rather than 64.
+[[nodiscard]] inline bool has_wide_multiprocessors(const tile_device& d) { return d.lanes >= 96; }
+
+// Which tiles a library has for a product, of those that profilers show. Batched kernels come in one size for the A100, in most
+// on later chips, and in few for Turing and Pascal, all wider than high; Pascal's with 64 lanes to a multiprocessor have no large
+// ones.
 [[nodiscard]] inline std::span<const tile> tile_menu(const tile_device& d, bool matrix_units, bool batched) {
   static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
                                     {64, 64},   {64, 256},  {32, 128},  {128, 32}};
@@ -90,13 +102,13 @@ struct tile {
   static constexpr tile pascal[] = {{32, 128}, {32, 64}, {64, 128}, {128, 128}};
   static constexpr tile batches[] = {{64, 128}, {64, 64}};
   static constexpr tile large[] = {{128, 128}};
+  static constexpr tile wide[] = {{128, 128}, {64, 64}, {256, 128}, {64, 128}, {128, 32}, {32, 32}, {128, 64}, {256, 64}};
   if (matrix_units) return matrix;
-  if (batched && d.has_tf32) return large;
+  if (batched && d.has_tf32) return has_wide_multiprocessors(d) ? wide : std::span<const tile>(large);
   if (batched && !d.has_matrix_units) return std::span(batches).first(1);
-  if (batched && d.pascal_or_turing) return batches;
+  if (batched && d.pascal_or_turing()) return batches;
   if (d.has_matrix_units) return lanes;
-  const bool few_lanes = d.peak_flops[0] < 2 * 96 * d.multiprocessors * d.clock_hz;
-  return std::span(pascal).first(few_lanes ? 2 : 4);
+  return std::span(pascal).first(has_wide_multiprocessors(d) ? 4 : 2);
 }
 
 // FLOP/s that all multiprocessors together sustain, before losses by tile.
@@ -104,15 +116,16 @@ struct tile {
   const auto i = static_cast<std::size_t>(f);
   const double peak = d.peak_flops[i];
   if (!(peak > 0)) throw input_error("the device has no peak for this number format");
-  if (d.on_matrix_units[i]) return c.matrix_share * peak;
-  const double cap = d.board_watts > 0 && d.peak_flops[0] > 0
-                         ? c.flops_per_watt * d.efficiency * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
+  if (d.on_matrix_units[i]) return d.calibration.matrix_rate * c.matrix_share * peak;
+  const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
+  const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
+                         ? per_watt * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
                          : std::numeric_limits<double>::infinity();
-  return peak * std::min(c.lane_share, cap);
+  return d.calibration.lane_rate * peak * std::min(has_wide_multiprocessors(d) ? c.wide_lane_share : c.lane_share, cap);
 }
 
 [[nodiscard]] inline double sustained_bandwidth(const tile_device& d, const tile_constants& c) {
-  return (d.pascal_or_turing ? c.early_memory_share : c.memory_share) * d.memory_bandwidth;
+  return (d.pascal_or_turing() ? c.early_memory_share : c.memory_share) * d.calibration.memory_bandwidth * d.memory_bandwidth;
 }
 
 // What a tile loses to its operands, which come from shared memory while it multiplies; near balance neither hides the other.
@@ -200,7 +213,8 @@ struct tile {
   const double memory_s = bytes / sustained_bandwidth(d, c);
   if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return memory_s;
   const double x = bytes / (c.l2_reach * d.l2_bytes), resident = 1 / (1 + x * x * x);
-  const double l2_s = std::min(memory_s, bytes / (c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
+  const double l2_s =
+      std::min(memory_s, bytes / (d.calibration.l2_bandwidth * c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
   return memory_s + resident * (l2_s - memory_s);
 }
 
@@ -237,7 +251,7 @@ struct tile {
   operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
                                                                    : detail::vector_time(d, op, c);
-  time.seconds += c.launch_s;
+  time.seconds += c.launch_s + d.calibration.launch_s;
   return time;
 }
 

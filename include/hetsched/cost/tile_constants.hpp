@@ -5,10 +5,12 @@
 namespace hetsched {
 
 /// What the tile model (cost/tile.hpp) takes from measurements; everything else are shapes and datasheet numbers.
-/// Fitted together over all measured devices, idle_watts aside, by bench/validation/fit_tile.cpp, which prints exactly these
-/// numbers.
+/// Fitted together over all measured devices, wide_lane_share and idle_watts aside, by bench/validation/fit_tile.cpp, which
+/// prints exactly these numbers.
 struct tile_constants {
-  double lane_share = 0.95;          ///< of the fp32 peak that a busy multiprocessor sustains with very large tiles
+  double lane_share = 0.95;  ///< of the fp32 peak that a busy multiprocessor sustains with very large tiles
+  double wide_lane_share =
+      0.80;  ///< the same where a multiprocessor has 128 lanes, which share what feeds them: large products on H100, not fitted
   double matrix_share = 0.86;        ///< the same of the matrix units' peak
   double lane_feed = 15.5;           ///< loss to operand loads, in elements: rate / sqrt(1 + (feed (1 / tile_m + 1 / tile_n))^2)
   double matrix_feed = 34;           ///< the same for matrix units

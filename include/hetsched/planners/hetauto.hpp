@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/plan/tree_search.hpp>
 #include <hetsched/planners/hetauto/decisions.hpp>
+#include <hetsched/planners/hetauto/exact.hpp>
 
 namespace hetsched {
 
@@ -53,6 +55,38 @@ template <stage_cost_model Costs>
                    .complete = !found.stopped,
                    .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
   return best;
+}
+
+/// The best plan of hetauto's space, with a bound. The search works on
+///     sum (t_i + 2 c_i) + (M - 1) * period + end of updates,
+/// as interop_dp's: ranges of periods get a bound each, the least latency of all pipelines with one placement in each subcluster
+/// at their longest period, which a shortest path finds; evaluate judges the plans met. Small problems are counted.
+/// Returns: the plan, as evaluate fills it in, under the schedule of the warm-up rule, with the bound of the search, which means
+/// what interop_dp's means; the best so far if problem.progress stopped it; else why there is none.
+/// Throws: input_error for options or costs out of range, and for more than ten subclusters.
+/// Complexity: at most options.periods paths, of O(2^K L (P S W + C^2)) for K subclusters, L layers, P placements, S stages on a
+/// subcluster of W layers, and C transfer classes.
+/// Determinism: the plan depends on the arguments only.
+/// Source: HetAuto, section 4.1 (the space).
+/// Example:
+///     const auto found = hetauto_exact(hardware, costs, {.microbatches = 64});
+///     if (!found) std::puts(found.why_not().reason.c_str());
+template <stage_cost_model Costs>
+[[nodiscard]] outcome<plan> hetauto_exact(const cluster& hardware, const Costs& costs, const planning_problem& problem,
+                                          const hetauto_exact_options& options = {}) {
+  validate_iteration(hardware, problem, "hetauto_exact");
+  if (!(options.near_tie >= 0 && options.gap >= 0 && options.enumeration >= 0))
+    throw input_error("near_tie, gap and enumeration must not be negative");
+  if (options.periods < 1) throw input_error("periods must be at least 1");
+  if (hardware.subclusters.size() > 10)
+    throw input_error("hetauto_exact looks at all sets of subclusters, at most ten, found " +
+                      std::to_string(hardware.subclusters.size()));
+  return detail::with_algebra(options.warmup, options.epsilon, [&](auto algebra) {
+    return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const auto& table) {
+      using planner = detail::uniform_planner<std::remove_cvref_t<decltype(table)>, decltype(algebra), Costs>;
+      return planner(hardware, costs, placed, table, algebra, problem, options).run();
+    });
+  });
 }
 
 }  // namespace hetsched

@@ -2,6 +2,9 @@
 #pragma once
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
+#include <cstddef>
+#include <type_traits>
+
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/planner.hpp>
@@ -10,32 +13,21 @@ namespace hetsched {
 
 namespace detail {
 
-template <class Table, class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, interop_problem& problem, Algebra algebra,
-                                      const planning_problem& asked, const interop_options& options) {
-  const Table table(hardware, costs, problem);
-  mark_dominated(problem, table);
-  auto found = interop_planner<Table, Algebra, Costs>(hardware, costs, problem, table, algebra, asked, options).run();
-  // Where links are missing, the order that a local search starts with may lead nowhere.
-  constexpr std::size_t most_ordered = 8;
-  if (found || found.why_not().why != refusal::kind::infeasible || !has_free_order(hardware, options.order) ||
-      hardware.subclusters.size() > most_ordered)
-    return found;
-  auto all = options;
-  all.order = subcluster_order::all;
-  return interop_planner<Table, Algebra, Costs>(hardware, costs, problem, table, algebra, asked, all).run();
-}
-
 template <class Algebra, stage_cost_model Costs>
 [[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra, const planning_problem& asked,
                                       const interop_options& options) {
-  auto problem = make_interop_problem(hardware, costs);
-  if (problem.placements.empty())
-    return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
-  if constexpr (additive_cost_model<Costs>)
-    return plan_with<additive_table>(hardware, costs, problem, algebra, asked, options);
-  else
-    return plan_with<interval_table>(hardware, costs, problem, algebra, asked, options);
+  return with_tables(hardware, costs, [&](const interop_problem& problem, const auto& table) {
+    using planner = interop_planner<std::remove_cvref_t<decltype(table)>, Algebra, Costs>;
+    auto found = planner(hardware, costs, problem, table, algebra, asked, options).run();
+    // Where links are missing, the order that a local search starts with may lead nowhere.
+    constexpr std::size_t most_ordered = 8;
+    if (found || found.why_not().why != refusal::kind::infeasible || !has_free_order(hardware, options.order) ||
+        hardware.subclusters.size() > most_ordered)
+      return found;
+    auto all = options;
+    all.order = subcluster_order::all;
+    return planner(hardware, costs, problem, table, algebra, asked, all).run();
+  });
 }
 
 }  // namespace detail
@@ -64,20 +56,10 @@ template <stage_cost_model Costs>
 [[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const planning_problem& problem,
                                        const interop_options& options = {}) {
   validate_iteration(hardware, problem, "interop_dp");
-  if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (!(options.near_tie >= 0 && options.gap >= 0 && options.effort >= 0 && options.enumeration >= 0))
     throw input_error("near_tie, gap, effort and enumeration must not be negative");
-  switch (options.warmup) {
-    case warmup_rule::h1f1b:
-      return detail::plan_with(hardware, costs, detail::h1f1b_algebra{options.epsilon}, problem, options);
-    case warmup_rule::exact:
-      return detail::plan_with(hardware, costs, detail::exact_algebra{}, problem, options);
-    case warmup_rule::one_f_one_b:
-      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{1}, problem, options);
-    case warmup_rule::eager:
-      return detail::plan_with(hardware, costs, detail::fixed_step_algebra{2}, problem, options);
-  }
-  throw input_error("unknown warm-up rule");
+  return detail::with_algebra(options.warmup, options.epsilon,
+                              [&](auto algebra) { return detail::plan_with(hardware, costs, algebra, problem, options); });
 }
 
 }  // namespace hetsched

@@ -17,6 +17,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
+#include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 
 #include "../../sanitizer_share.hpp"
 
@@ -567,4 +568,38 @@ TEST_CASE("a writer that is stopped at any moment leaves the checkpoint before i
         CHECK(again.newest->step == step);
         CHECK(loaded(random, *again.newest, old) == fresh);
       }
+}
+
+TEST_CASE("a folder of checkpoints has one writer at a time, and tells who that is") {
+  const empty_folder here("owner");
+  {
+    const checkpoint_lock first(here.path);
+    std::string why;
+    try {
+      const checkpoint_lock second(here.path);
+    } catch (const input_error& e) {
+      why = e.what();
+    }
+    CHECK(why.find(here.path + ": another training writes its checkpoints there: process " + std::to_string(::getpid()) +
+                   " on ") == 0);
+    CHECK_THROWS_AS(checkpoint_lock("/nowhere/at/all"), input_error);
+  }
+  CHECK(names_in(here.path).empty());
+  const checkpoint_lock again(here.path);
+  CHECK(!find_checkpoint(here.path).newest);
+}
+
+TEST_CASE("whoever reads a checkpoint hears of it after each slice, and may end it") {
+  random_source random(3);
+  const empty_folder here("alive");
+  auto all = random_tensors(random);
+  save(here.path, 1, deal(random, cut(random, all), 2));
+  int heard = 0;
+  const auto found = find_checkpoint(here.path, [&] { ++heard; });
+  REQUIRE(found.newest);
+  CHECK(heard == static_cast<int>(found.newest->slices.size()));
+  struct enough : error {
+    using error::error;
+  };
+  if (heard > 0) CHECK_THROWS_AS((void)find_checkpoint(here.path, [] { throw enough("enough"); }), enough);
 }

@@ -172,6 +172,7 @@ struct brute_force_options {
   bool use_all = false;
   double memory_factor = 1;                    // of every device; infinity: memory does not matter
   std::optional<std::vector<int>> order = {};  // the only order of subclusters, first stage first; else all of them
+  bool uniform = false;                        // the stages of a subcluster have one placement
 };
 
 /// All plans, one by one. Stages that may share a node do so where they would if those of a subcluster lay side by side from the
@@ -242,6 +243,8 @@ class all_plans {
       if (enters) {
         if (std::find(visited_.begin(), visited_.end(), mesh.subcluster) != visited_.end()) continue;
         visited_.push_back(mesh.subcluster);
+      } else if (options_.uniform && stages_.back() != next) {
+        continue;
       }
       left_[k] -= mesh.device_count();
       if (!enters || in_order()) place(first, next, keep, judge);

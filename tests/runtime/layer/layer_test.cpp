@@ -315,3 +315,44 @@ TEST_CASE("a list that recomputes keeps no contexts between forward and backward
     }
   CHECK(found[0] == found[1]);
 }
+
+namespace {
+
+/// Its contexts are made by the layer alone.
+struct scaling_layer {
+  class context {
+   public:
+    explicit context(double scale) : scale_(scale) {}
+    [[nodiscard]] double scale() const { return scale_; }
+
+   private:
+    double scale_;
+  };
+  [[nodiscard]] context make_context() const { return context(scale); }
+  small_tensor forward(const small_tensor& x, context& c) { return counted_layer::of(x.value * c.scale()); }
+  small_tensor backward(const small_tensor& dy, context& c) { return counted_layer::of(dy.value * c.scale()); }
+  std::span<small_tensor> parameters() { return {}; }
+  std::span<small_tensor> gradients() { return {}; }
+  double scale = 2;
+};
+static_assert(pipeline_layer<scaling_layer, small_tensor>);
+
+}  // namespace
+
+TEST_CASE("contexts that only make_context() makes do for layers alone, in tuples, in lists and behind any_layer") {
+  const auto run = [](auto stage) {
+    auto context = detail::make_context(stage);
+    const auto input = counted_layer::of(3), gradient = counted_layer::of(1);
+    CHECK(stage.forward(input, context).value == 30);
+    CHECK(stage.backward(gradient, context).value == 10);
+  };
+  const scaling_layer two{2}, five{5};
+  run(scaling_layer{10});
+  run(layer_tuple<small_tensor, scaling_layer, scaling_layer>(two, five));
+  for (const bool recomputes : {false, true})
+    run(layer_list<small_tensor, scaling_layer>(std::vector<scaling_layer>{two, five}, recomputes));
+  std::vector<any_layer<small_tensor>> behind;
+  behind.emplace_back(two);
+  behind.emplace_back(five);
+  run(layer_list<small_tensor, any_layer<small_tensor>>(std::move(behind)));
+}

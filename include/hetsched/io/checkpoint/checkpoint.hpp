@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -291,11 +292,14 @@ void read_slices(const checkpoint& from, Wanted wanted, Visit visit) {
 
 }  // namespace detail
 
-/// Reads all of a checkpoint.
-/// Throws: file_error unless every bit is as written.
-inline void verify_checkpoint(const checkpoint& c) {
+/// Reads all of a checkpoint. alive(), if it is given, is called after each slice: reading takes as long as the disk does.
+/// Throws: file_error unless every bit is as written, and what alive throws.
+inline void verify_checkpoint(const checkpoint& c, const std::function<void()>& alive = {}) {
   detail::read_slices(
-      c, [](const stored_slice&) { return true; }, [](const stored_slice&, std::span<const std::byte>) {});
+      c, [](const stored_slice&) { return true; },
+      [&](const stored_slice&, std::span<const std::byte>) {
+        if (alive) alive();
+      });
 }
 
 /// A search's result.
@@ -305,8 +309,8 @@ struct found_checkpoint {
 };
 
 /// The newest whole checkpoint below a folder; a folder that does not exist holds none. Reads all of it, and of damaged newer
-/// ones.
-[[nodiscard]] inline found_checkpoint find_checkpoint(const std::string& folder) {
+/// ones; alive as of verify_checkpoint.
+[[nodiscard]] inline found_checkpoint find_checkpoint(const std::string& folder, const std::function<void()>& alive = {}) {
   found_checkpoint found;
   if (!std::filesystem::exists(folder)) return found;
   for (const auto& f : detail::list_steps(folder)) {
@@ -316,10 +320,10 @@ struct found_checkpoint {
       if (c.step != f.step)
         throw file_error(c.path + "/manifest.json", "/step",
                          "found " + std::to_string(c.step) + ", expected " + std::to_string(f.step));
-      verify_checkpoint(c);
+      verify_checkpoint(c, alive);
       found.newest = std::move(c);
       break;
-    } catch (const error& wrong) {
+    } catch (const input_error& wrong) {
       found.damaged.push_back(wrong.what());
     }
   }
@@ -327,6 +331,7 @@ struct found_checkpoint {
 }
 
 /// Fills slices, which may be cut in any way, with what a checkpoint holds of them. Checksums are verified.
+/// alive as of verify_checkpoint.
 /// Throws: file_error if it lacks a tensor, has it of another shape or element, or is damaged. Slices may then be filled in
 /// part.
 /// Complexity: O(n log n + rows) for n slices, and reads only what it needs.
@@ -337,7 +342,7 @@ struct found_checkpoint {
 ///     load_checkpoint(*found.newest, slices);
 ///     trainer.set_committed_step(found.newest->step);
 ///   }
-inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wanted) {
+inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wanted, const std::function<void()>& alive = {}) {
   using tensor = std::pair<int, std::string_view>;
   std::map<tensor, const stored_slice*> stored;
   for (const auto& s : from.slices) stored.emplace(tensor{s.layer, s.name}, &s);
@@ -382,6 +387,7 @@ inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wante
                 return true;
               });
         }
+        if (alive) alive();
       });
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -14,8 +13,8 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cluster/device.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/io/json/device_json.hpp>
 #include <hetsched/io/json/json_reader.hpp>
 
 namespace hetsched {
@@ -25,43 +24,8 @@ inline constexpr int max_devices = 1 << 20;
 
 namespace detail {
 
-inline constexpr std::string_view precision_names[precision_count] = {"fp32", "tf32", "fp16", "bf16"};
-
-[[nodiscard]] inline bytes_t bytes_of(double amount, bytes_t unit) {
-  return static_cast<bytes_t>(std::llround(amount * static_cast<double>(unit)));
-}
-
-/// A device of a file. What the file leaves out comes from the catalogue's device of that name, if there is one.
-[[nodiscard]] inline device read_device(const std::string& name, const json_value& value) {
-  value.object({"peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib", "clock_mhz",
-                "price_per_hour", "board_watts", "generation"});
-  const auto known = find_device(name);
-  device result = known ? device(*known) : device{};
-  result.name = name;
-  const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };
-  if (const auto peaks = wanted("peak_tflops")) {
-    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3], "fp8"});
-    for (std::size_t p = 0; p < precision_count; ++p)
-      if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
-    if (const auto peak = peaks->find("fp8")) result.fp8_flops = peak->positive(1e6) * 1e12;
-    if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
-      peaks->expected("a peak for fp32, fp16 or bf16");
-  }
-  if (const auto memory = wanted("memory_gib")) result.memory_bytes = bytes_of(memory->positive(1e6), gib);
-  if (const auto bandwidth = wanted("memory_bandwidth_gb_per_s")) result.memory_bandwidth = bandwidth->positive(1e9) * 1e9;
-  if (const auto count = value.find("multiprocessors")) result.multiprocessors = count->count(0);
-  if (const auto cache = value.find("l2_mib")) result.l2_bytes = bytes_of(cache->number(0, 1e6), mib);
-  if (const auto clock = value.find("clock_mhz")) result.clock_hz = clock->number(0, 1e6) * 1e6;
-  if (const auto price = value.find("price_per_hour")) result.price_per_hour = price->number(0, 1e9);
-  if (const auto watts = value.find("board_watts")) result.board_watts = watts->positive(1e6);
-  if (const auto generation = value.find("generation")) result.generation = generation->name();
-  return result;
-}
-
-[[nodiscard]] inline double latency_from_us(double us) { return us * 1e-6; }
-
 [[nodiscard]] inline link read_link(const json_value& value) {
-  return {.latency_s = latency_from_us(value.at("latency_us").number(0, 1e9)),
+  return {.latency_s = seconds_from_us(value.at("latency_us").number(0, 1e9)),
           .bandwidth = gbit_per_s(value.at("gbit_per_s").positive(1e9))};
 }
 
@@ -83,25 +47,7 @@ inline void write_path(nlohmann::ordered_json& out, const gpu_path& path) {
 
 inline void write_link(nlohmann::ordered_json& out, const link& l) {
   out["gbit_per_s"] = preimage(l.bandwidth, l.bandwidth * 8 / 1e9, gbit_per_s);
-  out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, latency_from_us);
-}
-
-[[nodiscard]] inline nlohmann::ordered_json write_device(const device& d) {
-  const auto scaled = [](double value, double unit) { return preimage(value, value / unit, [&](double x) { return x * unit; }); };
-  nlohmann::ordered_json out;
-  auto& peaks = out["peak_tflops"] = nlohmann::ordered_json::object();
-  for (std::size_t p = 0; p < precision_count; ++p)
-    if (d.peak_flops[p] > 0) peaks[std::string(precision_names[p])] = scaled(d.peak_flops[p], 1e12);
-  if (d.fp8_flops > 0) peaks["fp8"] = scaled(d.fp8_flops, 1e12);
-  out["memory_gib"] = static_cast<double>(d.memory_bytes) / static_cast<double>(gib);
-  out["memory_bandwidth_gb_per_s"] = scaled(d.memory_bandwidth, 1e9);
-  out["multiprocessors"] = d.multiprocessors;
-  out["l2_mib"] = static_cast<double>(d.l2_bytes) / static_cast<double>(mib);
-  out["clock_mhz"] = scaled(d.clock_hz, 1e6);
-  if (d.price_per_hour) out["price_per_hour"] = *d.price_per_hour;
-  if (d.board_watts > 0) out["board_watts"] = d.board_watts;
-  if (!d.generation.empty()) out["generation"] = d.generation;
-  return out;
+  out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
 }
 
 }  // namespace detail
@@ -114,8 +60,9 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   const auto top = document.format("cluster", {"devices", "subclusters", "links"});
   std::map<std::string, device> own;
   if (const auto devices = top.find("devices"))
-    devices->members(
-        [&](const std::string& name, const detail::json_value& value) { own[name] = detail::read_device(name, value); });
+    devices->members([&](const std::string& name, const detail::json_value& value) {
+      own[name] = detail::read_device(name, value, find_device(name));
+    });
 
   cluster result;
   const auto subclusters = top.at("subclusters");

@@ -51,7 +51,9 @@ struct report {
   std::string title;
   std::string summary;
   std::vector<report_figure> figures;
-  std::vector<report_section> sections;
+  std::vector<std::string> drawings = {};  ///< SVG
+  std::vector<report_table> tables = {};
+  std::vector<report_section> sections = {};
 };
 
 /// Text of a stage's layers as in plan.json: both ends included.
@@ -215,6 +217,11 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     out += "<div class=\"figure\"><span>" + escape_html(f.label) + "</span><b>" + escape_html(f.value) + "</b><span>" +
            escape_html(f.note) + "</span></div>\n";
   out += "</div>\n";
+  for (const auto& drawing : r.drawings) out += "<div class=\"wide\">" + drawing + "</div>\n";
+  const auto add_table = [&](const report_table& table) {
+    out += "<h2>" + escape_html(table.heading) + "</h2>\n<p>" + escape_html(table.note) + "</p>\n" + detail::html_table(table);
+  };
+  for (const auto& table : r.tables) add_table(table);
   for (const auto& section : r.sections) {
     const auto picture = draw_timeline(section.timeline, section.picture);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section);
@@ -227,8 +234,7 @@ svg{display:block;width:100%;min-width:820px;height:auto}
       out += "<h2>Memory over time</h2>\n<p>What the microbatches in flight hold on every rank, all on one scale.</p>\n";
       out += "<div class=\"wide\">" + memory_svg(section.memory, chart) + "</div>\n";
     }
-    for (const auto& table : section.tables)
-      out += "<h2>" + escape_html(table.heading) + "</h2>\n<p>" + escape_html(table.note) + "</p>\n" + detail::html_table(table);
+    for (const auto& table : section.tables) add_table(table);
   }
   return out + "</body>\n</html>\n";
 }

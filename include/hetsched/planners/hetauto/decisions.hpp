@@ -3,6 +3,7 @@
 // Tested by tests/planners/hetauto/hetauto_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -50,7 +51,15 @@ class hetauto_decisions {
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       auto& choices = choices_.emplace_back();
       for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-        for (const placement& where : cost_of::placements(costs, mesh)) choices.push_back({where, stage_times(k, where)});
+        for (const placement& where : cost_of::placements(costs, mesh)) {
+          auto& c = choices.emplace_back(choice{where, stage_times(k, where)});
+          for (int l = 0; l < layers_; ++l)
+            c.layer_s += static_cast<double>(cost_of::stage(costs, layer_range{l, l + 1}, where).total_s()) / layers_;
+        }
+      double most = 0;
+      for (const auto& c : choices)
+        if (c.layer_s > 0) most = std::max(most, devices(static_cast<int>(k)) / c.where.mesh.device_count() / c.layer_s);
+      rates_.push_back(most);
     }
   }
 
@@ -93,16 +102,33 @@ class hetauto_decisions {
   /// A stage computes all microbatches, one after the other.
   [[nodiscard]] double bound(const state& at) const { return at.slowest_s * asked_.microbatches * (1 - 1e-9); }
 
-  /// Layers as even as they go; else the first action.
+  /// A balanced pipeline: subclusters by falling memory of their devices; stages by how many layers a subcluster can compute in
+  /// the same time; the fastest placement for so many; and layers such that all stages that are left take as long.
   [[nodiscard]] std::size_t rollout(const state& at, const std::vector<action>& next) const {
-    if (at.stages == 0 || between_parts(at) || at.parts.back().choice < 0) return std::numeric_limits<std::size_t>::max();
-    const int left = at.stages - static_cast<int>(at.layers.size());
-    const int even = (layers_ - at.layers_used + left - 1) / left;
-    const auto above = std::upper_bound(next.begin(), next.end(), even);
-    return above == next.begin() ? 0 : static_cast<std::size_t>(above - next.begin()) - 1;
+    if (at.stages == 0) return std::numeric_limits<std::size_t>::max();
+    if (between_parts(at))
+      return best_of(next, [&](action k) { return -static_cast<double>(subcluster(k).device.memory_bytes); });
+    const auto& last = at.parts.back();
+    double others = 0;  // layers per second
+    for (const int k : free_subclusters(at)) others += rates_[static_cast<std::size_t>(k)];
+    const int stages_left = at.stages - static_cast<int>(at.layers.size()), layers_left = layers_ - at.layers_used;
+    if (last.stages == 0) {
+      const double own = rates_[static_cast<std::size_t>(last.subcluster)];
+      return best_of(next, [&](action n) { return std::abs(n - stages_left * own / (own + others)); });
+    }
+    if (last.choice < 0)
+      return best_of(next, [&](action c) {
+        return choices_[static_cast<std::size_t>(last.subcluster)][static_cast<std::size_t>(c)].layer_s;
+      });
+    int behind = last.stages;  // stages of this subcluster that have layers already
+    for (const auto& p : at.parts) behind -= p.stages;
+    behind += static_cast<int>(at.layers.size());
+    const double each = choice_of(last).layer_s, period = layers_left / ((last.stages - behind) / each + others);
+    return best_of(next, [&](action n) { return std::abs(seconds(last, at.layers_used, n) - period); });
   }
 
-  /// The plan, as evaluate fills it in. Requires: finished(at).
+  /// The plan, as evaluate fills it in.
+  /// Requires: finished(at).
   [[nodiscard]] outcome<evaluation> judge(const state& at) const {
     plan p{.planner = "hetauto"};
     auto& line = p.pipelines.emplace_back();
@@ -131,7 +157,21 @@ class hetauto_decisions {
   struct choice {
     placement where;
     std::vector<double> seconds;  // [first][layers - 1]; infinite: the state alone is too large
+    double layer_s = 0;           // on average
   };
+
+  /// The position of the least worth.
+  template <class Worth>
+  [[nodiscard]] static std::size_t best_of(const std::vector<action>& actions, Worth worth) {
+    std::size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < actions.size(); ++i)
+      if (const double w = worth(actions[i]); w < least) {
+        least = w;
+        best = i;
+      }
+    return best;
+  }
 
   [[nodiscard]] std::vector<double> stage_times(std::size_t subcluster, const placement& where) const {
     const auto n = static_cast<std::size_t>(layers_);
@@ -152,9 +192,8 @@ class hetauto_decisions {
     return choice_of(p).seconds[static_cast<std::size_t>(first * layers_ + layers - 1)];
   }
   [[nodiscard]] int subclusters() const { return static_cast<int>(hardware_.subclusters.size()); }
-  [[nodiscard]] int devices(int subcluster) const {
-    return hardware_.subclusters[static_cast<std::size_t>(subcluster)].device_count();
-  }
+  [[nodiscard]] const hetsched::subcluster& subcluster(int k) const { return hardware_.subclusters[static_cast<std::size_t>(k)]; }
+  [[nodiscard]] int devices(int k) const { return subcluster(k).device_count(); }
 
   [[nodiscard]] static std::vector<action> between(int first, int last) {
     std::vector<action> all;
@@ -211,6 +250,7 @@ class hetauto_decisions {
   std::string schedule_;
   int layers_;
   std::vector<std::vector<choice>> choices_;  // by subcluster
+  std::vector<double> rates_;                 // likewise: layers per second, at the most
 };
 
 }  // namespace hetsched::detail

@@ -17,10 +17,10 @@ namespace hetsched::detail {
 template <class Table>
 class plan_enumeration {
  public:
-  /// `order`: of the subclusters, if it is fixed.
+  /// `order`: of the subclusters, if it is fixed. `uniform`: the stages of a subcluster have one placement.
   plan_enumeration(const interop_problem& problem, const Table& table, int microbatches, bool use_all,
-                   const std::vector<int>& order)
-      : problem_(problem), table_(table), microbatches_(microbatches), use_all_(use_all), order_(order) {
+                   const std::vector<int>& order, bool uniform = false)
+      : problem_(problem), table_(table), microbatches_(microbatches), use_all_(use_all), uniform_(uniform), order_(order) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
     used_.resize(problem.devices.size());
@@ -67,7 +67,7 @@ class plan_enumeration {
     for (const int p : open_) {
       const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
       const auto k = static_cast<std::size_t>(placed.subcluster);
-      if (placed.subcluster != from && !may_enter(from, placed.subcluster)) continue;
+      if (placed.subcluster != from ? !may_enter(from, placed.subcluster) : uniform_ && p != previous) continue;
       if (used_[k] + placed.devices > problem_.devices[k]) continue;
       double way = 0, occupied = 0;
       if (previous >= 0) {
@@ -107,7 +107,7 @@ class plan_enumeration {
   const interop_problem& problem_;
   const Table& table_;
   int microbatches_;
-  bool use_all_;
+  bool use_all_, uniform_;
   std::vector<int> order_;
   std::vector<int> open_;
   std::vector<int> used_;   // devices, by subcluster

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/pack_devices.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/beam.hpp>
 #include <hetsched/planners/interop_dp/exhaust.hpp>
+#include <hetsched/planners/interop_dp/judge.hpp>
 #include <hetsched/planners/interop_dp/least_period.hpp>
 #include <hetsched/planners/interop_dp/period_bound.hpp>
 #include <hetsched/planners/interop_dp/search.hpp>
@@ -38,6 +37,8 @@ struct interop_options {
   double effort = 50;
   /// Small problems end with a look at all plans that can beat the best one: stages that it may take, in thousands; 0: none.
   double enumeration = 200;
+  /// A lower bound on the objective that is known already.
+  double known_bound = 0;
 };
 
 namespace detail {
@@ -54,6 +55,7 @@ class interop_planner {
         table_(table),
         updates_(costs, problem),
         algebra_(algebra),
+        judge_(hardware, costs, problem, table, updates_, algebra, options.warmup, asked),
         asked_(asked),
         options_(options),
         steady_(asked.microbatches - 1),
@@ -67,7 +69,7 @@ class interop_planner {
     if (!search_.may_keep(infinity)) return none();
     if (!first_plan()) return none();
     shortest_ = free_order_ ? least_period_of_any_order() : shortest_period();
-    bound_ = std::max(search_.rents().objective(), search_.rents().latency() + steady_ * shortest_);
+    bound_ = std::max({search_.rents().objective(), search_.rents().latency() + steady_ * shortest_, options_.known_bound});
     few_beams();
     if (go_on() && !closed()) {
       // Small problems are solved faster than bounded.
@@ -88,12 +90,6 @@ class interop_planner {
   }
 
  private:
-  struct met_plan {
-    double objective_s = 0;  // latency, M - 1 periods, and what updates add
-    double end_s = 0;        // the last of these
-    std::vector<interop_stage> stages;
-    std::vector<int> warmups;
-  };
   struct visited {
     double latency_s, period_s;
   };
@@ -113,65 +109,12 @@ class interop_planner {
     return !stopped_;
   }
 
-  /// A plan with these stages, at its least period; none if it does not fit in memory or a transfer is impossible.
-  [[nodiscard]] std::optional<met_plan> judge(std::vector<interop_stage> stages, double within = infinity) const {
-    const auto bare = search_pipeline(problem_, table_, stages);
-    const auto caps = warmup_caps(problem_, table_, stages, asked_.microbatches);
-    double latency = 0;
-    for (int i = 0; i < bare.stages(); ++i) {
-      if (caps[static_cast<std::size_t>(i)] < 1) return std::nullopt;
-      latency += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
-    }
-    if (!(latency < infinity)) return std::nullopt;
-    const double own = std::min(within, least_period(algebra_, bare, caps, within));
-    auto counts = warmups_for(algebra_, bare, own);
-    for (std::size_t i = 0; i < caps.size(); ++i)
-      if (counts[i] > caps[i]) return std::nullopt;
-    const double end = end_of(stages, bare);
-    return met_plan{latency + steady_ * own + end, end, std::move(stages), std::move(counts)};
-  }
-
-  // What updates add to an iteration: a stage ends before the first one by the backwards and gradients in between.
-  [[nodiscard]] double end_of(const std::vector<interop_stage>& stages, const pipeline& bare) const {
-    if (!updates_.any()) return 0;
-    double before = 0, most = 0;
-    for (std::size_t i = 0; i < stages.size(); ++i) {
-      const auto& s = stages[i];
-      most = std::max(most, updates_(s.placement, s.layers.first, s.layers.last) - before);
-      const int k = static_cast<int>(i);
-      before += bare.compute_s(k) - table_.forward(s.placement, s.layers.first, s.layers.last);
-      if (k + 1 < bare.stages()) before += bare.slower_way_s(k);
-    }
-    return most;
-  }
-
   /// Hands a plan to evaluate, and keeps it if it is the best so far.
   bool consider(const met_plan& candidate) {
     ++plans_;
-    plan p{.planner = "interop_dp",
-           .pipelines = {{.microbatches = asked_.microbatches, .microbatch_size = asked_.microbatch_size}}};
-    auto& line = p.pipelines.front();
-    line.schedule.name = schedule_name(options_.warmup);
-    const auto where = [&](const interop_stage& s) -> const placement& {
-      return problem_.placements[static_cast<std::size_t>(s.placement)].where;
-    };
-    std::vector<submesh> shapes;
-    for (const auto& s : candidate.stages) shapes.push_back(where(s).mesh);
-    const auto groups = pack_devices(hardware_, shapes);
-    for (std::size_t i = 0; i < candidate.stages.size(); ++i) {
-      const auto& s = candidate.stages[i];
-      line.stages.push_back({.layers = s.layers,
-                             .devices = {groups[i]},
-                             .degrees = where(s).degrees,
-                             .recompute = where(s).recompute,
-                             .zero = where(s).zero,
-                             .warmup = std::min(candidate.warmups[i], asked_.microbatches)});
-    }
-    auto judged =
-        evaluate(hardware_, costs_, std::move(p),
-                 {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = options_.epsilon});
-    if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s >= best_s()) return false;
-    best_ = std::move(judged->plan);
+    auto judged = judge_.evaluated(candidate, "interop_dp", options_.epsilon);
+    if (!judged || judged->predicted.iteration_s >= best_s()) return false;
+    best_ = *std::move(judged);
     chosen_ = candidate;
     return true;
   }
@@ -200,17 +143,18 @@ class interop_planner {
   // False if there is none: the exact program without a limit on the period looks at all stages that memory allows.
   [[nodiscard]] bool first_plan() {
     ++evaluations_;
-    for (auto& s : beam_.solve(infinity, undominated(), search_.rents().cost_before(), 1, 1)) meet(judge(std::move(s.stages)));
+    for (auto& s : beam_.solve(infinity, undominated(), search_.rents().cost_before(), 1, 1))
+      meet(judge_.judge(std::move(s.stages)));
     if (best_) return true;
     auto found = search_.solve(infinity, 0, infinity, 1);
     const bool any = !found.empty();
-    for (auto& s : found) meet(judge(std::move(s.stages)));
+    for (auto& s : found) meet(judge_.judge(std::move(s.stages)));
     return any;
   }
 
   void try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
     ++evaluations_;
-    for (auto& s : beam_.solve(period, placements, cost_before, width, 2)) meet(judge(std::move(s.stages)));
+    for (auto& s : beam_.solve(period, placements, cost_before, width, 2)) meet(judge_.judge(std::move(s.stages)));
   }
 
   [[nodiscard]] bool small() const {
@@ -315,7 +259,7 @@ class interop_planner {
       const double before = best_s();
       for (const double longer : {1.0, 1.01}) {
         ++evaluations_;
-        for (auto& s : beam.solve(own_period() * longer, placements, cost_before, 2, 2)) meet(judge(std::move(s.stages)));
+        for (auto& s : beam.solve(own_period() * longer, placements, cost_before, 2, 2)) meet(judge_.judge(std::move(s.stages)));
       }
       looked_at += beam.looked_at();
       if (!(best_s() < before)) return false;
@@ -379,7 +323,7 @@ class interop_planner {
     ended_early_ = false;
     // Small updates cannot change much, and take partial plans to tell apart.
     with_updates_ =
-        updates_.any() && end_of(chosen_.stages, search_pipeline(problem_, table_, chosen_.stages)) > 0.003 * best_s();
+        updates_.any() && judge_.end_of(chosen_.stages, search_pipeline(problem_, table_, chosen_.stages)) > 0.003 * best_s();
     search_.count_updates(with_updates_);
     const double lower = bound_, end = with_updates_ ? 0 : least_update();
     least_ = infinity;
@@ -456,7 +400,7 @@ class interop_planner {
       if (!least) least = visited{s.latency, own};
       const double objective = s.latency + steady_ * own;
       least_ = std::min(least_, objective);
-      const double end = end_of(s.stages, bare);
+      const double end = judge_.end_of(s.stages, bare);
       meet(met_plan{with_updates_ ? objective : objective + end, end, std::move(s.stages), warmups_for(algebra_, bare, own)});
     }
     return least;
@@ -477,10 +421,11 @@ class interop_planner {
     for (std::size_t i = 0; i < chosen.size(); ++i)
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
         const auto current = static_cast<std::size_t>(chosen[i].placement);
-        if (p == current || !(problem_.placements[p].where.mesh == problem_.placements[current].where.mesh)) continue;
+        const auto& other = problem_.placements[p];
+        if (p == current || other.barred || !(other.where.mesh == problem_.placements[current].where.mesh)) continue;
         auto variant = chosen;
         variant[i].placement = static_cast<int>(p);
-        const auto judged = judge(std::move(variant));
+        const auto judged = judge_.judge(std::move(variant));
         if (judged && judged->objective_s <= limit) consider(*judged);
       }
     shift_cuts();
@@ -499,7 +444,7 @@ class interop_planner {
     const bool all = plans.run(
         static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return limit_s(); },
         [&](const std::vector<interop_stage>& stages) {
-          if (const auto judged = judge(stages)) consider(*judged);
+          if (const auto judged = judge_.judge(stages)) consider(*judged);
         },
         [&] { return go_on(); });
     counted_ = !stopped_;
@@ -521,7 +466,7 @@ class interop_planner {
           variant[i + 1].layers.first += by;
           if (variant[i].layers.first >= variant[i].layers.last || variant[i + 1].layers.first >= variant[i + 1].layers.last)
             continue;
-          const auto judged = judge(std::move(variant));
+          const auto judged = judge_.judge(std::move(variant));
           if (!judged || judged->objective_s > best_s() * (1 + options_.near_tie) || --tries < 0) continue;
           better = consider(*judged) || better;
         }
@@ -552,6 +497,7 @@ class interop_planner {
   const Table& table_;
   update_table updates_;
   Algebra algebra_;
+  plan_judge<Table, Algebra, Costs> judge_;
   const planning_problem& asked_;
   interop_options options_;
   double steady_;  // M - 1: how often the period counts

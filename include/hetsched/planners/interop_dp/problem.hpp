@@ -8,12 +8,16 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/plan/check_cost.hpp>
+#include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp/warmup_algebra.hpp>
 
 namespace hetsched::detail {
@@ -32,6 +36,7 @@ struct interop_placement {
   double reserved = 0;     // bytes that overheads and transfers take besides: these and capacity grow with the device's memory
   double scale = 1;        // of what is in flight and temporary
   bool dominated = false;  // another one of this mesh and degrees is no worse in anything that the search looks at
+  bool barred = false;     // no stage may have it; then it is marked as dominated, too
 
   /// The capacity if the device had `factor` times its memory.
   [[nodiscard]] double capacity_at(double factor) const { return (capacity + reserved) * factor - reserved; }
@@ -420,5 +425,18 @@ class interval_table {
 
 /// Intervals may prefer one placement here and another there: all stay.
 inline void mark_dominated(interop_problem&, const interval_table&) {}
+
+/// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
+/// cost model offers no placement.
+template <stage_cost_model Costs, class F>
+[[nodiscard]] outcome<plan> with_tables(const cluster& hardware, const Costs& costs, F f) {
+  using table_type = std::conditional_t<additive_cost_model<Costs>, additive_table, interval_table>;
+  auto problem = make_interop_problem(hardware, costs);
+  if (problem.placements.empty())
+    return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
+  const table_type table(hardware, costs, problem);
+  mark_dominated(problem, table);
+  return f(std::as_const(problem), table);
+}
 
 }  // namespace hetsched::detail

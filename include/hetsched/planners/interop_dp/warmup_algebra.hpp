@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 
 namespace hetsched::detail {
@@ -75,5 +76,23 @@ struct fixed_step_algebra {
   }
   [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup && a.slack <= b.slack; }
 };
+
+/// What f(algebra) returns for the algebra of a rule.
+/// Throws: input_error for a rule that is none, and for an epsilon outside [0, 1].
+template <class F>
+[[nodiscard]] auto with_algebra(warmup_rule rule, double epsilon, F f) {
+  if (!(epsilon >= 0 && epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
+  switch (rule) {
+    case warmup_rule::h1f1b:
+      return f(h1f1b_algebra{epsilon});
+    case warmup_rule::exact:
+      return f(exact_algebra{});
+    case warmup_rule::one_f_one_b:
+      return f(fixed_step_algebra{1});
+    case warmup_rule::eager:
+      return f(fixed_step_algebra{2});
+  }
+  throw input_error("unknown warm-up rule");
+}
 
 }  // namespace hetsched::detail

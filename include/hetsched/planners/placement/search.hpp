@@ -217,14 +217,14 @@ struct iteration_effort {
   const auto free = solve(detail::no_limit);
   if (!free || !solve(fastest.value)) return end(false);
   // Intervals of the slowest part [low, high) with the least sum below `high`.
-  struct interval {
+  struct range {
     double low, high, sum;
   };
   const double all_s = free->slowest < detail::no_limit ? free->slowest : found.value;
-  std::vector<interval> open{{fastest.value, std::max(all_s, fastest.value), free->sum}};
-  const auto bound_of = [&](const interval& i) { return i.sum + rounds * i.low; };
-  const auto later = [&](const interval& a, const interval& b) { return bound_of(a) > bound_of(b); };
-  const auto put = [&](const interval& i) {
+  std::vector<range> open{{fastest.value, std::max(all_s, fastest.value), free->sum}};
+  const auto bound_of = [&](const range& i) { return i.sum + rounds * i.low; };
+  const auto later = [&](const range& a, const range& b) { return bound_of(a) > bound_of(b); };
+  const auto put = [&](const range& i) {
     if (!(i.low < i.high) || !(bound_of(i) < found.value * (1 - 1e-12))) return;
     open.push_back(i);
     std::push_heap(open.begin(), open.end(), later);

@@ -21,7 +21,9 @@ template <class L>
 concept has_context = requires {
   typename L::context;
 }
-&&std::default_initializable<typename L::context>;
+&&(std::default_initializable<typename L::context> || requires(L & layer) {
+  { layer.make_context() } -> std::same_as<typename L::context>;
+});
 
 template <class L, class Tensor, class Queue>
 concept has_forward = requires(L& layer, const Tensor& input, typename L::context& c) {
@@ -95,7 +97,8 @@ consteval void require_layer() {
   static_assert(pipeline_tensor<Tensor>,
                 "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
                 "(or the members value_type, shape(), data() and a constructor from tensor_shape)");
-  static_assert(has_context<L>, "the layer has no default-constructible member type `context`");
+  static_assert(has_context<L>,
+                "the layer has no member type `context` that is default-constructible or that its make_context() returns");
   if constexpr (has_context<L>) {
     static_assert(has_forward<L, Tensor, Queue>, "the layer has no forward(const Tensor&, context&) that returns a Tensor");
     static_assert(has_backward<L, Tensor, Queue>, "the layer has no backward(const Tensor&, context&) that returns a Tensor");

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long programs for transformers take to find, on clusters like those of HAP (sec. 7.1), and what they save beside data
+// parallelism with even shares (DP-EV) and with shares by speed (DP-CP).
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/reshard/price.hpp>
+#include <hetsched/spmd.hpp>
+
+namespace {
+
+using namespace hetsched;
+
+struct sizes {
+  int layers;
+  std::int64_t batch, sequence, hidden, heads, input, classes;
+  std::int64_t vocabulary = 0;  // 0: the input is not a text
+};
+
+/// An encoder: attention and a feed-forward block in each layer, then a classifier over each position.
+tensor_graph encoder(const sizes& s) {
+  tensor_graph g;
+  const auto linear = [&](int x, std::int64_t from, std::int64_t to, const std::string& name) {
+    return add_matmul(g, name, x, add_parameter(g, name + "_w", {from, to}));
+  };
+  const auto norm = [&](int x, const std::string& name) {
+    const int weight = add_parameter(g, name + "_w", {s.hidden}), bias = add_parameter(g, name + "_b", {s.hidden});
+    return add_layernorm(g, name, {x, weight, bias});
+  };
+  int x = -1;
+  if (s.vocabulary > 0)
+    x = add_embedding(g, "embedding", add_placeholder(g, "ids", {s.batch, s.sequence}),
+                      add_parameter(g, "table", {s.vocabulary, s.hidden}));
+  else
+    x = linear(add_placeholder(g, "patches", {s.batch, s.sequence, s.input}), s.input, s.hidden, "embedding");
+  for (int l = 0; l < s.layers; ++l) {
+    const std::string layer = "layer" + std::to_string(l) + ".";
+    const int a = norm(x, layer + "norm1");
+    const auto heads = [&](const std::string& name) {
+      const int y = linear(a, s.hidden, s.hidden, layer + name);
+      return add_transpose(g, layer + name + "_heads",
+                           add_reshape(g, layer + name + "_split", y, {s.batch, s.sequence, s.heads, s.hidden / s.heads}),
+                           {0, 2, 1, 3});
+    };
+    const int q = heads("q"), k = heads("k"), v = heads("v");
+    const int scores = add_matmul(g, layer + "scores", q, k, false, true);
+    const int context = add_matmul(g, layer + "context", add_softmax(g, layer + "weights", scores), v);
+    const int joined = add_reshape(g, layer + "joined", add_transpose(g, layer + "turned", context, {0, 2, 1, 3}),
+                                   {s.batch, s.sequence, s.hidden});
+    x = add_elementwise(g, layer + "sum1", "add", {x, linear(joined, s.hidden, s.hidden, layer + "out")}, {{0, 1}});
+    const int up =
+        add_elementwise(g, layer + "gelu", "gelu", {linear(norm(x, layer + "norm2"), s.hidden, 4 * s.hidden, layer + "up")});
+    x = add_elementwise(g, layer + "sum2", "add", {x, linear(up, 4 * s.hidden, s.hidden, layer + "down")}, {{0, 1}});
+  }
+  add_sum(g, "loss", linear(norm(x, "norm"), s.hidden, s.classes, "head"));
+  return g;
+}
+
+/// HAP's: a quarter of the machines with eight V100s, the others with eight P100s, 10.4 Gbit/s between machines.
+cluster machines(int v100, int p100) {
+  cluster c;
+  const hetsched::link between{2e-5, 1.3e9};
+  c.subclusters.push_back({.name = "v100",
+                           .device = *find_device("V100-SXM2-16GB"),
+                           .nodes = v100,
+                           .devices_per_node = 8,
+                           .intra_node = {1e-5, 120e9},
+                           .inter_node = between});
+  c.subclusters.push_back({.name = "p100",
+                           .device = *find_device("P100-PCIe-16GB"),
+                           .nodes = p100,
+                           .devices_per_node = 8,
+                           .intra_node = {1e-5, 12e9},
+                           .inter_node = between});
+  c.links.push_back({0, 1, between});
+  return c;
+}
+
+void synthesis_of(benchmark::State& state, const sizes& model, const cluster& hardware, bool training) {
+  std::vector<device_group> groups;
+  for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
+    const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
+    groups.push_back({.mesh = {i, s.nodes, s.devices_per_node}});
+  }
+  auto graph = encoder(model);
+  tensor_goal goal{.loss = graph.size() - 1, .gradients = {}};
+  if (training) goal = add_backward(graph, goal.loss);
+  const auto problem = make_spmd_problem(hardware, devices_of(hardware, groups), std::move(graph), goal);
+  std::optional<spmd_solution> found;
+  for (auto _ : state) found = synthesize(*problem);
+  const auto even = even_data_parallel(*problem);
+  const auto by_speed = seconds_of(stages_of(*problem, even->program), detail::shares_by_speed(*problem));
+  state.counters["operators"] = problem->graph.size();
+  state.counters["ms"] = found->seconds * 1e3;
+  state.counters["gap_%"] = 100 * (found->seconds / found->bound - 1);
+  state.counters["over_DP-EV"] = even->seconds / found->seconds;
+  state.counters["over_DP-CP"] = by_speed / found->seconds;
+}
+
+cluster four_machines() {
+  auto c = machines(1, 1);
+  for (auto& s : c.subclusters) s.devices_per_node = 2;
+  return c;
+}
+
+void vit(benchmark::State& state) {
+  synthesis_of(state,
+               {.layers = static_cast<int>(state.range(0)),
+                .batch = 64,
+                .sequence = 256,
+                .hidden = 1024,
+                .heads = 16,
+                .input = 768,
+                .classes = 1000},
+               four_machines(), state.range(1) != 0);
+}
+BENCHMARK(vit)
+    ->ArgNames({"layers", "training"})
+    ->Args({24, 0})
+    ->Args({24, 1})
+    ->Args({357, 0})
+    ->Args({139, 1})
+    ->Unit(benchmark::kMillisecond);
+
+// Global batches of 64 for each GPU.
+void vit_of_hap(benchmark::State& state) {
+  const int eighths = static_cast<int>(state.range(0));
+  synthesis_of(state,
+               {.layers = 12, .batch = 64 * 8 * eighths, .sequence = 64, .hidden = 608, .heads = 8, .input = 48, .classes = 10},
+               machines(eighths / 4, eighths - eighths / 4), true);
+}
+BENCHMARK(vit_of_hap)->ArgName("machines")->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
+
+void bert_base_of_hap(benchmark::State& state) {
+  const int eighths = static_cast<int>(state.range(0));
+  synthesis_of(state,
+               {.layers = 12,
+                .batch = 64 * 8 * eighths,
+                .sequence = 128,
+                .hidden = 768,
+                .heads = 12,
+                .input = 0,
+                .classes = 30522,
+                .vocabulary = 30522},
+               machines(eighths / 4, eighths - eighths / 4), true);
+}
+BENCHMARK(bert_base_of_hap)->ArgName("machines")->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
+
+}  // namespace

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans for Megatron-LM: --pipeline-model-parallel-layout and the sizes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "placed_plan.hpp"
+
+namespace command {
+
+using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< names and texts
+
+/// What one virtual stage holds: E, t for each block, L.
+[[nodiscard]] inline std::string megatron_stage(const placed_plan& placed, hetsched::layer_range layers, std::size_t stage) {
+  const std::string target = "Megatron-LM";
+  const int parts = placed.granularity == "sublayer" ? 3 : 1, last = placed.layers() - 1;
+  if ((last - 1) % parts != 0) cannot_express(target, "its layers are no transformer's: " + std::to_string(placed.layers()));
+  const auto inside = [&](int layer) { return layer > 0 && layer < last && (layer - 1) % parts != 0; };
+  if (inside(layers.first))
+    cannot_express(target, "stage " + std::to_string(stage) + " begins inside block " +
+                               std::to_string((layers.first - 1) / parts) +
+                               "; hetsched-plan --granularity block cuts between blocks");
+  const int first_block = std::max(layers.first, 1), end_block = std::min(layers.last, last),
+            blocks = std::max(0, end_block - first_block) / parts;
+  std::string text = layers.first == 0 ? "E" : "";
+  if (blocks > 0) text += blocks == 1 ? "t" : "t*" + std::to_string(blocks);
+  return text + (layers.last > last ? "L" : "");
+}
+
+/// Virtual stages with '|' between them; three and more equal ones in a row as (...|)*n.
+[[nodiscard]] inline std::string megatron_layout(const std::vector<std::string>& stages) {
+  std::string text;
+  for (std::size_t i = 0; i < stages.size();) {
+    std::size_t end = i;
+    while (end < stages.size() && stages[end] == stages[i]) ++end;
+    if (end == stages.size() && end - i > 1) --end;  // the last one has no '|' behind it
+    if (end - i >= 3) {
+      text += "(" + stages[i] + "|)*" + std::to_string(end - i) + ",";
+      i = end;
+    } else {
+      text += stages[i] + (i + 1 < stages.size() ? "|" : "");
+      ++i;
+    }
+  }
+  return text;
+}
+
+[[nodiscard]] inline exported_files export_megatron(const placed_plan& placed) {
+  using namespace hetsched;
+  const std::string target = "Megatron-LM";
+  const auto sizes = equal_degrees(placed, target);
+  const auto& order = placed.order();
+  const auto& line = placed.line();
+  const int pipeline = order.ranks;
+  if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
+  for (int v = 0; v < order.stages; ++v)
+    if (order.rank(0, v) != v % pipeline)
+      cannot_express(target, "under schedule " + line.schedule.name + " stage " + std::to_string(v) + " lies on rank " +
+                                 std::to_string(order.rank(0, v)) + ", not on " + std::to_string(v % pipeline));
+  if (line.microbatch_size % sizes.data != 0)
+    cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
+                               std::to_string(line.microbatch_size) + " samples evenly");
+  std::vector<std::string> stages;
+  for (std::size_t v = 0; v < placed.stages().size(); ++v) stages.push_back(megatron_stage(placed, placed.stages()[v], v));
+  const auto layout = megatron_layout(stages);
+  std::string flags;
+  const auto add = [&](const std::string& flag, const std::string& value = "") {
+    flags += " \\\n  " + flag + (value.empty() ? "" : " " + value);
+  };
+  add("--tensor-model-parallel-size", std::to_string(sizes.tensor));
+  add("--context-parallel-size", std::to_string(sizes.context));
+  add("--pipeline-model-parallel-size", std::to_string(pipeline));
+  add("--pipeline-model-parallel-layout", "\"$(cat \"$here/pipeline_layout.txt\")\"");
+  add("--micro-batch-size", std::to_string(line.microbatch_size / sizes.data));
+  add("--global-batch-size", std::to_string(line.microbatch_size * line.microbatches));
+  if (sizes.tensor > 1) add("--sequence-parallel");  // as costs from shapes have it
+  const auto& setting = placed.file.plan.setting;
+  if (setting.precision == "bf16" || setting.precision == "fp16") add("--" + setting.precision);
+  if (setting.sequence > 0) add("--seq-length", std::to_string(setting.sequence));
+  bool zero = true, full = true, selective = true;
+  for (const auto& s : line.stages) {
+    zero = zero && s.zero >= 1;
+    full = full && s.recompute == recomputation::full;
+    selective = selective && s.recompute == recomputation::selective;
+  }
+  if (zero) add("--use-distributed-optimizer");
+  if (selective) add("--recompute-granularity", "selective");
+  if (full) add("--recompute-granularity", "full --recompute-method uniform --recompute-num-layers 1");
+  const auto ranks = std::to_string(placed.ranks());
+  const std::string script =
+      "#!/usr/bin/env bash\n# " + ranks + " ranks, placed as ranks.json says. On every host, with its own NODE_RANK:\n" +
+      "#   NNODES=2 GPUS_PER_NODE=8 NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh --model-and-data-options ...\n"
+      "set -euo pipefail\nhere=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\n"
+      "torchrun --nnodes \"${NNODES:-1}\" --nproc-per-node \"${GPUS_PER_NODE:-" +
+      ranks +
+      "}\" --node-rank \"${NODE_RANK:-0}\" \\\n  --master-addr \"${MASTER_ADDR:-localhost}\" --master-port "
+      "\"${MASTER_PORT:-29500}\" \\\n"
+      "  \"${MEGATRON:-.}/pretrain_gpt.py\"" +
+      flags + " \\\n  \"$@\"\n";
+  return {{"pipeline_layout.txt", layout + "\n"}, {"launch.sh", script}, {"ranks.json", ranks_json(placed)}};
+}
+
+/// What Megatron-LM does its own way, for people; empty if nothing.
+[[nodiscard]] inline std::vector<std::string> megatron_remarks(const placed_plan& placed) {
+  std::vector<std::string> found;
+  const auto& line = placed.line();
+  const bool interleaved = placed.order().stages > placed.order().ranks;
+  if (line.schedule.name != (interleaved ? "interleaved_1f1b" : "1f1b"))
+    found.push_back("Megatron-LM runs its own " + std::string(interleaved ? "interleaved 1F1B" : "1F1B") +
+                    ", not the plan's schedule " + line.schedule.name);
+  const auto& all = line.stages;
+  const auto differ = [&](auto field) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.*field != all.front().*field; });
+  };
+  if (differ(&hetsched::stage_plan::recompute))
+    found.push_back("stages recompute different things; Megatron-LM has one setting, so launch.sh says nothing of it");
+  if (differ(&hetsched::stage_plan::zero) || all.front().zero > 1)
+    found.push_back(
+        "Megatron-LM's distributed optimizer shards the optimizer's state of all stages or none (ZeRO 1): memory is not "
+        "as in the plan");
+  return found;
+}
+
+}  // namespace command

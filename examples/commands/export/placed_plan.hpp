@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan as trainers elsewhere see it: virtual stages, ranks, and what they cannot express.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/io.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+
+namespace command {
+
+/// The pipeline of a plan, its schedule, and the layers of each virtual stage.
+struct placed_plan {
+  hetsched::plan_file file;
+  hetsched::training_layout layout;
+  std::string granularity;  ///< sublayer, block, or empty: layers without names
+
+  [[nodiscard]] const hetsched::pipeline_plan& line() const { return file.plan.pipelines.front(); }
+  [[nodiscard]] const hetsched::schedule& order() const { return layout.pipelines.front().order; }
+  [[nodiscard]] const std::vector<hetsched::layer_range>& stages() const { return layout.pipelines.front().stages; }
+  [[nodiscard]] int layers() const { return line().stages.back().layers.last; }
+  [[nodiscard]] int ranks() const { return layout.ranks(); }
+};
+
+/// What a target cannot express.
+struct inexpressible : hetsched::error {
+  using hetsched::error::error;
+};
+
+[[noreturn]] inline void cannot_express(const std::string& target, const std::string& why) {
+  throw inexpressible(target + " cannot express this plan: " + why);
+}
+
+/// Reads what to export. Throws inexpressible for what no target can: several pipelines, uneven shares.
+[[nodiscard]] inline placed_plan place_plan(hetsched::plan_file file, const std::string& target) {
+  using namespace hetsched;
+  const auto& p = file.plan;
+  if (p.pipelines.size() != 1)
+    cannot_express(target, "it has " + std::to_string(p.pipelines.size()) + " pipelines, which may differ");
+  for (std::size_t s = 0; s < p.pipelines.front().stages.size(); ++s) {
+    const auto& shares = p.pipelines.front().stages[s].shares;
+    for (const auto* axis : {&shares.data, &shares.context, &shares.tensor})
+      if (std::any_of(axis->begin(), axis->end(), [&](double x) { return x != axis->front(); }))
+        cannot_express(target, "stage " + std::to_string(s) + " shares its work unevenly");
+  }
+  placed_plan placed{.file = {}, .layout = make_training_layout(p), .granularity = p.setting.granularity};
+  placed.file = std::move(file);
+  return placed;
+}
+
+/// The degrees that all stages have. Throws inexpressible if they differ.
+[[nodiscard]] inline hetsched::degrees equal_degrees(const placed_plan& placed, const std::string& target) {
+  const auto& stages = placed.line().stages;
+  const auto first = stages.front().degrees;
+  for (std::size_t s = 1; s < stages.size(); ++s)
+    for (const auto& [name, a, b] :
+         {std::tuple{"tensor", first.tensor, stages[s].degrees.tensor}, std::tuple{"data", first.data, stages[s].degrees.data},
+          std::tuple{"context", first.context, stages[s].degrees.context}})
+      if (a != b)
+        cannot_express(target, std::string(name) + " degrees differ: " + std::to_string(a) + " in stage 0, " + std::to_string(b) +
+                                   " in stage " + std::to_string(s));
+  return first;
+}
+
+/// The name of a layer, as in blocks.3.attention.
+[[nodiscard]] inline std::string module_name(const placed_plan& placed, int layer) {
+  const int last = placed.layers() - 1;
+  if (placed.granularity != "sublayer" && placed.granularity != "block") return "layers." + std::to_string(layer);
+  if (layer == 0) return "embedding";
+  if (layer == last) return "head";
+  if (placed.granularity == "block") return "blocks." + std::to_string(layer - 1);
+  constexpr const char* parts[] = {"attention", "norm", "mlp"};
+  return "blocks." + std::to_string((layer - 1) / 3) + "." + parts[(layer - 1) % 3];
+}
+
+/// Who is where: a rank for each device, stage by stage, tensor ranks next to each other, then context, then data.
+[[nodiscard]] inline std::string ranks_json(const placed_plan& placed) {
+  using namespace hetsched;
+  auto ranks = nlohmann::ordered_json::array();
+  const auto& order = placed.order();
+  for (std::size_t p = 0; p < placed.line().stages.size(); ++p) {
+    const auto& s = placed.line().stages[p];
+    auto held = nlohmann::ordered_json::array();
+    for (int v = 0; v < order.stages; ++v)
+      if (order.rank(0, v) == static_cast<int>(p)) held.push_back(v);
+    int place = 0;
+    for (const auto& group : s.devices)
+      for (int d = 0; d < group.mesh.device_count(); ++d, ++place)
+        ranks.push_back({{"rank", ranks.size()},
+                         {"pipeline_rank", p},
+                         {"stages", held},
+                         {"data", place / (s.degrees.tensor * s.degrees.context)},
+                         {"context", place / s.degrees.tensor % s.degrees.context},
+                         {"tensor", place % s.degrees.tensor},
+                         {"subcluster", placed.file.subclusters.at(static_cast<std::size_t>(group.mesh.subcluster))},
+                         {"device", group.first_device + d}});
+  }
+  return hetsched::detail::dump(nlohmann::ordered_json{{"ranks", std::move(ranks)}});
+}
+
+}  // namespace command

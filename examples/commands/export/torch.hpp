@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans for torch.distributed.pipelining: stage cuts, the schedule, and a script that runs them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "megatron.hpp"
+#include "placed_plan.hpp"
+
+namespace command {
+
+inline constexpr const char* torch_script = R"py(#!/usr/bin/env python3
+"""Runs the plan in this folder with torch.distributed.pipelining: torchrun --nproc-per-node RANKS run.py
+
+--model FILE:FUNCTION  a function that returns the layers of stages.json, in order, as a list of modules; else a small example
+--input FILE:FUNCTION  a function of the number of samples that returns a batch and its targets
+"""
+import argparse
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+here = Path(__file__).resolve().parent
+plan = json.loads((here / "stages.json").read_text())
+
+
+def load(name):
+    path, _, function = name.partition(":")
+    spec = importlib.util.spec_from_file_location("users", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)
+
+
+def example_model():
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(plan["layers"])]
+
+
+def example_input(samples):
+    torch.manual_seed(1)
+    return torch.randn(samples, 32), torch.randn(samples, 32)
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--model", type=load, default=example_model)
+    options.add_argument("--input", type=load, default=example_input)
+    options.add_argument("--steps", type=int, default=2)
+    options = options.parse_args()
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    dist.init_process_group("nccl" if cuda else "gloo")
+    rank, pipeline, data = dist.get_rank(), plan["pipeline_ranks"], plan["data"]
+    if dist.get_world_size() != pipeline * data:
+        raise SystemExit(f"the plan has {pipeline * data} ranks, found {dist.get_world_size()}")
+    # Ranks are those of ranks.json: stage by stage, replicas next to each other.
+    place, replica = divmod(rank, data)
+    lines = [dist.new_group([p * data + d for p in range(pipeline)]) for d in range(data)]
+    replicas = [dist.new_group([p * data + d for d in range(data)]) for p in range(pipeline)]
+    layers = options.model()
+    if len(layers) != plan["layers"]:
+        raise SystemExit(f"the plan has {plan['layers']} layers, the model {len(layers)}")
+    count = len(plan["stages"])
+    stages = []
+    for s in plan["stages"]:
+        if s["pipeline_rank"] == place:
+            part = nn.Sequential(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
+            stages.append(PipelineStage(part, s["stage"], count, device, group=lines[replica]))
+    loss = nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss()
+    schedule = _PipelineScheduleRuntime(stages, plan["microbatches"], loss_fn=loss)
+    schedule._load_csv(str(here / "schedule.csv"))
+    parameters = [p for s in stages for p in s.submod.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    samples = plan["microbatches"] * plan["microbatch_size"]
+    held = {s.stage_index for s in stages}
+    for step in range(options.steps):
+        batch, target = (t.chunk(data)[replica].to(device) for t in options.input(samples))
+        losses = []
+        schedule.step(*([batch] if 0 in held else []), **({"target": target, "losses": losses} if count - 1 in held else {}))
+        if data > 1:
+            for p in parameters:
+                dist.all_reduce(p.grad, group=replicas[place])
+                p.grad /= data
+        optimizer.step()
+        optimizer.zero_grad()
+        if losses:
+            mean = torch.stack([l.detach() for l in losses]).mean()
+            if data > 1:
+                dist.all_reduce(mean, group=replicas[place])
+            if replica == 0:
+                print(f"step {step}: loss {mean.item() / data:.6f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+)py";
+
+[[nodiscard]] inline exported_files export_torch(const placed_plan& placed) {
+  using namespace hetsched;
+  const std::string target = "torch.distributed.pipelining";
+  const auto sizes = equal_degrees(placed, target);
+  const auto& order = placed.order();
+  const auto& line = placed.line();
+  if (sizes.tensor > 1)
+    cannot_express(target, "its stages have a tensor degree of " + std::to_string(sizes.tensor) +
+                               ": it cuts models into stages, not layers");
+  if (sizes.context > 1)
+    cannot_express(target, "its stages have a context degree of " + std::to_string(sizes.context) +
+                               ": it cuts models into stages, not layers");
+  if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
+  if (line.microbatch_size % sizes.data != 0)
+    cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
+                               std::to_string(line.microbatch_size) + " samples evenly");
+  auto stages = nlohmann::ordered_json::array();
+  for (std::size_t v = 0; v < placed.stages().size(); ++v) {
+    const auto layers = placed.stages()[v];
+    auto modules = nlohmann::ordered_json::array();
+    for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
+    stages.push_back({{"stage", v},
+                      {"pipeline_rank", order.rank(0, static_cast<int>(v))},
+                      {"first_layer", layers.first},
+                      {"last_layer", layers.last - 1},
+                      {"modules", std::move(modules)}});
+  }
+  // Only what is computed: torch adds what is sent.
+  auto computed = order;
+  std::erase_if(computed.lanes, [](const lane& l) { return l.stream != stream::compute; });
+  return {{"stages.json", hetsched::detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
+                                                                        {"pipeline_ranks", order.ranks},
+                                                                        {"data", sizes.data},
+                                                                        {"microbatches", line.microbatches},
+                                                                        {"microbatch_size", line.microbatch_size},
+                                                                        {"stages", std::move(stages)}})},
+          {"schedule.csv", to_csv(computed)},
+          {"ranks.json", ranks_json(placed)},
+          {"run.py", torch_script}};
+}
+
+}  // namespace command

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-calibrate: fits a device's few constants to operators that were measured on it.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <hetsched/cost/calibrate.hpp>
+#include <hetsched/io.hpp>
+
+#include "command.hpp"
+#include "named_device.hpp"
+
+namespace {
+
+using namespace hetsched;
+
+struct arguments {
+  std::string device, cluster, operators, out;
+};
+
+int calibrate_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.out);
+  for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
+    files.reads(input);
+  const auto chosen = command::named_device(given.device, given.cluster);
+  const auto file = read_operators(given.operators);
+  if (file.operators.empty()) throw file_error(given.operators, {}, "expected operators, found none");
+  if (file.measured_ms.empty()) throw file_error(given.operators, {}, "expected a column measured_ms");
+  std::vector<double> seconds;
+  for (const double ms : file.measured_ms) seconds.push_back(ms * 1e-3);
+  const auto hardware = make_tile_device(chosen);
+  for (std::size_t i = 0; i < file.operators.size(); ++i) try {
+      static_cast<void>(predict_operator(hardware, file.operators[i]));
+    } catch (const input_error& wrong) {
+      throw file_error(given.operators, {}, "line " + std::to_string(i + 2) + ": " + chosen.name + ": " + wrong.what());
+    }
+  command::progress_line progress;
+  auto show = [&](int round, double) { progress.show(std::min(1.0, round / 20.0), "round " + std::to_string(round)); };
+  const auto found = calibrate_device(chosen, file.operators, seconds, {.progress = show});
+  files.add(given.out, to_json(found.device));
+  files.write();
+  const auto& c = found.device.calibration;
+  std::cout << format_table({"constant", ">fitted"}, {{"rate of fp32 lanes", format_number(c.lane_rate)},
+                                                      {"rate of matrix units", format_number(c.matrix_rate)},
+                                                      {"memory bandwidth", format_number(c.memory_bandwidth)},
+                                                      {"L2 bandwidth", format_number(c.l2_bandwidth)},
+                                                      {"added to each operator", format_seconds(c.launch_s)}})
+            << "off the " << file.operators.size() << " measured times by " << format_percent(found.error_before)
+            << " on average as listed, " << format_percent(found.error_after) << " as fitted\n"
+            << files.summary();
+  return command::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Fits a device's few constants to operators that were measured on it.", "hetsched-calibrate");
+  arguments given;
+  app.add_option("--device", given.device,
+                 "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has")
+      ->required();
+  app.add_option("--cluster", given.cluster, "cluster.json, for a device of its own");
+  app.add_option("--operators", given.operators, "CSV with the columns op,batch,m,n,k,dtype,measured_ms")->required();
+  app.add_option("--out", given.out, "device.json to write")->required();
+  return command::run(app, argc, argv, [&] { return calibrate_command(given); });
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-export: what Megatron-LM or PyTorch's pipelining need to run a plan.
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <hetsched/io.hpp>
+
+#include "command.hpp"
+#include "export/megatron.hpp"
+#include "export/placed_plan.hpp"
+#include "export/torch.hpp"
+
+namespace {
+
+using namespace hetsched;
+
+struct arguments {
+  std::string plan, to, out;
+};
+
+int export_command(const arguments& given) {
+  namespace fs = std::filesystem;
+  const auto target = given.to == "megatron" ? "Megatron-LM" : given.to == "torch" ? "torch.distributed.pipelining" : "a table";
+  const auto placed = command::place_plan(read_plan(given.plan), target);
+  std::vector<std::string> remarks;
+  command::exported_files texts;
+  if (given.to == "megatron") {
+    texts = command::export_megatron(placed);
+    remarks = command::megatron_remarks(placed);
+  } else if (given.to == "torch") {
+    texts = command::export_torch(placed);
+  } else {
+    texts = {{"schedule.csv", to_csv(placed.order())}, {"ranks.json", command::ranks_json(placed)}};
+  }
+  std::error_code wrong;
+  fs::create_directories(given.out, wrong);
+  if (wrong) throw input_error(given.out + ": " + wrong.message());
+  command::outputs files;
+  files.reads(given.plan);
+  for (const auto& [name, text] : texts) files.expect((fs::path(given.out) / name).string());
+  for (const auto& [name, text] : texts) files.add((fs::path(given.out) / name).string(), text);
+  files.write();
+  std::cout << files.summary();
+  for (const auto& remark : remarks) std::cerr << "hetsched-export: " << remark << '\n';
+  return command::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Writes what Megatron-LM or PyTorch's pipelining need to run a plan.", "hetsched-export");
+  arguments given;
+  app.add_option("--plan", given.plan, "plan.json")->required();
+  app.add_option("--to", given.to, "megatron, torch, or csv: the schedule as a table")
+      ->required()
+      ->check(CLI::IsMember({"megatron", "torch", "csv"}));
+  app.add_option("--out", given.out, "folder to write to; it is made")->required();
+  return command::run(app, argc, argv, [&]() -> int {
+    try {
+      return export_command(given);
+    } catch (const command::inexpressible& why) {
+      std::cerr << "hetsched-export: " << why.what() << '\n';
+      return command::infeasible;
+    }
+  });
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-spmd: the cheapest program by which unlike devices compute a graph of operators together.
+#include <algorithm>
+#include <cstddef>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/graph_json.hpp>
+#include <hetsched/reshard/price.hpp>
+#include <hetsched/spmd.hpp>
+
+#include "command.hpp"
+#include "device_spec.hpp"
+#include "spmd_picture.hpp"
+
+namespace {
+
+using namespace hetsched;
+
+struct arguments {
+  std::string graph, cluster, devices, svg;
+  bool training = false, json = false;
+};
+
+/// The SPECs of a list. A SPEC may have degrees, which have commas of their own.
+std::vector<std::string_view> specs_of(std::string_view list) {
+  std::vector<std::string_view> specs;
+  const auto* const end = list.data() + list.size();
+  while (!list.empty()) {
+    const auto piece = list.substr(0, list.find(','));
+    if (piece.find(':') != std::string_view::npos || specs.empty())
+      specs.push_back(piece);
+    else
+      specs.back() = {specs.back().data(), static_cast<std::size_t>(piece.data() + piece.size() - specs.back().data())};
+    list.remove_prefix(std::min(piece.size() + 1, list.size()));
+    if (list.empty() && *(end - 1) == ',') specs.emplace_back();
+  }
+  return specs;
+}
+
+/// SUBCLUSTER:FIRST:NODESxDEVICES, or with degrees as hetsched-reshard has them, which must fit and change nothing.
+device_group group_of(const cluster& c, std::string_view spec) {
+  const std::string option = "--devices";
+  const auto last = spec.rfind(':');
+  if (last == std::string_view::npos || spec.find('x', last) != std::string_view::npos)
+    return command::parse_group(c, option, spec);
+  const auto group = command::parse_group(c, option, spec.substr(0, last));
+  static_cast<void>(command::parse_degrees(option, spec.substr(last + 1), group.mesh.device_count()));
+  return group;
+}
+
+/// The devices that --devices names, else all.
+std::vector<device_id> devices_of(const cluster& c, std::string_view list) {
+  std::vector<device_group> groups;
+  if (list.empty())
+    for (std::size_t i = 0; i < c.subclusters.size(); ++i)
+      groups.push_back({{static_cast<int>(i), c.subclusters[i].nodes, c.subclusters[i].devices_per_node}, 0});
+  for (const auto spec : specs_of(list)) groups.push_back(group_of(c, spec));
+  auto all = hetsched::devices_of(c, groups);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(i))
+      throw input_error("--devices: a device of " + c.subclusters[static_cast<std::size_t>(all[i].subcluster)].name +
+                        " is named twice");
+  return all;
+}
+
+int spmd_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.svg);
+  files.reads(given.cluster);
+  files.reads(given.graph);
+  const auto c = read_cluster(given.cluster);
+  auto file = read_graph(given.graph);
+  const auto devices = devices_of(c, given.devices);
+  auto goal = tensor_goal{.loss = file.loss, .gradients = {}};
+  if (given.training) {
+    goal = add_backward(file.graph, file.loss);
+    if (goal.gradients.empty())
+      throw input_error(given.graph + ": " + file.graph.at(file.loss).name +
+                        " depends on no parameter, so there is nothing to train");
+  }
+  const auto problem = make_spmd_problem(c, devices, std::move(file.graph), std::move(goal));
+  if (!problem) {
+    std::cerr << "hetsched-spmd: no link joins two of the devices\n";
+    return command::infeasible;
+  }
+  command::progress_line progress;
+  auto show = [&](double seconds, double bound) {
+    progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
+    return true;
+  };
+  const auto found = synthesize(*problem, {.progress = show});
+  const auto even = even_data_parallel(*problem);
+  const auto whole = round_shares(*problem, found->program, found->shares);
+  if (!given.svg.empty()) {
+    if (static_cast<int>(found->program.size()) > command::most_drawn_steps)
+      throw input_error("--svg: the program has " + std::to_string(found->program.size()) + " steps, expected " +
+                        std::to_string(command::most_drawn_steps) + " at most");
+    files.add(given.svg, command::spmd_picture(problem->graph, found->program,
+                                               given.graph + " on " + std::to_string(devices.size()) +
+                                                   " devices: " + format_seconds(found->seconds)));
+  }
+  files.write();
+  std::vector<double> shares;  // of each device
+  for (const auto& d : devices) {
+    const auto& name = c.subclusters[static_cast<std::size_t>(d.subcluster)].device.name;
+    const auto kind = std::find_if(problem->kinds.begin(), problem->kinds.end(), [&](const auto& k) { return k.name == name; });
+    shares.push_back(found->shares[static_cast<std::size_t>(kind - problem->kinds.begin())]);
+  }
+  if (given.json) {
+    auto program = nlohmann::ordered_json::array();
+    for (const auto& step : found->program) program.push_back(text_of(problem->graph, step));
+    nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", nlohmann::ordered_json::array({shares})},
+                                  {"cost_s", found->seconds},      {"rounded_s", whole.seconds},
+                                  {"lower_bound_s", found->bound}, {"data_parallel_s", nullptr}};
+    if (even) result["data_parallel_s"] = even->seconds;
+    std::cout << hetsched::detail::dump(result);
+    return command::done;
+  }
+  for (const auto& step : found->program) std::cout << text_of(problem->graph, step) << '\n';
+  std::cout << '\n';
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t k = 0; k < problem->kinds.size(); ++k)
+    rows.push_back({problem->kinds[k].name, std::to_string(problem->kinds[k].count), format_percent(found->shares[k])});
+  std::cout << format_table({"device", ">count", ">share of each"}, rows) << '\n';
+  std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found->seconds)},
+                                             {"with whole rows", format_seconds(whole.seconds)},
+                                             {"lower bound", format_seconds(found->bound)},
+                                             {"even data parallelism", even ? format_seconds(even->seconds) : "not possible"}})
+            << files.summary();
+  return command::done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("The cheapest program by which unlike devices compute a graph of operators together, with each one's share.",
+               "hetsched-spmd");
+  arguments given;
+  app.add_option("--graph", given.graph, "graph.json")->required();
+  app.add_option("--cluster", given.cluster, "cluster.json")->required();
+  app.add_option("--devices", given.devices, "SUBCLUSTER:FIRST:NODESxDEVICES,... (all)");
+  app.add_flag("--training", given.training, "with the backward: the loss and every parameter's gradient");
+  app.add_option("--svg", given.svg, "picture of the graph with cuts and collectives, to write");
+  app.add_flag("--json", given.json, "prints the result as JSON");
+  return command::run(app, argc, argv, [&] { return spmd_command(given); });
+}

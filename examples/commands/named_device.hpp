@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device that an option names.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/io.hpp>
+
+namespace command {
+
+using namespace hetsched;
+
+/// The device of a device.json, where `name` ends in .json; else the device of that name: of a cluster file's subclusters, if one
+/// is given, or of the catalogue.
+inline device named_device(const std::string& name, const std::string& cluster_path) {
+  if (name.ends_with(".json")) return read_device(name);
+  std::vector<device> known;
+  if (!cluster_path.empty())
+    for (const auto& s : read_cluster(cluster_path).subclusters) known.push_back(s.device);
+  known.insert(known.end(), device_catalogue().begin(), device_catalogue().end());
+  for (const auto& d : known)
+    if (d.name == name) return d;
+
+  const auto lower = [](std::string_view text) {
+    std::string result(text);
+    for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return result;
+  };
+  std::vector<std::string_view> names;
+  std::string alike;
+  for (const auto& d : known) {
+    if (std::find(names.begin(), names.end(), d.name) != names.end()) continue;
+    names.push_back(d.name);
+    if (!name.empty() && lower(d.name).find(lower(name)) != std::string::npos)
+      alike += (alike.empty() ? "did you mean " : " or ") + d.name;
+  }
+  throw input_error("--device: there is no device \"" + detail::excerpt(name) + "\"; " + (alike.empty() ? "" : alike + "? ") +
+                    detail::suggestion(alike.empty() ? name : "", names));
+}
+
+}  // namespace command

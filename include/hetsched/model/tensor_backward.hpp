@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/model/tensor_graph.hpp>
+
+namespace hetsched {
+
+/// What a program has to compute.
+struct tensor_goal {
+  int loss = -1;
+  std::vector<std::pair<int, int>> gradients{};  ///< parameters, each with the node of its gradient
+
+  friend bool operator==(const tensor_goal&, const tensor_goal&) = default;
+};
+
+namespace detail {
+
+// Elementwise operators by name; the graph's reader knows them too.
+inline constexpr std::array<std::string_view, 15> unary_operators{"relu",   "gelu",  "silu",     "sigmoid", "tanh",
+                                                                  "exp",    "log",   "sqrt",     "abs",     "neg",
+                                                                  "square", "scale", "identity", "dropout", "cast"};
+inline constexpr std::array<std::string_view, 7> binary_operators{"add", "sub", "mul", "div", "maximum", "minimum", "pow"};
+
+template <std::size_t N>
+[[nodiscard]] constexpr bool is_one_of(std::string_view op, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), op) != names.end();
+}
+
+// Inputs in which an elementwise operator is linear.
+[[nodiscard]] inline std::vector<std::vector<int>> linear_inputs(std::string_view op) {
+  if (op == "add" || op == "sub") return {{0, 1}};
+  if (op == "mul") return {{0}, {1}};
+  if (op == "div" || op == "neg" || op == "scale" || op == "identity" || op == "cast") return {{0}};
+  return {};
+}
+
+// Adds up the gradients that reach each node, from the last to the first.
+class gradient_sums {
+ public:
+  explicit gradient_sums(tensor_graph& graph) : graph_(graph), of_(graph.nodes.size(), -1) {}
+
+  [[nodiscard]] int of(int node) const { return of_[static_cast<std::size_t>(node)]; }
+  void add(int node, int gradient) {
+    auto& sum = of_[static_cast<std::size_t>(node)];
+    sum = sum < 0 ? gradient : add_elementwise(graph_, "d_" + graph_.at(node).name, "add", {sum, gradient}, linear_inputs("add"));
+  }
+  // A gradient with the shape of what it was broadcast to.
+  void add_reduced(int node, int gradient) {
+    const auto shape = graph_.at(node).shape;
+    if (graph_.at(gradient).shape != shape) gradient = add_sum(graph_, "d_" + graph_.at(node).name, gradient, shape, "sum_to");
+    add(node, gradient);
+  }
+
+ private:
+  tensor_graph& graph_;
+  std::vector<int> of_;
+};
+
+inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std::vector<char>& wanted, int node) {
+  const auto n = graph.at(node);  // a copy: nodes are added
+  const int dy = sums.of(node);
+  const auto wants = [&](std::size_t i) { return wanted[static_cast<std::size_t>(n.inputs[i])] != 0; };
+  const auto name = [&](std::size_t i) { return "d_" + graph.at(n.inputs[i]).name; };
+  if (n.op == "matmul") {
+    // The gradient of one factor is the product of the other with dy over the same loops.
+    if (wants(0))
+      sums.add(n.inputs[0], add_contraction(graph, name(0), "matmul", dy, n.inputs[1], n.loops, n.result_loops, n.input_loops[1],
+                                            n.input_loops[0]));
+    if (wants(1))
+      sums.add(n.inputs[1], add_contraction(graph, name(1), "matmul", n.inputs[0], dy, n.loops, n.input_loops[0], n.result_loops,
+                                            n.input_loops[1]));
+  } else if (n.op == "softmax") {
+    if (wants(0)) sums.add(n.inputs[0], add_rowwise(graph, name(0), "softmax_grad", {dy, node}, {{0}}));
+  } else if (n.op == "layernorm") {
+    if (wants(0)) {
+      std::vector<int> inputs{dy, n.inputs[0]};
+      if (n.inputs.size() > 1) inputs.push_back(n.inputs[1]);
+      sums.add(n.inputs[0], add_rowwise(graph, name(0), "layernorm_grad", std::move(inputs), {{0}}));
+    }
+    if (n.inputs.size() > 1 && wants(1))
+      sums.add_reduced(n.inputs[1], add_rowwise(graph, name(1), "layernorm_weight_grad", {dy, n.inputs[0]}, {{0}}));
+    if (n.inputs.size() > 2 && wants(2)) sums.add_reduced(n.inputs[2], dy);
+  } else if (n.op == "embedding") {
+    if (!wants(1)) return;
+    tensor_node gradient{.name = name(1),
+                         .op = "embedding_grad",
+                         .inputs = {dy, n.inputs[0]},
+                         .shape = graph.at(n.inputs[1]).shape,
+                         .loops = n.loops};
+    gradient.input_loops = {n.result_loops, n.input_loops[0]};
+    gradient.result_loops = n.input_loops[1];
+    gradient.linear = {{0}};
+    gradient.kernel = n.kernel;
+    sums.add(n.inputs[1], put(graph, std::move(gradient)));
+  } else if (n.op == "reshape") {
+    if (wants(0)) sums.add(n.inputs[0], add_reshape(graph, name(0), dy, graph.at(n.inputs[0]).shape));
+  } else if (n.op == "transpose") {
+    std::vector<int> back(n.result_loops.size());
+    for (std::size_t d = 0; d < back.size(); ++d) back[static_cast<std::size_t>(n.result_loops[d])] = static_cast<int>(d);
+    if (wants(0)) sums.add(n.inputs[0], add_transpose(graph, name(0), dy, back));
+  } else if (n.op == "sum") {
+    if (wants(0)) sums.add(n.inputs[0], add_expand(graph, name(0), dy, graph.at(n.inputs[0]).shape));
+  } else if (n.op == "neg" || n.op == "scale" || n.op == "identity" || n.op == "cast") {
+    if (wants(0)) sums.add(n.inputs[0], add_elementwise(graph, name(0), n.op, {dy}, {{0}}));
+  } else if (is_one_of(n.op, unary_operators)) {
+    if (wants(0)) sums.add(n.inputs[0], add_elementwise(graph, name(0), n.op + "_grad", {dy, n.inputs[0]}, {{0}}));
+  } else if (n.op == "add" || n.op == "sub") {
+    if (wants(0)) sums.add_reduced(n.inputs[0], dy);
+    if (wants(1)) sums.add_reduced(n.inputs[1], n.op == "add" ? dy : add_elementwise(graph, name(1), "neg", {dy}, {{0}}));
+  } else if (n.op == "mul") {
+    for (const auto i : {std::size_t{0}, std::size_t{1}})
+      if (wants(i))
+        sums.add_reduced(n.inputs[i], add_elementwise(graph, name(i), "mul", {dy, n.inputs[1 - i]}, linear_inputs("mul")));
+  } else if (is_one_of(n.op, binary_operators)) {
+    for (const auto i : {std::size_t{0}, std::size_t{1}})
+      if (wants(i))
+        sums.add_reduced(n.inputs[i], add_elementwise(graph, name(i), n.op + "_grad_" + std::to_string(i),
+                                                      {dy, n.inputs[0], n.inputs[1]}, {{0}}));
+  } else {
+    throw input_error("operator " + n.name + " (" + n.op + "): its gradient is not known");
+  }
+}
+
+}  // namespace detail
+
+/// Adds the backward of a graph: the gradient of node `loss` in every parameter that it depends on. Gradients are named after
+/// what they are of, with "d_" before it.
+/// Requires: loss is a node of the graph.
+/// Returns: the loss and each parameter's gradient, in the order of the graph; the loss alone if it depends on no parameter.
+/// Throws: input_error unless the loss is a scalar, and for operators whose gradient is not known.
+/// Complexity: O(nodes + edges).
+inline tensor_goal add_backward(tensor_graph& graph, int loss) {
+  HETSCHED_EXPECTS(loss >= 0 && loss < graph.size());
+  if (elements_of(graph.at(loss).shape) != 1)
+    throw input_error("operator " + graph.at(loss).name + ": the loss must be a scalar, found " +
+                      detail::shape_text(graph.at(loss).shape));
+  const int forward = graph.size();
+  std::vector<char> wanted(graph.nodes.size());
+  for (int i = 0; i < forward; ++i) {
+    const auto& n = graph.at(i);
+    wanted[static_cast<std::size_t>(i)] = is_parameter(n) || std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) {
+                                            return wanted[static_cast<std::size_t>(j)] != 0;
+                                          });
+  }
+  tensor_goal goal{.loss = loss};
+  if (!wanted[static_cast<std::size_t>(loss)]) return goal;
+  detail::gradient_sums sums(graph);
+  // The gradient of the loss in itself.
+  sums.add(loss, detail::put(graph, {.name = "d_" + graph.at(loss).name, .op = "ones", .shape = graph.at(loss).shape}));
+  graph.nodes.back().gradient_of = loss;
+  for (int i = loss; i >= 0; --i) {
+    if (!wanted[static_cast<std::size_t>(i)] || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
+    const auto before = graph.nodes.size();
+    detail::add_gradients_of(graph, sums, wanted, i);
+    for (auto node = before; node < graph.nodes.size(); ++node) graph.nodes[node].gradient_of = i;
+  }
+  for (int i = 0; i < forward; ++i)
+    if (is_parameter(graph.at(i)) && sums.of(i) >= 0) goal.gradients.emplace_back(i, sums.of(i));
+  return goal;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by the files of tests/spmd/.
+
+#include <hetsched/spmd/costs.hpp>
+#include <hetsched/spmd/min_sum.hpp>
+#include <hetsched/spmd/problem.hpp>
+#include <hetsched/spmd/program.hpp>
+#include <hetsched/spmd/ratios.hpp>
+#include <hetsched/spmd/synthesis.hpp>
+#include <hetsched/spmd/synthesize.hpp>

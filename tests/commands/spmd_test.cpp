@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-spmd as a user calls it.
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/graph_json.hpp>
+#include <hetsched/spmd.hpp>
+
+#include "workplace.hpp"
+
+using namespace hetsched;
+using test::workplace;
+
+namespace {
+
+const std::string cluster_text = R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+  {"name": "v", "device": "V100-PCIe-16GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 96, "latency_us": 10}},
+  {"name": "p", "device": "P100-PCIe-16GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 96, "latency_us": 10}},
+  {"name": "alone", "device": "T4", "nodes": 1, "devices_per_node": 1}],
+  "links": [{"between": ["v", "p"], "gbit_per_s": 10, "latency_us": 20}]})";
+
+const std::string graph_text = R"({"format": "hetsched/graph", "version": 1, "nodes": [
+  {"name": "x", "op": "placeholder", "shape": [4096, 512]},
+  {"name": "w1", "op": "parameter", "shape": [512, 2048]},
+  {"name": "h", "op": "matmul", "inputs": ["x", "w1"]},
+  {"name": "a", "op": "relu", "inputs": ["h"]},
+  {"name": "w2", "op": "parameter", "shape": [2048, 512]},
+  {"name": "y", "op": "matmul", "inputs": ["a", "w2"]},
+  {"name": "loss", "op": "sum", "inputs": ["y"]}]})";
+
+}  // namespace
+
+TEST_CASE("hetsched-spmd --json: the library's program, with a bound and what even data parallelism takes") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("g.json", graph_text);
+  for (const bool training : {false, true}) {
+    const auto run = w.run("hetsched-spmd --graph g.json --cluster c.json --devices v:0:1x2,p:0:1x2 --json" +
+                           std::string(training ? " --training" : ""));
+    CHECK(run.errors == "");
+    REQUIRE(run.status == 0);
+    const auto result = nlohmann::json::parse(run.output);
+    auto file = parse_graph(graph_text, "g.json");
+    auto goal = tensor_goal{.loss = file.loss, .gradients = {}};
+    if (training) goal = add_backward(file.graph, file.loss);
+    const auto c = parse_cluster(cluster_text, "c.json");
+    const auto problem =
+        make_spmd_problem(c, std::vector<device_id>{{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}}, file.graph, goal);
+    REQUIRE(problem);
+    const auto found = synthesize(*problem);
+    REQUIRE(found);
+    CHECK(result["cost_s"].get<double>() == doctest::Approx(found->seconds));
+    CHECK(result["lower_bound_s"].get<double>() == doctest::Approx(found->bound));
+    CHECK(result["lower_bound_s"] <= result["cost_s"]);
+    CHECK(result["cost_s"] <= result["data_parallel_s"]);
+    const auto ratios = result["ratios"].get<std::vector<std::vector<double>>>();
+    REQUIRE(ratios.size() == 1);
+    REQUIRE(ratios[0].size() == 4);
+    CHECK(ratios[0][0] == ratios[0][1]);
+    CHECK(ratios[0][0] + ratios[0][1] + ratios[0][2] + ratios[0][3] == doctest::Approx(1));
+    CHECK(ratios[0][0] > ratios[0][2]);  // a V100 has more than a P100
+    REQUIRE(result["program"].size() == found->program.size());
+    for (std::size_t i = 0; i < found->program.size(); ++i)
+      CHECK(result["program"][i] == text_of(problem->graph, found->program[i]));
+    CHECK(result.size() == 6);
+  }
+}
+
+TEST_CASE("hetsched-spmd: the program as text") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("g.json", graph_text);
+  const auto run = w.run("hetsched-spmd --graph g.json --cluster c.json --devices v:0:1x2,p:0:1x2");
+  REQUIRE(run.status == 0);
+  CHECK(w.run("hetsched-spmd --graph g.json --cluster c.json --devices v:0:1x2:1,1,2,p:0:1x2:2,1,1").output == run.output);
+  for (const char* piece : {"h = matmul(x: cut 0, w1: whole): cut 0", "V100-PCIe-16GB", "lower bound", "even data parallelism"})
+    CHECK(run.output.find(piece) != std::string::npos);
+}
+
+TEST_CASE("hetsched-spmd: what cannot be is said") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("g.json", graph_text);
+  const auto ends = [&](const std::string& options, int status, const std::string& error) {
+    const auto run = w.run("hetsched-spmd --cluster c.json " + options);
+    CAPTURE(options);
+    CHECK(run.status == status);
+    CHECK(run.output == "");
+    CHECK(run.errors.find(error) != std::string::npos);
+  };
+  ends("--graph g.json", 1, "no link joins two of the devices");
+  ends("--graph none.json", 2, "none.json");
+  ends("--graph g.json --devices v:0:1x3", 2, "--devices");
+  ends("--graph g.json --devices v:0:1x2,v:1:1x1", 2, "named twice");
+  ends("--graph g.json --devices x:0:1x1", 2, "x");
+  ends("--graph g.json --devices v:0:1x2,", 2, "expected SUBCLUSTER:FIRST:NODESxDEVICES");
+  ends("--graph g.json --devices v:0:1x2:2,2,1", 2, "do not multiply to 2 devices");
+  w.put(
+      "n.json",
+      R"({"format": "hetsched/graph", "version": 1, "nodes": [{"name": "x", "op": "placeholder", "shape": [4]}, {"name": "loss", "op": "sum", "inputs": ["x"]}]})");
+  ends("--graph n.json --training --devices v:0:1x2", 2, "depends on no parameter");
+  w.put(
+      "v.json",
+      R"({"format": "hetsched/graph", "version": 1, "nodes": [{"name": "w", "op": "parameter", "shape": [4]}, {"name": "y", "op": "relu", "inputs": ["w"]}]})");
+  ends("--graph v.json --training --devices v:0:1x2", 2, "the loss must be a scalar");
+}
