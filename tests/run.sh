@@ -24,8 +24,8 @@ runs() { [[ $lanes == *" $1 "* ]]; }
 
 needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
-runs release && needed+=(libdlib-dev coinor-libclp-dev libonnx-dev libprotobuf-dev iproute2)
-runs package && needed+=(libbenchmark-dev)
+runs release && needed+=(libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
+runs package && needed+=(libbenchmark-dev pkg-config)
 bash examples/setup.sh "${needed[@]}" || exit 1
 
 log=$(mktemp)
@@ -46,6 +46,7 @@ find_sanitizing_clang() {
 }
 wanted "compilations are not kept for the next time" ccache
 runs release && wanted "the format is not checked" clang-format-14
+runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 sanitizes() { runs debug || runs tsan || runs fuzz; }
 if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
   # The first that the distribution has.
@@ -114,7 +115,7 @@ if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
     if [[ -e $folder/include/nccl.h ]]; then cuda=(-DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON); fi
   done
 fi
-runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_ONNX=ON
+runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON
 runs package && lane package "${cuda[@]}"
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi

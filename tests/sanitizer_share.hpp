@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <iterator>
+#include <type_traits>
+#include <vector>
+
 namespace hetsched::test {
 
 /// Random tests run one in so many of their instances where a sanitizer watches every step.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int sanitizer_share = 5;
+inline constexpr int sanitizer_share = 10;
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr int sanitizer_share = 5;
+inline constexpr int sanitizer_share = 10;
 #else
 inline constexpr int sanitizer_share = 1;
 #endif
@@ -16,7 +21,18 @@ inline constexpr int sanitizer_share = 1;
 inline constexpr int sanitizer_share = 1;
 #endif
 
+/// Times that ranks are to keep are so many times as long there.
+inline constexpr int sanitizer_slowdown = sanitizer_share > 1 ? 3 : 1;
+
 /// Where an instance is a search, they run one in so many.
-inline constexpr int search_share = sanitizer_share * sanitizer_share;
+inline constexpr int search_share = sanitizer_share > 1 ? 40 : 1;
+
+/// One in sanitizer_share of a list.
+template <class List>
+[[nodiscard]] auto share_of(const List& list) {
+  std::vector<std::decay_t<decltype(list[0])>> some;
+  for (std::size_t i = 0; i < std::size(list); i += sanitizer_share) some.push_back(list[i]);
+  return some;
+}
 
 }  // namespace hetsched::test

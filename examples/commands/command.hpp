@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -22,6 +23,8 @@
 #include <hetsched/io/write_file.hpp>
 
 #include "interruption.hpp"
+#include "line/commands.hpp"
+#include "line/prepare.hpp"
 
 namespace command {
 
@@ -35,6 +38,7 @@ int run(CLI::App& app, int argc, char** argv, Body body) {
     return s;
   };
   try {
+    prepare(app);
     app.parse(argc, argv);
     const int result = body();
     if (!std::cout.flush()) return complain("standard output cannot be written", fault);
@@ -42,7 +46,8 @@ int run(CLI::App& app, int argc, char** argv, Body body) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& wrong) {
-    return complain((std::string(wrong.what()) + " (see --help)").c_str(), bad_input);
+    const auto unknown = unknown_argument(app);
+    return complain(((unknown.empty() ? wrong.what() : unknown) + " (see --help)").c_str(), bad_input);
   } catch (const hetsched::input_error& wrong) {
     return complain(wrong.what(), bad_input);
   } catch (const std::bad_alloc&) {
@@ -114,7 +119,7 @@ class outputs {
 [[nodiscard]] inline std::string schedule_file(const std::string& name) { return name.starts_with('@') ? name.substr(1) : ""; }
 
 /// Progress of work that takes longer than a second, with the time that it has taken, on standard error: a bar on a terminal,
-/// plain lines at growing intervals otherwise.
+/// plain lines at growing intervals otherwise, and where NO_COLOR is set.
 class progress_line {
  public:
   progress_line() : start_(clock::now()), next_(start_ + std::chrono::seconds(1)) {}
@@ -148,11 +153,16 @@ class progress_line {
   }
 
  private:
+  [[nodiscard]] static bool no_color() {
+    const char* asked = std::getenv("NO_COLOR");
+    return asked && *asked;
+  }
+
   using clock = std::chrono::steady_clock;
   clock::time_point start_;
   clock::time_point next_;
   bool drawn_ = false;
-  bool terminal_ = ::isatty(2) != 0;
+  bool terminal_ = ::isatty(2) != 0 && !no_color();
 };
 
 }  // namespace command

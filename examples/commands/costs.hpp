@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/forward_costs.hpp>
 #include <hetsched/cost/inference.hpp>
 #include <hetsched/cost/profile.hpp>
 #include <hetsched/cost/replica_profile.hpp>
@@ -111,6 +112,12 @@ class cost_source {
   [[nodiscard]] int layer_count() const {
     if (!measured()) return model_->chain.size();
     return std::visit([](const auto& p) { return static_cast<int>(p.layers.size()); }, *profile_);
+  }
+
+  /// The most parts that a model can be cut into: sublayers of a transformer.
+  [[nodiscard]] int part_count() const {
+    if (measured() || !model_->family) return layer_count();
+    return std::max(layer_count(), hetsched::make_chain(*model_->family, hetsched::granularity::sublayer).size());
   }
 
   /// The model's costs by name: "profile", "tile" or "analytic". Tile where operators and devices are known, unless told else.
@@ -236,6 +243,11 @@ class cost_source {
     how.precision = model_->precision;
     how.cut = granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
     return hetsched::inference_cost_model<>(hardware, *model_->family, how);
+  }
+
+  /// Costs of serving requests that are one forward each, of a model that is told by its layers.
+  [[nodiscard]] hetsched::forward_cost_model<any_costs> forwards(const hetsched::cluster& hardware, int batch) const {
+    return {costs(hardware, batch), model_->chain, batch};
   }
 
   /// What could be changed where memory is short, as the end of a sentence; empty if nothing.

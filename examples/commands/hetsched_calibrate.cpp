@@ -61,7 +61,8 @@ int calibrate_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Fits a device's few constants to operators that were measured on it.", "hetsched-calibrate");
+  CLI::App app(command::about("hetsched-calibrate"), "hetsched-calibrate");
+  app.footer("hetsched-calibrate --device A100-SXM4-40GB --operators measured.csv --out device.json");
   arguments given;
   app.add_option("--device", given.device,
                  "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has")

@@ -101,8 +101,10 @@ int compare_command(const comparison& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("All planners on one input: what their plans take, what they prove, and how long they search.",
-               "hetsched-compare");
+  CLI::App app(command::about("hetsched-compare"), "hetsched-compare");
+  app.footer(
+      "hetsched-compare --cluster cluster.json --model model.json --global-batch 256\n"
+      "hetsched-compare --cluster cluster.json --model model.json --global-batch 256 --report page.html");
   comparison given;
   auto& input = given.input;
   app.add_option("--cluster", input.cluster, "cluster.json: what hardware there is")->required();

@@ -269,8 +269,8 @@ int compare_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Compares a measured iteration with its prediction: makespan, period, bubble and overlap, stage by stage.",
-               "hetsched-compare-timeline");
+  CLI::App app(command::about("hetsched-compare-timeline"), "hetsched-compare-timeline");
+  app.footer("hetsched-compare-timeline --plan plan.json --measured trace.json --report report.html");
   arguments given;
   app.add_option("--predicted", given.predicted, "trace of a simulated iteration, as hetsched-simulate --trace writes");
   app.add_option("--pipeline", given.pipeline, "in its place, pipeline.json: simulated under --schedule");

@@ -53,7 +53,10 @@ int export_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes what Megatron-LM or PyTorch's pipelining need to run a plan.", "hetsched-export");
+  CLI::App app(command::about("hetsched-export"), "hetsched-export");
+  app.footer(
+      "hetsched-export --plan plan.json --to megatron --out megatron\n"
+      "hetsched-export --plan plan.json --to torch --out torch");
   arguments given;
   app.add_option("--plan", given.plan, "plan.json")->required();
   app.add_option("--to", given.to, "megatron, torch, or csv: the schedule as a table")

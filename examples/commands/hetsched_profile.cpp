@@ -98,7 +98,8 @@ int profile_command(arguments given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times a small GPT's layers and the links between ranks, for hetsched-plan.", "hetsched-profile");
+  CLI::App app(command::about("hetsched-profile"), "hetsched-profile");
+  app.footer("hetsched-profile --microbatch-size 1,2,4 --out-profile profile.json --out-cluster cluster.json");
   arguments given;
   train::add_model_options(app, given.model);
   app.add_option("--text", given.text, "what the layers are timed with (the text that comes with the example)");

@@ -21,6 +21,7 @@
 
 #include "command.hpp"
 #include "device_spec.hpp"
+#include "names.hpp"
 
 namespace {
 
@@ -75,12 +76,12 @@ double bytes_of(const std::string& dtype) {
   };
   static constexpr type types[] = {{"fp64", 8}, {"fp32", 4}, {"tf32", 4}, {"int32", 4},
                                    {"fp16", 2}, {"bf16", 2}, {"fp8", 1},  {"int8", 1}};
-  std::string names;
+  std::vector<std::string_view> names;
   for (const auto& t : types) {
     if (t.name == dtype) return t.bytes;
-    names += (names.empty() ? "" : ", ") + std::string(t.name);
+    names.push_back(t.name);
   }
-  throw input_error("--dtype: found \"" + dtype + "\", expected one of " + names);
+  command::unknown_name("--dtype", dtype, names);
 }
 
 int reshard_command(const arguments& given) {
@@ -107,9 +108,9 @@ int reshard_command(const arguments& given) {
                       std::to_string(from.degrees.data) + " and " + std::to_string(to.degrees.data));
   std::optional<reshard_strategy> wanted;
   if (!given.strategy.empty() && !(wanted = find_reshard_strategy(given.strategy))) {
-    std::string names;
-    for (const auto s : all_reshard_strategies) names += (names.empty() ? "" : ", ") + std::string(name_of(s));
-    throw input_error("--strategy: found \"" + given.strategy + "\", expected one of " + names);
+    std::vector<std::string_view> names;
+    for (const auto s : all_reshard_strategies) names.push_back(name_of(s));
+    command::unknown_name("--strategy", given.strategy, names);
   }
 
   const auto layout_of = [&](const degrees& d) { return boundary_layout(d, shape[0], shape[1], shape[2], !given.replicated); };
@@ -169,8 +170,10 @@ int reshard_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("The ways to move a tensor [batch, sequence, hidden] between two stages, and what each takes.",
-               "hetsched-reshard");
+  CLI::App app(command::about("hetsched-reshard"), "hetsched-reshard");
+  app.footer(
+      "hetsched-reshard --cluster cluster.json --from a100:0:1x8:2,1,4 --to v100:0:1x8:8,1,1 \\\n"
+      "    --shape 8,2048,4096 --dtype fp16");
   arguments given;
   app.add_option("--cluster", given.cluster, "cluster.json")->required();
   app.add_option("--from", given.from, "SUBCLUSTER:FIRST:NODESxDEVICES:DATA,CONTEXT,TENSOR of the sending stage")->required();

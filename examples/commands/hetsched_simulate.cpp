@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hetsched-simulate: plays one training iteration of a pipeline under a schedule.
+// hetsched-simulate: plays one training iteration of a pipeline, or microbatches of inference, under a schedule.
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -8,25 +8,31 @@
 #include <vector>
 
 #include <hetsched/io.hpp>
+#include <hetsched/io/page/distribution_svg.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
+#include <hetsched/schedule/simulate/jitter.hpp>
 #include <hetsched/schedule/simulate/what_if.hpp>
 #include <hetsched/schedule/text.hpp>
 
 #include "command.hpp"
+#include "names.hpp"
 
 namespace {
 
 using namespace hetsched;
 
 struct arguments {
-  std::string pipeline, plan, schedule, schedule_csv, trace, report;
+  std::string pipeline, plan, schedule, schedule_csv, trace, report, jitter_svg;
   std::vector<int> warmup, cross, memory_caps;
   double epsilon = default_epsilon;
   int chunks = 0;
   bool json = false, rendezvous = false, explain = false, cut_stages = false;
+  std::optional<double> jitter;  ///< spread
+  int samples = 1000;
+  std::uint64_t jitter_seed = 1;
 };
 
 /// One pipeline that is simulated, from either kind of file.
@@ -204,10 +210,14 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
     check_options_of(given, name, false, false);
     return choice{.order = read_own_schedule(given, what), .period_s = {}};
   }
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    std::string known = "auto, @FILE";
-    for (const auto known_name : names) known += ", " + std::string(known_name);
-    throw input_error("--schedule: found " + name + ", expected one of " + known);
+  if (name != forward_schedule_name && std::find(names.begin(), names.end(), name) == names.end()) {
+    std::vector<std::string_view> known{"auto", "@FILE", forward_schedule_name};
+    known.insert(known.end(), names.begin(), names.end());
+    command::unknown_name("--schedule", name, known);
+  }
+  if (name == forward_schedule_name) {
+    check_options_of(given, name, false, false);
+    return choice{.order = forward_schedule(static_cast<int>(stages), what.microbatches), .period_s = {}};
   }
   auto counts = family_warmups(given, what, name);
   check_options_of(given, name, !counts.empty(), has_chunks);
@@ -373,7 +383,7 @@ std::string page_text(const arguments& given, const std::vector<played_pipeline>
     page.summary += (page.summary.empty() ? "" : "; ") + count_text(p.order.ranks, "stage") + ", " +
                     std::to_string(p.what.microbatches) + " microbatches, schedule " + p.name;
   page.summary += ", from " + (given.plan.empty() ? given.pipeline : given.plan) + ".";
-  page.figures = {{"makespan", format_seconds(whole.makespan_s), "from first forward to last backward"},
+  page.figures = {{"makespan", format_seconds(whole.makespan_s), "from first start to last end"},
                   {"lower bound", format_seconds(whole.bound_s), gap_text(whole.makespan_s, whole.bound_s)},
                   {"period", format_seconds(whole.period_s), "per microbatch, pipeline full"}};
   if (all.size() == 1)
@@ -437,7 +447,8 @@ nlohmann::ordered_json to_json(const arguments& given, const std::vector<played_
 
 std::string text_of(const arguments& given, const played_pipeline& p) {
   std::vector<std::vector<std::string>> rows{
-      {"makespan", format_seconds(p.played.makespan_s) + (p.what.line ? " (without gradient reduction and optimizer step)" : "")},
+      {"makespan", format_seconds(p.played.makespan_s) +
+                       (p.what.line && !is_forward_only(p.order) ? " (without gradient reduction and optimizer step)" : "")},
       {"lower bound", format_seconds(p.bound_s) + " (" + gap_text(p.played.makespan_s, p.bound_s) + ")"},
       {"period", format_seconds(p.period_s)},
       {"bubble", format_percent(p.played.bubble_ratio)},
@@ -455,12 +466,60 @@ std::string text_of(const arguments& given, const played_pipeline& p) {
   return text;
 }
 
+/// Makespans of all pipelines together under noise, in order; empty unless asked for.
+std::vector<double> noisy_makespans(const arguments& given, const std::vector<played_pipeline>& all) {
+  if (!given.jitter) return {};
+  std::vector<double> whole_s(static_cast<std::size_t>(given.samples));
+  command::progress_line progress;
+  for (std::size_t l = 0; l < all.size(); ++l) {
+    const double work = static_cast<double>(given.samples) * static_cast<double>(all.size());
+    const auto show = [&](int done) {
+      const double share = (static_cast<double>(l) * given.samples + done) / work;
+      if (done % 64 == 0) progress.show(share, std::to_string(done) + " of " + std::to_string(given.samples) + " samples");
+    };
+    const jitter_options how{.spread = *given.jitter,
+                             .samples = given.samples,
+                             .seed = given.jitter_seed + l,
+                             .semantics = given.rendezvous ? send_semantics::rendezvous : send_semantics::buffered,
+                             .progress = show};
+    const auto own_s = makespans_under_jitter(all[l].work, all[l].order, how);
+    for (std::size_t i = 0; i < whole_s.size(); ++i) whole_s[i] = std::max(whole_s[i], own_s[i]);
+  }
+  std::sort(whole_s.begin(), whole_s.end());
+  return whole_s;
+}
+
+constexpr double told_shares[] = {0.1, 0.5, 0.9, 0.99};
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::vector<std::vector<std::string>> jitter_rows(const arguments& given, const std::vector<double>& noisy_s) {
+  std::vector<std::vector<std::string>> rows{
+      {"jitter", format_percent(*given.jitter) + " on every rank and link, " + count_text(given.samples, "sample")},
+      {"mean", format_seconds(mean_of(noisy_s))}};
+  for (const double share : told_shares)
+    rows.push_back({detail::print("%.0f %%", share * 100) + " within", format_seconds(quantile(noisy_s, share))});
+  return rows;
+}
+
+nlohmann::ordered_json jitter_json(const arguments& given, const std::vector<double>& noisy_s) {
+  nlohmann::ordered_json quantiles;
+  for (const double share : told_shares) quantiles[detail::print("%g", share)] = quantile(noisy_s, share);
+  return {{"spread", *given.jitter},
+          {"samples", given.samples},
+          {"seed", given.jitter_seed},
+          {"mean_s", mean_of(noisy_s)},
+          {"quantiles_s", quantiles}};
+}
+
 int simulate_command(const arguments& given) {
   if (given.pipeline.empty() == given.plan.empty()) throw input_error("give either --pipeline or --plan");
   if (!(given.epsilon >= 0 && given.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
   command::outputs files;
   for (const auto& path : {given.pipeline, given.plan, command::schedule_file(given.schedule)}) files.reads(path);
-  for (const auto& path : {given.trace, given.report, given.schedule_csv}) files.expect(path);
+  for (const auto& path : {given.trace, given.report, given.schedule_csv, given.jitter_svg}) files.expect(path);
 
   std::vector<played_pipeline> all;
   for (auto& what : read_subjects(given)) {
@@ -471,6 +530,8 @@ int simulate_command(const arguments& given) {
     }
     all.push_back(*std::move(played));
   }
+  const auto noisy_s = noisy_makespans(given, all);
+  if (given.jitter) files.add(given.jitter_svg, distribution_svg(noisy_s, together(all).makespan_s));
   if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(all.front().order));
   if (!given.trace.empty()) {
     std::vector<timeline> parts;
@@ -481,12 +542,18 @@ int simulate_command(const arguments& given) {
   files.write();
 
   if (given.json) {
-    std::cout << to_json(given, all).dump() << '\n';
+    auto out = to_json(given, all);
+    if (given.jitter) out["jitter"] = jitter_json(given, noisy_s);
+    std::cout << out.dump() << '\n';
     return command::done;
   }
   for (std::size_t l = 0; l < all.size(); ++l) {
     if (all.size() > 1) std::cout << (l > 0 ? "\n" : "") << "pipeline " << l << ":\n";
     std::cout << text_of(given, all[l]);
+  }
+  if (given.jitter) {
+    std::cout << '\n';
+    for (const auto& row : jitter_rows(given, noisy_s)) std::cout << detail::print("%-14s", row[0].c_str()) << row[1] << '\n';
   }
   if (given.explain && !files.summary().empty()) std::cout << '\n';
   std::cout << files.summary();
@@ -496,13 +563,18 @@ int simulate_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Plays one training iteration of a pipeline under a schedule and tells how long it takes.", "hetsched-simulate");
+  CLI::App app(command::about("hetsched-simulate"), "hetsched-simulate");
+  app.footer(
+      "hetsched-simulate --pipeline pipeline.json --schedule 1f1b\n"
+      "hetsched-simulate --plan plan.json --schedule auto --report report.html");
   arguments given;
-  std::string names = "auto (the best that is found), @FILE (a schedule in text form)";
-  for (const auto name : schedule_names()) names += ", " + std::string(name);
+  std::vector<std::string> names{"auto", std::string(forward_schedule_name)};
+  for (const auto name : schedule_names()) names.emplace_back(name);
   app.add_option("--pipeline", given.pipeline, "pipeline.json: the bare times of a pipeline");
   app.add_option("--plan", given.plan, "plan.json: its stages, and its schedule and warm-ups unless told otherwise");
-  app.add_option("--schedule", given.schedule, names);
+  app.add_option("--schedule", given.schedule,
+                 "auto: the best that is found; forward: inference; @FILE: a schedule in text form; or by name")
+      ->type_name(command::words_type(names));
   app.add_option("--schedule-csv", given.schedule_csv, "write the schedule in text form");
   app.add_option("--warmup", given.warmup, "1F1B family: forwards that each stage starts before its first backward: N,N,...")
       ->delimiter(',');
@@ -518,6 +590,16 @@ int main(int argc, char** argv) {
   app.add_flag("--cut-stages", given.cut_stages,
                "auto: may cut every stage into equal parts (interleaved, V-shaped, bidirectional)");
   app.add_flag("--explain", given.explain, "critical path, and how long it would take if one rank or link took no time");
+  const auto jitter = app.add_option("--jitter", given.jitter,
+                                     "also plays iterations in which each rank and link is slower or faster: by so much, "
+                                     "as the standard deviation of the logarithm")
+                          ->check(CLI::Range(0.0, 10.0));
+  app.add_option("--samples", given.samples, "such iterations")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str()
+      ->needs(jitter);
+  app.add_option("--jitter-seed", given.jitter_seed, "of the samples")->capture_default_str()->needs(jitter);
+  app.add_option("--jitter-svg", given.jitter_svg, "picture of how many have ended after a time, to write")->needs(jitter);
   app.add_flag("--json", given.json, "print one JSON object");
   app.add_option("--trace", given.trace, "write a Chrome trace (for ui.perfetto.dev)");
   app.add_option("--report", given.report, "write an HTML report");

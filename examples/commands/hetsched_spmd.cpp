@@ -142,8 +142,8 @@ int spmd_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("The cheapest program by which unlike devices compute a graph of operators together, with each one's share.",
-               "hetsched-spmd");
+  CLI::App app(command::about("hetsched-spmd"), "hetsched-spmd");
+  app.footer("hetsched-spmd --graph graph.json --cluster cluster.json --training");
   arguments given;
   app.add_option("--graph", given.graph, "graph.json")->required();
   app.add_option("--cluster", given.cluster, "cluster.json")->required();

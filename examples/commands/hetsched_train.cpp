@@ -13,6 +13,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/schedule.hpp>
 
+#include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>
 #include <train/training.hpp>
@@ -24,9 +25,9 @@ namespace {
 using namespace hetsched;
 
 std::string losses_csv(const train::job::result& r) {
-  std::string text = "step,loss\n";
+  std::string text = train::losses_head;
   for (std::size_t i = 0; i < r.losses.size(); ++i)
-    text += std::to_string(r.first_step + static_cast<std::int64_t>(i)) + ',' + nlohmann::json(r.losses[i]).dump() + '\n';
+    text += train::losses_row(r.first_step + static_cast<std::int64_t>(i), r.losses[i]);
   return text;
 }
 
@@ -71,6 +72,7 @@ std::string json_text(const train::job& j) {
       {"tokens_per_s", tokens_per_s(j)},
       {"ranks", r.layout.ranks()},
       {"schedule", r.plan.plan.pipelines.front().schedule.name}};
+  for (const auto& [step, loss] : r.validations) out["validation"].push_back({{"step", step}, {"loss", loss}});
   auto& pipelines = out["pipelines"] = nlohmann::ordered_json::array();
   for (const auto& line : r.layout.pipelines) {
     auto stages = nlohmann::ordered_json::array();
@@ -101,7 +103,8 @@ std::string summary(const train::job& j) {
   if (r.losses.empty()) return text + "nothing to do: step " + std::to_string(r.first_step) + " has been done\n";
   return text + std::to_string(r.losses.size()) + " steps from " + std::to_string(r.first_step) + " in " +
          format_seconds(r.seconds) + " (" + format_number(tokens_per_s(j)) + " tokens/s): loss " +
-         format_number(r.losses.front()) + " to " + format_number(r.losses.back()) + '\n';
+         format_number(r.losses.front()) + " to " + format_number(r.losses.back()) +
+         (r.validations.empty() ? "" : ", validation " + format_number(r.validations.back().second)) + '\n';
 }
 
 /// The plan of a file, as far as it fits the model and the options; the ranks are looked at where they are known.
@@ -141,16 +144,10 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
   return file;
 }
 
-/// Whether ranks are different ones, below `count`.
-bool are_there(std::vector<int> ranks, int count) {
-  std::sort(ranks.begin(), ranks.end());
-  return std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end() && ranks.back() < count;
-}
-
 int train_command(const train::arguments& given) {
   command::outputs files;
-  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan}) files.expect(path);
-  for (const auto& path : {given.plan, given.model.file, given.text}) files.reads(path);
+  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics}) files.expect(path);
+  for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
     const auto names = schedule_names();
@@ -166,24 +163,27 @@ int train_command(const train::arguments& given) {
   train::job j{.given = given,
                .config = train::read_config(given.model),
                .corpus = train::read_corpus(given.text),
+               .validation = given.validation.empty() ? "" : read_text(given.validation),
                .place = {},
                .plan = {},
                .told = {}};
-  if (j.corpus.size() <= static_cast<std::size_t>(j.config.sequence))
-    throw input_error("--text: " + std::to_string(j.corpus.size()) + " bytes are too few for samples of " +
-                      std::to_string(j.config.sequence));
+  const auto check_length = [&](const char* option, const std::string& text) {
+    if (text.size() <= static_cast<std::size_t>(j.config.sequence))
+      throw input_error(std::string(option) + ": " + std::to_string(text.size()) + " bytes are too few for samples of " +
+                        std::to_string(j.config.sequence));
+  };
+  check_length("--text", j.corpus);
+  if (!given.validation.empty()) check_length("--validation", j.validation);
+  if (given.validation.empty() && given.validate_every > 0) throw input_error("--validate-every needs --validation");
   j.place = train::find_place(given.place);
   if (!given.plan.empty()) {
     j.plan = read_plan_for(given, j.config, j.place.rank == 0);
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
-    const auto ranks = device_numbers(*j.plan);
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    // Device n is rank n of as many ranks as the subclusters have devices; of other numbers of ranks, stages take them in turn.
-    const int devices = std::accumulate(j.plan->device_counts.begin(), j.plan->device_counts.end(), 0);
-    const bool named = given.place.transport == "gloo" && !ranks.empty() && (devices == j.place.ranks || wanted != j.place.ranks);
-    const bool fits = named ? are_there(ranks, j.place.ranks) : wanted == j.place.ranks;
+    const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport == "gloo", j.place);
+    const bool named = !ranks.launched.empty();
     const std::string elsewhere = ": it is for ranks that are not there, or uses one twice";
-    if (!fits && given.checkpoint.resume) {
+    if (!ranks.there && given.checkpoint.resume) {
       if (j.place.rank == 0)
         train::say(
             given.plan +
@@ -195,20 +195,14 @@ int train_command(const train::arguments& given) {
       j.given.microbatches = static_cast<int>(sample_count(j.plan->plan)) / size;
       j.given.microbatch_size = size;
       j.plan.reset();
-    } else if (!fits && named) {
+    } else if (!ranks.there && named) {
       throw input_error(given.plan + elsewhere);
-    } else if (!fits && given.place.transport == "threads") {
+    } else if (!ranks.there && given.place.transport == "threads") {
       throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
                         std::to_string(wanted));
-    } else if (named) {
-      // The launcher's rank r works on what was planned for device r.
-      const auto device = std::find(ranks.begin(), ranks.end(), j.place.rank);
-      if (device == ranks.end()) {
-        train::say("rank " + std::to_string(j.place.rank) + ": the plan has no work for it");
-        return command::done;
-      }
-      j.place.rank = static_cast<int>(device - ranks.begin());
-      j.place.ranks = wanted;
+    } else if (const int launched = j.place.rank; !train::enter(j.place, ranks)) {
+      train::say("rank " + std::to_string(launched) + ": the plan has no work for it");
+      return command::done;
     }
   }
   std::optional<checkpoint_lock> lock;
@@ -256,7 +250,10 @@ int train_command(const train::arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a small GPT as a plan says, on threads or on processes that Gloo connects.", "hetsched-train");
+  CLI::App app(command::about("hetsched-train"), "hetsched-train");
+  app.footer(
+      "hetsched-train --ranks 4 --steps 50\n"
+      "hetsched-train --plan plan.json --checkpoint checkpoints --every 10");
   train::arguments given;
   app.add_option("--plan", given.plan, "plan.json to run; else the layers are timed, and cut for --ranks equal ranks");
   app.add_option("--schedule", given.schedule, "in place of the plan's: auto, or a name that hetsched-simulate takes");
@@ -265,11 +262,27 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   train::add_model_options(app, given.model);
   app.add_option("--text", given.text, "what to train on (the text that comes with the example)");
+  app.add_option("--validation", given.validation, "a text that is not trained on, for losses at the end");
+  app.add_option("--validate-every", given.validate_every, "steps between these, too; 0: at the end only")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--validation-batches", given.validation_batches, "of as many samples as a step has")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_option("--microbatches", given.microbatches, "per step (8, or as planned)")->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size, "samples (1, or as planned)")->check(CLI::Range(1, 1'000'000));
   app.add_option("--steps", given.steps, "of the whole training")->check(CLI::Range(0, 1'000'000'000))->capture_default_str();
   app.add_option("--optimizer", given.optimizer, "sgd or adamw")->check(CLI::IsMember({"sgd", "adamw"}))->capture_default_str();
-  app.add_option("--lr", given.learning_rate, "learning rate")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  app.add_option("--lr", given.learning_rate, "learning rate, at its peak")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  app.add_option("--lr-warmup", given.warmup, "steps in which the learning rate rises to its peak")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--lr-decay", given.decay, "of the learning rate behind the warm-up, down to the last step")
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}))
+      ->capture_default_str();
+  app.add_option("--lr-floor", given.rate_floor, "share of the peak that linear and cosine come to")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--momentum", given.momentum, "of sgd")->check(CLI::Range(0.0, 1.0))->capture_default_str();
   app.add_option("--weight-decay", given.weight_decay, "per unit of learning rate")
       ->check(CLI::Range(0.0, 1e3))
@@ -284,6 +297,8 @@ int main(int argc, char** argv) {
   app.add_option("--keep", given.checkpoint.keep, "checkpoints that are kept")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  app.add_flag("--checkpoint-behind", given.checkpoint.behind,
+               "writes them while the training goes on, from a copy of its state");
   app.add_flag("--resume", given.checkpoint.resume, "goes on from the newest whole checkpoint, on any number of ranks");
   app.add_flag_callback(
       "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
@@ -292,6 +307,8 @@ int main(int argc, char** argv) {
   app.add_option("--trace", given.trace, "Chrome trace of the last step to write (for ui.perfetto.dev)");
   app.add_option("--report", given.report, "HTML report of the last step to write");
   app.add_option("--losses", given.losses, "CSV of steps and losses to write");
+  app.add_option("--log", given.log, "JSON lines to write, one behind each step");
+  app.add_option("--metrics", given.metrics, "Prometheus text to write, after each step anew");
   app.add_option("--out-plan", given.out_plan, "the plan that was run to write");
   app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return train_command(given); });

@@ -25,22 +25,11 @@ inline device named_device(const std::string& name, const std::string& cluster_p
   known.insert(known.end(), device_catalogue().begin(), device_catalogue().end());
   for (const auto& d : known)
     if (d.name == name) return d;
-
-  const auto lower = [](std::string_view text) {
-    std::string result(text);
-    for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return result;
-  };
   std::vector<std::string_view> names;
-  std::string alike;
-  for (const auto& d : known) {
-    if (std::find(names.begin(), names.end(), d.name) != names.end()) continue;
-    names.push_back(d.name);
-    if (!name.empty() && lower(d.name).find(lower(name)) != std::string::npos)
-      alike += (alike.empty() ? "did you mean " : " or ") + d.name;
-  }
-  throw input_error("--device: there is no device \"" + detail::excerpt(name) + "\"; " + (alike.empty() ? "" : alike + "? ") +
-                    detail::suggestion(alike.empty() ? name : "", names));
+  for (const auto& d : known)
+    if (std::find(names.begin(), names.end(), d.name) == names.end()) names.push_back(d.name);
+  throw input_error("--device: there is no device \"" + hetsched::detail::excerpt(name) + "\"; " +
+                    hetsched::detail::suggestion(name, names));
 }
 
 }  // namespace command

@@ -169,8 +169,10 @@ replica_profile convert(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Turns measured layer times (CSV) into a profile.json of replicas; memory and boundaries come from the model.",
-               "sailor-to-profile");
+  CLI::App app(command::about("sailor-to-profile"), "sailor-to-profile");
+  app.footer(
+      "sailor-to-profile --csv measured.csv --measured-model GPT-Neo-2.7 --model model.json \\\n"
+      "    --gpu V100-16=V100-SXM2-16GB --out profile.json");
   arguments given;
   app.add_option("--csv", given.csv, "rows model,gpu,mbs,tp,first_layer,num_identical_layers,fwd_s,bwd_s,update_s")->required();
   app.add_option("--measured-model", given.measured_model, "the model's name in the CSV")->required();

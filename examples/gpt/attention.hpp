@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include <gpt/cache.hpp>
 #include <gpt/config.hpp>
 #include <gpt/parallel_linear.hpp>
 #include <gpt/product.hpp>
@@ -58,6 +59,30 @@ class attention {
       find_weights(p, qkv, row, head);
       multiply<Real>(query(mixed, row, head), p, value(qkv, row, head));
     });
+    return out_.forward(c.mixed, c.out);
+  }
+
+  /// Of the positions after those in the cache, which then has their keys and values, too. x: positions x hidden; on one device.
+  const tensor<Real>& infer(const tensor<Real>& x, context& c, cache<Real>& past) {
+    (void)qkv_.forward(x, c.qkv);
+    auto& projected = c.qkv.product.output;
+    if (rotary_) rotary_->turn(projected, static_cast<std::size_t>(heads_ + kv_heads_), 1, past.length);
+    const auto before = static_cast<Eigen::Index>(past.length), rows = static_cast<Eigen::Index>(x.rows()), all = before + rows;
+    const Eigen::Index width = kv_heads_ * size_;
+    if (past.rows.size() == 0) past.rows.resize(static_cast<std::size_t>(sequence_), static_cast<std::size_t>(2 * width));
+    auto kept = map(past.rows);
+    const auto qkv = map(projected);
+    kept.middleRows(before, rows) = qkv.rightCols(2 * width);
+    c.weights.resize(x.rows(), static_cast<std::size_t>(all));
+    c.mixed.resize(x.rows(), static_cast<std::size_t>(heads_ * size_));
+    auto p = map(c.weights);
+    auto mixed = map(c.mixed);
+    for (Eigen::Index head = 0; head < heads_; ++head) {
+      const Eigen::Index key = head * kv_heads_ / heads_ * size_;
+      multiply_transposed<Real>(p, qkv.middleCols(head * size_, size_), kept.block(0, key, all, size_));
+      for (Eigen::Index i = 0; i < rows; ++i) normalise(p.row(i), before + i + 1);
+      multiply<Real>(mixed.middleCols(head * size_, size_), p, kept.block(0, width + key, all, size_));
+    }
     return out_.forward(c.mixed, c.out);
   }
 
@@ -133,12 +158,15 @@ class attention {
   template <class Matrix>
   void find_weights(Eigen::Map<matrix<Real>> p, const Matrix& qkv, Eigen::Index row, Eigen::Index head) const {
     multiply_transposed<Real>(p, query(qkv, row, head), key(qkv, row, head));
-    for (Eigen::Index i = 0; i < sequence_; ++i) {
-      auto seen = p.row(i).head(i + 1).array();
-      seen = ((seen - seen.maxCoeff()) * scale()).exp();
-      seen /= seen.sum();
-      p.row(i).tail(sequence_ - i - 1).setZero();
-    }
+    for (Eigen::Index i = 0; i < sequence_; ++i) normalise(p.row(i), i + 1);
+  }
+  /// Softmax of the scores of the positions that a row sees, the first `count`.
+  template <class Row>
+  void normalise(Row row, Eigen::Index count) const {
+    auto seen = row.head(count).array();
+    seen = ((seen - seen.maxCoeff()) * scale()).exp();
+    seen /= seen.sum();
+    row.tail(row.size() - count).setZero();
   }
   /// Where they are kept, or made.
   [[nodiscard]] Eigen::Map<matrix<Real>> weights(context& c, Eigen::Index row, Eigen::Index head) {

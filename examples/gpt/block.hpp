@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gpt/attention.hpp>
+#include <gpt/cache.hpp>
 #include <gpt/mlp.hpp>
 #include <gpt/norm.hpp>
 
@@ -26,12 +27,21 @@ class block {
       : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
         norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
         attention_(m, random, slices, recomputes),
-        mlp_(m, random, slices) {}
+        mlp_(m, random, slices),
+        sequence_(static_cast<std::size_t>(m.sequence)) {}
 
   /// x: (samples * sequence / ranks of the axis) x hidden.
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
     add(c.middle, x, attention_.forward(norm_1_.forward(x, c.norm_1), c.attention));
     add(c.output, c.middle, mlp_.forward(norm_2_.forward(c.middle, c.norm_2), c.mlp));
+    return c.output;
+  }
+  /// Of the positions after those in the cache, on one device; throws as require_room.
+  const tensor<Real>& infer(const tensor<Real>& x, context& c, cache<Real>& past) {
+    require_room(past, x.rows(), sequence_);
+    add(c.middle, x, attention_.infer(norm_1_.forward(x, c.norm_1), c.attention, past));
+    add(c.output, c.middle, mlp_.forward(norm_2_.forward(c.middle, c.norm_2), c.mlp));
+    past.length += x.rows();
     return c.output;
   }
   const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
@@ -73,6 +83,7 @@ class block {
   norm<Real> norm_1_, norm_2_;
   attention<Real> attention_;
   mlp<Real> mlp_;
+  std::size_t sequence_;
 };
 
 }  // namespace gpt

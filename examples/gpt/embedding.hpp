@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include <gpt/cache.hpp>
 #include <gpt/config.hpp>
 #include <gpt/parameter.hpp>
 
@@ -46,16 +47,13 @@ class embedding {
   }
 
   /// tokens: (samples * sequence / parts) x 1. Throws input_error for a number that is no token.
-  const tensor<Real>& forward(const tensor<Real>& tokens, context& c) {
-    c.tokens = tokens.data();
-    c.output.resize(tokens.rows(), tokens_.value.columns());
-    auto output = map(c.output);
-    for (std::size_t r = 0; r < tokens.rows(); ++r) {
-      auto row = output.row(static_cast<Eigen::Index>(r));
-      row = map(tokens_.value).row(static_cast<Eigen::Index>(token_at(tokens.data(), r, tokens_.value.rows())));
-      if (has_positions()) row += map(positions_.value).row(position(r));
-    }
-    return c.output;
+  const tensor<Real>& forward(const tensor<Real>& tokens, context& c) { return look_up(tokens, c, first_); }
+  /// Of the positions after those in the cache, on one device; throws as require_room, too.
+  const tensor<Real>& infer(const tensor<Real>& tokens, context& c, cache<Real>& past) {
+    require_room(past, tokens.rows(), length_);
+    const auto& found = look_up(tokens, c, past.length);
+    past.length += tokens.rows();
+    return found;
   }
   /// Zero: tokens have no gradient.
   const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
@@ -67,7 +65,7 @@ class embedding {
     for (std::size_t r = 0; r < gradient.rows(); ++r) {
       const auto row = map(gradient).row(static_cast<Eigen::Index>(r));
       map(tokens_.gradient).row(static_cast<Eigen::Index>(c.tokens[r])) += row;
-      if (has_positions()) map(positions_.gradient).row(position(r)) += row;
+      if (has_positions()) map(positions_.gradient).row(position(r, first_)) += row;
     }
   }
   const tensor<Real>& backward(const tensor<Real>& gradient, context& c) {
@@ -86,7 +84,21 @@ class embedding {
 
  private:
   [[nodiscard]] bool has_positions() const { return positions_.value.size() > 0; }
-  [[nodiscard]] Eigen::Index position(std::size_t row) const { return static_cast<Eigen::Index>(first_ + row % length_); }
+  /// `first`: the first row's.
+  [[nodiscard]] Eigen::Index position(std::size_t row, std::size_t first) const {
+    return static_cast<Eigen::Index>(first + row % length_);
+  }
+  const tensor<Real>& look_up(const tensor<Real>& tokens, context& c, std::size_t first) {
+    c.tokens = tokens.data();
+    c.output.resize(tokens.rows(), tokens_.value.columns());
+    auto output = map(c.output);
+    for (std::size_t r = 0; r < tokens.rows(); ++r) {
+      auto row = output.row(static_cast<Eigen::Index>(r));
+      row = map(tokens_.value).row(static_cast<Eigen::Index>(token_at(tokens.data(), r, tokens_.value.rows())));
+      if (has_positions()) row += map(positions_.value).row(position(r, first));
+    }
+    return c.output;
+  }
   parameter<Real> tokens_, positions_;
   std::size_t length_, first_;  ///< of this rank's slice
 };

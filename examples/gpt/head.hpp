@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <hetsched/core/error.hpp>
+
 #include <gpt/config.hpp>
 #include <gpt/embedding.hpp>
 #include <gpt/norm.hpp>
@@ -16,6 +18,7 @@ class head {
   struct context {
     typename norm<Real>::context norm;
     tensor<Real> output, norm_gradient;
+    tensor<Real> last;  ///< row
   };
 
   /// The table's numbers come from `random`: the embedding's, if the two are tied. Precondition: the config is valid.
@@ -27,6 +30,13 @@ class head {
     c.output.resize(x.rows(), table_.value.rows());
     multiply_transposed<Real>(map(c.output), map(norm_.forward(x, c.norm)), map(table_.value));
     return c.output;
+  }
+  /// Of the last position only: 1 x vocab. Throws input_error if there is none.
+  const tensor<Real>& infer(const tensor<Real>& x, context& c) {
+    if (x.rows() == 0) throw hetsched::input_error("a text without positions has no last one");
+    c.last.resize(1, x.columns());
+    map(c.last) = map(x).bottomRows(1);
+    return forward(c.last, c);
   }
   const tensor<Real>& backward_input(const tensor<Real>& gradient, context& c) {
     c.norm_gradient.resize(gradient.rows(), table_.value.columns());

@@ -3,6 +3,7 @@
 
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+#include <hetsched/io/checkpoint/checkpoint_writer.hpp>
 #include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>

@@ -17,6 +17,9 @@
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/collective.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/inference/inference_layer.hpp>
+#include <hetsched/runtime/inference/inference_pipeline.hpp>
+#include <hetsched/runtime/inference/inference_queue.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
@@ -26,7 +29,9 @@
 #include <hetsched/runtime/measure/measured.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
+#include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/gradient_exchange.hpp>
+#include <hetsched/runtime/trainer/learning_rate.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands as a user calls them: exit status, what they print, and which files they touch.
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -118,6 +119,27 @@ TEST_CASE("a plan does not depend on the number of threads or the seed") {
   CHECK(w.run(plan_command + "--out one.json").status == 0);
   CHECK(w.run(plan_command + "--threads 3 --seed 7 --out three.json").status == 0);
   CHECK(w.get("one.json") == w.get("three.json"));
+}
+
+TEST_CASE("hetsched-plan --explain counts the plans that each principle leaves") {
+  const workplace w;
+  fill(w);
+  const auto told = w.run(plan_command + "--planner hetauto_exact --explain");
+  REQUIRE(told.status == 0);
+  double before = std::numeric_limits<double>::infinity();
+  for (const std::string line : {"  cut anywhere", "  1. ", "  2. ", "  3. ", "  4. "}) {
+    CAPTURE(line);
+    const auto begin = told.output.find(line);
+    REQUIRE(begin != std::string::npos);
+    const auto end = told.output.find('\n', begin), word = told.output.rfind(' ', end);
+    const double count = std::stod(told.output.substr(word + 1, end - word));
+    CHECK(count >= 1);
+    CHECK(count <= before);
+    before = count;
+  }
+  const auto none = w.run(plan_command + "--planner interop_dp --explain");
+  CHECK(none.status == 2);
+  CHECK(none.errors.find("--explain") != std::string::npos);
 }
 
 TEST_CASE("hetsched-plan chooses a microbatch size that is at least as fast as each power of two") {

@@ -104,6 +104,46 @@ TEST_CASE("operators: the same rows with their times by the tile model, on catal
             .errors.starts_with("off the measured times by 100.0 % on average"));
 }
 
+TEST_CASE("operators: rows with something wrong are left out, told and counted, or an error; the rest as JSON") {
+  const workplace w;
+  const std::string heading = "op,batch,m,n,k,dtype,measured_ms\n", good = "gemm,1,1024,1024,1024,fp16,0.5\n",
+                    other = "softmax,2,64,64,,fp32,0.25\n";
+  w.put("ops.csv", heading + "gemm,1,1024,x,1024,fp16,1\n" + good + "gemm,1,8\n" + other + "gelu,1,8,8,1,fp32,-1\n");
+  const std::string line = "hetsched-predict --device T4 --operators ";
+  const auto run = w.run(line + "ops.csv");
+  CHECK(run.status == 0);
+  w.put("good.csv", heading + good + other);
+  const auto expected = w.run(line + "good.csv");
+  CHECK(run.output == expected.output);
+  for (const std::string part : {"ops.csv: line 2: column n: found \"x\"", "ops.csv: line 4: found 3 cells",
+                                 "line 6: column measured_ms", "3 of 5 rows left out; --strict makes that an error"}) {
+    CAPTURE(part);
+    CHECK(run.errors.find(part) != std::string::npos);
+  }
+  CHECK(run.errors.ends_with(expected.errors));
+  const auto strict = w.run(line + "ops.csv --strict");
+  CHECK(strict.status == 2);
+  CHECK(strict.output.empty());
+  CHECK(strict.errors == "hetsched-predict: ops.csv: line 2: column n: found \"x\", expected a whole number of at least 1\n");
+  w.put("bad.csv", heading + "gem,1,1,1,1,fp16,1\n");
+  CHECK(w.run(line + "bad.csv").status == 2);
+
+  const auto json = nlohmann::json::parse(w.run(line + "ops.csv --json").output);
+  CHECK(json.at("device") == "T4");
+  CHECK(json.at("skipped") == 3);
+  REQUIRE(json.at("operators").size() == 2);
+  const auto& first = json.at("operators")[0];
+  CHECK(first.at("op") == "gemm");
+  CHECK(first.at("m") == 1024);
+  const double ms = first.at("predicted_ms");
+  CHECK(
+      ms ==
+      doctest::Approx(
+          predict_operator(make_tile_device(catalogue_device("T4")), gemm(1024, 1024, 1024, number_format::fp16)).seconds * 1e3));
+  CHECK(first.at("error_percent").get<double>() == doctest::Approx((ms / 0.5 - 1) * 100));
+  CHECK(json.at("operators")[1].at("k") == "");
+}
+
 TEST_CASE("one stage: the iteration is its work and the step, the memory what its parameters and activations take") {
   const workplace w;
   fill(w);
@@ -274,8 +314,8 @@ TEST_CASE("bad input and usage: status 2, one line that names the place, no outp
       {"hetsched-predict", "", "", "give either --operators"},
       {"hetsched-predict --operators ops.csv", "", "", "needs --device"},
       {"hetsched-predict --operators ops.csv --device A1O0-SXM4-40GB", "", "", "did you mean \"A100-SXM4-40GB\""},
-      {"hetsched-predict --operators ops.csv --device h100", "", "", "did you mean H100-PCIe-80GB or H100-SXM5-80GB?"},
-      {"hetsched-predict --operators ops.csv --device T4 --out times.csv", "", "",
+      {"hetsched-predict --operators ops.csv --device h100", "", "", "did you mean \"H100-PCIe-80GB\" or \"H100-SXM5-80GB\"?"},
+      {"hetsched-predict --operators ops.csv --device T4 --strict --out times.csv", "", "",
        "ops.csv: line 3: column dtype: found \"fp12\""},
       {"hetsched-predict --operators none.csv --device T4", "", "", "none.csv: cannot be opened"},
       {"hetsched-predict --plan plan.json --model model.json", "", "", "needs --cluster"},

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-plan for inference.
+#include <algorithm>
+#include <cstddef>
 #include <string>
 
 #include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
 
@@ -26,8 +30,67 @@ TEST_CASE("hetsched-plan plans inference, and says what is missing") {
   REQUIRE(plan.predicted.inference);
   CHECK(plan.pipelines[0].stages.size() == 3);
   CHECK(plan.pipelines[0].microbatches == 4);
+  const auto played = w.run("hetsched-simulate --plan plan.json --json");
+  CAPTURE(played.errors);
+  REQUIRE(played.status == 0);
+  const auto& line = plan.pipelines[0];
+  double sum_s = 0, slowest_s = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    sum_s += line.stages[i].cost.forward_s + (i < 2 ? line.boundaries[i].forward_s : 0);
+    slowest_s = std::max({slowest_s, line.stages[i].cost.forward_s, i < 2 ? line.boundaries[i].forward_s : 0});
+  }
+  CHECK(nlohmann::json::parse(played.output)["makespan_s"].get<double>() == doctest::Approx(sum_s + 3 * slowest_s));
+  CHECK(w.run("hetsched-simulate --plan plan.json --chunks 2").status == 2);
   CHECK(w.run(start).status == 2);
   CHECK(w.run(start + "--objective latency --planner interop_dp").status == 2);
-  CHECK(w.run(start + "--objective latency --report page.html").status == 2);
+  CHECK(w.run(start + "--objective latency --schedule gpipe").status == 2);
+  const auto drawn = w.run(start + "--objective throughput --in-flight 4 --report page.html --trace trace.json");
+  CAPTURE(drawn.errors);
+  REQUIRE(drawn.status == 0);
+  const auto page = w.get("page.html");
+  for (const char* const part : {"Inference plan", "llama.json on pool.json", "4 batches in flight", "tokens per second", "a5000",
+                                 "Timeline of the batches in flight", "<svg"})
+    CHECK_MESSAGE(page.find(part) != std::string::npos, part);
+  for (const char* const part : {"backward", "warm-up", "Timeline of one iteration"})
+    CHECK_MESSAGE(page.find(part) == std::string::npos, part);
+  // Every stage computes every batch once.
+  const auto trace = nlohmann::json::parse(w.get("trace.json"));
+  int computations = 0;
+  for (const auto& e : trace.at("traceEvents")) computations += e.value("cat", "") == "forward";
+  CHECK(computations == 3 * 4);
   CHECK(w.run(start + "--objective latency --prompt-tokens 4000000 --in-flight 4").status == 1);
+}
+
+TEST_CASE("hetsched-plan plans inference of a model that is told by its layers: a request is one forward") {
+  const hetsched::test::workplace w;
+  w.put("pair.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "fast", "device": "A5000", "nodes": 1, "devices_per_node": 1},
+    {"name": "slow", "device": "T4", "nodes": 1, "devices_per_node": 1}],
+    "links": [{"between": ["fast", "slow"], "gbit_per_s": 10, "latency_us": 50}]})");
+  std::string layers;
+  for (int l = 0; l < 6; ++l)
+    layers +=
+        std::string(l > 0 ? ", " : "") +
+        R"({"name": "l", "forward_flops": 4e11, "weight_bytes": 8000000, "activation_bytes": 3000000, "boundary_bytes": 100000})";
+  w.put("graph.json", R"({"format": "hetsched/model", "version": 1, "layers": [)" + layers + "]}");
+  const std::string start = "hetsched-plan --cluster pair.json --model graph.json --out plan.json --objective ";
+  const auto soonest = w.run(start + "latency");
+  CAPTURE(soonest.errors);
+  REQUIRE(soonest.status == 0);
+  CHECK(soonest.output.find("token") == std::string::npos);
+  // On the fast one alone.
+  const auto alone = hetsched::read_plan(w.path("plan.json")).plan;
+  REQUIRE(alone.pipelines[0].stages.size() == 1);
+  CHECK(alone.pipelines[0].stages[0].cost.weight_bytes == 48'000'000);
+  CHECK(alone.predicted.inference->latency_s == alone.pipelines[0].stages[0].cost.forward_s);
+  CHECK(alone.predicted.inference->latency_s * 55.5e12 > 6 * 4e11);
+
+  REQUIRE(w.run(start + "throughput --batch 2").status == 0);
+  const auto both = hetsched::read_plan(w.path("plan.json")).plan;
+  const auto& line = both.pipelines[0];
+  REQUIRE(line.stages.size() == 2);
+  const double slowest_s = std::max({line.stages[0].cost.forward_s, line.stages[1].cost.forward_s, line.boundaries[0].forward_s});
+  CHECK(line.boundaries[0].forward_s == doctest::Approx(50e-6 + 2 * 1e5 / 1.25e9));
+  CHECK(both.predicted.inference->requests_per_s == doctest::Approx(2 / slowest_s));
+  CHECK(both.predicted.inference->requests_per_s > 1 / alone.predicted.inference->latency_s);
 }

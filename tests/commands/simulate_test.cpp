@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-simulate and schedule-gallery as a user calls them.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <set>
@@ -271,6 +272,30 @@ TEST_CASE("--explain tells what the makespan is made of") {
   CHECK(text.find("computations of rank 1") != std::string::npos);
 }
 
+TEST_CASE("--jitter tells what noise on ranks and links makes of an iteration") {
+  const workplace w;
+  fill(w);
+  const std::string line = "--pipeline unequal.json --schedule 1f1b ";
+  const double plain_s = played(w, line).at("makespan_s");
+  const auto none = played(w, line + "--jitter 0 --samples 3").at("jitter");
+  for (const auto& [share, seconds] : none.at("quantiles_s").items()) CHECK(seconds == plain_s);
+  const auto some = played(w, line + "--jitter 0.2 --samples 500 --jitter-svg j.svg").at("jitter");
+  CHECK(some.at("samples") == 500);
+  double before = 0;
+  for (const auto& [share, seconds] : some.at("quantiles_s").items()) {
+    CHECK(seconds > before);
+    before = seconds;
+  }
+  // A makespan is the longest of many sums, so its mean is no less, but for three standard errors at the most.
+  CHECK(some.at("mean_s") > plain_s * (1 - 3 * 0.2 / std::sqrt(500)));
+  CHECK(some == played(w, line + "--jitter 0.2 --samples 500").at("jitter"));
+  CHECK(some != played(w, line + "--jitter 0.2 --samples 500 --jitter-seed 2").at("jitter"));
+  CHECK(w.get("j.svg").find("without noise") != std::string::npos);
+  CHECK(w.run("hetsched-simulate " + line + "--samples 5").status == 2);
+  CHECK(w.run("hetsched-simulate " + line + "--jitter -1").status == 2);
+  CHECK(w.run("hetsched-simulate " + line + "--jitter 0.1").output.find("99 % within") != std::string::npos);
+}
+
 TEST_CASE("bad input to hetsched-simulate: status 2, one line that names the cause, no file touched") {
   const workplace w;
   fill(w);
@@ -285,7 +310,7 @@ TEST_CASE("bad input to hetsched-simulate: status 2, one line that names the cau
       {"", "--pipeline or --plan"},
       {"--pipeline pipeline.json", "--schedule"},
       {"--pipeline pipeline.json --plan plan.json --schedule h1f1b", "--pipeline or --plan"},
-      {"--pipeline pipeline.json --schedule often", "--schedule: found often, expected one of auto, @FILE, gpipe, 1f1b"},
+      {"--pipeline pipeline.json --schedule often", "--schedule: found often, expected one of auto, @FILE, forward, gpipe, 1f1b"},
       {"--pipeline pipeline.json --schedule 1f1b --warmup 1,2", "--warmup"},
       {"--pipeline pipeline.json --schedule zb_h1 --warmup 4,3,2,1", "--warmup: zb_h1 has no warm-up counts"},
       {"--pipeline pipeline.json --schedule auto --warmup 4,3,2,1", "--warmup: auto has no warm-up counts"},

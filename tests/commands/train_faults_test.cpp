@@ -57,8 +57,48 @@ TEST_CASE("a rank that hangs before the first step is waited for no longer than 
     const auto ended = all[static_cast<std::size_t>(r)].wait(30);
     CAPTURE(ended.errors);
     CHECK(ended.status == 3);
+    CHECK(contains(ended.errors, "rank 0"));
   }
   all[0].signal(SIGKILL);
+}
+
+TEST_CASE("ranks that were given different options end with the first of them, on every rank") {
+  struct pair {
+    std::string ours, theirs, said;
+  };
+  const workplace w;
+  for (const auto& [ours, theirs, said] :
+       {pair{"--steps 3", "--steps 4", "--steps: 3 on rank 0, 4 on rank 1"},
+        pair{"--steps 2 --checkpoint state --every 1", "--steps 2 --checkpoint state", "--every: 1 on rank 0, 0 on rank 1"},
+        pair{"--steps 2", "--steps 2 --trace trace.json", "--trace or --report: not given on rank 0, given on rank 1"}}) {
+    CAPTURE(said);
+    auto all = start_ranks(w, 2, "differ", [&, ours = ours, theirs = theirs](int r) {
+      return "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 2 " + (r == 0 ? ours : theirs);
+    });
+    for (auto& one : all) {
+      const auto ended = one.wait(30);
+      CAPTURE(ended.errors);
+      CHECK(ended.status == 2);
+      CHECK(contains(ended.errors, said));
+    }
+  }
+}
+
+TEST_CASE("losses are in their file while the training goes on, and stay when it is killed") {
+  const workplace w;
+  w.put("losses.csv", "of another training\n");
+  const process trains(w, "hetsched-train --layers 1 --hidden 32 --heads 4 --sequence 32 --steps 1000000 --losses losses.csv",
+                       "trains");
+  std::string text;
+  for (int i = 0; i < 400 && std::count(text.begin(), text.end(), '\n') < 4; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    text = w.get("losses.csv");
+  }
+  trains.signal(SIGKILL);
+  CAPTURE(text);
+  CHECK(text.starts_with("step,loss\n0,5."));
+  CHECK(contains(text, "\n1,5."));
+  CHECK(contains(text, "\n2,"));
 }
 
 TEST_CASE("kill -9 in a group of devices: the others end with the cause, and what goes on has the losses of the undisturbed") {

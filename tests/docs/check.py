@@ -235,7 +235,12 @@ def check_examples():
         holds = False
     if not holds:
         fail("compare-warmups", "exact warm-ups should reach the best period with fewer microbatches in flight:\n" + compared)
-    return 2, []
+
+    averaged = run("averaged-weights")
+    losses = [float(x) for x in re.findall(r"([\d.]+) by", averaged)]
+    if len(losses) != 2 or not losses[1] < losses[0] / 3:
+        fail("averaged-weights", "the average should be far less noisy than the last weights:\n" + averaged)
+    return 3, []
 
 
 count, folders = {"cpp": check_cpp, "json": check_json, "console": check_console, "cmake": check_cmake, "links": check_links,

@@ -144,7 +144,8 @@ TEST_CASE("gloo processes: kill -9 while tensors of 32 MiB are on their way") {
   }
 }
 
-TEST_CASE("gloo processes: a rank that is stopped ends the step at the deadline") {
+TEST_CASE(
+    "gloo processes: a rank that is stopped ends the step at the deadline, and is named by those that wait for others, too") {
   const auto order = order_of("1f1b", 3);
   const scratch_folder folder;
   process_group processes(3, [&](int rank, const auto& say) {
@@ -153,13 +154,35 @@ TEST_CASE("gloo processes: a rank that is stopped ends the step at the deadline"
     return endless(order, {.rank = rank, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options, 1, say);
   });
   for (int r = 0; r < 3; ++r) REQUIRE(processes.hear(r) == "first step done");
-  processes.stop(1);
-  for (int r : {0, 2}) {
+  processes.stop(0);
+  for (int r : {1, 2}) {
     const auto last = processes.hear(r, 30);
     CAPTURE(last);
-    CHECK(last.ends_with(" |"));
-    CHECK(contains(last, ", for 1.0"));
+    CHECK(contains(last, "; ended, as rank 0 has not answered for a second"));
   }
+}
+
+TEST_CASE("gloo processes: ranks that are busy answer, and those that do not come to a meeting are all named") {
+  const scratch_folder folder;
+  process_group processes(4, [&](int rank, const auto& say) -> std::string {
+    gloo_options options;
+    options.rendezvous = "file:" + folder.path;
+    channel comm({.rank = rank, .ranks = 4, .launcher = {}, .master = {}, .run = {}}, options);
+    std::vector<std::vector<double>> all;
+    const bool comes = rank % 2 == 0;
+    std::string text = "busy";
+    if (comes) {
+      CHECK(comm.gather({}, all, deadline_in(0.3)) == wait_result::deadline);
+      text = comm.failure();
+      if (comm.ask() != wait_result::deadline) text = "not all answer";
+    }
+    say(text);
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    comm.abort("done");
+    return "done";
+  });
+  for (const int r : {0, 2}) CHECK(processes.hear(r) == "ranks 1, 3 have not answered in time");
+  for (const int r : {1, 3}) CHECK(processes.hear(r) == "busy");
 }
 
 TEST_CASE("gloo processes: a rank with another schedule, and one with another shape") {

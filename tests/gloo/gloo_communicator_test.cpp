@@ -257,7 +257,7 @@ TEST_CASE("[threads] gloo: gather, while tensors travel") {
   }));
   std::vector<std::vector<double>> all;
   CHECK(ends[0]->gather({}, all, in(0.05)) == wait_result::deadline);
-  CHECK(ends[0]->failure() == "rank 1 has not answered in time");
+  CHECK(ends[0]->failure() == "ranks 1, 2, 3 have not answered in time");
 }
 
 TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with its sender's rank") {
@@ -492,10 +492,9 @@ TEST_CASE("[threads] gloo: meeting") {
       meet(r == 0 ? 0 : 2, 3, "alone", 0.3, end);
     });
     for (const auto& f : failures) CHECK(contains(text_of(f), "rank 1 has not come to run \"alone\" in the rendezvous file:"));
-    // What is left of it does not pass for a new run.
+    // What is left of it passes for no new run and is in nobody's way.
     for (const auto& f : all_meet(3, "another")) CHECK(text_of(f).empty());
-    std::optional<channel> end;
-    CHECK_THROWS_WITH_AS(meet(0, 3, "alone", 0.3, end), doctest::Contains("choose another name"), error);
+    for (const auto& f : all_meet(3, "alone")) CHECK(text_of(f).empty());
   }
   SUBCASE("numbers of ranks that differ") {
     const auto failures = on_ranks(2, [&](int r) {

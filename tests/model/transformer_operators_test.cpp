@@ -114,6 +114,28 @@ TEST_CASE("tensor and context parallel devices share the products") {
   CHECK(shared.operators(1, {.tensor = 4}).forward[1].op == gemm(16, (2 + 1 + 1) * 8, 64, number_format::fp16));
 }
 
+TEST_CASE("norms of queries and keys, head by head") {
+  auto model = llama({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .sequence = 128});
+  const transformer_operators plain(model);
+  model.qk_norm = true;
+  const transformer_operators normed(model);
+  CHECK(normed.chain().layers[1].parameters == plain.chain().layers[1].parameters + 2 * 32);
+  CHECK(normed.chain().layers[1].activation_bytes == plain.chain().layers[1].activation_bytes + 128 * (256 + 64) * 2);
+  std::vector<operator_shape> more;
+  auto before = plain.operators(1, {.samples = 3}).forward;
+  for (const auto& use : normed.operators(1, {.samples = 3}).forward) {
+    const auto same = std::find_if(before.begin(), before.end(), [&](const auto& b) { return b.op == use.op; });
+    if (same != before.end())
+      before.erase(same);
+    else
+      more.push_back(use.op);
+  }
+  CHECK(before.empty());
+  REQUIRE(more.size() == 2);
+  CHECK(more[0] == norm(3 * 128 * 8, 32, more[0].format));
+  CHECK(more[1] == norm(3 * 128 * 2, 32, more[0].format));
+}
+
 TEST_CASE("gradients that are added to earlier ones are read twice and written once") {
   // Without biases a layer has matrices, norms and, in the embedding, words.
   for (const auto& model : {families()[1].second, families()[2].second}) {

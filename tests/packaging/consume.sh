@@ -125,5 +125,97 @@ version() {
   refused "version: 0.1" -DHETSCHED_FIND="0.2;CONFIG;REQUIRED"
   refused "version: 0.1" -DHETSCHED_FIND="0.0;CONFIG;REQUIRED"
 }
+# python_tool NAME: prints where the program NAME is, in a virtual environment with the Python registry's package of that name, which
+# stays with the build for the next time. Fails where it cannot be had.
+python_tool() {
+  local folder=$build/python-tools/$1
+  [[ -x $folder/bin/$1 ]] || { python3 -m venv "$folder" && "$folder/bin/pip" install -q "$1"; } >&2 || return
+  echo "$folder/bin/$1"
+}
+# The installed tree is moved first.
+pkg_config() {
+  command -v pkg-config >/dev/null || { echo "skipped: no pkg-config"; exit 77; }
+  install
+  mv "$work/prefix" "$work/moved prefix"
+  local file name component components=0
+  export PKG_CONFIG_PATH="$work/moved prefix/share/pkgconfig"
+  for file in "$work/moved prefix"/lib*/cmake/hetsched/hetsched*-targets.cmake; do
+    name=$(basename "$file" -targets.cmake)
+    pkg-config --validate "$name"
+    component=${name#hetsched}
+    component=${component#-}
+    [[ -n $component ]] || continue
+    ((++components))
+    (
+      cd "$work/consumer"
+      eval "'$cxx' -std=c++20 -Wall -Wextra -Werror ${component}_main.cpp -o app $(pkg-config --cflags --libs "$name" | tr '\n' ' ')"
+      ./app
+    )
+  done
+  [[ $components == $(find "$PKG_CONFIG_PATH" -name 'hetsched-*.pc' | wc -l) ]]
+  # A component is of the version of the core.
+  sed -i 's/^Version: .*/Version: 9.9.9/' "$PKG_CONFIG_PATH/hetsched.pc"
+  if pkg-config --exists hetsched-io; then
+    echo "hetsched-io takes any version of hetsched"
+    return 1
+  fi
+}
+conan_create() {
+  local conan
+  conan=$(type -P conan || python_tool conan) || { echo "skipped: no conan, and the Python registry has none to give"; exit 77; }
+  export CONAN_HOME=$work/conan CXX=$cxx
+  "$conan" profile detect
+  # Nothing from the net: what the recipe requires is the system's.
+  "$conan" create "$source/cmake/conan" -pr default -pr "$source/cmake/conan/system.profile" --no-remote \
+    -s compiler.cppstd=20 -s build_type=Debug -c tools.cmake.cmake_layout:test_folder="$work/test" -o '&:metis=True'
+  local log=$work/log
+  for wrong in "-s compiler.cppstd=17" "-s compiler.cppstd=20 -o &:nccl=True"; do
+    # shellcheck disable=SC2086
+    if "$conan" create "$source/cmake/conan" -pr default -pr "$source/cmake/conan/system.profile" --no-remote $wrong >"$log" 2>&1; then
+      echo "conan should refuse $wrong"
+      return 1
+    fi
+    grep -q "hetsched/.*: Invalid: " "$log" || { cat "$log"; return 1; }
+  done
+}
+cps() {
+  install
+  python3 "$source/tests/packaging/cps.py" "$work/prefix"
+}
+# By a CMake that reads what CMake 3.25 does not; without the package's own files for CMake.
+cps_read() {
+  local reader=$cmake
+  if ! printf '4.3\n%s\n' "$("$cmake" --version | sed -n 's/^cmake version //p')" | sort -CV; then
+    reader=$(python_tool cmake) || { echo "skipped: no CMake from 4.3 on, and the Python registry has none to give"; exit 77; }
+  fi
+  install
+  mv "$work/prefix" "$work/moved"
+  rm -r "$work"/moved/lib*/cmake
+  "$reader" -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$work/moved" \
+    -DHETSCHED_FIND="0.1;REQUIRED;COMPONENTS;io"
+  "$reader" --build "$work/build" --target io_app
+  "$work/build/io_app"
+}
+# The overlay port, with stubs in place of vcpkg's own functions: the tool comes from where many machines cannot reach.
+vcpkg_port() {
+  local port=$source/cmake/vcpkg/hetsched
+  python3 - "$port/vcpkg.json" "$port/portfile.cmake" "$source/CMakeLists.txt" <<'EOF'
+import json, re, sys
+said, portfile, project = json.load(open(sys.argv[1])), open(sys.argv[2]).read(), open(sys.argv[3]).read()
+assert said["version"] == re.search(r"project\(hetsched VERSION (\S+)", project)[1]
+pairs = dict(re.findall(r"^    (\w+) (HETSCHED_\w+)$", portfile, re.M))
+assert set(said["features"]) == set(pairs), (set(said["features"]), pairs)
+assert all(f"option({option} " in project for option in pairs.values())
+EOF
+  "$cmake" -DPORT_DIR="$port" -DWORK="$work/vcpkg" -DFEATURES=io -DOPTIONS="-DCMAKE_CXX_COMPILER=$cxx" -P "$source/tests/packaging/vcpkg_steps.cmake"
+  local packages=$work/vcpkg/packages
+  # What vcpkg complains of: no copyright or usage, empty folders, folders of programs and libraries in a package of headers.
+  [[ -s $packages/share/hetsched/copyright && -s $packages/share/hetsched/usage ]]
+  [[ -z $(find "$packages" -type d -empty) && ! -e $packages/bin && ! -e $packages/lib && ! -e $packages/debug ]]
+  ! grep -rlF "$packages" "$packages" || return 1
+  mv "$packages" "$work/prefix"
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
+  build_and_run io_app
+}
 
 "$case"

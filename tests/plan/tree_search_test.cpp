@@ -77,6 +77,20 @@ struct bounded_tree : written_tree {
   }
 };
 
+/// The same with a policy that plays to the end or to a dead end, and costs that are told only where they matter.
+struct played_tree : bounded_tree {
+  using written_tree::cost;
+  [[nodiscard]] state play_out(state s, random_source& random) const {
+    while (!vertices[s].children.empty())
+      s = vertices[s].children[static_cast<std::size_t>(random.integer(0, static_cast<int>(vertices[s].children.size()) - 1))];
+    return s;
+  }
+  [[nodiscard]] double cost(state s, double enough) const {
+    const double least = 0.9 * vertices[s].cost;
+    return least >= enough ? least : vertices[s].cost;
+  }
+};
+
 /// Notes the leaves that were asked for.
 struct watched_tree : written_tree {
   mutable std::set<std::size_t> seen = {};
@@ -174,6 +188,12 @@ TEST_CASE("tree search finds the optimum of random trees and knows when it has s
       CHECK(bounded.complete);
       CHECK(bounded.cost == least);
       cut += bounded.nodes < size ? 1 : 0;
+
+      const auto played = tree_search(played_tree{{tree}}, options);
+      CHECK(played.complete);
+      CHECK(played.cost == least);
+      CHECK(played.best.has_value() == (least < infinity));
+      if (played.best) CHECK(tree.vertices[*played.best].cost == least);
 
       if (all.rollouts > 1) {  // one rollout fewer, and there is something left to see
         options.rollouts = all.rollouts - 1;

@@ -200,22 +200,38 @@ toy_trainer<Real, Optimizer> make_trainer(const toy<Real>& t, const training_lay
       comm, optimizer, options);
 }
 
+/// Inputs and targets of a rank's pipeline in a step.
+template <class Real>
+std::pair<std::vector<matrix<Real>>, std::vector<matrix<Real>>> batch_of(const toy<Real>& t, const training_layout& layout,
+                                                                         int rank, std::int64_t step) {
+  const auto p = static_cast<std::size_t>(layout.pipeline_of(rank));
+  std::pair<std::vector<matrix<Real>>, std::vector<matrix<Real>>> found;
+  for (int m = 0; m < layout.pipelines[p].order.microbatches; ++m) {
+    auto [input, target] = t.batch(layout, step, p, m);
+    found.first.push_back(std::move(input));
+    found.second.push_back(std::move(target));
+  }
+  return found;
+}
+
 template <class Real, class Optimizer>
 step_report one_step(const toy<Real>& t, toy_trainer<Real, Optimizer>& trainer, int rank) {
-  const auto p = static_cast<std::size_t>(trainer.layout().pipeline_of(rank));
-  std::vector<matrix<Real>> inputs, targets;
-  for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
-    auto [input, target] = t.batch(trainer.layout(), trainer.committed_step(), p, m);
-    inputs.push_back(std::move(input));
-    targets.push_back(std::move(target));
-  }
+  const auto [inputs, targets] = batch_of(t, trainer.layout(), rank, trainer.committed_step());
   return trainer.step(std::span<const matrix<Real>>(inputs), std::span<const matrix<Real>>(targets), toy<Real>::loss);
 }
 
-/// Threads; all ranks' reports, and all holders' parameters, have to be the same.
+/// The mean loss over the batch of a step that is not taken.
+template <class Real, class Optimizer>
+double evaluated(const toy<Real>& t, toy_trainer<Real, Optimizer>& trainer, int rank, std::int64_t step) {
+  const auto [inputs, targets] = batch_of(t, trainer.layout(), rank, step);
+  return trainer.evaluate(std::span<const matrix<Real>>(inputs), std::span<const matrix<Real>>(targets), toy<Real>::loss);
+}
+
+/// Threads; all ranks' reports, and all holders' parameters, have to be the same. `before_step`: (trainer, rank).
 template <class Real, class Optimizer>
 trained<Real> train(const toy<Real>& t, const training_layout& layout, int steps, const Optimizer& optimizer,
-                    const trainer_options& options = {}) {
+                    const trainer_options& options = {},
+                    const std::function<void(toy_trainer<Real, Optimizer>&, int)>& before_step = {}) {
   const auto ranks = static_cast<std::size_t>(layout.ranks());
   std::vector<trained<Real>> results(ranks);
   hetsched::run_on_threads(toy_communicator<Real>::connect(layout.ranks()), [&](toy_communicator<Real>& comm) {
@@ -223,6 +239,7 @@ trained<Real> train(const toy<Real>& t, const training_layout& layout, int steps
     own.parameters.resize(static_cast<std::size_t>(t.layers));
     auto trainer = make_trainer(t, layout, comm, optimizer, options);
     for (int i = 0; i < steps; ++i) {
+      if (before_step) before_step(trainer, comm.rank());
       const auto report = one_step(t, trainer, comm.rank());
       own.losses.push_back(report.loss);
       own.norms.push_back(report.gradient_norm);

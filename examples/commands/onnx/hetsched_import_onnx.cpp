@@ -76,8 +76,8 @@ int import(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Turns an ONNX model into a model.json of layers. Weights are not read; amounts are per sample, in 16 bits.",
-               "hetsched-import-onnx");
+  CLI::App app(command::about("hetsched-import-onnx"), "hetsched-import-onnx");
+  app.footer("hetsched-import-onnx model.onnx --out model.json");
   arguments given;
   app.add_option("model", given.model, "the ONNX file; files with its weights need not be there")->required();
   app.add_option("--out", given.out, "model.json to write")->required();

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <hetsched/schedule/builders/named.hpp>
 
 #include "../command.hpp"
+#include "../names.hpp"
 #include "pages.hpp"
 #include "search.hpp"
 #include "serving.hpp"
@@ -28,22 +30,20 @@ inline const std::map<std::string, hetsched::warmup_rule> warmup_rules{{"h1f1b",
 
 /// Throws input_error unless it is auto or one that build_schedule knows.
 inline void check_schedule_name(const std::string& name) {
-  const auto names = hetsched::schedule_names();
-  if (name == "auto" || std::find(names.begin(), names.end(), name) != names.end()) return;
-  std::string known = "auto";
-  for (const auto other : names) known += ", " + std::string(other);
-  throw hetsched::input_error("--schedule: found " + name + ", expected one of " + known);
+  std::vector<std::string_view> known{"auto"};
+  for (const auto other : hetsched::schedule_names()) known.push_back(other);
+  if (std::find(known.begin(), known.end(), name) == known.end()) unknown_name("--schedule", name, known);
 }
 
 /// The planner of that name. Throws input_error naming `option` if there is none.
 [[nodiscard]] inline const planner_entry& find_planner(std::span<const planner_entry> table, const std::string& name,
                                                        const std::string& option = "--planner") {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const auto& entry : table) {
     if (entry.name == name) return entry;
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+    known.push_back(entry.name);
   }
-  throw hetsched::input_error(option + ": found " + name + ", expected one of " + known);
+  unknown_name(option, name, known);
 }
 
 /// Takes the options of the search from their texts. Throws input_error if one is out of range.
@@ -51,6 +51,8 @@ inline void settle(plan_arguments& given) {
   if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1))
     throw hetsched::input_error("--epsilon: expected a number in [0, 1]");
   given.options.warmup = warmup_rules.at(given.warmup);
+  for (const auto& principle : given.without)
+    (principle == "consecutive" ? given.options.principles.consecutive : given.options.principles.uniform) = false;
 }
 
 /// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
@@ -82,6 +84,10 @@ inline void settle(plan_arguments& given) {
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
+  if (!given.without.empty() && planner.name != "hetauto") throw input_error("--without: is for planner hetauto");
+  if (given.explain && !planner.explain)
+    throw input_error("--explain: planner " + std::string(planner.name) +
+                      " does not count its space; hetauto and hetauto_exact do");
   const auto precisions = source.precision_text(hardware);
   if (!precisions.empty()) std::cerr << "hetsched-plan: " << precisions << '\n';
   if (!given.frontier.empty()) {
@@ -108,9 +114,7 @@ inline void settle(plan_arguments& given) {
       files.add(given.trace, chrome_trace(side_by_side(all)));
     }
     if (!given.report.empty()) {
-      const auto origin =
-          (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
-      files.add(given.report, plan_page(hardware, best, origin, std::move(played)));
+      files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played)));
     }
   }
   if (!given.schedule_csv.empty()) {
@@ -127,7 +131,12 @@ inline void settle(plan_arguments& given) {
   }
   files.write();
   const auto searched = planner.own_schedule ? schedules_text(best) : std::string(schedule_name(given.options.warmup));
-  std::cout << frontier << summary(hardware, best, searched, precisions) << files.summary();
+  std::string space;
+  if (given.explain) {
+    const int size = best.pipelines.front().microbatch_size;
+    space = planner.explain(hardware, source.costs(hardware, size), problem_for(given, source, size), source.part_count()) + "\n";
+  }
+  std::cout << frontier << space << summary(hardware, best, searched, precisions) << files.summary();
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
@@ -161,7 +170,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
 
 /// The whole program.
 [[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const planner_entry> table) {
-  CLI::App app("Cuts a model into pipeline stages over a mixed cluster, and says what the plan will do.", "hetsched-plan");
+  CLI::App app(command::about("hetsched-plan"), "hetsched-plan");
+  app.footer(
+      "hetsched-plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\n"
+      "hetsched-plan --cluster cluster.json --profile profile.json --global-batch 256 --report plan.html");
   plan_arguments given;
   app.add_option("--cluster", given.cluster, "cluster.json: what hardware there is")->required();
   app.add_option("--model", given.model,
@@ -171,9 +183,14 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best power of two (default; with a profile of version 1: 1)");
-  std::string names;
-  for (const auto& entry : table) names += (names.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
-  app.add_option("--planner", given.planner, names);
+  std::string planners;
+  std::vector<std::string> planner_names, schedule_names{"auto"};
+  for (const auto& entry : table) {
+    planners += (planners.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
+    planner_names.emplace_back(entry.name);
+  }
+  for (const auto name : hetsched::schedule_names()) schedule_names.emplace_back(name);
+  app.add_option("--planner", given.planner, planners)->type_name(words_type(planner_names));
   app.add_option(
          "--objective", given.objective,
          "iteration: the shortest; cost: the least money per sample, from the price_per_hour of the devices; for inference "
@@ -201,9 +218,18 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--frontier", given.frontier,
                  "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
   app.add_option("--schedule", given.schedule,
-                 "what the planned stages run: auto, or a name that hetsched-simulate takes; else the rule of --warmup");
+                 "what the planned stages run; auto: the best that is found; else the rule of --warmup")
+      ->type_name(words_type(schedule_names));
   app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
   add_search_options(app, given);
+  app.add_option(
+         "--without", given.without,
+         "hetauto: principles to do without: consecutive (a subcluster's stages follow each other), uniform (they have one "
+         "placement)")
+      ->check(CLI::IsMember({"consecutive", "uniform"}))
+      ->delimiter(',');
+  app.add_flag("--explain", given.explain,
+               "hetauto, hetauto_exact: how many plans there are, and how many each principle leaves");
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,6 +55,11 @@ outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs,
     auto own = problem;
     if (!whole) own.progress = {};
     if (auto found = hexiscale(hardware, costs, own, groups)) options.start.push_back(std::move(found->pipelines));
+    // The best uniform pipeline, where there are so many devices that others are hard to find.
+    if (whole && devices > quickly_polished) {
+      auto uniform = hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+      if (uniform) options.start.push_back(std::move(uniform->pipelines));
+    }
   }
   return parallel_pipelines(hardware, costs, problem, options);
 }
@@ -73,8 +81,10 @@ outcome<plan> single_devices(const cluster& hardware, const any_costs& costs, co
 
 outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
                              const planner_options& given) {
-  constexpr std::int64_t rollouts = 10'000;
-  return hetauto(hardware, costs, problem, {.search = {.rollouts = rollouts, .seed = given.seed}});
+  hetauto_options options;
+  options.search.seed = given.seed;
+  options.principles = given.principles;
+  return hetauto(hardware, costs, problem, options);
 }
 
 outcome<plan> by_parts(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
@@ -82,13 +92,31 @@ outcome<plan> by_parts(const cluster& hardware, const any_costs& costs, const pl
   return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
 }
 
+std::string sizes_of_space(const cluster& hardware, const any_costs& costs, const planning_problem& problem, int operators) {
+  const auto space = plan_space_of(hardware, costs, operators, problem.use_all_devices);
+  const auto counts = count_plans(space);
+  std::string text = "plans of one pipeline, with microbatches of " + std::to_string(problem.microbatch_size) +
+                     (problem.microbatch_size == 1 ? " sample:\n" : " samples:\n");
+  const auto add = [&](std::string what, const natural& count) {
+    what.resize(std::max<std::size_t>(what.size(), 46), ' ');
+    text += "  " + what + " " + short_text(count) + "\n";
+  };
+  add("cut anywhere between " + std::to_string(space.operators) + " parts", counts.all);
+  add("1. cut between " + std::to_string(space.layers) + " layers", counts.whole_layers);
+  add("2. and a stage lies on one subcluster", counts.one_cluster);
+  add("3. and those of a subcluster follow each other", counts.consecutive);
+  add("4. and have one placement", counts.uniform);
+  return text;
+}
+
 constexpr planner_entry table[] = {
     {"parallel_pipelines", "one pipeline or more, which may differ in everything, with a bound", several_pipelines, frontier,
      false},
     {"interop_dp", "one pipeline, exact", one_pipeline, nullptr, true},
     {"hexiscale", "pipelines by graph partition", by_partition, nullptr, false},
-    {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true},
-    {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true},
+    {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true,
+     sizes_of_space},
+    {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true, false, sizes_of_space},
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
 };
 

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/problem.hpp>
+#include <hetsched/planners/hetauto.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 
 #include "../any_costs.hpp"
@@ -21,6 +23,7 @@ struct planner_options {
   double epsilon = hetsched::default_epsilon;
   bool all_orders = false;  ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
+  hetsched::hetauto_principles principles = {};
   int stages = 0;                                   ///< of placement; 0: as many as are best
   std::vector<hetsched::pipeline_plan> known = {};  ///< pipelines that a first look has found
 };
@@ -33,6 +36,10 @@ using frontier_function = hetsched::outcome<std::vector<hetsched::plan>> (*)(con
                                                                              const hetsched::planning_problem&,
                                                                              const planner_options&);
 
+/// What --explain prints. `operators`: between which the model could be cut.
+using explain_function = std::string (*)(const hetsched::cluster&, const any_costs&, const hetsched::planning_problem&,
+                                         int operators);
+
 struct planner_entry {
   std::string_view name;
   std::string_view what;  ///< in a few words, for --help
@@ -40,6 +47,7 @@ struct planner_entry {
   frontier_function frontier = nullptr;  ///< of time against money, where the planner knows money
   bool one_pipeline = false;             ///< its plans have one pipeline
   bool own_schedule = false;             ///< its search goes by the schedules of its plans, not by the rule of --warmup
+  explain_function explain = nullptr;    ///< how large its space is, where it tells
 };
 
 /// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.

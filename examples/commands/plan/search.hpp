@@ -39,7 +39,15 @@ struct plan_arguments {
   hetsched::plan_objective objective = hetsched::plan_objective::iteration;
   double deadline_s = std::numeric_limits<double>::infinity();
   bool use_all_devices = false;
+  bool explain = false;
+  std::vector<std::string> without = {};  ///< principles of hetauto
 };
+
+/// What a plan was made from, for its page.
+[[nodiscard]] inline std::string origin_of(const plan_arguments& given, const cost_source& source,
+                                           const hetsched::cluster& hardware) {
+  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
+}
 
 /// The size that --microbatch-size names; 0 for all powers of two.
 [[nodiscard]] inline int fixed_microbatch_size(const plan_arguments& given, const cost_source& source) {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cost/inference.hpp>
 #include <hetsched/io.hpp>
+#include <hetsched/plan/play_inference.hpp>
 #include <hetsched/planners/placement.hpp>
 
 #include "../command.hpp"
@@ -17,8 +19,63 @@
 
 namespace command {
 
+/// What a play says of requests that wait for each other.
+template <hetsched::inference_costs Costs>
+[[nodiscard]] hetsched::report_figure played_figure(const hetsched::cluster& hardware, const Costs& costs,
+                                                    const hetsched::plan& p) {
+  using namespace hetsched;
+  const int in_flight = p.pipelines.front().microbatches;
+  const int steps = costs.output_tokens() + costs.chunk_count();
+  // As many requests as can be played in a moment.
+  const auto rounds = std::int64_t{1'000'000} / (std::int64_t{in_flight} * steps);
+  const auto played = play_inference(hardware, costs, p, in_flight * static_cast<int>(std::clamp<std::int64_t>(rounds, 3, 20)));
+  return {"played", format_number(played.requests_per_s),
+          "requests per second if they begin together: first token " + format_seconds(played.first_token_s) + ", token " +
+              format_seconds(played.token_s)};
+}
+
+/// The headline numbers of a plan for inference.
+template <class Costs>
+[[nodiscard]] std::vector<hetsched::report_figure> serving_figures(const hetsched::cluster& hardware, const Costs& costs,
+                                                                   const hetsched::plan& p) {
+  using namespace hetsched;
+  auto figures = prediction_figures(p.predicted);
+  if constexpr (inference_costs<Costs>) {
+    if (p.pipelines.front().microbatches > 1) figures.push_back(played_figure(hardware, costs, p));
+  } else {
+    // A request is one forward.
+    std::erase_if(figures,
+                  [](const auto& f) { return f.label == "first token" || f.label == "token" || f.label == "throughput"; });
+  }
+  const auto devices = device_use(hardware, p);
+  figures.push_back({"devices", devices.used, devices.idle});
+  figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete", evidence_text(p, "")});
+  return figures;
+}
+
+/// The page of a plan for inference: its figures, stages and the requests in flight. `origin`: what the plan was made from.
+[[nodiscard]] inline std::string serving_page(const hetsched::cluster& hardware, const hetsched::plan& p,
+                                              const std::string& origin, std::vector<hetsched::report_figure> figures,
+                                              hetsched::simulation played) {
+  using namespace hetsched;
+  const auto& line = p.pipelines.front();
+  report page;
+  page.title = "Inference plan";
+  page.summary = origin + ": " + std::to_string(line.microbatches) + (line.microbatches > 1 ? " batches" : " batch") +
+                 " in flight, of " + std::to_string(line.microbatch_size) +
+                 (line.microbatch_size > 1 ? " requests" : " request") + ", planner " + p.planner + ".";
+  page.figures = std::move(figures);
+  page.sections.push_back(plan_section(line, subcluster_names(hardware), std::move(played.timeline), played.period_s));
+  auto& section = page.sections.back();
+  for (auto& s : section.line.stages) s.warmup = 0;  // of training
+  section.timeline_heading = "Timeline of the batches in flight";
+  if (line.stages.size() > 1) section.tables.push_back(transports_table(hardware, line));
+  return to_html(page);
+}
+
 /// What is printed of a plan for inference.
-[[nodiscard]] inline std::string serving_summary(const hetsched::cluster& hardware, const hetsched::plan& p) {
+[[nodiscard]] inline std::string serving_summary(const hetsched::cluster& hardware, const hetsched::plan& p,
+                                                 const std::vector<hetsched::report_figure>& told) {
   using namespace hetsched;
   const auto& line = p.pipelines.front();
   const auto names = subcluster_names(hardware);
@@ -30,29 +87,17 @@ namespace command {
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
   }
   std::vector<std::vector<std::string>> figures;
-  for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
-  const auto devices = device_use(hardware, p);
-  figures.push_back({"devices", devices.used, devices.idle});
-  figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete", evidence_text(p, "")});
+  for (const auto& f : told) figures.push_back({f.label, f.value, f.note});
   const auto in_flight = std::to_string(line.microbatches) + " in flight, of " + std::to_string(line.microbatch_size);
   return format_table({">stage", ">layers", "devices", ">time / batch", ">transfer", ">memory / device"}, rows) + "\n" +
          format_table({"batches", in_flight, ""}, figures);
 }
 
-/// hetsched-plan under an objective of inference.
-[[nodiscard]] inline int plan_serving(const plan_arguments& given, const cost_source& source, const hetsched::cluster& hardware,
-                                      outputs& files) {
+/// hetsched-plan under an objective of inference, with costs of that.
+template <class Costs>
+[[nodiscard]] int plan_serving(const plan_arguments& given, const cost_source& source, const Costs& costs,
+                               const hetsched::cluster& hardware, outputs& files) {
   using namespace hetsched;
-  if (!given.planner.empty() && given.planner != "placement")
-    throw input_error("--objective " + std::string(name_of(given.objective)) + ": only the planner placement plans inference");
-  for (const auto& [option, value] : {std::pair{"--report", &given.report},
-                                      {"--trace", &given.trace},
-                                      {"--schedule", &given.schedule},
-                                      {"--schedule-csv", &given.schedule_csv},
-                                      {"--frontier", &given.frontier}})
-    if (!value->empty())
-      throw input_error(std::string(option) + " is for training, not for --objective " + std::string(name_of(given.objective)));
-  const auto costs = source.serving(hardware, given.serving);
   listen_to_signals();
   progress_line progress;
   planning_problem problem{.microbatch_size = given.serving.batch};
@@ -79,11 +124,35 @@ namespace command {
     return infeasible;
   }
   found->setting = source.setting(hardware);
-  found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
+  if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
+  const auto figures = serving_figures(hardware, costs, *found);
+  if (!given.report.empty() || !given.trace.empty()) {
+    const auto& line = found->pipelines.front();
+    auto played = simulate(to_pipeline(line), forward_schedule(static_cast<int>(line.stages.size()), line.microbatches));
+    files.add(given.trace, chrome_trace(played.timeline));
+    files.add(given.report, serving_page(hardware, *found, origin_of(given, source, hardware), figures, std::move(played)));
+  }
   files.write();
-  std::cout << serving_summary(hardware, *found) << files.summary();
+  std::cout << serving_summary(hardware, *found, figures) << files.summary();
   return done;
+}
+
+/// hetsched-plan under an objective of inference.
+[[nodiscard]] inline int plan_serving(const plan_arguments& given, const cost_source& source, const hetsched::cluster& hardware,
+                                      outputs& files) {
+  using namespace hetsched;
+  if (!given.planner.empty() && given.planner != "placement")
+    throw input_error("--objective " + std::string(name_of(given.objective)) + ": only the planner placement plans inference");
+  for (const auto& [option, value] :
+       {std::pair{"--schedule", &given.schedule}, {"--schedule-csv", &given.schedule_csv}, {"--frontier", &given.frontier}})
+    if (!value->empty())
+      throw input_error(std::string(option) + " is for training, not for --objective " + std::string(name_of(given.objective)) +
+                        "; hetsched-simulate --plan draws plans for inference");
+  // Layers by themselves know no tokens.
+  if (const auto& model = source.model(); !source.measured() && model && !model->family)
+    return plan_serving(given, source, source.forwards(hardware, given.serving.batch), hardware, files);
+  return plan_serving(given, source, source.serving(hardware, given.serving), hardware, files);
 }
 
 }  // namespace command

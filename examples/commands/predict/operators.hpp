@@ -3,10 +3,17 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <iostream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include <hetsched/cost/tile.hpp>
 #include <hetsched/io.hpp>
@@ -18,34 +25,107 @@ namespace predict {
 
 using namespace hetsched;
 
-inline std::vector<double> operator_times_ms(const device& d, const operators_file& file, const std::string& path) {
+struct operators_arguments {
+  std::string device, cluster, operators, out;
+  bool strict = false, json = false;
+};
+
+/// Tells of the first rows that are left out, and counts all.
+class skipped_rows {
+ public:
+  explicit skipped_rows(bool strict) : strict_(strict) {}
+  void operator()(const file_error& wrong) {
+    if (strict_) throw wrong;
+    if (++count_ <= 10) say(wrong.what());
+  }
+  [[nodiscard]] int count() const { return count_; }
+  /// Throws: input_error if no row is left.
+  void sum_up(std::size_t left, const std::string& path) const {
+    if (count_ == 0) return;
+    if (left == 0) throw input_error(path + ": no row can be used");
+    say(std::to_string(count_) + " of " + std::to_string(left + static_cast<std::size_t>(count_)) +
+        " rows left out; --strict makes that an error");
+  }
+
+ private:
+  static void say(const std::string& text) { std::cerr << "hetsched-predict: " << text << '\n'; }
+  bool strict_;
+  int count_ = 0;
+};
+
+/// Milliseconds of each operator. Rows that the device cannot compute are taken out of the file.
+inline std::vector<double> operator_times_ms(const device& d, operators_file& file, const std::string& path,
+                                             skipped_rows& skipped) {
   const auto hardware = make_tile_device(d);
   command::progress_line progress;
   std::vector<double> times;
-  times.reserve(file.operators.size());
-  for (const auto& op : file.operators) {
-    if (times.size() % 4096 == 0)
-      progress.show(static_cast<double>(times.size()) / static_cast<double>(file.operators.size()),
-                    std::to_string(times.size()) + " of " + std::to_string(file.operators.size()) + " operators");
+  const auto all = file.operators.size();
+  for (std::size_t i = 0; i < all; ++i) {
+    if (i % 4096 == 0)
+      progress.show(static_cast<double>(i) / static_cast<double>(all),
+                    std::to_string(i) + " of " + std::to_string(all) + " operators");
+    const auto kept = times.size();
     try {
-      times.push_back(predict_operator(hardware, op).seconds * 1e3);
+      times.push_back(predict_operator(hardware, file.operators[i]).seconds * 1e3);
     } catch (const input_error& wrong) {
-      throw file_error(path, {}, "line " + std::to_string(times.size() + 2) + ": " + d.name + ": " + wrong.what());
+      skipped(file_error(path, {}, "line " + std::to_string(file.line_numbers[i]) + ": " + d.name + ": " + wrong.what()));
+      continue;
     }
+    if (kept == i) continue;
+    file.operators[kept] = file.operators[i];
+    file.lines[kept] = std::move(file.lines[i]);
+    if (!file.measured_ms.empty()) file.measured_ms[kept] = file.measured_ms[i];
   }
+  file.operators.resize(times.size());
+  file.lines.resize(times.size());
+  if (!file.measured_ms.empty()) file.measured_ms.resize(times.size());
   return times;
+}
+
+/// The cells of each row by the heading's names, with what was predicted.
+inline std::string operators_json(const device& d, const operators_file& file, const std::vector<double>& times_ms, int skipped) {
+  const auto cells = [](const std::string& line) {
+    std::vector<std::string> all(1);
+    for (const char c : line)
+      if (c == ',')
+        all.emplace_back();
+      else if (c != '\r')
+        all.back() += c;
+    return all;
+  };
+  const auto value = [](const std::string& cell) -> nlohmann::ordered_json {
+    double number = 0;
+    const auto [end, wrong] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
+    if (cell.empty() || wrong != std::errc{} || end != cell.data() + cell.size()) return cell;
+    if (number == std::floor(number) && std::abs(number) < 1e15) return static_cast<std::int64_t>(number);
+    return number;
+  };
+  const auto names = cells(file.heading);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < times_ms.size(); ++i) {
+    const auto row = cells(file.lines[i]);
+    nlohmann::ordered_json one;
+    for (std::size_t c = 0; c < names.size(); ++c) one[names[c]] = value(row[c]);
+    one["predicted_ms"] = times_ms[i];
+    if (!file.measured_ms.empty()) one["error_percent"] = (times_ms[i] / file.measured_ms[i] - 1) * 100;
+    rows.push_back(std::move(one));
+  }
+  const nlohmann::ordered_json out{{"device", d.name}, {"operators", std::move(rows)}, {"skipped", skipped}};
+  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 /// The rows with their predicted times, on standard output or in a file; how far off the measured ones they are, on standard
 /// error.
-inline int operators_command(const std::string& device_name, const std::string& cluster_path, const std::string& path,
-                             const std::string& out) {
+inline int operators_command(const operators_arguments& given) {
   command::outputs files;
-  files.expect(out);
-  for (const auto& input : {device_name.ends_with(".json") ? device_name : "", cluster_path, path}) files.reads(input);
-  const auto chosen = command::named_device(device_name, cluster_path);
-  const auto file = read_operators(path);
-  const auto times = operator_times_ms(chosen, file, path);
+  files.expect(given.out);
+  for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
+    files.reads(input);
+  const auto chosen = command::named_device(given.device, given.cluster);
+  skipped_rows skipped(given.strict);
+  auto file = parse_operators(read_text(given.operators), given.operators, skipped);
+  const auto times = operator_times_ms(chosen, file, given.operators, skipped);
+  skipped.sum_up(times.size(), given.operators);
   const auto multiplies = [](const operator_shape& op, precision p) {
     return (op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention) && op.format == format_of(p);
   };
@@ -54,11 +134,11 @@ inline int operators_command(const std::string& device_name, const std::string& 
     if (used != p && std::any_of(file.operators.begin(), file.operators.end(), [&](const auto& op) { return multiplies(op, p); }))
       std::cerr << "hetsched-predict: " << chosen.name << " has no " << name_of(p) << ": priced in " << name_of(used) << '\n';
   }
-  const auto text = to_csv(file, times);
-  if (out.empty()) {
+  const auto text = given.json ? operators_json(chosen, file, times, skipped.count()) : to_csv(file, times);
+  if (given.out.empty()) {
     std::cout << text;
   } else {
-    files.add(out, text);
+    files.add(given.out, text);
     files.write();
     std::cout << files.summary();
   }

@@ -2,15 +2,20 @@
 // When a training writes checkpoints, and how it goes on from one.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+#include <hetsched/io/checkpoint/checkpoint_writer.hpp>
 
 #include <train/place.hpp>
 
@@ -22,6 +27,7 @@ struct checkpoint_arguments {
   int keep = 3;
   bool resume = false;
   bool or_start = false;  ///< where there is nothing to go on from
+  bool behind = false;    ///< they are written while the training goes on
 };
 
 /// What a training is, in its checkpoints. With another model, precision or optimizer it cannot go on; with other settings it
@@ -42,53 +48,109 @@ using training_notes = std::map<std::string, std::string>;
   return different;
 }
 
+/// The newest whole checkpoint of a folder, the same on all ranks. say(text): rank 0's remarks. Throws as compare_notes, on rank
+/// 0.
+template <class Communicator, class Say>
+[[nodiscard]] std::optional<hetsched::checkpoint> find_newest(Communicator& comm, const std::string& folder,
+                                                              const training_notes& notes, double deadline_s, Say&& say) {
+  // One rank looks for it, as that means to read all of it.
+  std::vector<double> mine;
+  work_together(comm, deadline_s, "looking for a checkpoint", [&](const auto& alive) {
+    if (comm.rank() != 0) return;
+    const auto found = hetsched::find_checkpoint(folder, alive);
+    for (const auto& text : found.damaged) say("skips a damaged checkpoint: " + text);
+    if (!found.newest) return;
+    for (const auto& text : compare_notes(*found.newest, notes)) say(text);
+    const bool replaced = found.newest->path.ends_with(hetsched::detail::replaced_suffix);
+    mine = {static_cast<double>(found.newest->step), replaced ? 1.0 : 0.0};
+  });
+  const auto told = gather(comm, mine, deadline_s, "looking for a checkpoint").front();
+  if (told.empty()) return std::nullopt;
+  return hetsched::open_checkpoint(hetsched::detail::step_path(folder, static_cast<std::int64_t>(told[0])) +
+                                   std::string(told[1] != 0 ? hetsched::detail::replaced_suffix : ""));
+}
+
+/// Fills every rank's slices with what a checkpoint holds of them; returns when all have read it.
+template <class Communicator>
+void load_on_all(Communicator& comm, const hetsched::checkpoint& from, std::span<hetsched::state_slice> slices,
+                 double deadline_s) {
+  work_together(comm, deadline_s, "reading a checkpoint",
+                [&](const auto& alive) { hetsched::load_checkpoint(from, slices, alive); });
+}
+
 /// Loads the newest whole checkpoint into a trainer that has not begun, on all ranks; returns its step. None: there is none, and
 /// the training may start. say(text): rank 0's remarks. Throws: known_to_all if there is none, and it may not.
 template <class Trainer, class Communicator, class Say>
 [[nodiscard]] std::optional<std::int64_t> resume(Trainer& trainer, Communicator& comm, const checkpoint_arguments& given,
                                                  const training_notes& notes, double deadline_s, Say&& say) {
-  // One rank looks for it, as that means to read all of it.
-  std::vector<double> mine;
-  work_together(comm, deadline_s, "looking for a checkpoint", [&](const auto& alive) {
-    if (comm.rank() != 0) return;
-    const auto found = hetsched::find_checkpoint(given.folder, alive);
-    for (const auto& text : found.damaged) say("skips a damaged checkpoint: " + text);
-    if (found.newest) {
-      for (const auto& text : compare_notes(*found.newest, notes)) say(text);
-      const bool replaced = found.newest->path.ends_with(hetsched::detail::replaced_suffix);
-      mine = {static_cast<double>(found.newest->step), replaced ? 1.0 : 0.0};
-    } else if (given.or_start) {
-      say("there is no checkpoint in " + given.folder + ": begins at step 0");
-    }
-  });
-  const auto told = gather(comm, mine, deadline_s, "looking for a checkpoint").front();
-  if (told.empty() && !given.or_start)
+  const auto found = find_newest(comm, given.folder, notes, deadline_s, say);
+  if (!found && !given.or_start)
     throw known_to_all("--resume: there is no whole checkpoint in " + given.folder +
                        " to go on from; --resume-or-start begins at step 0 then");
-  if (told.empty()) return std::nullopt;
-  const auto step = static_cast<std::int64_t>(told[0]);
-  const auto found = hetsched::open_checkpoint(hetsched::detail::step_path(given.folder, step) +
-                                               std::string(told[1] != 0 ? hetsched::detail::replaced_suffix : ""));
+  if (!found) {
+    if (comm.rank() == 0) say("there is no checkpoint in " + given.folder + ": begins at step 0");
+    return std::nullopt;
+  }
   auto state = trainer.state();
   // Nobody begins, and maybe replaces it, before all have read it.
-  work_together(comm, deadline_s, "reading a checkpoint",
-                [&](const auto& alive) { hetsched::load_checkpoint(found, state, alive); });
-  trainer.set_committed_step(step);
-  return step;
+  load_on_all(comm, *found, state, deadline_s);
+  trainer.set_committed_step(found->step);
+  return found->step;
 }
 
-/// Writes a checkpoint; all ranks call it between steps.
-template <class Trainer, class Communicator>
-void save(Trainer& trainer, Communicator& comm, const checkpoint_arguments& given, const training_notes& notes,
-          double deadline_s) {
-  const auto step = trainer.committed_step();
-  hetsched::write_checkpoint_part(given.folder, step, comm.rank(), trainer.state(true));
-  (void)gather(comm, {}, deadline_s, "writing a checkpoint");
-  if (comm.rank() == 0) {
-    hetsched::commit_checkpoint(given.folder, step, comm.ranks(), notes);
-    hetsched::prune_checkpoints(given.folder, given.keep, step);
+/// The checkpoints that a training writes. All ranks call its members between steps.
+template <class Communicator>
+class checkpoints {
+ public:
+  checkpoints(Communicator& comm, const checkpoint_arguments& given, training_notes notes, double deadline_s)
+      : comm_(comm), given_(given), notes_(std::move(notes)), deadline_s_(deadline_s), writer_(given.folder) {}
+
+  /// Begins one, and ends it unless it is to be written while the training goes on.
+  template <class Trainer>
+  void begin(Trainer& trainer) {
+    commit();
+    const auto step = trainer.committed_step();
+    if (given_.behind)
+      writer_.begin(step, comm_.rank(), trainer.state(true));
+    else
+      hetsched::write_checkpoint_part(given_.folder, step, comm_.rank(), trainer.state(true));
+    written_ = step;
+    if (!given_.behind) end();
   }
-  (void)gather(comm, {}, deadline_s, "committing a checkpoint");
-}
+  /// Whether this rank has written its part, which it tells the others between steps. Throws what writing has thrown.
+  [[nodiscard]] bool is_written() { return writer_.is_done(); }
+  /// Goes on where all ranks have told that they have.
+  void all_written() {
+    if (!written_) return;
+    if (comm_.rank() == 0) writer_.begin_commit(*written_, comm_.ranks(), notes_, given_.keep);
+    written_.reset();
+  }
+  /// Returns when the last one is whole.
+  void end() {
+    if (given_.folder.empty()) return;
+    commit();
+    wait("committing a checkpoint");
+  }
+
+ private:
+  void commit() {
+    if (!written_) return;
+    wait("writing a checkpoint");
+    all_written();
+  }
+  void wait(const std::string& what) {
+    work_together(comm_, deadline_s_, what, [&](const auto& alive) {
+      constexpr auto look = std::chrono::microseconds(200);
+      for (; !writer_.is_done(); std::this_thread::sleep_for(look)) alive();
+    });
+  }
+
+  Communicator& comm_;
+  checkpoint_arguments given_;
+  training_notes notes_;
+  double deadline_s_;
+  hetsched::checkpoint_writer writer_;
+  std::optional<std::int64_t> written_;  ///< the step of parts that wait for others
+};
 
 }  // namespace train

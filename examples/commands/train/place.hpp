@@ -80,14 +80,17 @@ template <class Communicator>
 [[nodiscard]] std::vector<std::vector<double>> gather(Communicator& comm, const std::vector<double>& mine, double deadline_s,
                                                       const std::string& what) {
   std::vector<std::vector<double>> all;
-  const auto result = comm.gather(mine, all, hetsched::deadline_in(deadline_s));
+  auto result = comm.gather(mine, all, hetsched::deadline_in(deadline_s));
   if (result == hetsched::wait_result::progress) return all;
-  const auto here = "rank " + std::to_string(comm.rank()) + ", " + what + ": ";
-  const hetsched::edge nowhere{.from = -1, .to = comm.rank()};
-  throw hetsched::communication_error(result == hetsched::wait_result::aborted
-                                          ? here + "ended, as " + std::string(comm.failure())
-                                          : here + "not all ranks have come within " + std::to_string(deadline_s) + " s",
-                                      nowhere, hetsched::no_microbatch, hetsched::action{.microbatch = hetsched::no_microbatch});
+  result = hetsched::detail::with_blame(comm, result);
+  auto text = "rank " + std::to_string(comm.rank()) + ", " + what + ": ";
+  const std::string why = comm.failure();
+  if (result == hetsched::wait_result::aborted)
+    text += "ended, as " + why;
+  else
+    text += "not all ranks have come within " + std::to_string(deadline_s) + " s" + (why.empty() ? "" : "; " + why);
+  throw hetsched::communication_error(text, {.from = -1, .to = comm.rank()}, hetsched::no_microbatch,
+                                      hetsched::action{.microbatch = hetsched::no_microbatch});
 }
 
 /// Runs work(alive) on every rank, and returns when all have come to its end. Work that takes longer than the others may wait

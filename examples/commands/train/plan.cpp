@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -70,4 +71,27 @@ bool train::cut_between_blocks(const gpt::config& m, hetsched::plan& p) {
   p.setting.granularity = "block";
   p.gradient_sync.clear();  // of layers that are no longer
   return moved;
+}
+
+train::planned_ranks train::find_ranks(const hetsched::plan_file& file, int count, bool processes,
+                                       const hetsched::process_place& place) {
+  planned_ranks found{.count = count};
+  const int devices = std::accumulate(file.device_counts.begin(), file.device_counts.end(), 0);
+  if (processes && (devices == place.ranks || count != place.ranks)) found.launched = device_numbers(file);
+  if (found.launched.empty()) {
+    found.there = count == place.ranks;
+  } else {
+    auto each = found.launched;
+    std::sort(each.begin(), each.end());
+    found.there = std::adjacent_find(each.begin(), each.end()) == each.end() && each.back() < place.ranks;
+  }
+  return found;
+}
+
+bool train::enter(hetsched::process_place& place, const planned_ranks& ranks) {
+  if (ranks.launched.empty()) return true;
+  const auto own = std::find(ranks.launched.begin(), ranks.launched.end(), place.rank);
+  place.rank = static_cast<int>(own - ranks.launched.begin());
+  place.ranks = ranks.count;
+  return own != ranks.launched.end();
 }

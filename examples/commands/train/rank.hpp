@@ -17,12 +17,17 @@
 #include <hetsched/io/format.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/measure/rank_times.hpp>
+#include <hetsched/runtime/trainer/learning_rate.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 
 #include <gpt/batch.hpp>
 #include <gpt/model.hpp>
+#include <train/agree.hpp>
 #include <train/layers.hpp>
+#include <train/log.hpp>
+#include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>
 #include <train/training.hpp>
@@ -65,17 +70,33 @@ struct chosen_optimizer {
   const auto number = [](double value) { return nlohmann::json(value).dump(); };
   auto optimizer = j.given.optimizer;
   if (optimizer == "sgd" && j.given.momentum != 0) optimizer += " with momentum";
-  return {{"model", describe(j.config)},
-          {"precision", j.given.model.precision},
-          {"optimizer", optimizer},
-          {"learning rate", number(j.given.learning_rate)},
-          {"momentum", number(j.given.momentum)},
-          {"weight decay", number(j.given.weight_decay)},
-          {"clip", number(j.given.clip)},
-          {"seed", std::to_string(j.given.model.seed)},
-          {"batch", batch_text(p)},
-          {"text", std::to_string(j.corpus.size()) + " bytes, " +
-                       hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
+  training_notes notes{{"model", describe(j.config)},
+                       {"precision", j.given.model.precision},
+                       {"optimizer", optimizer},
+                       {"learning rate", number(j.given.learning_rate)},
+                       {"momentum", number(j.given.momentum)},
+                       {"weight decay", number(j.given.weight_decay)},
+                       {"clip", number(j.given.clip)},
+                       {"seed", std::to_string(j.given.model.seed)},
+                       {"batch", batch_text(p)},
+                       {"text", std::to_string(j.corpus.size()) + " bytes, " +
+                                    hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
+  if (j.given.decay != "constant" || j.given.warmup > 0)
+    notes["learning rate's decay"] = j.given.decay + " to " + number(j.given.rate_floor) + " at step " +
+                                     std::to_string(j.given.steps) + " behind " + std::to_string(j.given.warmup) +
+                                     " steps of warm-up";
+  return notes;
+}
+
+[[nodiscard]] inline hetsched::learning_rate rate_of(const arguments& given) {
+  using enum hetsched::decay_shape;
+  return {.peak = given.learning_rate,
+          .warmup = given.warmup,
+          .steps = given.steps,
+          .shape = given.decay == "linear"   ? linear
+                   : given.decay == "cosine" ? cosine
+                                             : constant,
+          .floor = given.rate_floor};
 }
 
 /// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.
@@ -110,11 +131,11 @@ template <class Real, class Communicator>
   const auto& given = j.given;
   const bool speaks = comm.rank() == 0;
   const double deadline_s = given.place.deadline_s;
+  agree_on(comm, shared_options(given), deadline_s);
   const auto plan = j.plan ? *j.plan : make_plan<Real>(j, comm);
   const auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
   const auto notes = notes_of(j, plan.plan);
-  std::string all_notes;
-  for (const auto& [key, value] : notes) all_notes += key + '=' + value + '\n';
+  agree_on(comm, notes, deadline_s);
 
   const auto there = layout.place_of(comm.rank());
   const auto& own_line = layout.pipelines[static_cast<std::size_t>(there.pipeline)];
@@ -134,7 +155,6 @@ template <class Real, class Communicator>
                         .clip_norm = given.clip,
                         .ties = gpt::ties(j.config),
                         .on_nonfinite = nonfinite::fail,
-                        .configuration_digest = static_cast<std::int64_t>(crc64(std::as_bytes(std::span(all_notes)))),
                         .loss_in_parts = true,
                         .boundary_layout = [&](const tensor_shape& whole, const degrees& d) {
                           const std::int64_t sequence = j.config.sequence;
@@ -161,35 +181,75 @@ template <class Real, class Communicator>
   const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
   const auto loss = [&](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
 
+  const auto rate = rate_of(given);
   command::progress_line progress;
-  const auto start = std::chrono::steady_clock::now();
+  losses_so_far losses(speaks ? given.losses : "");
+  step_log log(speaks ? given.log : "", speaks ? given.metrics : "");
+  using clock = std::chrono::steady_clock;
+  const auto seconds_since = [](clock::time_point t) { return std::chrono::duration<double>(clock::now() - t).count(); };
+  const auto start = clock::now();
+  auto step_start = start;
   std::vector<tensor> inputs, targets;
-  command::listen_to_signals();
-  while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
-    const auto step = trainer.committed_step();
+  const auto draw = [&](const std::string& text, std::int64_t number) {
     inputs.clear();
     targets.clear();
     for (int m = 0; m < microbatches; ++m) {
       auto batch =
-          gpt::draw<Real>(j.corpus, j.config.sequence,
-                          {.seed = given.model.seed, .step = step, .first_sample = first_sample + m * size, .samples = size});
+          gpt::draw<Real>(text, j.config.sequence,
+                          {.seed = given.model.seed, .step = number, .first_sample = first_sample + m * size, .samples = size});
       inputs.push_back(own_rows(batch.inputs));
       targets.push_back(own_rows(batch.targets));
     }
+  };
+  // The same samples each time, so that losses compare.
+  const auto validate = [&] {
+    double sum = 0;
+    for (int b = 0; b < given.validation_batches; ++b) {
+      draw(j.validation, b);
+      sum += trainer.evaluate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    }
+    return sum / given.validation_batches;
+  };
+  const double tokens = static_cast<double>(sample_count(plan.plan)) * j.config.sequence;
+  checkpoints saves(comm, given.checkpoint, notes, deadline_s);
+  command::listen_to_signals();
+  while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
+    const auto step = trainer.committed_step();
+    draw(j.corpus, step);
+    std::visit([&](auto& o) { o.learning_rate = rate.at(step); }, trainer.optimizer_settings().own);
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     result.losses.push_back(done.loss);
+    losses.add(step, done.loss);
+    step_line line{.report = done, .learning_rate = rate.at(step)};
     // All ranks stop after the same step.
-    for (const auto& told : gather(comm, {static_cast<double>(command::interruption)}, deadline_s, "between steps"))
+    auto mine = to_numbers(
+        {.times = times_of_rank(trainer.measured(), there.group), .held_bytes = static_cast<double>(trainer.held().total())});
+    mine.insert(mine.begin(), {static_cast<double>(command::interruption), saves.is_written() ? 1.0 : 0.0});
+    bool written = true;
+    for (const auto& told : gather(comm, mine, deadline_s, "between steps")) {
       if (told[0] != 0) result.stopped_by = static_cast<int>(told[0]);
+      written = written && told[1] != 0;
+      if (log.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(2)));
+    }
+    if (written) saves.all_written();
     const auto now = trainer.committed_step();
     const bool last = now == given.steps || result.stopped_by != 0;
+    if (!j.validation.empty() && (last || (given.validate_every > 0 && now % given.validate_every == 0))) {
+      line.validation_loss = validate();
+      result.validations.emplace_back(now, *line.validation_loss);
+    }
     if (!given.checkpoint.folder.empty() && (last || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
-      save(trainer, comm, given.checkpoint, notes, deadline_s);
+      saves.begin(trainer);
+    line.seconds = seconds_since(step_start);
+    line.tokens_per_s = line.seconds > 0 ? tokens / line.seconds : 0;
+    step_start = clock::now();
+    log.add(line);
     if (speaks)
       progress.show(static_cast<double>(now) / given.steps,
                     "step " + std::to_string(now) + " of " + std::to_string(given.steps) + ", loss " + format_number(done.loss));
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  saves.end();
+  result.seconds = seconds_since(start);
   if (!given.trace.empty() || !given.report.empty())
     result.measured = gather_timelines(comm, layout, trainer.measured(), given.place.transport == "threads", deadline_s);
   result.plan = plan;

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -24,10 +25,15 @@ struct arguments {
   place_arguments place;
   checkpoint_arguments checkpoint;
   std::string plan, schedule, text, optimizer = "adamw";
-  std::string trace, report, losses, out_plan;
+  std::string trace, report, losses, out_plan, log, metrics;
+  std::string validation;  ///< text
+  int validate_every = 0, validation_batches = 4;
   std::optional<int> microbatches, microbatch_size;
   int steps = 100, chunks = 2;
   double learning_rate = 3e-3, momentum = 0, weight_decay = 0, clip = 1;
+  std::string decay = "constant";  ///< of the learning rate
+  std::int64_t warmup = 0;
+  double rate_floor = 0;
   bool json = false;
 };
 
@@ -35,7 +41,7 @@ struct arguments {
 struct job {
   arguments given;
   gpt::config config;
-  std::string corpus;
+  std::string corpus, validation;  ///< texts
   hetsched::process_place place;
   std::optional<hetsched::plan_file> plan;  ///< none: to be made
 
@@ -45,6 +51,7 @@ struct job {
     std::optional<std::int64_t> resumed;
     std::int64_t first_step = 0;
     std::vector<double> losses;
+    std::vector<std::pair<std::int64_t, double>> validations;  ///< by steps done
     double seconds = 0;
     int stopped_by = 0;  ///< signal
     std::vector<hetsched::timeline> measured;

@@ -149,10 +149,9 @@ class channel_engine {
       }
     }
     int missing = -1;
+    const auto has_brought = [round](peer_state& peer) { return peer.has_brought(round); };
     const auto look = [&] {
-      missing = -1;
-      for (int p = 0; p < mesh_.ranks && missing < 0; ++p)
-        if (p != mesh_.rank && !peers_[at(p)].has_brought(round)) missing = p;
+      missing = first_without(has_brought);
       return missing < 0 || peers_[at(missing)].down;
     };
     const bool in_time = happened_.wait_until(hold, until, [&] { return look() || aborted_; });
@@ -163,7 +162,7 @@ class channel_engine {
                            [&] { return look() || peers_[at(missing)].gave_up; });
     if (missing >= 0) {
       if (in_time && !aborted_) fail(lost_text(missing, {}));
-      if (!aborted_) reason_ = "rank " + std::to_string(missing) + " has not answered in time";
+      if (!aborted_) reason_ = ranks_without(has_brought) + " not answered in time";
       return aborted_ ? wait_result::aborted : wait_result::deadline;
     }
     all.resize(at(mesh_.ranks));
@@ -174,6 +173,18 @@ class channel_engine {
         all[at(p)] = peers_[at(p)].take_numbers();
     }
     return wait_result::progress;
+  }
+
+  /// See asking_plane.
+  [[nodiscard]] wait_result ask() {
+    lock hold(guard_);
+    const std::uint64_t question = ++questions_;
+    for (int p = 0; p < mesh_.ranks && !aborted_; ++p)
+      if (p != mesh_.rank && !peers_[at(p)].down) write(p, make_frame(frame_kind::ask, &question, 1));
+    const auto has_answered = [question](const peer_state& peer) { return peer.down || peer.answered_to >= question; };
+    happened_.wait_for(hold, std::chrono::seconds(1), [&] { return aborted_ || first_without(has_answered) < 0; });
+    if (first_without(has_answered) >= 0) fail(ranks_without(has_answered) + " not answered for a second");
+    return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
 
   void on_wake(std::function<void()> ring) {
@@ -266,6 +277,23 @@ class channel_engine {
     happened_.notify_all();
   }
 
+  /// The first other rank that has not done something; -1: all have.
+  template <class Done>
+  [[nodiscard]] int first_without(const Done& done) {
+    for (int p = 0; p < mesh_.ranks; ++p)
+      if (p != mesh_.rank && !done(peers_[at(p)])) return p;
+    return -1;
+  }
+  /// "rank 1 has", or "ranks 1, 2 have".
+  template <class Done>
+  [[nodiscard]] std::string ranks_without(const Done& done) {
+    std::string names;
+    int count = 0;
+    for (int p = 0; p < mesh_.ranks; ++p)
+      if (p != mesh_.rank && !done(peers_[at(p)])) names += (count++ > 0 ? ", " : "") + std::to_string(p);
+    return count == 1 ? "rank " + names + " has" : "ranks " + names + " have";
+  }
+
   [[nodiscard]] std::string lost_text(int p, const std::string& why) const {
     return "rank " + std::to_string(p) + (peers_[at(p)].leaving ? " has left" : " was lost") + (why.empty() ? "" : ": " + why);
   }
@@ -325,6 +353,15 @@ class channel_engine {
         happened_.notify_all();
         break;
       case frame_kind::acknowledge:
+        break;
+      case frame_kind::ask: {
+        const auto question = read_part<std::uint64_t>(body);
+        write(p, make_frame(frame_kind::answer, &question, 1));
+        break;
+      }
+      case frame_kind::answer:
+        peer.answered_to = std::max(peer.answered_to, read_part<std::uint64_t>(body));
+        happened_.notify_all();
         break;
     }
     if (peer.frames_got >= peer.frames_told + frames_posted / 2) {
@@ -534,6 +571,7 @@ class channel_engine {
   bool aborted_ = false, stopped_ = false;
   std::string reason_;
   std::uint64_t round_ = 0;
+  std::uint64_t questions_ = 0;  ///< whether the others are there
   std::thread messenger_;
 };
 

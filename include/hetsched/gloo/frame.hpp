@@ -19,7 +19,9 @@ enum class frame_kind : std::uint32_t {
   abort,           ///< text
   leaving,         ///< std::uint64_t: tensors sent to the receiver of this
   released,        ///< the answer to leaving: all of them have come
-  acknowledge      ///< nothing but the header
+  acknowledge,     ///< nothing but the header
+  ask,             ///< std::uint64_t: the number of the question whether the receiver is there
+  answer           ///< the same number
 };
 
 struct frame_header {
@@ -83,6 +85,8 @@ template <class T>
       expected = header.bytes;
       break;
     case frame_kind::leaving:
+    case frame_kind::ask:
+    case frame_kind::answer:
       expected = sizeof(std::uint64_t);
       break;
     case frame_kind::released:

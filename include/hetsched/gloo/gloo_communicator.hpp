@@ -93,6 +93,8 @@ class gloo_communicator {
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) { return engine_->wait(until, sends); }
   /// See waking_plane.
   void on_wake(std::function<void()> ring) { engine_->on_wake(std::move(ring)); }
+  /// See asking_plane.
+  [[nodiscard]] wait_result ask() { return engine_->ask(); }
   void abort(const std::string& reason) { engine_->abort(reason); }
   [[nodiscard]] std::string failure() const { return engine_->failure(); }
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {

@@ -28,6 +28,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/gloo/meeting.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -37,8 +38,8 @@ namespace hetsched {
 struct gloo_options {
   std::string rendezvous;  ///< for open_gloo_store()
   gloo_store store;        ///< instead of it, if not null
-  /// The name of this run in the store; empty: the launcher's. In a file store, a name may be used again once all ranks of
-  /// its last run have been connected; in other stores, never.
+  /// The name of this run in the store; empty: the launcher's. In a folder, a name may be used again once its last run has
+  /// ended, however it did; in other stores, never.
   std::string run;
   std::string interface;  ///< network interface to use; empty: see address
   /// This rank's own address or host name. Empty: 127.0.0.1 if all ranks are on one host; else the only address there is, or
@@ -72,6 +73,7 @@ struct gloo_mesh {
   std::shared_ptr<::gloo::transport::Device> device;
   std::shared_ptr<::gloo::transport::Context> control, data;
   gloo_store store;
+  meeting met;  ///< empty where ranks do not meet in a folder
 };
 
 /// A text that is the same for processes that reach each other over 127.0.0.1.
@@ -153,14 +155,14 @@ class roll_call {
  public:
   using clock = std::chrono::steady_clock;
   roll_call(::gloo::rendezvous::Store& store, const process_place& place, const std::string& run, std::string where,
-            double deadline_s)
+            double deadline_s, clock::time_point until)
       : store_(store),
         rank_(place.rank),
         run_(nameless(run) ? "hetsched" : run),
         run_text_(nameless(run) ? "the run without a name" : "run \"" + run + '"'),
         where_(std::move(where)),
         deadline_s_(deadline_s),
-        until_(deadline_in(deadline_s)) {}
+        until_(until) {}
 
   void put(const std::string& name, const std::vector<char>& value) const {
     try {
@@ -201,12 +203,20 @@ class roll_call {
 [[nodiscard]] inline gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
-  gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .device = {}, .control = {}, .data = {}, .store = options.store};
+  gloo_mesh mesh{
+      .rank = place.rank, .ranks = place.ranks, .device = {}, .control = {}, .data = {}, .store = options.store, .met = {}};
   if (place.ranks == 1) return mesh;
-  if (!mesh.store) mesh.store = open_gloo_store(options.rendezvous);
   const std::string run = options.run.empty() ? place.run : options.run;
+  const auto until = deadline_in(options.connect_deadline_s);
+  if (!mesh.store) {
+    mesh.store = open_gloo_store(options.rendezvous);
+    if (const auto at = parse_store(options.rendezvous); !at.redis) {
+      mesh.met = meet_in_folder(at.path_or_host, place, run, options.connect_deadline_s, until);
+      mesh.store = open_gloo_store("file:" + mesh.met.folder.string());
+    }
+  }
   const std::string where = options.rendezvous.empty() ? std::string() : " " + options.rendezvous;
-  const roll_call call(*mesh.store, place, run, where, options.connect_deadline_s);
+  const roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
 
   const std::string self = std::to_string(place.ranks) + " " + host_identity();
   call.put("host", {self.begin(), self.end()});
@@ -263,6 +273,9 @@ inline void forget_addresses(const gloo_mesh& mesh) {
   std::error_code ignored;
   if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))
     for (const auto& path : files->getAllKeyFilePaths()) std::filesystem::remove(path, ignored);
+  if (mesh.met.folder.empty()) return;
+  std::filesystem::remove(mesh.met.own, ignored);
+  std::filesystem::remove(mesh.met.folder, ignored);  // only the last rank finds it empty
 }
 
 }  // namespace detail

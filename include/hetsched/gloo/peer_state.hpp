@@ -35,6 +35,7 @@ struct peer_state {
   std::uint64_t acknowledged = 0;  ///< of the frames sent to it
   std::uint64_t frames_got = 0, frames_told = 0;
   std::uint64_t tensors_sent = 0, tensors_got = 0, tensors_due = 0;
+  std::uint64_t answered_to = 0;  ///< the last question whether it is there
   std::deque<round_part> gathered;
   bool down = false;      ///< its frames have ended
   bool gave_up = false;   ///< it has aborted: it brings no more numbers

@@ -14,6 +14,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/json_reader.hpp>
@@ -24,7 +25,8 @@ namespace hetsched {
 /// The rows of an operators CSV, and what they run.
 struct operators_file {
   std::string heading;             ///< as in the file, without its line end
-  std::vector<std::string> lines;  ///< rows as in the file; row i stands in line i + 2
+  std::vector<std::string> lines;  ///< rows as in the file
+  std::vector<int> line_numbers;   ///< where they stand in it, the heading is line 1
   std::vector<operator_shape> operators;
   std::vector<double> measured_ms;  ///< of the column of that name; empty if there is none
 
@@ -117,7 +119,7 @@ class operators_reader {
  public:
   operators_reader(std::string_view text, std::string_view file) : rest_(text), file_(file) {}
 
-  [[nodiscard]] operators_file read() {
+  [[nodiscard]] operators_file read(function_ref<void(const file_error&)> on_bad_row) {
     if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
     operators_file result;
     result.heading = take_line();
@@ -125,17 +127,28 @@ class operators_reader {
     while (!rest_.empty()) {
       const auto line = take_line();
       if (trimmed(line).empty() && trimmed(rest_).empty()) break;
-      split(line);
-      if (cells_.size() != width_)
-        fail("found " + std::to_string(cells_.size()) + " cells, expected " + std::to_string(width_) + " as in the heading");
-      result.operators.push_back(read_operator());
-      if (measured_ < width_) result.measured_ms.push_back(milliseconds());
-      result.lines.emplace_back(line);
+      try {
+        read_row(line, result);
+      } catch (const file_error& wrong) {
+        if (!on_bad_row) throw;
+        on_bad_row(wrong);
+      }
     }
     return result;
   }
 
  private:
+  void read_row(std::string_view line, operators_file& into) {
+    split(line);
+    if (cells_.size() != width_)
+      fail("found " + std::to_string(cells_.size()) + " cells, expected " + std::to_string(width_) + " as in the heading");
+    const auto shape = read_operator();
+    if (measured_ < width_) into.measured_ms.push_back(milliseconds());
+    into.operators.push_back(shape);
+    into.lines.emplace_back(line);
+    into.line_numbers.push_back(line_);
+  }
+
   enum column { op, batch, m, n, k, dtype, columns };
   static constexpr std::string_view names[columns] = {"op", "batch", "m", "n", "k", "dtype"};
   static constexpr std::size_t missing = static_cast<std::size_t>(-1);
@@ -263,10 +276,12 @@ class operators_reader {
 /// Reads operators from CSV text with the columns op, batch, m, n, k, dtype in any order (docs/prediction.md says what the
 /// sizes mean); other columns are kept. Names may be in any case, with blanks around them. Lines may end in \r\n. Cells are
 /// not quoted.
+/// on_bad_row: is told what is wrong with a row, which is left out then; none: the first such row is an error.
 /// Throws: file_error that names line and column, what was found and what was expected.
 /// Complexity: O(text).
-[[nodiscard]] inline operators_file parse_operators(std::string_view text, std::string_view file_name) {
-  return detail::operators_reader(text, file_name).read();
+[[nodiscard]] inline operators_file parse_operators(std::string_view text, std::string_view file_name,
+                                                    function_ref<void(const file_error&)> on_bad_row = {}) {
+  return detail::operators_reader(text, file_name).read(on_bad_row);
 }
 
 /// Reads an operators CSV.

@@ -41,6 +41,7 @@ struct transformer {
   bool pre_norm =
       true;  ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
   bool rms_norm = false;   ///< norms have no bias
+  bool qk_norm = false;    ///< queries and keys are normalised (RMS), head by head
   bool gated_mlp = false;  ///< three matrices (SwiGLU) in place of two
   bool bias = true;        ///< of the linear layers in blocks
   bool qkv_bias = true;
@@ -134,9 +135,11 @@ struct transformer_sizes {
     l.forward_flops = product(h, q) + 2 * product(h, kv) + 2 * product(q, s) + product(q, h);
     l.selective_flops = 2 * product(q, s);
     const auto weights = checked_add(checked_mul(2, h, q), checked_mul(2, h, kv));
-    l.parameters = checked_add(weights, (m.qkv_bias ? checked_add(q, checked_mul(2, kv)) : 0) + (m.bias ? h : 0));
+    l.parameters = checked_add(
+        weights, (m.qkv_bias ? checked_add(q, checked_mul(2, kv)) : 0) + (m.bias ? h : 0) + (m.qk_norm ? 2 * q / a : 0));
     // input; queries; keys and values; input of the projection; mask of its dropout
-    const auto kept = checked_add(tensor, checked_mul(s, checked_mul(2, checked_add(q, kv)), e));
+    auto kept = checked_add(tensor, checked_mul(s, checked_mul(2, checked_add(q, kv)), e));
+    if (m.qk_norm) kept = checked_add(kept, checked_mul(s, checked_add(q, kv), e));
     // softmax, and with dropout its mask and its result
     l.selective_saved_bytes = checked_mul(a, s, s, m.dropout ? 2 * e + 1 : e);
     l.activation_bytes = checked_add(checked_add(kept, mask(checked_mul(s, h))), l.selective_saved_bytes);

@@ -112,16 +112,19 @@ class kernel_writer {
     dropout(wide(tokens_here_));
   }
 
-  void norm() {
-    list_.forward.push_back({hetsched::norm(tokens_here_, sizes_.h, f())});
-    gradient(hetsched::norm(tokens_here_, sizes_.h, f()));
-    gradient(elementwise(wide(tokens_here_), 2, 0, f()), true);
+  void norm() { norm(tokens_here_, sizes_.h); }
+  void norm(std::int64_t rows, std::int64_t width) {
+    list_.forward.push_back({hetsched::norm(rows, width, f())});
+    gradient(hetsched::norm(rows, width, f()));
+    gradient(elementwise(checked_mul(rows, width), 2, 0, f()), true);
   }
 
   void attention() {
     const auto heads = part(sizes_.a), kv_heads = part(m_.kv_heads > 0 ? m_.kv_heads : sizes_.a), head = sizes_.q / sizes_.a;
     const auto q = heads * head, kv = kv_heads * head;
     linears(tokens_, sizes_.h, {q, kv, kv}, m_.qkv_bias);
+    if (m_.qk_norm)
+      for (const auto own : {heads, kv_heads}) norm(checked_mul(tokens_, own), head);
     if (m_.positions == 0) {
       const auto turned = checked_mul(tokens_, q + kv);
       if (eager())

@@ -54,6 +54,7 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
       throw input_error("the actions of schedule " + name + " are for " + std::to_string(actions->ranks) + " stages and " +
                         std::to_string(actions->microbatches) + " microbatches, the pipeline has " +
                         std::to_string(line.stages.size()) + " and " + std::to_string(line.microbatches));
+    if (is_forward_only(*actions)) throw input_error("the actions of schedule " + name + " have no backwards");
     if (name != "auto" || !one_stage_per_rank(*actions)) return pipeline_order{.order = *actions};
     const auto problem = detail::make_order_problem(to_pipeline(line), line.microbatches, {.memory_capacity = capacities});
     return pipeline_order{.order = *actions, .lower_bound_s = detail::order_bound(problem).seconds()};

@@ -22,10 +22,11 @@ namespace hetsched {
 /// root() has decided nothing, actions(state) can be decided next, apply(state, action) is the state after it, and
 /// cost(state) is asked where finished(state). An infinite cost is not feasible; a state that is not finished and has no
 /// actions is a dead end.
-/// Optional: bound(state), which no finished state below `state` goes under, and rollout(state, actions), the index of the
-/// action that a cheap policy takes.
-/// Not checked: that costs are above 0, that equal states get equal answers, that decisions end, that bounds hold, and
-/// that const members can be called from several threads at once.
+/// Optional: bound(state), which no finished state below `state` goes under; rollout(state, actions), the index of the action
+/// that a cheap policy takes, or play_out(state, random), the state where it ends, finished or not; and cost(state, enough), the
+/// cost, or a bound of it that is no less than `enough`.
+/// Not checked: that costs are above 0, that equal states get equal answers, that decisions end, that bounds hold, and that
+/// const members can be called from several threads at once.
 template <class P>
 concept decision_problem = requires(const P& problem, const typename P::state& at, const typename P::action& next) {
   requires std::copyable<typename P::state> && std::copyable<typename P::action>;
@@ -118,8 +119,17 @@ class search_tree {
   [[nodiscard]] double worth_of(double cost) const { return options_.relative_reward ? 1 / cost : 1 / (1 + cost); }
   [[nodiscard]] double scale() const { return !options_.relative_reward ? 1 : limit_ < infinity ? limit_ : 0; }
 
+  [[nodiscard]] double cost_of(const state& leaf) const {
+    if constexpr (requires {
+                    { problem_.cost(leaf, limit_) } -> std::convertible_to<double>;
+                  })
+      return problem_.cost(leaf, limit_);
+    else
+      return problem_.cost(leaf);
+  }
+
   double price(const state& leaf, bool record) {
-    const double cost = problem_.cost(leaf);
+    const double cost = cost_of(leaf);
     if (record && cost < limit_) {
       limit_ = cost_ = cost;
       best_ = leaf;
@@ -159,7 +169,7 @@ class search_tree {
       if (expands) {
         auto& actions = nodes_[here].actions;
         std::swap(actions[tried], actions[pick(tried, actions.size())]);
-        at = problem_.apply(at, actions[tried]);
+        at = problem_.apply(std::move(at), actions[tried]);
         const auto child = add(at);
         nodes_[here].children.push_back(child);
         path_.push_back(child);
@@ -175,7 +185,7 @@ class search_tree {
       }
       const auto next = select(here);
       if (next == none) break;
-      at = problem_.apply(at, nodes_[here].actions[next]);
+      at = problem_.apply(std::move(at), nodes_[here].actions[next]);
       path_.push_back(nodes_[here].children[next]);
     }
     for (auto p = path_.size(); p-- > 0;) {
@@ -217,6 +227,14 @@ class search_tree {
   /// Decides the rest, and returns the reward.
   double to_the_end(state at) {
     const bool greedy = options_.greedy > 0 && random_.uniform() < options_.greedy;
+    if constexpr (requires {
+                    { problem_.play_out(at, random_) } -> std::same_as<state>;
+                  }) {
+      if (greedy) {
+        at = problem_.play_out(std::move(at), random_);
+        return problem_.finished(at) ? price(at, options_.record_rollouts) : 0;
+      }
+    }
     while (!problem_.finished(at)) {
       const auto actions = problem_.actions(at);
       if (actions.empty()) return 0;
@@ -227,7 +245,7 @@ class search_tree {
         if (greedy) next = problem_.rollout(at, actions);
       }
       if (next == none) next = pick(0, actions.size());
-      at = problem_.apply(at, actions[next]);
+      at = problem_.apply(std::move(at), actions[next]);
     }
     return price(at, options_.record_rollouts);
   }

@@ -13,21 +13,24 @@
 #include <hetsched/plan/tree_search.hpp>
 #include <hetsched/planners/hetauto/decisions.hpp>
 #include <hetsched/planners/hetauto/exact.hpp>
+#include <hetsched/planners/hetauto/search_space.hpp>
 
 namespace hetsched {
 
 /// What planning_problem leaves open.
 struct hetauto_options {
-  std::string schedule = "virtual_1f1b";  ///< of the plan, and what evaluate predicts with
-  tree_search_options search = {};        ///< its progress and parallel are the problem's
+  std::string schedule = "virtual_1f1b";                             ///< of the plan, and what evaluate predicts with
+  hetauto_principles principles = {};                                ///< fewer leave more plans
+  tree_search_options search = {.exploration = 0.3, .greedy = 0.9};  ///< its progress and parallel are the problem's
 };
 
 /// Trains on one pipeline through subclusters, by tree search over HetAuto's decisions: whole layers, stages on one subcluster
-/// each, those of a subcluster consecutive and with one placement. Every candidate is costed by evaluate under its schedule.
+/// each, those of a subcluster consecutive and with one placement, as far as options.principles ask for it. Candidates that a
+/// closed form does not rule out are costed by evaluate under their schedule.
 /// Returns: the best plan seen. Where the search saw everything, its evidence has objective_bound equal to objective_value: no
 /// plan of this kind is better; else the bound is 0. A refusal if it saw no plan that holds the model.
 /// Throws: input_error for options or costs out of range.
-/// Complexity: O(placements * layers^2) questions to the costs, then one evaluation for each rollout.
+/// Complexity: as with_tables; then for each rollout O(layers * stages), and an evaluation where it may be the best.
 /// Determinism: equal for every problem.parallel.
 /// Source: HetAuto, section 4.1; the microbatches are those of the problem.
 /// Example:
@@ -37,24 +40,27 @@ template <stage_cost_model Costs>
 [[nodiscard]] outcome<plan> hetauto(const cluster& hardware, const Costs& costs, const planning_problem& problem,
                                     const hetauto_options& options = {}) {
   validate_iteration(hardware, problem, "hetauto");
-  const detail::hetauto_decisions<Costs> decisions(hardware, costs, problem, options.schedule);
   auto search = options.search;
   search.progress = problem.progress;
   search.parallel = problem.parallel;
-  const auto found = tree_search(decisions, search);
-  if (!found.best) {
-    if (found.complete)
-      return refusal{refusal::kind::infeasible,
-                     "no pipeline with one placement in each subcluster holds the model: memory is short, or links are missing"};
-    return refusal{refusal::kind::stopped,
-                   "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
-  }
-  auto best = std::move(decisions.judge(*found.best)->plan);
-  best.evidence = {.objective_value = found.cost,
-                   .objective_bound = found.complete ? found.cost : 0,
-                   .complete = !found.stopped,
-                   .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
-  return best;
+  return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const auto& table) -> outcome<plan> {
+    using decisions_type = detail::hetauto_decisions<std::remove_cvref_t<decltype(table)>, Costs>;
+    const decisions_type decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
+    const auto found = tree_search(decisions, search);
+    if (!found.best) {
+      if (found.complete)
+        return refusal{refusal::kind::infeasible,
+                       "no pipeline of this kind holds the model: memory is short, or links are missing"};
+      return refusal{refusal::kind::stopped,
+                     "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
+    }
+    auto best = std::move(decisions.judge(*found.best)->plan);
+    best.evidence = {.objective_value = found.cost,
+                     .objective_bound = found.complete ? found.cost : 0,
+                     .complete = !found.stopped,
+                     .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
+    return best;
+  });
 }
 
 /// The best plan of hetauto's space, with a bound. The search works on

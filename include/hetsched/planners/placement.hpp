@@ -60,7 +60,7 @@ template <additive_cost_model Costs>
                          .microbatch_size = problem.microbatch_size,
                          .stages = instance.stages(*found.best),
                          .boundaries = {},
-                         .schedule = {.name = "forward"}});
+                         .schedule = {.name = std::string(forward_schedule_name)}});
   std::optional<evaluation> best;
   refusal why{refusal::kind::infeasible, ""};
   const auto consider = [&](outcome<evaluation> judged) {

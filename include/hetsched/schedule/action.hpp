@@ -2,6 +2,7 @@
 #pragma once
 // Tested by tests/schedule/dependencies_test.cpp.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,23 @@ struct schedule {
   }
   friend bool operator==(const schedule&, const schedule&) = default;
 };
+
+/// Whether any rank lists an action of that kind. O(actions).
+template <std::same_as<schedule> Schedule = schedule>
+[[nodiscard]] bool lists(const Schedule& order, action_kind kind) {
+  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
+  });
+}
+
+/// Whether a schedule is one of inference, which is complete with its forwards. What these hold, they hold to the end.
+/// O(actions).
+template <std::same_as<schedule> Schedule = schedule>
+[[nodiscard]] bool is_forward_only(const Schedule& order) {
+  return std::none_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) { return is_training(a.kind); });
+  });
+}
 
 /// The empty schedule of one stage per rank, or of any stage map: compute lanes without actions.
 template <std::same_as<schedule> Schedule = schedule>

@@ -124,5 +124,10 @@ inline constexpr transfer_kinds transfers_by_payload;
 [[nodiscard]] constexpr bool moves_gradient(action_kind k) {
   return is_transfer(k) && traits_of(k).payload == action_payload::gradient;
 }
+/// The kinds that inference does not have: backwards and recomputation, and what becomes of gradients.
+[[nodiscard]] constexpr bool is_training(action_kind k) {
+  if (is_parameter(k)) return k != action_kind::all_gather && k != action_kind::release;
+  return moves_gradient(k) || (is_compute(k) && k != action_kind::forward);
+}
 
 }  // namespace hetsched

@@ -82,6 +82,7 @@ struct listed_work {
   std::vector<double> path_work_s;     ///< per rank: the same without weight gradients
   /// What a computation takes at least, as a share of its time: less than 1 if any are fused and fused_factor is.
   double shrink = 1;
+  bool trains = false;  ///< else it is inference: nothing goes back
 };
 
 /// Throws: input_error for an action that the schedule cannot have.
@@ -103,6 +104,7 @@ template <class Workload, class Schedule>
         const std::size_t k = w.place(a.direction, a.stage);
         sum.forwards[k] += a.kind == action_kind::forward;
         sum.weights[k] += a.kind == action_kind::backward_weight;
+        sum.trains = sum.trains || is_training(a.kind);
         const double own_s = seconds_of(w.work[k], a.kind);
         all_s += own_s;
         if (a.kind != action_kind::backward_weight) path_s += own_s;
@@ -154,11 +156,11 @@ template <class Workload, class Schedule>
       const std::size_t k = w.place(c, s);
       const stage_work& work = w.work[k];
       t.forward_s[k] = listed.shrink * work.forward_s;
-      t.input_s[k] = listed.shrink * (work.backward_s - (listed.weights[k] > 0 ? work.weight_backward_s : 0));
+      if (listed.trains) t.input_s[k] = listed.shrink * (work.backward_s - (listed.weights[k] > 0 ? work.weight_backward_s : 0));
       if (s == 0) continue;
       const bool stays = on_one_rank(order, c, s - 1);
       t.there_s[k] = t.there_s[k - 1] + t.forward_s[k - 1] + (stays ? 0 : way_s(w.activation(c, s - 1)));
-      t.back_s[k] = t.back_s[k - 1] + t.input_s[k - 1] + (stays ? 0 : way_s(w.gradient(c, s - 1)));
+      t.back_s[k] = t.back_s[k - 1] + t.input_s[k - 1] + (stays || !listed.trains ? 0 : way_s(w.gradient(c, s - 1)));
     }
   return t;
 }
@@ -220,7 +222,7 @@ template <class Workload, class Schedule>
         if (path.staged) carry(path.h2d, before, after);
       };
       cross(w.activation(c, s), t.there_s[k] + t.forward_s[k], t.around_s(k + 1) + t.back_s[k + 1]);
-      cross(w.gradient(c, s), t.there_s[k + 1] + t.around_s(k + 1), t.input_s[k] + t.back_s[k]);
+      if (listed.trains) cross(w.gradient(c, s), t.there_s[k + 1] + t.around_s(k + 1), t.input_s[k] + t.back_s[k]);
     }
   double bound_s = 0;
   for (std::size_t k = 0; k < wires.size(); ++k)
@@ -255,19 +257,12 @@ template <std::same_as<workload> Workload = workload>
   return order.directions == 1;
 }
 
-/// Whether any rank lists an action of that kind. O(actions).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] bool lists(const Schedule& order, action_kind kind) {
-  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
-    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
-  });
-}
-
 /// The best of the bounds above for the actions of a schedule on its ranks: seconds below which no order of them can end.
 /// Requires: `work` is the schedule's workload on the pipeline, by make_workload.
 template <std::same_as<pipeline> Pipeline = pipeline>
 [[nodiscard]] double makespan_lower_bound(const Pipeline& p, const workload& work, const schedule& order) {
   if (!one_stage_per_rank(order)) return makespan_lower_bound(work, order);
+  if (is_forward_only(order)) return makespan_lower_bound(forward_part(p), order.microbatches);
   if (!lists(order, action_kind::backward_weight)) return makespan_lower_bound(p, order.microbatches);
   return std::max(split_backward_lower_bound(p, order.microbatches), makespan_lower_bound(work, order));
 }

@@ -33,6 +33,18 @@ namespace detail {
 
 }  // namespace detail
 
+/// The forwards of a schedule, in its order: what an evaluation runs, with the stages where the schedule has them.
+/// Complexity: O(actions).
+[[nodiscard]] inline schedule forwards_of(const schedule& order) {
+  schedule result = order;
+  std::erase_if(result.lanes, [](const lane& l) { return l.stream != stream::compute; });
+  for (auto& l : result.lanes) {
+    std::erase_if(l.actions, [](const action& a) { return a.kind != action_kind::forward; });
+    for (auto& a : l.actions) a.joined = false;
+  }
+  return result;
+}
+
 /// Lists communication: a send behind every computation whose result goes to another rank, and its receive on that rank,
 /// behind what that rank has done when the result is there, with forwards of one unit of time, and backwards of two (halves of
 /// one each). Both ends of every transfer thus follow one order of events, so the result is free of deadlock under rendezvous.

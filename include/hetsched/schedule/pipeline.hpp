@@ -57,6 +57,15 @@ struct pipeline {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 };
 
+/// What inference takes of a pipeline: nothing goes back.
+[[nodiscard]] inline pipeline forward_part(pipeline p) {
+  p.backward_s.assign(p.backward_s.size(), 0);
+  p.gradient_transfer_s.assign(p.transfer_s.size(), 0);
+  p.weight_backward_s.clear();
+  p.gradient_transfer_occupied_s.clear();
+  return p;
+}
+
 /// Checks a pipeline.
 /// Throws: input_error unless the sizes agree, S >= 1, every time is finite and not negative, and no part longer than the whole.
 inline void validate(const pipeline& p) {

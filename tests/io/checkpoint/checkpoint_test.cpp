@@ -2,10 +2,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +22,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+#include <hetsched/io/checkpoint/checkpoint_writer.hpp>
 
 #include "../../sanitizer_share.hpp"
 
@@ -427,6 +432,106 @@ TEST_CASE("old checkpoints are removed, and what stopped writers have left") {
   prune_checkpoints(here.path, 1);
   CHECK(names_in(here.path) == std::set<std::string>{"notes.txt", "step-000004", "step-000005", "step-000009.writing"});
   CHECK_THROWS_AS(prune_checkpoints(here.path, 0), input_error);
+}
+
+TEST_CASE("the reader in Python reads what has been written, and what a caller has added") {
+  random_source random(33);
+  const empty_folder here("python");
+  auto all = random_tensors(random, 12);
+  std::map<std::string, double> sums;  // by the begin of a line
+  const auto number = [&](whole_tensor& t) {
+    const std::size_t count = t.bytes.size() / (t.element == "f32" ? 4 : 8);
+    double sum = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double value = random.uniform(-1, 1);
+      const auto single = static_cast<float>(value);
+      t.element == "f32" ? std::memcpy(t.bytes.data() + 4 * i, &single, 4) : std::memcpy(t.bytes.data() + 8 * i, &value, 8);
+      sum += (t.element == "f32" ? static_cast<double>(single) : value) * static_cast<double>(i + 1);
+    }
+    sums[std::to_string(t.layer) + " " + t.name] = sum;
+  };
+  for (auto& t : all) number(t);
+  auto parts = deal(random, cut(random, all), 3);
+  std::int64_t position = 123456789;
+  state_slice loader{.name = "loader", .element = "i64", .shape = {1}, .bytes = std::as_writable_bytes(std::span(&position, 1))};
+  parts[1].push_back(loader);
+  sums["0 loader"] = 123456789;
+  save(here.path, 7, parts);
+  std::string text;
+  const auto script = std::string(HETSCHED_SOURCE_DIR) + "/examples/read_checkpoint.py";
+  FILE* const pipe = ::popen(("python3 " + script + ' ' + here.path + "/step-000007").c_str(), "r");
+  REQUIRE(pipe);
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text += static_cast<char>(c);
+  CHECK(::pclose(pipe) == 0);
+  CAPTURE(text);
+  std::istringstream lines(text);
+  std::size_t read = 0;
+  for (std::string line; std::getline(lines, line); ++read) {
+    CAPTURE(line);
+    std::istringstream words(line);
+    std::string layer, name;
+    words >> layer >> name;
+    REQUIRE(sums.count(layer + " " + name) == 1);
+    CHECK(std::stod(line.substr(line.rfind(' '))) == doctest::Approx(sums[layer + " " + name]).epsilon(1e-12));
+  }
+  CHECK(read == sums.size());
+  position = 0;
+  load_checkpoint(*find_checkpoint(here.path).newest, std::span(&loader, 1));
+  CHECK(position == 123456789);
+}
+
+TEST_CASE("[threads] checkpoints that are written while the state goes on hold what it was") {
+  random_source random(31);
+  const empty_folder here("behind");
+  constexpr int ranks = 3;
+  checkpoint_writer writers[] = {checkpoint_writer(here.path), checkpoint_writer(here.path), checkpoint_writer(here.path)};
+  auto all = random_tensors(random, 12);
+  std::size_t most = 0;
+  for (const auto& t : all) most += t.bytes.size();
+  for (std::int64_t step = 1; step <= 6; ++step) {
+    CAPTURE(step);
+    for (auto& t : all) t.bytes = random_bytes(random, t.bytes.size());
+    const auto then = all;
+    const auto parts = deal(random, cut(random, all), ranks);
+    std::size_t bytes = 0;
+    for (int r = 0; r < ranks; ++r) {
+      writers[r].begin(step, r, parts[static_cast<std::size_t>(r)]);
+      bytes += writers[r].bytes();
+    }
+    CHECK(bytes == most);  // of slices that are rows of a tensor, too
+    for (auto& t : all) std::fill(t.bytes.begin(), t.bytes.end(), std::byte{0x77});
+    for (auto& w : writers) w.wait();
+    for (auto& w : writers) CHECK(w.is_done());
+    writers[0].begin_commit(step, ranks, {{"step", std::to_string(step)}}, 2);
+    writers[0].wait();
+    const auto found = find_checkpoint(here.path);
+    REQUIRE(found.newest);
+    CHECK(found.newest->step == step);
+    CHECK(found.newest->info.at("step") == std::to_string(step));
+    CHECK(loaded(random, *found.newest, then) == then);
+  }
+  CHECK(names_in(here.path) == std::set<std::string>{"step-000005", "step-000006"});
+}
+
+TEST_CASE("[threads] what fails behind a training is told once, by whoever waits for it") {
+  random_source random(32);
+  const empty_folder here("behind_fault");
+  auto all = random_tensors(random, 6);
+  std::ofstream(here.path + "/step-000001.writing") << "no folder";
+  checkpoint_writer writer(here.path);
+  writer.begin(1, 0, cut(random, all));
+  CHECK(contains(complaint_of([&] { writer.wait(); }), "step-000001.writing"));
+  CHECK(writer.is_done());
+  writer.begin(2, 0, cut(random, all));
+  writer.begin_commit(2, 2);  // of one part too many
+  CHECK(contains(complaint_of([&] { writer.begin(3, 0, cut(random, all)); }), "part-1"));
+  writer.begin(3, 0, cut(random, all));
+  writer.begin_commit(3, 1);
+  writer.wait();
+  CHECK(find_checkpoint(here.path).newest->step == 3);
+  auto wrong = cut(random, all);
+  wrong.front().element = "thing";
+  CHECK(contains(complaint_of([&] { writer.begin(4, 0, wrong); }), "there is no element thing"));
 }
 
 TEST_CASE("the checkpoint just committed stays, whatever damage later ones have") {

@@ -31,6 +31,24 @@ const published models[] = {
     {R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 512, "num_attention_heads": 12,
          "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522, "hidden_act": "gelu"})",
      109'514'298},
+    // Pythia-6.9B, OPT-6.7B, Phi-3-mini, Qwen3-0.6B, Qwen3-8B
+    {R"({"model_type": "gpt_neox", "hidden_size": 4096, "intermediate_size": 16384, "max_position_embeddings": 2048, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "rotary_pct": 0.25, "vocab_size": 50432, "tie_word_embeddings": false, "torch_dtype": "float16"})",
+     6'857'302'016},
+    {R"({"model_type": "opt", "hidden_size": 4096, "ffn_dim": 16384, "max_position_embeddings": 2048, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "do_layer_norm_before": true, "word_embed_proj_dim": 4096, "vocab_size": 50272, "torch_dtype": "float16"})",
+     6'658'473'984},
+    {R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "num_key_value_heads": 32, "vocab_size": 32064, "attention_bias": false, "tie_word_embeddings": false})",
+     3'821'079'552},
+    {R"({"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960, "num_attention_heads": 16,
+         "num_hidden_layers": 28, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "attention_bias": false,
+         "tie_word_embeddings": true, "torch_dtype": "bfloat16"})",
+     596'049'920},
+    {R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 40960, "num_attention_heads": 32,
+         "num_hidden_layers": 36, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "attention_bias": false,
+         "tie_word_embeddings": false, "torch_dtype": "bfloat16"})",
+     8'190'735'360},
 };
 
 }  // namespace
@@ -51,7 +69,7 @@ TEST_CASE("Hugging Face configs give the published parameter counts") {
 TEST_CASE("wrong configs are refused with their place") {
   const std::string config = models[1].config;
   const documents::kind kind{"model", config, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
-  documents::refuses(kind, documents::with(config, "\"llama\"", "\"t5\""), "/model_type", "one of gpt2, llama");
+  documents::refuses(kind, documents::with(config, "\"llama\"", "\"t5\""), "/model_type", "one of gpt2, gpt_neox");
   documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": \"big\""), "/hidden_size",
                      "found \"big\"");
   documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096, ", ""), "/hidden_size", "missing");

@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
@@ -23,7 +24,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The shortest iteration over every chain of stages, each on any placement, that keeps the principles: tried one by one.
-double shortest(const instance& given, const opaque_costs& costs, const std::string& schedule) {
+double shortest(const instance& given, const opaque_costs& costs, const std::string& schedule,
+                hetauto_principles principles = {}) {
   std::vector<placement> all;
   for (const auto& r : given.costs.rows) all.push_back(r.where);
   double best = infinity;
@@ -45,9 +47,11 @@ double shortest(const instance& given, const opaque_costs& costs, const std::str
     if (worth && worth->shortage.empty()) best = std::min(best, worth->plan.predicted.iteration_s);
   };
   const auto keeps_principles = [&](const placement& next) {
-    if (chain.empty() || chain.back() == next) return true;
-    return std::none_of(chain.begin(), chain.end(),
-                        [&](const placement& p) { return p.mesh.subcluster == next.mesh.subcluster; });
+    const auto on_same = [&](const placement& p) { return p.mesh.subcluster == next.mesh.subcluster; };
+    const auto other = [&](const placement& p) { return on_same(p) && !(p == next); };
+    if (principles.uniform && std::any_of(chain.begin(), chain.end(), other)) return false;
+    const bool away = !chain.empty() && !on_same(chain.back());
+    return !(principles.consecutive && away && std::any_of(chain.begin(), chain.end(), on_same));
   };
   const std::function<void(int)> extend = [&](int first) {
     if (first == given.costs.layers) return judge();
@@ -109,5 +113,94 @@ TEST_CASE("hetauto that saw everything has the best plan under its principles") 
     CHECK(plans > 50);
     CHECK(refusals > 5);
     CHECK(across > 20);
+  }
+}
+
+TEST_CASE("hetauto has the best plan without one or both of the principles, and never a worse one than with them") {
+  random_source random(29);
+  int plans = 0, better = 0;
+  for (int i = 0; i < 60 / search_share; ++i) {
+    instance_limits limits;
+    limits.layers = 4;
+    limits.subclusters = 2;
+    limits.devices = 3;
+    const auto given = random_instance(random, limits);
+    const opaque_costs costs{given.costs};
+    INFO(text(given));
+    hetauto_options options;
+    options.search.rollouts = 1'000'000;
+    double with_all = 0;
+    for (const auto principles : {hetauto_principles{}, hetauto_principles{.consecutive = false},
+                                  hetauto_principles{.uniform = false}, hetauto_principles{false, false}}) {
+      CAPTURE(principles.consecutive);
+      CAPTURE(principles.uniform);
+      options.principles = principles;
+      const double best = shortest(given, costs, options.schedule, principles);
+      const auto found = hetauto(given.hardware, costs, given.problem, options);
+      const double worth = found ? found->predicted.iteration_s : infinity;
+      if (found) {
+        CHECK(worth == doctest::Approx(best).epsilon(1e-12));
+        CHECK(found->evidence->objective_bound == worth);
+        ++plans;
+      } else {
+        CHECK(best == infinity);
+      }
+      if (principles.consecutive && principles.uniform) with_all = worth;
+      CHECK(worth <= with_all);
+      better += worth < with_all ? 1 : 0;
+    }
+  }
+  if (sanitizer_share == 1) {
+    CHECK(plans > 50);
+    CHECK(better > 5);
+  }
+}
+
+TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it") {
+  random_source random(31);
+  for (const std::string schedule : {"virtual_1f1b", "exact_1f1b", "1f1b", "zb_h1"}) {
+    CAPTURE(schedule);
+    double ratios = 0;
+    int finite = 0;
+    for (int i = 0; i < 100 / search_share; ++i) {
+      instance_limits limits;
+      limits.layers = 10;
+      limits.subclusters = 3;
+      limits.devices = 6;
+      auto given = random_instance(random, limits);
+      enrich(given, random);
+      const opaque_costs costs{given.costs};
+      INFO(text(given));
+      const auto judge = [&](const detail::interop_problem& placed, const auto& table) -> outcome<plan> {
+        const detail::hetauto_decisions<std::remove_cvref_t<decltype(table)>, opaque_costs> decisions(
+            given.hardware, costs, placed, table, given.problem, schedule,
+            {random.integer(0, 1) == 0, random.integer(0, 1) == 0});
+        for (int leaf = 0; leaf < 20; ++leaf) {
+          auto at = decisions.root();
+          const int by_hand = random.integer(0, 12);
+          for (int step = 0; !decisions.finished(at); ++step) {
+            if (step == by_hand) at = decisions.play_out(at, random);
+            if (decisions.finished(at)) break;
+            const auto next = decisions.actions(at);
+            if (next.empty()) break;
+            at = decisions.apply(at, next[static_cast<std::size_t>(random.integer(0, static_cast<int>(next.size()) - 1))]);
+          }
+          if (!decisions.finished(at)) continue;
+          CHECK(at.layers_used == given.costs.layers);
+          const double least = decisions.floor(at), cost = decisions.cost(at);
+          CHECK(least <= cost);
+          CHECK(decisions.bound(at) <= cost);
+          if (!(cost < infinity) || cost == 0) continue;
+          ratios += least / cost;
+          ++finite;
+        }
+        return refusal{refusal::kind::stopped, ""};
+      };
+      static_cast<void>(detail::with_tables(given.hardware, costs, judge));
+    }
+    if (sanitizer_share > 1) continue;
+    CHECK(finite > 200);
+    CAPTURE(ratios / finite);
+    CHECK(ratios / finite > (schedule == "virtual_1f1b" ? 0.95 : 0.5));
   }
 }

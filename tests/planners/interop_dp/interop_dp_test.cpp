@@ -383,7 +383,7 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
     }
   }
   CHECK(feasible >= 20 / sanitizer_share);
-  CHECK(told > 0);
+  CHECK((told > 0 || sanitizer_share > 1));
 }
 
 TEST_CASE("progress: the bound rises to the best plan, which falls") {

@@ -115,6 +115,44 @@ TEST_CASE("[threads] random schedules, with channels that hold any number and wi
   }
 }
 
+TEST_CASE("[threads] forwards alone have the losses of the whole, leave gradients as they are, and keep one input at a time") {
+  random_source random(21);
+  const auto check_forwards = [&](const schedule& order, std::uint64_t seed) {
+    const auto forwards = forwards_of(order);
+    REQUIRE(check(forwards, {.semantics = {send_semantics::buffered}}).empty());
+    const task<double> t(seed, std::vector<int>(static_cast<std::size_t>(order.stages), 1), order.microbatches);
+    const auto expected = reference(t, order).losses;
+    for (const auto how : {send_semantics::buffered, send_semantics::rendezvous}) {
+      if (how == send_semantics::rendezvous && !check(forwards, {.semantics = {how}}).empty()) continue;
+      run_record record;
+      const auto got = run_over(thread_communicator<matrix<double>>::connect(order.ranks), t, forwards,
+                                {.deadline_s = 10, .semantics = how}, 2, &record);
+      CHECK(got.losses == expected);
+      for (const auto& stage : got.gradients)
+        for (const auto& g : stage)
+          CHECK(std::all_of(g.data(), g.data() + g.rows() * g.columns(), [](double x) { return x == 0; }));
+      for (int r = 0; r < order.ranks; ++r) {
+        std::size_t inputs = 0;
+        for (const auto& c : stages_of_rank(order, r))
+          if (c.stage > 0) inputs += t.rows * t.widths[static_cast<std::size_t>(c.stage)] * sizeof(double);
+        const auto& held = record.arenas[static_cast<std::size_t>(r)];
+        CHECK(held.gradients == 0);
+        CHECK(held.inputs <= inputs);
+      }
+    }
+  };
+  for (const auto name : schedule_names()) {
+    CAPTURE(name);
+    check_forwards(by_name(name, some_pipeline(random, 4), 8), 5);
+  }
+  for (int instance = 0; instance < 100 / sanitizer_share; ++instance) {
+    const auto order = sound_schedule(random, random_sound_options(random));
+    CAPTURE(instance);
+    INFO(to_csv(order));
+    check_forwards(order, static_cast<std::uint64_t>(instance));
+  }
+}
+
 TEST_CASE("[threads] transfers as the passes list them") {
   random_source random(3);
   const auto p = some_pipeline(random, 4);
@@ -308,4 +346,21 @@ TEST_CASE("input that does not fit the schedule") {
   const std::span<const tensor> none;
   CHECK_THROWS_AS(executor.step(none, none, task<double>::loss), input_error);
   CHECK(ends[1].failure() == "rank 0, step 0 failed: a step needs one input per microbatch");
+}
+
+TEST_CASE("a loss whose gradient is of another shape is an error, on one rank too") {
+  using tensor = matrix<double>;
+  const auto order = gpipe(1, 2);
+  const task<double> t(1, {1}, 2);
+  auto ends = thread_communicator<tensor>::connect(1);
+  std::vector<dense_stage<double>> stages;
+  stages.push_back(t.stage(0));
+  pipeline_executor<tensor, dense_stage<double>, thread_communicator<tensor>> executor(order, stages, t.boundaries(), ends[0]);
+  const auto wrong = [](const tensor&, const tensor&) { return loss_value<tensor>{.value = 1, .gradient = {}}; };
+  CHECK_THROWS_WITH_AS(executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets), wrong),
+                       doctest::Contains("the loss returned a gradient of another shape than the output has: 0 elements"),
+                       input_error);
+  const auto value = [](const tensor&, const tensor&) { return 1.0; };
+  CHECK_THROWS_WITH_AS(executor.step(std::span<const tensor>(t.inputs), std::span<const tensor>(t.targets), value),
+                       "the loss has a value alone, and the schedule needs its gradient", input_error);
 }

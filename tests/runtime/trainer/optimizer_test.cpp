@@ -108,6 +108,21 @@ TEST_CASE("AdamW: a constant gradient gives equal steps, and decay is apart from
   for (int n = 1; n <= 30; ++n) CHECK(decayed[static_cast<std::size_t>(n) - 1] == doctest::Approx(5 * std::pow(0.98, n)));
 }
 
+TEST_CASE("parameter groups: some parameters have other settings") {
+  const adamw plain{.learning_rate = 0.1, .weight_decay = 0.2}, without{.learning_rate = 0.1, .weight_decay = 0};
+  const auto gradient = [](int n, double p) { return p + n; };
+  const auto rule = [](adamw& own, const parameter_id& which) {
+    if (which.number == 0) own.weight_decay = 0;
+  };
+  static_assert(optimizer<parameter_groups<adamw>, matrix<double>>);
+  CHECK((path<double>(parameter_groups<adamw>{plain, rule}, 3, 20, gradient) == path<double>(without, 3, 20, gradient)));
+  const auto for_others = [](adamw& own, const parameter_id& which) {
+    if (which.number == 1) own.weight_decay = 0;
+  };
+  CHECK((path<double>(parameter_groups<adamw>{plain, for_others}, 3, 20, gradient) == path<double>(plain, 3, 20, gradient)));
+  CHECK((parameter_groups<adamw>{plain, rule}.settings() == plain.settings()));
+}
+
 TEST_CASE("AdamW against moments written out as sums") {
   random_source random(1);
   for (int run = 0; run < 50; ++run) {

@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -146,6 +147,72 @@ TEST_CASE("[threads] the same microbatches in another order of sums come to near
     const auto other = train(t, layout, 4, usual);
     CHECK(distance(other, one) < 1e-5);
     CHECK_FALSE(other == one);
+  }
+}
+
+TEST_CASE("[threads] an evaluation is the loss of a step that is not taken, and leaves no trace") {
+  const toy<float> t{.seed = 12, .ties = some_ties};
+  const auto part = [&](std::string_view name, int ranks, int microbatches) {
+    return even_layout(t.layers, schedule_of(name, ranks, microbatches));
+  };
+  std::vector<training_layout> layouts{side_by_side({part("1f1b", 2, 3), part("zb_v", 3, 5)}),
+                                       side_by_side({part("chimera", 2, 4), part("1f1b", 1, 3), part("dualpipe", 4, 6)})};
+  layouts.back().pipelines[1].microbatch_size = 3;
+  for (const auto name : share_of(schedule_names())) layouts.push_back(part(name, 4, 16));
+  for (std::size_t k = 0; k < layouts.size(); ++k) {
+    const auto& layout = layouts[k];
+    CAPTURE(k);
+    const trainer_options options{.clip_norm = 0.7, .shard_optimizer = k % 2 == 1};
+    std::mutex guard;
+    std::map<std::int64_t, std::set<double>> seen;  // by step
+    const auto got = train<float, sgd>(t, layout, 3, usual, options, [&](auto& trainer, int rank) {
+      const auto step = trainer.committed_step();
+      if (step == 1) return;  // evaluations come as they like, or not at all
+      const double other = evaluated(t, trainer, rank, step + 100), own = evaluated(t, trainer, rank, step);
+      CHECK(trainer.committed_step() == step);
+      const std::lock_guard lock(guard);
+      seen[step].insert(own);
+      seen[step + 100].insert(other);
+    });
+    CHECK(got == train(t, layout, 3, usual, options));
+    for (const std::int64_t step : {0, 2}) {
+      CHECK(seen[step] == std::set{got.losses[static_cast<std::size_t>(step)]});
+      CHECK(seen[step + 100].size() == 1);
+      CHECK(seen[step + 100] != seen[step]);
+    }
+  }
+}
+
+TEST_CASE("[threads] an evaluation needs the loss's value alone; one that fails ends on all ranks, and says which it was") {
+  const toy<double> t{.seed = 13};
+  using tensor = matrix<double>;
+  const auto layout = even_layout(t.layers, schedule_of("1f1b", 3, 4));
+  std::mutex guard;
+  std::vector<std::string> texts;
+  hetsched::run_on_threads(toy_communicator<double>::connect(3), [&](toy_communicator<double>& comm) {
+    auto trainer = make_trainer(t, layout, comm, usual, {.deadline_s = 20});
+    const auto [inputs, targets] = batch_of(t, layout, comm.rank(), 5);
+    const auto by = [&](const auto& loss) {
+      return trainer.evaluate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    };
+    const double value = by([](const tensor& output, const tensor& target) { return toy<double>::loss(output, target).value; });
+    CHECK(value == evaluated(t, trainer, comm.rank(), 5));
+    try {
+      (void)by([](const tensor&, const tensor&) -> double { throw std::runtime_error("no such label"); });
+    } catch (const std::exception& e) {
+      const std::lock_guard lock(guard);
+      texts.emplace_back(e.what());
+    }
+  });
+  REQUIRE(texts.size() == 3);
+  std::sort(texts.begin(), texts.end());
+  CHECK(texts[0] == "no such label");
+  for (const std::size_t r : {1, 2}) {
+    // A rank may have sent all it has, and wait for the losses.
+    const auto who = "rank " + std::to_string(r - 1) + ", ";
+    const bool named = texts[r].starts_with(who + "evaluation 2: ") || texts[r].starts_with(who + "in an evaluation: ");
+    CHECK(named);
+    CHECK(contains(texts[r], "ended, as rank 2, evaluation 2: 2F0 failed: no such label"));
   }
 }
 
@@ -539,4 +606,7 @@ TEST_CASE("[threads] trainings that cannot be") {
   auto broken = layout;
   broken.pipelines[0].order.lanes[1].actions.pop_back();
   CHECK(contains(why(t, broken, 2, plain, 3), "the schedule cannot run"));
+  auto serving = layout;
+  serving.pipelines[0].order = forward_schedule(serving.pipelines[0].order.ranks, serving.pipelines[0].order.microbatches);
+  CHECK(contains(why(t, serving, 2, plain, 3), "its schedule has no backwards"));
 }

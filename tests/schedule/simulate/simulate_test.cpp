@@ -16,6 +16,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/interleaved.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/period.hpp>
@@ -331,6 +332,38 @@ TEST_CASE("the event simulator equals a play by ticks: any stage map, wires shar
   CHECK(stuck[1] > 300);
   CHECK(only_rendezvous > 100);
   CHECK(shared > 5000);
+}
+
+TEST_CASE("inference is a flow shop: every stage and link takes one microbatch after the other") {
+  random_source random(418);
+  for (int n = 0; n < 300; ++n) {
+    const auto p = test::random_pipeline(random, random.integer(1, 6));
+    const int microbatches = random.integer(1, 9);
+    INFO(test::text(p), " ", microbatches);
+    const auto stages = static_cast<std::size_t>(p.stages());
+    std::vector<double> stage_free_s(stages), link_free_s(stages);
+    double end_s = 0;
+    for (int m = 0; m < microbatches; ++m) {
+      end_s = 0;
+      for (std::size_t i = 0; i < stages; ++i) {
+        end_s = stage_free_s[i] = std::max(stage_free_s[i], end_s) + p.forward_s[i];
+        if (i + 1 == stages) break;
+        const double start_s = std::max(link_free_s[i], end_s);
+        link_free_s[i] = start_s + p.activation_occupied_s(static_cast<int>(i));
+        end_s = start_s + p.transfer_s[i];
+      }
+    }
+    const auto order = forward_schedule(p.stages(), microbatches);
+    CHECK(check(order).empty());
+    const auto work = make_workload(p, order);
+    const auto played = simulate(work, order);
+    CHECK(played.makespan_s == doctest::Approx(end_s));
+    CHECK(simulate(p, split_streams(add_transfers(order))).makespan_s == doctest::Approx(end_s));
+    // With equal microbatches the bound is met.
+    CHECK(makespan_lower_bound(p, work, order) == doctest::Approx(end_s));
+    CHECK(makespan_lower_bound(work, order) <= end_s * (1 + 1e-9));
+    CHECK(played.peak_in_flight == std::vector<int>(stages, microbatches));
+  }
 }
 
 TEST_CASE("a two-stage iteration by hand") {

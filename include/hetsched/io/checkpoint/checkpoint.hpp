@@ -100,6 +100,23 @@ struct held_rows {
   return found;
 }
 
+/// The size of a slice's elements. Throws: input_error if there are no such.
+[[nodiscard]] inline std::size_t element_size(const state_slice& s) {
+  const auto size = element_bytes(s.element);
+  if (size == 0)
+    throw input_error(tensor_text(s.layer, s.name) + ": there is no element " + s.element +
+                      "; a name ends with its bits, like f32");
+  return size;
+}
+
+/// Appends the rows of a slice, one behind the other.
+inline void pack(const state_slice& s, const held_rows& rows, std::size_t size, std::vector<std::byte>& packed) {
+  for (std::size_t r = 0; r < s.rows; ++r) {
+    const auto row = s.bytes.subspan(r * rows.held * size, rows.of.length * size);
+    packed.insert(packed.end(), row.begin(), row.end());
+  }
+}
+
 template <class Files>
 void write_part(Files& files, const std::string& folder, std::int64_t step, int part, std::span<const state_slice> slices) {
   if (step < 0 || step > max_checkpoint_step || part < 0 || part >= max_checkpoint_parts)
@@ -112,17 +129,12 @@ void write_part(Files& files, const std::string& folder, std::int64_t step, int 
   std::vector<stored_slice> written;
   std::vector<std::byte> packed;
   for (const auto& s : slices) {
-    const auto size = element_bytes(s.element);
-    const auto who = tensor_text(s.layer, s.name) + ": ";
-    if (size == 0) throw input_error(who + "there is no element " + s.element + "; a name ends with its bits, like f32");
+    const auto size = element_size(s);
     const auto rows = rows_held(s, size);
     std::span<const std::byte> bytes = s.bytes;
     if (rows.held > rows.of.length) {
       packed.clear();
-      for (std::size_t r = 0; r < s.rows; ++r) {
-        const auto row = bytes.subspan(r * rows.held * size, rows.of.length * size);
-        packed.insert(packed.end(), row.begin(), row.end());
-      }
+      pack(s, rows, size, packed);
       bytes = packed;
     }
     written.push_back({.layer = s.layer,

@@ -190,11 +190,34 @@ class json_builder {
   return best;
 }
 
-/// `did you mean "x"? Known: a, b, c` for a name that is not among the known ones.
+/// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
+/// it; else the nearest.
+[[nodiscard]] inline std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known) {
+  const auto plain = [](std::string_view text) {
+    std::string letters;
+    for (const char c : text)
+      if (c != '-' && c != '_') letters += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return letters;
+  };
+  const auto letters = plain(name);
+  std::vector<std::string_view> equal, longer;
+  for (const auto candidate : known) {
+    const auto other = plain(candidate);
+    if (other == letters) equal.push_back(candidate);
+    if (letters.size() > 2 && other.find(letters) != std::string::npos) longer.push_back(candidate);
+  }
+  if (!equal.empty()) return equal;
+  if (!longer.empty()) return longer;
+  if (const auto guess = nearest(name, known)) return {*guess};
+  return {};
+}
+
+/// `did you mean "x" or "y"? Known: a, b, c` for a name that is not among the known ones.
 [[nodiscard]] inline std::string suggestion(std::string_view name, const std::vector<std::string_view>& known) {
   std::string text;
-  if (const auto guess = nearest(name, known)) text = "did you mean \"" + std::string(*guess) + "\"? ";
-  text += "Known: ";
+  for (const auto guess : names_like(name, known))
+    text += (text.empty() ? "did you mean \"" : " or \"") + std::string(guess) + "\"";
+  text += text.empty() ? "Known: " : "? Known: ";
   for (std::size_t i = 0; i < known.size(); ++i) text += (i ? ", " : "") + std::string(known[i]);
   return text;
 }
@@ -431,10 +454,10 @@ template <class Forward>
 
 }  // namespace detail
 
-/// The contents of a file of at most max_json_bytes.
+/// The contents of a file of at most max_json_bytes; `-` is standard input.
 /// Throws: file_error if it cannot be read.
 [[nodiscard]] inline std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in(path == "-" ? "/dev/stdin" : path, std::ios::binary);
   if (!in) throw file_error(path, {}, "cannot be opened");
   std::string text;
   char buffer[1 << 16];

@@ -147,7 +147,32 @@ struct arithmetic {
                   .sequence = required("max_position_embeddings")});
     model.token_types = size("type_vocab_size", 2);
     model.tied_embeddings = flag("tie_word_embeddings", true);
-  } else if (family == "llama" || family == "mistral" || family == "qwen2" || family == "mixtral") {
+  } else if (family == "gpt_neox") {
+    model = gpt({.layers = required("num_hidden_layers", max_blocks),
+                 .hidden = required("hidden_size"),
+                 .heads = required("num_attention_heads"),
+                 .ffn_hidden = required("intermediate_size"),
+                 .vocab = required("vocab_size", 1 << 30),
+                 .sequence = required("max_position_embeddings")});
+    model.positions = 0;  // rotary
+    model.tied_embeddings = flag("tie_word_embeddings", false);
+    model.qkv_bias = flag("attention_bias", true);
+    model.dropout = false;
+  } else if (family == "opt") {
+    const int hidden = required("hidden_size");
+    if (const auto width = present("word_embed_proj_dim"); width && width->count(1, max_width) != hidden)
+      width->expected("the hidden_size, " + std::to_string(hidden));
+    if (const auto before = present("do_layer_norm_before"); before && !before->boolean()) before->expected("true");
+    model = gpt({.layers = required("num_hidden_layers", max_blocks),
+                 .hidden = hidden,
+                 .heads = required("num_attention_heads"),
+                 .ffn_hidden = required("ffn_dim"),
+                 .vocab = required("vocab_size", 1 << 30),
+                 .sequence = required("max_position_embeddings")});
+    model.positions = model.sequence + 2;
+    model.tied_embeddings = flag("tie_word_embeddings", true);
+  } else if (family == "llama" || family == "mistral" || family == "qwen2" || family == "qwen3" || family == "phi3" ||
+             family == "mixtral") {
     model = llama({.layers = required("num_hidden_layers", max_blocks),
                    .hidden = required("hidden_size"),
                    .heads = required("num_attention_heads"),
@@ -159,12 +184,14 @@ struct arithmetic {
     model.tied_embeddings = flag("tie_word_embeddings", false);
     model.bias = flag("mlp_bias", false);
     model.qkv_bias = flag("attention_bias", family == "qwen2");
+    model.qk_norm = family == "qwen3";
+    if (family == "qwen3" && model.head_size == 0) model.head_size = 128;
     if (family == "mixtral") {
       model.experts = required("num_local_experts");
       model.experts_per_token = required("num_experts_per_tok");
     }
   } else {
-    type.expected("one of gpt2, llama, mistral, qwen2, mixtral, bert");
+    type.expected("one of gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi3, mixtral, bert");
   }
   return model_of(top, model, read_dtype(dtype, options.dtype), options);
 }

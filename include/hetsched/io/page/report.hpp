@@ -44,6 +44,7 @@ struct report_section {
   std::vector<memory_curve> memory = {};
   bool memory_in_bytes = true;
   std::vector<report_table> tables = {};
+  std::string timeline_heading = "Timeline of one iteration";
 };
 
 /// A report page.
@@ -129,6 +130,9 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   const bool layers = any([](const auto& s) { return s.layers.size() > 0; });
   const bool devices = any([](const auto& s) { return !s.devices.empty(); });
   const bool warmup = any([](const auto& s) { return s.warmup > 0; });
+  const auto& lines = section.line.boundaries;
+  const bool backward = any([](const auto& s) { return s.cost.backward_s > 0; }) ||
+                        std::any_of(lines.begin(), lines.end(), [](const auto& b) { return b.backward_s > 0; });
   const bool weight = any([](const auto& s) { return s.cost.weight_backward_s > 0; });
   const bool update = any([](const auto& s) { return s.update_s > 0; });
   const bool memory = any([](const auto& s) { return s.memory_bytes > 0; });
@@ -136,7 +140,7 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   if (layers) out += "<th class=\"l\">layers</th>";
   if (devices) out += "<th class=\"l\">devices</th><th class=\"l\">degrees</th>";
   if (warmup) out += "<th>warm-up</th>";
-  out += "<th>forward</th><th>backward</th>";
+  out += backward ? "<th>forward</th><th>backward</th>" : "<th>forward</th>";
   if (weight) out += "<th>weight gradient</th>";
   out += "<th>transfer</th>";
   if (update) out += "<th>update</th>";
@@ -156,10 +160,10 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     if (devices) cell(degrees_text(s), true);
     if (warmup) cell(std::to_string(s.warmup));
     cell(format_seconds(s.cost.forward_s));
-    cell(format_seconds(s.cost.backward_s));
+    if (backward) cell(format_seconds(s.cost.backward_s));
     if (weight) cell(format_seconds(s.cost.weight_backward_s));
     const auto* b = i < section.line.boundaries.size() ? &section.line.boundaries[i] : nullptr;
-    cell(b ? transfer_text(*b) + next_transfer_text(*b) : "-");
+    cell(!b ? "-" : backward ? transfer_text(*b) + next_transfer_text(*b) : format_seconds(b->forward_s));
     if (update) cell(format_seconds(s.update_s));
     if (!section.in_flight.empty()) cell(std::to_string(section.in_flight[i]));
     if (memory) {
@@ -225,7 +229,7 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   for (const auto& section : r.sections) {
     const auto picture = draw_timeline(section.timeline, section.picture);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section);
-    out += "<h2>Timeline of one iteration</h2>\n<p>" + escape_html(picture.shown) +
+    out += "<h2>" + escape_html(section.timeline_heading) + "</h2>\n<p>" + escape_html(picture.shown) +
            " Wide boxes carry their microbatch, counted from 0; the strips between two lanes are what their ranks send.</p>\n";
     out += "<div class=\"wide\">" + picture.svg + "</div>\n";
     if (!section.memory.empty()) {

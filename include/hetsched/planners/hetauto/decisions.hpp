@@ -10,137 +10,162 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/random.hpp>
+#include <hetsched/cost/memory.hpp>
 #include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/pack_devices.hpp>
 #include <hetsched/plan/problem.hpp>
+#include <hetsched/planners/interop_dp/problem.hpp>
 
-namespace hetsched::detail {
+namespace hetsched {
+
+/// Which of HetAuto's principles hold. That stages have whole layers is what the cost model's layers say; that a stage lies on
+/// one subcluster, what a plan can say.
+struct hetauto_principles {
+  bool consecutive = true;  ///< the stages of a subcluster follow each other
+  bool uniform = true;      ///< those of a subcluster have one placement
+};
+
+namespace detail {
 
 /// What HetAuto has decided so far.
 struct hetauto_state {
+  // Stages in a row on one subcluster with one placement.
   struct part {
     int subcluster = 0;
-    int stages = 0;   // 0: not decided
-    int choice = -1;  // placement of each; -1: not decided
+    int stages = 0;      // 0: not decided
+    int placement = -1;  // of each; -1: not decided
   };
   int stages = 0;  // of the pipeline; 0: not decided
+  int placed = 0;  // of these, in parts
   std::vector<part> parts = {};
   std::vector<int> layers = {};  // by stage, as far as decided
   int layers_used = 0;
   double slowest_s = 0;  // stage so far, forward and backward of one microbatch
 };
 
-/// HetAuto's decisions as a decision_problem, whose cost is the iteration that evaluate predicts: number of stages; then, for
-/// one subcluster after the other, which one it is, how many stages it has, their placement, and the layers of each. A stage has
-/// whole layers, lies on one subcluster, and those of a subcluster are consecutive and have one placement. Subclusters may be
-/// left out, unless all devices are asked for.
-/// Costs of stages are asked once, at the start: O(placements * layers^2) questions.
-/// Source: HetAuto, section 4.1 and appendix B.3.
-template <stage_cost_model Costs>
+/// HetAuto's decisions as a decision_problem, whose cost is the iteration that evaluate predicts: number of stages; then, part by
+/// part, its subcluster, how many stages it has, and their placement; then the layers of each stage. A stage has whole layers and
+/// lies on one subcluster. Subclusters may be left out, unless all devices are asked for. Under Virtual-1F1B, whose warm-ups the
+/// parts tell, only pipelines that a closed form does not rule out are evaluated.
+/// Source: HetAuto, section 4.1 and appendix B.3; there a subcluster's layers are decided before the next subcluster.
+template <class Table, stage_cost_model Costs>
 class hetauto_decisions {
  public:
   using state = hetauto_state;
   using action = int;
 
-  hetauto_decisions(const cluster& hardware, const Costs& costs, const planning_problem& problem, std::string schedule)
+  hetauto_decisions(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
+                    const planning_problem& asked, std::string schedule, hetauto_principles principles)
       : hardware_(hardware),
         costs_(costs),
-        asked_(problem),
+        problem_(problem),
+        table_(table),
+        asked_(asked),
         schedule_(std::move(schedule)),
-        layers_(cost_of::layer_count(costs)) {
-    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
-      auto& choices = choices_.emplace_back();
-      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-        for (const placement& where : cost_of::placements(costs, mesh)) {
-          auto& c = choices.emplace_back(choice{where, stage_times(k, where)});
-          for (int l = 0; l < layers_; ++l)
-            c.layer_s += static_cast<double>(cost_of::stage(costs, layer_range{l, l + 1}, where).total_s()) / layers_;
-        }
-      double most = 0;
-      for (const auto& c : choices)
-        if (c.layer_s > 0) most = std::max(most, devices(static_cast<int>(k)) / c.where.mesh.device_count() / c.layer_s);
-      rates_.push_back(most);
+        principles_(principles),
+        whole_backwards_(has_warmups(schedule_)),
+        knows_warmups_(schedule_ == "virtual_1f1b"),
+        placements_(problem.devices.size()),
+        rates_(problem.devices.size()) {
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& placed = problem.placements[p];
+      const auto k = at(placed.subcluster);
+      placements_[k].push_back(static_cast<int>(p));
+      room_.push_back(room_within(static_cast<bytes_t>(placed.memory), cost_of::overheads(costs, placed.where)).room + roundings);
+      layer_s_.push_back(table.time(static_cast<int>(p), 0, problem.layers) / problem.layers);
+      if (layer_s_.back() > 0) rates_[k] = std::max(rates_[k], problem.devices[k] / placed.devices / layer_s_.back());
+    }
+    const auto classes = at(problem.classes());
+    for (std::size_t i = 0; i < classes * classes * at(problem.kinds); ++i) {
+      ways_.push_back(problem.prices[i]);
+      if (problem.near_prices.empty()) continue;
+      const auto& near = problem.near_prices[i];
+      auto& least = ways_.back();
+      least = {std::max(least.slower_way, near.slower_way), std::min(least.round_trip, near.round_trip),
+               std::min(least.occupied, near.occupied)};
     }
   }
 
   [[nodiscard]] state root() const { return {}; }
 
-  [[nodiscard]] std::vector<action> actions(const state& at) const {
-    if (at.stages == 0) return between(asked_.use_all_devices ? subclusters() : 1, std::min(layers_, hardware_.device_count()));
-    if (between_parts(at)) return free_subclusters(at);
-    const auto& last = at.parts.back();
-    if (last.stages == 0) return stage_counts(at);
-    if (last.choice < 0) return fitting(last);
-    return layer_counts(at);
+  [[nodiscard]] std::vector<action> actions(const state& from) const {
+    if (from.stages == 0) return between(asked_.use_all_devices ? subclusters() : 1, std::min(problem_.layers, all_devices()));
+    if (!from.parts.empty() && from.parts.back().stages == 0) return stage_counts(from);
+    if (!from.parts.empty() && from.parts.back().placement < 0) return fitting(from);
+    if (from.placed < from.stages) return next_subclusters(from);
+    if (from.layers.empty() && asked_.use_all_devices)
+      for (int k = 0; k < subclusters(); ++k)
+        if (spare(from, k) > 0) return {};
+    return layer_counts(from);
   }
 
-  [[nodiscard]] state apply(state at, action a) const {
-    if (at.stages == 0) {
-      at.stages = a;
-    } else if (between_parts(at)) {
-      at.parts.push_back({.subcluster = a});
-    } else if (at.parts.back().stages == 0) {
-      at.parts.back().stages = a;
-    } else if (at.parts.back().choice < 0) {
-      at.parts.back().choice = a;
+  [[nodiscard]] state apply(state from, action a) const {
+    if (from.stages == 0) {
+      from.stages = a;
+    } else if (!from.parts.empty() && from.parts.back().stages == 0) {
+      from.parts.back().stages = a;
+      from.placed += a;
+    } else if (!from.parts.empty() && from.parts.back().placement < 0) {
+      from.parts.back().placement = a;
+    } else if (from.placed < from.stages) {
+      from.parts.push_back({.subcluster = a});
     } else {
-      at.slowest_s = std::max(at.slowest_s, seconds(at.parts.back(), at.layers_used, a));
-      at.layers.push_back(a);
-      at.layers_used += a;
+      const int p = part_of(from, static_cast<int>(from.layers.size())).placement;
+      from.slowest_s = std::max(from.slowest_s, table_.time(p, from.layers_used, from.layers_used + a));
+      from.layers.push_back(a);
+      from.layers_used += a;
     }
-    return at;
+    return from;
   }
 
-  [[nodiscard]] bool finished(const state& at) const { return at.stages > 0 && static_cast<int>(at.layers.size()) == at.stages; }
+  [[nodiscard]] bool finished(const state& from) const {
+    return from.stages > 0 && static_cast<int>(from.layers.size()) == from.stages;
+  }
 
   /// Seconds; infinite if memory or links are short.
-  [[nodiscard]] double cost(const state& at) const {
-    const auto judged = judge(at);
-    return judged && judged->shortage.empty() ? judged->plan.predicted.iteration_s : std::numeric_limits<double>::infinity();
+  [[nodiscard]] double cost(const state& from) const {
+    const auto judged = judge(from);
+    return judged && judged->shortage.empty() ? judged->plan.predicted.iteration_s : infinity;
+  }
+
+  /// The same, or a bound of it that is no less than `enough`.
+  [[nodiscard]] double cost(const state& from, double enough) const {
+    const double least = floor(from);
+    return least >= enough ? least : cost(from);
   }
 
   /// A stage computes all microbatches, one after the other.
-  [[nodiscard]] double bound(const state& at) const { return at.slowest_s * asked_.microbatches * (1 - 1e-9); }
+  [[nodiscard]] double bound(const state& from) const { return from.slowest_s * asked_.microbatches * safely; }
 
-  /// A balanced pipeline: subclusters by falling memory of their devices; stages by how many layers a subcluster can compute in
-  /// the same time; the fastest placement for so many; and layers such that all stages that are left take as long.
-  [[nodiscard]] std::size_t rollout(const state& at, const std::vector<action>& next) const {
-    if (at.stages == 0) return std::numeric_limits<std::size_t>::max();
-    if (between_parts(at))
-      return best_of(next, [&](action k) { return -static_cast<double>(subcluster(k).device.memory_bytes); });
-    const auto& last = at.parts.back();
-    double others = 0;  // layers per second
-    for (const int k : free_subclusters(at)) others += rates_[static_cast<std::size_t>(k)];
-    const int stages_left = at.stages - static_cast<int>(at.layers.size()), layers_left = layers_ - at.layers_used;
-    if (last.stages == 0) {
-      const double own = rates_[static_cast<std::size_t>(last.subcluster)];
-      return best_of(next, [&](action n) { return std::abs(n - stages_left * own / (own + others)); });
+  /// Decides the rest: subclusters mostly by falling memory of their devices, stages about as many as a subcluster can compute in
+  /// the same time, fast placements mostly; and layers so that the slowest stage is as fast as it can be.
+  [[nodiscard]] state play_out(state from, random_source& random) const {
+    while (from.stages == 0 || from.placed < from.stages || from.parts.back().placement < 0) {
+      const auto next = actions(from);
+      if (next.empty()) return from;
+      const auto chosen = next[drawn(from, next, random)];
+      from = apply(std::move(from), chosen);
     }
-    if (last.choice < 0)
-      return best_of(next, [&](action c) {
-        return choices_[static_cast<std::size_t>(last.subcluster)][static_cast<std::size_t>(c)].layer_s;
-      });
-    int behind = last.stages;  // stages of this subcluster that have layers already
-    for (const auto& p : at.parts) behind -= p.stages;
-    behind += static_cast<int>(at.layers.size());
-    const double each = choice_of(last).layer_s, period = layers_left / ((last.stages - behind) / each + others);
-    return best_of(next, [&](action n) { return std::abs(seconds(last, at.layers_used, n) - period); });
+    if (actions(from).empty()) return from;
+    balance(from, random.uniform() < 0.5);
+    return from;
   }
 
   /// The plan, as evaluate fills it in.
-  /// Requires: finished(at).
-  [[nodiscard]] outcome<evaluation> judge(const state& at) const {
+  /// Requires: finished(from).
+  [[nodiscard]] outcome<evaluation> judge(const state& from) const {
     plan p{.planner = "hetauto"};
     auto& line = p.pipelines.emplace_back();
     line.microbatches = asked_.microbatches;
     line.microbatch_size = asked_.microbatch_size;
     line.schedule.name = schedule_;
     std::vector<submesh> shapes;
-    for (const auto& part : at.parts) {
-      const auto& where = choice_of(part).where;
+    for (const auto& part : from.parts) {
+      const auto& where = problem_.placements[at(part.placement)].where;
       for (int s = 0; s < part.stages; ++s) {
         const int first = line.stages.empty() ? 0 : line.stages.back().layers.last;
-        line.stages.push_back({.layers = {first, first + at.layers[line.stages.size()]},
+        line.stages.push_back({.layers = {first, first + from.layers[line.stages.size()]},
                                .degrees = where.degrees,
                                .recompute = where.recompute,
                                .zero = where.zero});
@@ -153,47 +178,80 @@ class hetauto_decisions {
                     {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic});
   }
 
+  /// Seconds that the iteration takes at least, infinite if memory is short. With the round trip R_i from stage i through all
+  /// behind it, N_i microbatches in flight, f_i, b_i and t_i = f_i + b_i, the largest of
+  ///   R_0 - R_i + max(R_i, N_i f_i + b_i) + (M - N_i - 1) t_i + max(R_i, f_i + N_i b_i)   stage i ends its first backward, is at
+  ///                                                            work, and begins its last forward, with N_i backwards behind it;
+  ///   R_0 + k R_i, k = floor((M - 1) / N_i)                    a forward waits for the backward N_i before;
+  ///   R_0 + k (t_i + r_i + t_i+1), k = floor((M - N_i+1) / (N_i - N_i+1 + 1))    likewise between neighbours;
+  ///   R_0 + (M - 1) x                                          x: a forward, a backward, or what a boundary is occupied for;
+  /// and stages update when their last backward is done. Where the parts do not tell the warm-ups, makespan_lower_bound's terms;
+  /// and where schedules may split backwards, the slowest stage's work.
+  /// Requires: finished(from). Complexity: O(stages).
+  [[nodiscard]] double floor(const state& from) const {
+    if (!whole_backwards_) return bound(from);
+    const double m = asked_.microbatches;
+    double trip = 0, most = 0, steady = 0, tail = 0, updated = 0;
+    struct {
+      int placement = -1, subcluster = -1;
+      double work = 0, in_flight = 0;
+    } behind;
+    int last = problem_.layers;
+    auto stage = from.layers.size();
+    for (auto part = from.parts.rbegin(); part != from.parts.rend(); ++part)
+      for (int s = 0; s < part->stages; ++s) {
+        const int first = last - from.layers[--stage], p = part->placement;
+        const double work = table_.time(p, first, last), forward = table_.forward(p, first, last), backward = work - forward;
+        double in_flight = 1;
+        if (behind.placement >= 0) {
+          const auto& way = way_between(p, behind.placement, last);
+          in_flight = behind.in_flight + (behind.subcluster == part->subcluster ? 1 : 2);
+          steady = std::max(steady, (m - 1) * way.occupied);
+          if (knows_warmups_) {
+            const double held = std::min(m, behind.in_flight), window = std::min(m, in_flight) - held + 1;
+            steady = std::max(steady, std::floor((m - held) / window) * (work + way.round_trip + behind.work));
+          }
+          trip += way.round_trip;
+          tail += way.slower_way;
+        }
+        trip += work;
+        tail += backward;
+        double own = m * work;
+        if (knows_warmups_) {
+          const double held = std::min(m, in_flight);
+          if (table_.memory(p, first, last, held) > room_[at(p)]) return infinity;
+          own = m > held ? std::max(trip, held * forward + backward) + (m - held - 1) * work +
+                               std::max(trip, forward + held * backward)
+                         : trip + (m - 1) * std::max(forward, backward);
+          steady = std::max(steady, std::floor((m - 1) / held) * trip);
+        }
+        steady = std::max(steady, (m - 1) * std::max(forward, backward));
+        most = std::max(most, own - trip);
+        const double update =
+            static_cast<double>(cost_of::update(costs_, layer_range{first, last}, problem_.placements[at(p)].where));
+        // The stage ends before the first one by the backwards and gradients in between.
+        updated = std::max(updated, std::max(most, steady) + update + tail);
+        behind = {p, part->subcluster, work, in_flight};
+        last = first;
+      }
+    // A stage ends before the first one by the backwards and gradients in between, which `tail` counts to the end of the
+    // pipeline.
+    return (trip + std::max({most, steady, updated - tail})) * safely;
+  }
+
  private:
-  struct choice {
-    placement where;
-    std::vector<double> seconds;  // [first][layers - 1]; infinite: the state alone is too large
-    double layer_s = 0;           // on average
-  };
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
+  static constexpr double safely = 1 - 1e-9;  // of sums in another order than evaluate's
+  static constexpr double roundings = 16;     // bytes, more than memory is rounded by
 
-  /// The position of the least worth.
-  template <class Worth>
-  [[nodiscard]] static std::size_t best_of(const std::vector<action>& actions, Worth worth) {
-    std::size_t best = 0;
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < actions.size(); ++i)
-      if (const double w = worth(actions[i]); w < least) {
-        least = w;
-        best = i;
-      }
-    return best;
-  }
+  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] int subclusters() const { return static_cast<int>(problem_.devices.size()); }
+  [[nodiscard]] int all_devices() const { return hardware_.device_count(); }
 
-  [[nodiscard]] std::vector<double> stage_times(std::size_t subcluster, const placement& where) const {
-    const auto n = static_cast<std::size_t>(layers_);
-    std::vector<double> times(n * n, std::numeric_limits<double>::infinity());
-    for (int first = 0; first < layers_; ++first)
-      for (int last = first + 1; last <= layers_; ++last) {
-        const stage_cost c = cost_of::stage(costs_, layer_range{first, last}, where);
-        if (c.weight_bytes > hardware_.subclusters[subcluster].device.memory_bytes) continue;
-        times[static_cast<std::size_t>(first) * n + static_cast<std::size_t>(last - first - 1)] = c.total_s();
-      }
-    return times;
+  [[nodiscard]] const transfer_price& way_between(int p, int next, int cut) const {
+    const int from = problem_.placements[at(p)].transfer_class, to = problem_.placements[at(next)].transfer_class;
+    return ways_[at((from * problem_.classes() + to) * problem_.kinds + problem_.kind_before(cut))];
   }
-
-  [[nodiscard]] const choice& choice_of(const state::part& p) const {
-    return choices_[static_cast<std::size_t>(p.subcluster)][static_cast<std::size_t>(p.choice)];
-  }
-  [[nodiscard]] double seconds(const state::part& p, int first, int layers) const {
-    return choice_of(p).seconds[static_cast<std::size_t>(first * layers_ + layers - 1)];
-  }
-  [[nodiscard]] int subclusters() const { return static_cast<int>(hardware_.subclusters.size()); }
-  [[nodiscard]] const hetsched::subcluster& subcluster(int k) const { return hardware_.subclusters[static_cast<std::size_t>(k)]; }
-  [[nodiscard]] int devices(int k) const { return subcluster(k).device_count(); }
 
   [[nodiscard]] static std::vector<action> between(int first, int last) {
     std::vector<action> all;
@@ -201,56 +259,179 @@ class hetauto_decisions {
     return all;
   }
 
-  /// Whether the subclusters so far are decided.
-  [[nodiscard]] static bool between_parts(const state& at) {
-    int decided = 0;
-    for (const auto& p : at.parts) decided += p.stages;
-    return at.parts.empty() || (at.parts.back().choice >= 0 && static_cast<int>(at.layers.size()) == decided);
+  [[nodiscard]] static const state::part& part_of(const state& from, int stage) {
+    auto part = from.parts.begin();
+    for (; stage >= part->stages; ++part) stage -= part->stages;
+    return *part;
   }
 
-  [[nodiscard]] std::vector<action> free_subclusters(const state& at) const {
-    std::vector<action> free;
+  [[nodiscard]] int spare(const state& from, int k) const {
+    int left = problem_.devices[at(k)];
+    for (const auto& p : from.parts)
+      if (p.subcluster == k && p.placement >= 0) left -= p.stages * problem_.placements[at(p.placement)].devices;
+    return left;
+  }
+
+  /// Whether a part may lie on k, behind those that are decided.
+  [[nodiscard]] bool may_follow(const state& from, int k) const {
+    if (spare(from, k) == 0) return false;
+    if (!from.parts.empty() && from.parts.back().subcluster == k) return !principles_.uniform;
+    return !principles_.consecutive ||
+           std::none_of(from.parts.begin(), from.parts.end(), [&](const auto& p) { return p.subcluster == k; });
+  }
+
+  [[nodiscard]] std::vector<action> next_subclusters(const state& from) const {
+    std::vector<action> all;
     for (int k = 0; k < subclusters(); ++k)
-      if (std::none_of(at.parts.begin(), at.parts.end(), [&](const auto& p) { return p.subcluster == k; })) free.push_back(k);
-    return free;
+      if (may_follow(from, k)) all.push_back(k);
+    return all;
   }
 
   /// Those that leave stages and devices for the other subclusters.
-  [[nodiscard]] std::vector<action> stage_counts(const state& at) const {
-    const auto free = free_subclusters(at);
-    int room = 0;
-    for (const int k : free) room += devices(k);
-    const int left = at.stages - static_cast<int>(at.layers.size());
-    const int kept = asked_.use_all_devices ? static_cast<int>(free.size()) : 0;
-    return between(std::max(1, left - room), std::min(left - kept, devices(at.parts.back().subcluster)));
+  [[nodiscard]] std::vector<action> stage_counts(const state& from) const {
+    const int own = from.parts.back().subcluster, left = from.stages - from.placed, devices = spare(from, own);
+    int room = 0, others = 0;
+    for (int k = 0; k < subclusters(); ++k)
+      if (k == own ? !principles_.uniform || !principles_.consecutive : may_follow(from, k)) {
+        room += spare(from, k);
+        ++others;
+      }
+    const bool once = principles_.uniform && principles_.consecutive;
+    return between(std::max(1, left - room), std::min(left - (asked_.use_all_devices && once ? others : 0), devices));
   }
 
-  [[nodiscard]] std::vector<action> fitting(const state::part& p) const {
+  [[nodiscard]] std::vector<action> fitting(const state& from) const {
+    const auto& own = from.parts.back();
+    const int devices = spare(from, own.subcluster);
+    const auto count = from.parts.size();
+    const bool follows = count > 1 && from.parts[count - 2].subcluster == own.subcluster;
+    const auto before =
+        std::find_if(from.parts.begin(), from.parts.end() - 1, [&](const auto& p) { return p.subcluster == own.subcluster; });
+    const bool returns = before != from.parts.end() - 1;
+    const bool once = principles_.uniform && principles_.consecutive;
     std::vector<action> all;
-    const auto& choices = choices_[static_cast<std::size_t>(p.subcluster)];
-    for (std::size_t c = 0; c < choices.size(); ++c) {
-      const int taken = p.stages * choices[c].where.mesh.device_count();
-      if (asked_.use_all_devices ? taken == devices(p.subcluster) : taken <= devices(p.subcluster))
-        all.push_back(static_cast<int>(c));
+    for (const int p : placements_[at(own.subcluster)]) {
+      if (principles_.uniform && returns && p != before->placement) continue;
+      if (follows && p == from.parts[count - 2].placement) continue;  // they would be one part
+      const int taken = own.stages * problem_.placements[at(p)].devices;
+      if (asked_.use_all_devices && once ? taken == devices : taken <= devices) all.push_back(p);
     }
     return all;
   }
 
-  [[nodiscard]] std::vector<action> layer_counts(const state& at) const {
+  /// Whether a stage can hold its layers: at least as many microbatches as stages come behind, where warm-ups are known.
+  [[nodiscard]] bool holds(const state& from, int p, int stage, int first, int last) const {
+    const int in_flight = knows_warmups_ ? std::min(asked_.microbatches, from.stages - stage) : 0;
+    return table_.memory(p, first, last, in_flight) <= room_[at(p)];
+  }
+
+  [[nodiscard]] std::vector<action> layer_counts(const state& from) const {
     std::vector<action> all;
-    const int after = at.stages - static_cast<int>(at.layers.size()) - 1, most = layers_ - at.layers_used - after;
+    const int stage = static_cast<int>(from.layers.size()), after = from.stages - stage - 1;
+    const int p = part_of(from, stage).placement, first = from.layers_used, most = problem_.layers - first - after;
     for (int l = after == 0 ? most : 1; l <= most; ++l)
-      if (seconds(at.parts.back(), at.layers_used, l) < std::numeric_limits<double>::infinity()) all.push_back(l);
+      if (holds(from, p, stage, first, first + l)) all.push_back(l);
     return all;
+  }
+
+  /// The position of an action that the policy draws.
+  [[nodiscard]] std::size_t drawn(const state& from, const std::vector<action>& next, random_source& random) const {
+    const auto any = [&] { return static_cast<std::size_t>(random.uniform() * static_cast<double>(next.size())); };
+    const auto best_of = [&](auto worth) {
+      std::size_t best = 0;
+      double least = infinity;
+      for (std::size_t i = 0; i < next.size(); ++i)
+        if (const double w = worth(next[i]); w < least) {
+          least = w;
+          best = i;
+        }
+      return best;
+    };
+    if (from.stages == 0) return any();
+    if (from.parts.empty() || from.parts.back().placement >= 0) {
+      if (random.uniform() < 0.25) return any();
+      return best_of([&](action k) { return -static_cast<double>(hardware_.subclusters[at(k)].device.memory_bytes); });
+    }
+    const int k = from.parts.back().subcluster;
+    if (from.parts.back().stages == 0) {
+      double others = 0;  // layers per second
+      for (int o = 0; o < subclusters(); ++o)
+        if (o != k && may_follow(from, o)) others += rates_[at(o)];
+      const double left = from.stages - from.placed, shift = random.uniform(-1.5, 1.5);
+      const double share = others > 0 ? rates_[at(k)] / (rates_[at(k)] + others) : 1;
+      return best_of([&](action n) { return std::abs(n - left * share - shift); });
+    }
+    if (random.uniform() < 0.5) return best_of([&](action p) { return layer_s_[at(p)]; });
+    const auto one = any(), other = any();
+    return layer_s_[at(next[one])] < layer_s_[at(next[other])] ? one : other;
+  }
+
+  /// Gives the stages that have none yet their layers, the slowest as fast as can be told by halving; the first or the last ones
+  /// take as many as they can. Leaves the state a dead end where memory is short.
+  void balance(state& from, bool from_the_front) const {
+    struct open_stage {
+      int placement = 0, in_flight = 0;
+    };
+    std::vector<open_stage> open;
+    const int done = static_cast<int>(from.layers.size());
+    int in_flight = 0;
+    for (auto part = from.parts.rbegin(); part != from.parts.rend(); ++part)
+      for (int s = 0; s < part->stages && static_cast<int>(open.size()) < from.stages - done; ++s) {
+        in_flight += s == 0 && part != from.parts.rbegin() && (part - 1)->subcluster != part->subcluster ? 2 : 1;
+        open.push_back({part->placement, std::min(in_flight, asked_.microbatches)});
+      }
+    std::reverse(open.begin(), open.end());
+    const int count = static_cast<int>(open.size()), first_layer = from.layers_used;
+    std::vector<int> taken(open.size()), kept;
+    const auto fills = [&](double period) {
+      int low = first_layer, high = problem_.layers;
+      for (int i = 0; i < count; ++i) {
+        const auto& s = open[at(from_the_front ? i : count - 1 - i)];
+        const int most = high - low - (count - 1 - i);
+        int good = 0, bad = most + 1;
+        while (bad - good > 1) {
+          const int n = (good + bad) / 2;
+          const int a = from_the_front ? low : high - n, b = from_the_front ? low + n : high;
+          const bool fits =
+              table_.time(s.placement, a, b) <= period && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
+          (fits ? good : bad) = n;
+        }
+        if (good == 0) return false;
+        taken[at(from_the_front ? i : count - 1 - i)] = good;
+        (from_the_front ? low : high) += from_the_front ? good : -good;
+      }
+      return low == high;
+    };
+    double low = 0, high = 0;
+    for (const auto& s : open) high = std::max(high, table_.time(s.placement, first_layer, problem_.layers));
+    if (!fills(high)) return;
+    kept = taken;
+    for (int i = 0; i < 12; ++i) {
+      const double middle = (low + high) / 2;
+      if (fills(middle)) {
+        high = middle;
+        kept = taken;
+      } else {
+        low = middle;
+      }
+    }
+    for (const int l : kept) from = apply(std::move(from), l);
   }
 
   const cluster& hardware_;
   const Costs& costs_;
+  const interop_problem& problem_;
+  const Table& table_;
   const planning_problem& asked_;
   std::string schedule_;
-  int layers_;
-  std::vector<std::vector<choice>> choices_;  // by subcluster
-  std::vector<double> rates_;                 // likewise: layers per second, at the most
+  hetauto_principles principles_;
+  bool whole_backwards_, knows_warmups_;
+  std::vector<std::vector<int>> placements_;  // by subcluster
+  std::vector<double> rates_;                 // by subcluster: layers per second, at the most
+  std::vector<double> room_;                  // by placement, bytes for what a stage's costs take
+  std::vector<double> layer_s_;               // by placement, on average
+  std::vector<transfer_price> ways_;          // [from][to][kind of boundary], at the least
 };
 
-}  // namespace hetsched::detail
+}  // namespace detail
+}  // namespace hetsched

@@ -28,7 +28,7 @@ class placement_path {
   enum class answer { found, impossible, stopped };
   struct result {
     answer what = answer::impossible;
-    placed_chain chain{};  // if found
+    placed_chain chain{};  // if found; of small_sum, also where it is spent, without stages if it met none
     double bound = 0;      // of what was minimised, if stopped
     bool spent = false;    // stopped by the number of labels
   };
@@ -54,6 +54,14 @@ class placement_path {
   // The least sum of seconds, with nothing above `limit_s`.
   [[nodiscard]] result least_sum(double limit_s, std::int64_t most_labels = std::numeric_limits<std::int64_t>::max()) {
     return search(limit_s, true, most_labels);
+  }
+  // The same, spent after so many labels: then with some stages that are mostly good, if any are met.
+  [[nodiscard]] result small_sum(double limit_s, std::int64_t most_labels) {
+    auto got = search(limit_s, true, most_labels);
+    if (!got.spent) return got;
+    constexpr std::size_t width = 16;
+    if (auto met = beam(width)) got.chain = *std::move(met);
+    return got;
   }
   // Anything with nothing above `limit_s`.
   [[nodiscard]] result any(double limit_s) { return search(limit_s, false, std::numeric_limits<std::int64_t>::max()); }
@@ -164,10 +172,19 @@ class placement_path {
     return sum;
   }
 
+  // How good rents are that have this bound. Without seconds, rents of 0 have the bound 0, which rules out nothing: what counts
+  // is the share of all rents that is left over.
+  [[nodiscard]] double score_of(double bound) const {
+    if (weigh_) return bound;
+    const double all = rents_of_all();
+    return all > 0 ? bound / all : -1e300;
+  }
+
   // Raises the rents of pools of which the table's path takes too many, for a larger bound.
   void raise_rents() {
     auto best_rents = pool_rents_;
-    double best_stage_rent = stage_rent_, best_bound = -none;
+    double best_stage_rent = stage_rent_;
+    double best_score = -none;
     double scale = 0;
     for (int k = 0; k < kinds_; ++k) scale = std::max(scale, weigh_ ? seconds(k, 0, layers_) : 1.0);
     double pace = 1.0 / std::max(1, most_);
@@ -176,9 +193,9 @@ class placement_path {
     for (int round = 0; round < 120 && stale < 30; ++round) {
       fill_rest();
       const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
-      if (bound > best_bound) {
-        if (!(bound < best_bound + 1e-9 * scale)) stale = 0;
-        best_bound = bound, best_rents = pool_rents_, best_stage_rent = stage_rent_;
+      if (const double score = score_of(bound); score > best_score) {
+        if (!(score < best_score + 1e-9 * scale)) stale = 0;
+        best_score = score, best_rents = pool_rents_, best_stage_rent = stage_rent_;
       }
       if (++stale % 8 == 0) pace *= 0.5;
       if (!(bound < none) || (!weigh_ && bound > 1e-9)) break;
@@ -213,17 +230,51 @@ class placement_path {
       for (int k = 0; k < kinds_; ++k) starts_[at(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
     auto& rents = weigh ? sum_rents_ : any_rents_;
     pool_rents_ = rents.first, stage_rent_ = rents.second;
-    if (!weigh && !rents_known_) {
-      // A device that is twice as fast is worth twice the rent.
-      for (int k = 0; k < kinds_; ++k) {
-        const double all_s = seconds(k, 0, layers_);
-        pool_rents_[pool_of(k)] = all_s > 0 && limit_s < none ? limit_s / all_s : 0.0;
-      }
-      rents_known_ = limit_s < none;
+    if (!weigh) {
+      if (choose_rents() > 1e-9) return {};
+      // Where there are such stages these rents mostly lead to them.
+      constexpr std::int64_t soon = 500;
+      if (auto first = walk_for_any(soon); first.what != answer::stopped || !first.spent) return first;
     }
     raise_rents();
     rents = {pool_rents_, stage_rent_};
-    return !weigh && any_order() ? walk_in_any_order() : walk(most_labels);
+    return weigh ? walk(most_labels) : walk_for_any(most_labels);
+  }
+
+  [[nodiscard]] result walk_for_any(std::int64_t most_labels) {
+    return any_order() ? walk_in_any_order(most_labels) : walk(most_labels);
+  }
+
+  // Rents for a question of feasibility: the last ones, or a device is worth the layers that it can take, on average or at the
+  // most places. Returns the bound with those that leave least room.
+  [[nodiscard]] double choose_rents() {
+    const auto pools = chain_.pools.size();
+    std::vector<double> mean(pools), median(pools);
+    std::vector<int> takes(static_cast<std::size_t>(layers_));
+    for (int k = 0; k < kinds_; ++k) {
+      double sum = 0;
+      for (int j = 1; j <= layers_; ++j) sum += takes[static_cast<std::size_t>(j) - 1] = j - starts_[at(j, k)];
+      std::nth_element(takes.begin(), takes.begin() + layers_ / 2, takes.end());
+      mean[pool_of(k)] = std::max(mean[pool_of(k)], sum / layers_);
+      median[pool_of(k)] = std::max(median[pool_of(k)], static_cast<double>(takes[static_cast<std::size_t>(layers_ / 2)]));
+    }
+    auto best_rents = pool_rents_;
+    double best_stage_rent = stage_rent_, best_bound = 0, best_score = -none;
+    const auto consider = [&] {
+      fill_rest();
+      const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
+      if (const double score = score_of(bound); score > best_score)
+        best_score = score, best_bound = bound, best_rents = pool_rents_, best_stage_rent = stage_rent_;
+    };
+    consider();
+    for (const auto* rents : {&mean, &median}) {
+      pool_rents_ = *rents, stage_rent_ = 0;
+      for (double& r : pool_rents_) r /= layers_;
+      consider();
+    }
+    pool_rents_ = best_rents, stage_rent_ = best_stage_rent;
+    fill_rest();
+    return best_bound;
   }
 
   // Whether every kind may follow every other one, so that only the devices used and the layers left count; and these can be
@@ -239,7 +290,7 @@ class placement_path {
 
   // walk for a question of feasibility where any_order: every stage takes all layers that it can, and of the labels that use
   // the same devices the one with fewest layers left is enough.
-  [[nodiscard]] result walk_in_any_order() {
+  [[nodiscard]] result walk_in_any_order(std::int64_t most_labels) {
     const auto pools = chain_.pools.size();
     const double all_rents = rents_of_all();
     const auto least_rest = [&](int layer) {
@@ -264,6 +315,7 @@ class placement_path {
       const auto l = all[static_cast<std::size_t>(id)];
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
       if (++made_ % 4096 == 0 && searches_ > 1 && go_on && !go_on(made_)) return {.what = answer::stopped};
+      if (static_cast<std::int64_t>(all.size()) > most_labels) return {.what = answer::stopped, .spent = true};
       if (l.stages == most_) continue;
       const double in_flight = chain_.in_flight(l.stages + 1);
       children.clear();
@@ -300,10 +352,36 @@ class placement_path {
     return {};
   }
 
-  [[nodiscard]] result walk(std::int64_t most_labels) {
+  // Calls put(label, bound) for every stage that may stand before those of a label; put may add to `used`.
+  template <class Put>
+  void extend(const label& l, std::int32_t id, const std::vector<std::int32_t>& used, std::vector<std::int32_t>& counts,
+              double all_rents, Put put) {
     const auto pools = chain_.pools.size();
+    const double in_flight = chain_.in_flight(l.stages + 1);
+    for (int k = 0; k < kinds_; ++k) {
+      const auto p = pool_of(k);
+      const auto* now = used.data() + static_cast<std::ptrdiff_t>(l.used);
+      if (now[p] >= chain_.pools[p].count) continue;
+      if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
+      const double across = l.kind == kinds_ ? 0.0 : moved(l.first - 1, k, l.kind);
+      if (!(across < none)) continue;
+      std::copy(now, now + pools, counts.begin());
+      ++counts[p];
+      double rents = stage_rent_ * (l.stages + 1);
+      for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
+      for (int i = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
+        if (i == 0 && chain_.stages > 0 && l.stages + 1 != chain_.stages) continue;
+        const double cost = l.cost + across + (weigh_ ? seconds(k, i, l.first) : 0.0);
+        double bound = cost + rents + rest_[at(i, k)] - all_rents;
+        if (i == 0) bound = std::max(bound, cost);  // devices that were left pay no rent
+        put(label{cost, i, k, id, l.stages + 1, static_cast<std::int32_t>(used.size())}, bound);
+      }
+    }
+  }
+
+  [[nodiscard]] result walk(std::int64_t most_labels) {
     std::vector<label> all;
-    std::vector<std::int32_t> used(pools, 0);
+    std::vector<std::int32_t> used(chain_.pools.size(), 0), counts(used);
     std::vector<std::vector<std::int32_t>> known(rest_.size());  // labels by (first, kind)
     using entry = std::pair<std::pair<double, std::int32_t>, std::int32_t>;
     std::priority_queue<entry, std::vector<entry>, std::greater<>> open;
@@ -313,7 +391,6 @@ class placement_path {
     if (!(rest_[at(layers_, kinds_)] - all_rents < too_much)) return {};
     all.push_back({0, layers_, kinds_, -1, 0, 0});
     open.push({{rest_[at(layers_, kinds_)] - all_rents, layers_}, 0});
-    std::vector<std::int32_t> counts(pools);
     while (!open.empty()) {
       const auto [key, id] = open.top();
       open.pop();
@@ -324,34 +401,51 @@ class placement_path {
       if (static_cast<std::int64_t>(all.size()) > most_labels)
         return {.what = answer::stopped, .bound = key.first, .spent = true};
       if (l.stages == most_) continue;
-      const double in_flight = chain_.in_flight(l.stages + 1);
-      for (int k = 0; k < kinds_; ++k) {
-        const auto p = pool_of(k);
-        const auto* now = used.data() + static_cast<std::ptrdiff_t>(l.used);
-        if (now[p] >= chain_.pools[p].count) continue;
-        if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
-        const double across = l.kind == kinds_ ? 0.0 : moved(l.first - 1, k, l.kind);
-        if (!(across < none)) continue;
-        std::copy(now, now + pools, counts.begin());
-        ++counts[p];
-        double rents = stage_rent_ * (l.stages + 1);
-        for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
-        for (int i = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
-          if (i == 0 && chain_.stages > 0 && l.stages + 1 != chain_.stages) continue;
-          const double cost = l.cost + across + (weigh_ ? seconds(k, i, l.first) : 0.0);
-          double bound = cost + rents + rest_[at(i, k)] - all_rents;
-          if (i == 0) bound = std::max(bound, cost);  // devices that were left pay no rent
-          if (!(bound < too_much)) continue;
-          const label made{cost, i, k, id, l.stages + 1, static_cast<std::int32_t>(used.size())};
-          if (!keep(made, counts, all, used, known[at(i, k)])) continue;
-          used.insert(used.end(), counts.begin(), counts.end());
-          all.push_back(made);
-          known[at(i, k)].push_back(static_cast<std::int32_t>(all.size()) - 1);
-          open.push({{bound, i}, static_cast<std::int32_t>(all.size()) - 1});
-        }
-      }
+      extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
+        auto& there = known[at(made.first, made.kind)];
+        if (!(bound < too_much) || !keep(made, counts, all, used, there)) return;
+        used.insert(used.end(), counts.begin(), counts.end());
+        all.push_back(made);
+        there.push_back(static_cast<std::int32_t>(all.size()) - 1);
+        open.push({{bound, made.first}, static_cast<std::int32_t>(all.size()) - 1});
+      });
     }
     return {};
+  }
+
+  // The best of `width` labels at each layer, by their bounds: some stages, mostly good ones.
+  [[nodiscard]] std::optional<placed_chain> beam(std::size_t width) {
+    std::vector<label> all{{0, layers_, kinds_, -1, 0, 0}};
+    std::vector<std::int32_t> used(chain_.pools.size(), 0), counts(used);
+    std::vector<std::vector<std::int32_t>> known(rest_.size());
+    std::vector<std::vector<std::pair<double, std::int32_t>>> at_layer(static_cast<std::size_t>(layers_) + 1);
+    at_layer.back().push_back({0, 0});
+    const double all_rents = rents_of_all();
+    for (auto layer = at_layer.size(); layer-- > 1;) {
+      auto& here = at_layer[layer];
+      std::erase_if(here, [&](const auto& e) { return all[static_cast<std::size_t>(e.second)].beaten; });
+      if (here.size() > width) {
+        std::nth_element(here.begin(), here.begin() + static_cast<std::ptrdiff_t>(width), here.end());
+        here.resize(width);
+      }
+      for (const auto& [bound_of_it, id] : here) {
+        const auto l = all[static_cast<std::size_t>(id)];
+        if (l.stages == most_) continue;
+        ++made_;
+        extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
+          auto& there = known[at(made.first, made.kind)];
+          if (!(bound < none) || !keep(made, counts, all, used, there)) return;
+          used.insert(used.end(), counts.begin(), counts.end());
+          all.push_back(made);
+          there.push_back(static_cast<std::int32_t>(all.size()) - 1);
+          at_layer[static_cast<std::size_t>(made.first)].push_back({bound, there.back()});
+        });
+      }
+    }
+    std::optional<placed_chain> best;
+    for (const auto& [bound, id] : at_layer.front())
+      if (auto chain = trace(all, id); !best || chain.sum_s < best->sum_s) best = std::move(chain);
+    return best;
   }
 
   // Whether no label at the same place is as cheap with as few devices; takes out those that are worse.
@@ -406,7 +500,6 @@ class placement_path {
   double stage_rent_ = 0;
   std::vector<double> pool_rents_;
   std::pair<std::vector<double>, double> sum_rents_, any_rents_;  // of the last searches, to begin with
-  bool rents_known_ = false;                                      // any_rents_ are such
   std::vector<double> rest_, inside_;                             // [layers ending here][kind]
   std::vector<int> starts_, step_, next_;                         // first layer allowed; first layer and kind of the stage chosen
   std::vector<std::vector<int>> front_of_;

@@ -32,7 +32,8 @@ namespace detail {
 
 inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 
-/// The values that the slowest part of any stages can have, within [low, high), in order.
+/// The values that the slowest part of any stages can have, within [low, high), in order; of those that differ by rounding, the
+/// largest.
 [[nodiscard]] inline std::vector<double> slowest_values(const placement_chain& chain, placement_path& path, double low,
                                                         double high) {
   std::vector<double> values;
@@ -47,8 +48,13 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
   }
   for (const auto& t : chain.transfers) add(t.occupied_s);
   std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-  return values;
+  std::vector<double> apart;
+  for (const double x : values)
+    if (!apart.empty() && x - apart.back() <= 1e-12 * x)
+      apart.back() = x;
+    else
+      apart.push_back(x);
+  return apart;
 }
 
 /// least_slowest on a path that may know rents already.
@@ -119,7 +125,7 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 }
 
 /// The stages whose slowest stage or transfer is fastest: how many requests pass in a time, if enough are in flight. Of several,
-/// such with the least sum, unless to show that takes long.
+/// such with the least sum, unless to show that takes long. Exact to a relative 1e-12.
 /// Complexity: O(log values) searches as least_sum's, without seconds.
 [[nodiscard]] inline placement_found least_slowest(const placement_chain& chain, placement_progress go_on = {}) {
   detail::placement_path path(chain);
@@ -151,19 +157,33 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
   if (!found.best) return end(found.complete);
   found.value = interval_of(*found.best);
   using answer = detail::placement_path::answer;
+  const auto consider = [&](detail::placement_path::result& got) {
+    if (got.chain.stages.empty() || !(interval_of(got.chain) < found.value)) return;
+    found.value = interval_of(got.chain);
+    found.best = std::move(got.chain);
+  };
+  for (double slack = 1.0 / 64; slack < 1 && found.value > found.bound; slack *= 2)
+    if (auto got = path.any(found.bound * (1 + slack)); got.what != answer::stopped) consider(got);
   // Stages within an interval have no part above it, and a sum of no more than so many of it.
-  constexpr std::int64_t most_labels = 50'000;
-  double low = found.bound, high = found.value;
-  for (double at = low; high - low > 1e-9 * high; at = low + (high - low) / 2) {
-    auto got = path.least_sum(at, most_labels);
-    if (got.what == answer::stopped && got.bound <= at * in_flight) return end(false);
-    if (got.what == answer::found && interval_of(got.chain) < high) {
-      high = found.value = interval_of(got.chain);
-      found.best = std::move(got.chain);
+  constexpr std::int64_t most_labels = 20'000;
+  constexpr int most_unknown = 5;
+  double low = found.bound;  // nothing is below, while in [low, from) nothing is known
+  double from = low, high = found.value;
+  int unknown = 0;
+  for (double at = low; high - from > 1e-9 * high && unknown < most_unknown; at = from + (high - from) / 2) {
+    auto got = path.small_sum(at, most_labels);
+    consider(got);
+    high = found.value;
+    if (got.what == answer::stopped && got.bound <= at * in_flight) {
+      if (!got.spent) return end(false);
+      ++unknown;
+      from = at;
+    } else if (high > at) {
+      low = from = at;
     }
-    if (high > at) low = at;
     found.bound = low;
   }
+  if (low < from || unknown == most_unknown) return end(false);
   return end(true);
 }
 
@@ -203,11 +223,11 @@ struct iteration_effort {
   };
   // None if stopped.
   const auto solve = [&](double limit_s) -> std::optional<under> {
-    auto got = path.least_sum(limit_s, effort.labels);
+    auto got = path.small_sum(limit_s, effort.labels);
     if (got.what == answer::impossible) return under{detail::no_limit, limit_s};
     if (got.what == answer::stopped && !got.spent) return std::nullopt;
     const under u = got.spent ? under{got.bound, limit_s} : under{got.chain.sum_s, got.chain.slowest_s};
-    if (!got.spent) consider(std::move(got.chain));
+    if (!got.chain.stages.empty()) consider(std::move(got.chain));
     return u;
   };
   const auto fastest = detail::least_slowest(chain, path);

@@ -203,6 +203,27 @@ concept control_plane = requires(C& c, deadline_time until, const std::string& r
   { c.gather(mine, all, until) } -> std::same_as<wait_result>;
 };
 
+/// A control plane that tells ranks that have stopped from those that wait themselves.
+///   ask() -> wait_result  deadline if all other ranks answer, whatever they are at. Else, after a second, it aborts with the
+///                         names of those that do not, and returns aborted, as it does where another rank aborts meanwhile
+/// Not checked: any of that.
+template <class C>
+concept asking_plane = control_plane<C> && requires(C& c) {
+  { c.ask() } -> std::same_as<wait_result>;
+};
+
+namespace detail {
+
+/// What to tell of a wait that has ended without progress: a rank that was waited for need not be the one to blame.
+template <class C>
+[[nodiscard]] wait_result with_blame(C& comm, wait_result ended) {
+  if constexpr (asking_plane<C>)
+    if (ended == wait_result::deadline) return comm.ask();
+  return ended;
+}
+
+}  // namespace detail
+
 /// Both planes in one, as pipelines need them. A router makes one of several.
 template <class C, class Tensor>
 concept communicator = data_plane<C, Tensor> && control_plane<C>;

@@ -133,6 +133,8 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     std::apply([&](const auto&... p) { ((why = why.empty() ? std::string(p.failure()) : why), ...); }, planes_);
     return why;
   }
+  /// See asking_plane.
+  [[nodiscard]] wait_result ask() requires asking_plane<Control> { return passed_on(control_.ask()); }
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     return control_.gather(mine, all, until);
   }

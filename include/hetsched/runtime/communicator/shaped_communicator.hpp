@@ -148,6 +148,8 @@ class shaped_communicator {
     return end_->inner.failure();
   }
 
+  /// See asking_plane.
+  [[nodiscard]] wait_result ask() requires asking_plane<Inner> { return end_->inner.ask(); }
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     auto& e = *end_;
     if (const auto result = e.inner.gather(mine, all, until); result != wait_result::progress) return result;

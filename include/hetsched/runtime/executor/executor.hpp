@@ -40,7 +40,8 @@ namespace hetsched {
 
 /// One device of a pipeline: does what the schedule lists for its group, a rank of the schedule, with layers that stay the
 /// caller's. After step(), the gradients of all stages are those of the mean loss over all microbatches, or this device's share
-/// of them; a stage that exists in two directions has the same in both. A microbatch that the schedule recomputes has no context
+/// of them; a stage that exists in two directions has the same in both. A schedule without backwards (forward_schedule,
+/// forwards_of) is run for its losses: gradients stay as they are. A microbatch that the schedule recomputes has no context
 /// between its forward and its recompute. Parameters stay whole: gathering, scattering and releasing have no effect here, and
 /// updating parameters after step() is the caller's. Nothing is allocated after the first step.
 /// The devices of a group run the same actions in the same order, and layers may wait for each other in it: no device begins a
@@ -79,6 +80,7 @@ class pipeline_executor {
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
+        forward_only_(is_forward_only(order)),
         me_(detail::find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
         calls_(calling_plane<Communicator> && groups.devices[at(me_.group)] > 1),
         program_(compile(order, groups)),
@@ -97,9 +99,9 @@ class pipeline_executor {
     for (const int n : program_.inputs) inputs_.push_back(detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
     for (const int n : program_.gradients)
       gradients_.push_back(n < 0 ? Tensor{} : detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
-    if (order.directions == 2 && options.sums_directions)
+    if (order.directions == 2 && options.sums_directions && !forward_only_)
       for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
-    find_ends();
+    ends_ = exchanges_.empty() ? detail::stage_ends(program_) : std::vector<int>(program_.ops.size(), -1);
     done_.assign(program_.ops.size(), 0);
     begun_.assign(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
@@ -121,13 +123,14 @@ class pipeline_executor {
 
   /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
   /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>, or one
-  /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient. `stage_ended`:
+  /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient; without
+  /// backwards it may return its value alone. `stage_ended`:
   /// (i), called once the gradients of stages()[i] are final (on a device: once the work that makes them so is enqueued), while
   /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
   /// wait, and says whether it did something. A layer that never returns holds up its own rank, and those that wait for it.
-  /// Throws: input_error for a wrong number of inputs or targets; communication_error if other ranks fail or are late,
-  /// or this rank's device is late; and what layers, loss and queues throw. Then the other ranks' steps end with an error too,
-  /// gradients are of no use, and the communicator cannot be used again.
+  /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
+  /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
+  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
   template <class Target, class Loss>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss) {
     step(inputs, targets, loss, [](std::size_t) {});
@@ -222,19 +225,6 @@ class pipeline_executor {
     c.exchange = static_cast<int>(exchanges_.size()) - 1;
   }
 
-  /// Finds the computations behind which gradients of a stage are final.
-  void find_ends() {
-    ends_.assign(program_.ops.size(), -1);
-    if (!exchanges_.empty()) return;
-    std::vector<std::size_t> last(copies_.size(), program_.ops.size());
-    for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k)
-      if (const auto& what = program_.ops[k].what;
-          is_compute(what.kind) && what.kind != action_kind::forward && what.kind != action_kind::recompute)
-        last[at(program_.ops[k].copy)] = k;
-    for (std::size_t i = 0; i < last.size(); ++i)
-      if (last[i] < program_.ops.size()) ends_[last[i]] = static_cast<int>(i);
-  }
-
   void scale_gradients(const copy_state& c) {
     const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
     if (scale != 1)
@@ -252,7 +242,7 @@ class pipeline_executor {
     computed_.clear();
     for (std::size_t l = 0; l < front_.size(); ++l) front_[l] = program_.lanes[l].first;
     for (auto& c : copies_)
-      for (Tensor* g : c.gradients) detail::zero(*g, queue_);
+      for (std::size_t i = 0; i < c.gradients.size() && !forward_only_; ++i) detail::zero(*c.gradients[i], queue_);
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
@@ -422,10 +412,19 @@ class pipeline_executor {
   Tensor gradient_of(Loss& loss, const Tensor& output, const Target& target, std::size_t m) {
     if constexpr (requires { loss(output, target, queue_, losses_.data()[m]); }) {
       return loss(output, target, queue_, losses_.data()[m]);
+    } else if constexpr (std::convertible_to<decltype(loss(output, target)), double>) {
+      if (!forward_only_) throw input_error("the loss has a value alone, and the schedule needs its gradient");
+      queue_.finish();
+      losses_.data()[m] = loss(output, target);
+      return {};
     } else {
       queue_.finish();
       loss_value<Tensor> found = loss(output, target);
       losses_.data()[m] = found.value;
+      if (!detail::same_shape(output, found.gradient))
+        throw input_error("the loss returned a gradient of another shape than the output has: " +
+                          std::to_string(detail::elements(found.gradient)) + " elements, not " +
+                          std::to_string(detail::elements(output)));
       return std::move(found.gradient);
     }
   }
@@ -454,7 +453,10 @@ class pipeline_executor {
       switch (op.what.kind) {
         case forward:
           made = detail::forward<Tensor>(stage, x, context, queue_);
-          if (op.what.stage + 1 == stages_) gradients_[at(op.gradient)] = loss(std::as_const(made), m);
+          if (op.what.stage + 1 == stages_) {
+            Tensor gradient = loss(std::as_const(made), m);
+            if (op.gradient >= 0) gradients_[at(op.gradient)] = std::move(gradient);
+          }
           break;
         case recompute:
           made = detail::forward<Tensor>(stage, x, context, queue_);
@@ -505,13 +507,14 @@ class pipeline_executor {
   }
 
   [[nodiscard]] std::string where_now() const {
-    return "rank " + std::to_string(rank()) + ", step " + std::to_string(step_) +
+    return "rank " + std::to_string(rank()) + ", " + std::string(options_.counted) + " " + std::to_string(step_) +
            (now_ < program_.ops.size() ? ": " + to_text(program_.ops[now_].what) : "");
   }
 
   /// Says what this rank waits for.
   /// `waiting`: for what, if no action does.
   [[noreturn]] void give_up(wait_result why, std::string waiting = "a sum of gradients is not received") {
+    why = detail::with_blame(edges_.comm(), why);
     std::size_t stuck = program_.ops.size();
     for (std::size_t l = 0; l < front_.size() && stuck == program_.ops.size(); ++l)
       if (front_[l] < program_.lanes[l].second) stuck = front_[l];
@@ -559,7 +562,8 @@ class pipeline_executor {
       waiting = to_text(what) + " finds no room for the " + to_text(where);
     }
     if (microbatch != no_microbatch) waiting += ", microbatch " + std::to_string(microbatch);
-    const auto here = "rank " + std::to_string(rank()) + ", step " + std::to_string(step_) + ": ";
+    const auto here =
+        "rank " + std::to_string(rank()) + ", " + std::string(options_.counted) + " " + std::to_string(step_) + ": ";
     if (why == wait_result::deadline)
       throw communication_error(here + waiting + ", for " + std::to_string(options_.deadline_s) + " s", where, microbatch, what);
     throw communication_error(here + waiting + "; ended, as " + std::string(edges_.comm().failure()), where, microbatch, what);
@@ -570,6 +574,7 @@ class pipeline_executor {
   executor_options options_;
   int microbatches_, stages_;
   std::int64_t step_;
+  bool forward_only_;
   detail::group_member me_;
   bool calls_;                        ///< whether layers may call collectives of a calling_plane
   std::vector<tensor_shape> shapes_;  ///< what stage_shapes count

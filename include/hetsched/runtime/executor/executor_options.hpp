@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include <hetsched/schedule/send_semantics.hpp>
 
@@ -28,7 +29,8 @@ struct executor_options {
   /// Tensors that go by way of the hosts go in chunks of so many bytes, so that copies and the network overlap, if they have two
   /// or more, at both ends are whole tensors, and the communicator is a byte_plane; 0: as one. The same on all ranks.
   std::size_t staging_chunk_bytes = std::size_t{1} << 20;
-  std::int64_t first_step = 0;  ///< the number of the first step, in stamps and errors
+  std::int64_t first_step = 0;        ///< the number of the first step, in stamps and errors
+  std::string_view counted = "step";  ///< what it is the number of, in errors; stays valid
   bool sums_directions = true;  ///< false: the gradients of a stage in two directions stay apart; whoever asks for it adds them
 };
 

@@ -77,7 +77,7 @@ namespace detail {
     result = split_streams(add_transfers(result));
     result.lanes.insert(result.lanes.end(), others.begin(), others.end());
   }
-  if (order.directions == 2 && !reductions)
+  if (order.directions == 2 && !reductions && !is_forward_only(order))
     for (int s = 0; s < order.stages; ++s)
       for (int c = 0; c < 2; ++c) {
         const int rank = order.rank(c, s);
@@ -138,11 +138,24 @@ struct rank_program {
   std::vector<std::vector<std::size_t>> issued;
 };
 
+/// By op: the stage of the rank whose gradients are final behind it, or -1.
+[[nodiscard]] inline std::vector<int> stage_ends(const rank_program& p) {
+  std::vector<std::size_t> last(p.copies.size(), p.ops.size());
+  for (std::size_t k = p.lanes[0].first; k < p.lanes[0].second; ++k)
+    if (const auto& op = p.ops[k];
+        is_compute(op.what.kind) && op.what.kind != action_kind::forward && op.what.kind != action_kind::recompute)
+      last[static_cast<std::size_t>(op.copy)] = k;
+  std::vector<int> ends(p.ops.size(), -1);
+  for (std::size_t i = 0; i < last.size(); ++i)
+    if (last[i] < ends.size()) ends[last[i]] = static_cast<int>(i);
+  return ends;
+}
+
 class rank_compiler {
  public:
   /// Requires: order comes from runnable().
   rank_compiler(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes)
-      : order_(order), rank_(rank), semantics_(semantics), shapes_(std::move(shapes)) {}
+      : order_(order), rank_(rank), semantics_(semantics), forward_only_(is_forward_only(order)), shapes_(std::move(shapes)) {}
 
   [[nodiscard]] rank_program compile() {
     program_.copies = stages_of_rank(order_, rank_);
@@ -166,7 +179,7 @@ class rank_compiler {
       for (int s = 0; s < order_.stages; ++s)
         for (const bool gradient : {false, true}) {
           const int to = s + (gradient ? -1 : 1);
-          if (to < 0 || to == order_.stages) continue;
+          if (to < 0 || to == order_.stages || (gradient && forward_only_)) continue;
           const edge e{order_.rank(c, s), order_.rank(c, to), gradient ? payload::gradient : payload::activation, c, s};
           if (e.from != rank_ && e.to != rank_) continue;
           edge_of_[edge_key(gradient, c, s)] = static_cast<int>(program_.edges.size());
@@ -274,7 +287,7 @@ class rank_compiler {
 
   /// Decides where every computation finds its microbatch's context, input and output gradient. An input is kept from the
   /// forward to the last backward. So is a context, but from the recompute on if there is one. A gradient is kept from the
-  /// backward on, that of the loss from the forward on.
+  /// backward on, that of the loss from the forward on. Where there are no backwards, a forward keeps nothing.
   void keep_tensors() {
     using enum action_kind;
     struct held {
@@ -306,15 +319,15 @@ class rank_compiler {
       const auto stage = at(op.what.direction * order_.stages + s);
       if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
       if (op.what.kind == forward && s > 0) own.input = inputs.take(shapes_.input[stage]);
-      if (s + 1 == order_.stages ? op.what.kind == forward : makes_gradient(op.what.kind))
+      if (s + 1 == order_.stages ? op.what.kind == forward && !forward_only_ : makes_gradient(op.what.kind))
         own.gradient = gradients.take(s + 1 == order_.stages ? -1 : shapes_.output[stage]);
       op.slot = own.context;
       op.input = own.input;
       op.gradient = own.gradient;
-      const bool ends = op.what.kind == backward_weight || (op.what.kind == backward && !own.split);
+      const bool ends = op.what.kind == backward_weight || (op.what.kind == backward && !own.split) || forward_only_;
       if (ends || (op.what.kind == forward && own.recomputed)) given_back.emplace_back(&context, own.context);
       if (ends && own.input >= 0) given_back.emplace_back(&inputs, own.input);
-      if (ends) given_back.emplace_back(&gradients, own.gradient);
+      if (ends && own.gradient >= 0) given_back.emplace_back(&gradients, own.gradient);
     }
     for (const auto& c : contexts) program_.slots.push_back(static_cast<int>(c.all.size()));
     program_.inputs = std::move(inputs.all);
@@ -359,9 +372,12 @@ class rank_compiler {
   }
 
   /// The most microbatches of a stage between a forward and its input gradient, whose activation may not have left or whose
-  /// gradient from the next stage may not have come.
+  /// gradient from the next stage may not have come. Without gradients nothing else holds a stage up: in a line two are enough,
+  /// as all ranks take microbatches in one order; ranks with several stages may send all before the first is taken.
   [[nodiscard]] int most_in_flight(int direction, int stage) const {
     using enum action_kind;
+    if (forward_only_)
+      return std::min(order_.stages == order_.ranks && order_.directions == 1 ? 2 : order_.microbatches, order_.microbatches);
     int now = 0, most = 0, ended = 0;
     for (const auto& a : order_.lanes[at(order_.rank(direction, stage))].actions) {
       if (!a.joined) now -= std::exchange(ended, 0);
@@ -398,6 +414,7 @@ class rank_compiler {
   const schedule& order_;
   int rank_;
   send_semantics semantics_;
+  bool forward_only_;
   rank_program program_;
   stage_shapes shapes_;
   std::vector<int> edge_of_;  ///< by edge_key

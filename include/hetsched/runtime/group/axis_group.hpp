@@ -201,6 +201,7 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
       return own.all_to_all(send, send_counts, receive, receive_counts, options.deadline_s);
     }
     [[noreturn]] void give_up(collective_kind kind, const collective_outcome& why) override {
+      const auto result = detail::with_blame(comm, why.result);
       std::string text =
           "rank " + std::to_string(comm.rank()) + ": " + collective_name(kind) + " over " + options.name + " (ranks";
       for (const int r : place.ranks) text += " " + std::to_string(r);
@@ -209,8 +210,8 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
         text += ": " + why.problem;
       else if (why.waits_for >= 0)
         text += " waits for rank " + std::to_string(why.waits_for);
-      if (why.result == wait_result::deadline) text += ", for " + std::to_string(options.deadline_s) + " s";
-      if (why.result == wait_result::aborted && why.problem.empty()) text += "; ended, as " + std::string(comm.failure());
+      if (result == wait_result::deadline) text += ", for " + std::to_string(options.deadline_s) + " s";
+      if (result == wait_result::aborted && why.problem.empty()) text += "; ended, as " + std::string(comm.failure());
       comm.abort(text);
       own.settle();
       throw communication_error(text, {why.waits_for, comm.rank(), payload::collective, options.direction, options.number},

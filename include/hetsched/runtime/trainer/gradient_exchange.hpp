@@ -504,6 +504,7 @@ class gradient_exchange {
   }
 
   [[noreturn]] void give_up(wait_result why, const message& missing) {
+    why = detail::with_blame(comm_, why);
     const auto text = "rank " + std::to_string(comm_.rank()) + ", step " + std::to_string(step_) + ": the " +
                       to_text(missing.where) + ", parameter " + std::to_string(missing.number) +
                       (missing.incoming ? ", has not come" : ", is not received");

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <span>
 #include <string_view>
@@ -129,6 +130,31 @@ struct adamw {
       v[i] = b2 * v[i] + rest2 * g[i] * g[i];
       p[i] = keep * p[i] - rate * m[i] / (std::sqrt(v[i]) * unbias + eps);
     }
+  }
+};
+
+/// An optimizer with other settings for some parameters, such as no weight decay for norms and biases.
+/// rule: changes a copy of `own` for a parameter; not its state_names().
+/// Example:
+///   parameter_groups<adamw> groups{adamw{}, [](adamw& own, const parameter_id& which) {
+///     if (which.number == bias) own.weight_decay = 0;
+///   }};
+template <class Optimizer>
+struct parameter_groups {
+  Optimizer own;
+  std::function<void(Optimizer&, const parameter_id&)> rule;
+
+  [[nodiscard]] std::string_view name() const { return own.name(); }
+  [[nodiscard]] auto state_names() const { return own.state_names(); }
+  [[nodiscard]] auto settings() const requires requires(const Optimizer& o) { o.settings(); }
+  { return own.settings(); }
+
+  template <pipeline_tensor Tensor>
+  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which,
+              std::int64_t updates) const {
+    auto chosen = own;
+    rule(chosen, which);
+    chosen.update(parameter, gradient, state, which, updates);
   }
 };
 

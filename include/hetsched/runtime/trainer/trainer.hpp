@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -37,10 +38,12 @@
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/parameter_state.hpp>
 #include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/trainer/told_losses.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched {
@@ -114,6 +117,33 @@ class pipeline_trainer {
     if (report.updated) guarded("", [&] { update(report.gradient_norm); });
     ++step_;
     return report;
+  }
+
+  /// The mean loss over a batch that is not trained on, the same on every rank: forwards alone, in the schedule's order.
+  /// Parameters, gradients and the optimizer stay as they are; layers that act otherwise in training are to be told before and
+  /// behind it (see layers()). Arguments: as step()'s, with as many microbatches; `loss` may return its value alone. All ranks
+  /// call it between the same steps. Its buffers are made by the first call. Throws: as pipeline_executor::step.
+  template <class Targets, class Loss>
+  [[nodiscard]] double evaluate(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
+    using target = std::remove_cvref_t<decltype(*std::data(targets))>;
+    guarded("in an evaluation", [&] {
+      if (!evaluator_) evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
+    });
+    evaluator_->step(inputs, std::span<const target>(targets), [&](const Tensor& output, const target& wanted) -> double {
+      if constexpr (std::convertible_to<decltype(loss(output, wanted)), double>)
+        return loss(output, wanted);
+      else
+        return loss(output, wanted).value;
+    });
+    double mean = 0;
+    guarded("in an evaluation", [&] {
+      mine_.clear();
+      if (detail::has_last_stage(layout_, comm_.rank()))
+        mine_.insert(mine_.end(), evaluator_->losses().begin(), evaluator_->losses().end());
+      gather("in an evaluation");
+      mean = mean_loss(0);
+    });
+    return mean;
   }
 
   /// The number of steps that all ranks have done, including those before the checkpoint that the training began with.
@@ -254,14 +284,16 @@ class pipeline_trainer {
   }
 
   void gather(const std::string& when) {
-    const auto result = comm_.gather(mine_, all_, deadline());
+    auto result = comm_.gather(mine_, all_, deadline());
     if (result == wait_result::progress) return;
+    result = detail::with_blame(comm_, result);
     const edge nowhere{.from = -1, .to = comm_.rank(), .what = payload::layer_gradient, .direction = 0, .stage = 0};
     const action none{.kind = action_kind::optimizer, .stage = 0, .microbatch = no_microbatch};
-    const auto text = here(when) + ": not all ranks have come to agree";
-    throw communication_error(result == wait_result::aborted ? text + "; ended, as " + std::string(comm_.failure())
-                                                             : text + " within " + std::to_string(options_.deadline_s) + " s",
-                              nowhere, no_microbatch, none);
+    auto text = here(when) + ": not all ranks have come to agree";
+    if (result == wait_result::deadline) text += " within " + std::to_string(options_.deadline_s) + " s";
+    if (const std::string why = comm_.failure(); !why.empty())
+      text += (result == wait_result::aborted ? "; ended, as " : "; ") + why;
+    throw communication_error(text, nowhere, no_microbatch, none);
   }
 
   template <class MakeLayer, class ShapeAfter>
@@ -427,14 +459,16 @@ class pipeline_trainer {
   /// Of a microbatch in the mean.
   [[nodiscard]] double weight_of(const pipeline_layout& p) const { return equal_sizes_ ? 1 : p.microbatch_size; }
 
-  void make_executor() {
+  void make_executor() { executor_ = executor_for(pipeline().order, step_, "step"); }
+  [[nodiscard]] std::unique_ptr<executor_type> executor_for(const schedule& order, std::int64_t first, std::string_view counted) {
     const auto& line = pipeline();
-    executor_ = std::make_unique<executor_type>(line.order, std::span<stage_type>(stages_), transfers_, comm_,
-                                                executor_options{.deadline_s = options_.deadline_s,
-                                                                 .gradient_scale = weight_of(line),
-                                                                 .first_rank = line.first_rank,
-                                                                 .first_step = step_,
-                                                                 .sums_directions = false});
+    return std::make_unique<executor_type>(order, std::span<stage_type>(stages_), transfers_, comm_,
+                                           executor_options{.deadline_s = options_.deadline_s,
+                                                            .gradient_scale = weight_of(line),
+                                                            .first_rank = line.first_rank,
+                                                            .first_step = first,
+                                                            .counted = counted,
+                                                            .sums_directions = false});
   }
 
   [[nodiscard]] double settings_digest() const {
@@ -443,19 +477,6 @@ class pipeline_trainer {
       for (const double number : optimizer_.settings()) d.add(number);
     return d.number();
   }
-  [[nodiscard]] bool has_last_stage(const pipeline_layout& p, int rank) const {
-    const int group = layout_.place_of(rank).group;
-    for (int c = 0; c < p.order.directions; ++c)
-      if (p.order.rank(c, p.order.stages - 1) == group) return true;
-    return false;
-  }
-  /// How much of a rank's loss counts in its microbatch's.
-  [[nodiscard]] double share_of(const pipeline_layout& p, int rank) const {
-    if (options_.loss_in_parts) return 1;
-    const auto there = layout_.place_of(rank);
-    return there.context == 0 && there.tensor == 0 ? p.share_of(there.group, there.data) : 0;
-  }
-
   void scale_sums(double factor) {
     for (auto& p : parameters_)
       if (!p.sharded) detail::scale(*p.gradient, factor);
@@ -477,32 +498,26 @@ class pipeline_trainer {
     return sum;
   }
 
+  /// Of what ranks have told from number `first` on; next_ is behind it then.
+  [[nodiscard]] double mean_loss(std::size_t first) {
+    next_.assign(at(comm_.ranks()), first);
+    const auto weight = [&](const pipeline_layout& p) { return weight_of(p); };
+    return detail::sum_of_losses(layout_, all_, next_, options_.loss_in_parts, weight) / samples_;
+  }
+
   /// Returns once all ranks have come here with whole gradients. Rank r tells its optimizer's settings, its losses if it has
   /// a last stage, and the squares of the gradients that it owns.
   [[nodiscard]] step_report agree() {
     const int me = comm_.rank();
     mine_.assign(1, settings_digest());
-    if (has_last_stage(pipeline(), me)) mine_.insert(mine_.end(), executor_->losses().begin(), executor_->losses().end());
+    if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), executor_->losses().begin(), executor_->losses().end());
     sum_squares().append(mine_);
     gather("");
     for (int r = 0; r < comm_.ranks(); ++r)
       if (all_[at(r)].front() != all_[0].front())
         throw agreed_error("step " + std::to_string(step_) + ": the optimizers of ranks 0 and " + std::to_string(r) +
                            " are set differently");
-    next_.assign(at(comm_.ranks()), 1);
-    step_report report{.step = step_, .loss = 0, .gradient_norm = 0, .updated = true};
-    for (const auto& p : layout_.pipelines) {
-      for (int m = 0; m < p.order.microbatches; ++m) {
-        double loss = 0;
-        for (int r = p.first_rank; r < p.first_rank + p.ranks(); ++r)
-          if (has_last_stage(p, r)) {
-            const double told = all_[at(r)][next_[at(r)]++];
-            if (const double share = share_of(p, r); share > 0) loss += share == 1 ? told : share * told;
-          }
-        report.loss += weight_of(p) * loss;
-      }
-    }
-    report.loss /= samples_;
+    step_report report{.step = step_, .loss = mean_loss(1), .gradient_norm = 0, .updated = true};
     detail::square_sum all_squares;
     for (int r = 0; r < comm_.ranks(); ++r)
       all_squares.add(
@@ -548,8 +563,9 @@ class pipeline_trainer {
   std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
   std::unique_ptr<gradient_exchange<Tensor, Communicator>> exchange_;
   std::unique_ptr<executor_type> executor_;
-  std::vector<double> mine_;              ///< what this rank tells
-  std::vector<std::vector<double>> all_;  ///< what all have told
+  std::unique_ptr<executor_type> evaluator_;  ///< from the first evaluate() on
+  std::vector<double> mine_;                  ///< what this rank tells
+  std::vector<std::vector<double>> all_;      ///< what all have told
   std::vector<std::size_t> next_;
   std::int64_t step_;
   double samples_ = 0;  ///< of a step; microbatches where they are equally large

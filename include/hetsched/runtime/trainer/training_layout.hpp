@@ -134,6 +134,7 @@ inline void validate(const training_layout& t) {
     if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
         one.order.rank_of.size() != stages * static_cast<std::size_t>(one.order.directions))
       throw input_error(here + "its schedule is empty");
+    if (is_forward_only(one.order)) throw input_error(here + "its schedule has no backwards: it is one of inference");
     if (one.stages.size() != stages)
       throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
                         std::to_string(stages));

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -60,6 +61,21 @@ template <std::same_as<schedule> Schedule = schedule>
 [[nodiscard]] Schedule gpipe(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
   return one_f_one_b<Schedule>(std::vector<int>(static_cast<std::size_t>(ranks), microbatches), microbatches);
+}
+
+/// The name of forward_schedule in files and commands. It is none of schedule_names(), which train.
+inline constexpr std::string_view forward_schedule_name = "forward";
+
+/// Inference: all forwards, in order of microbatches.
+/// Throws: input_error unless both counts are at least 1.
+/// Complexity: O(ranks * microbatches).
+template <std::same_as<schedule> Schedule = schedule>
+[[nodiscard]] Schedule forward_schedule(int ranks, int microbatches) {
+  detail::require_counts(ranks, microbatches);
+  auto result = make_schedule<Schedule>(ranks, microbatches, line_map(ranks));
+  for (auto& l : result.lanes)
+    for (int m = 0; m < microbatches; ++m) l.actions.push_back({.kind = action_kind::forward, .stage = l.rank, .microbatch = m});
+  return result;
 }
 
 }  // namespace hetsched

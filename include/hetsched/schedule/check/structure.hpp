@@ -153,7 +153,10 @@ class completeness_check {
  public:
   completeness_check(const Schedule& order, const action_index& index, finding_list<>& findings)
       : order_(order), index_(index), findings_(findings) {
-    for (const auto& t : kind_traits) lists_transfers_ = lists_transfers_ || (is_transfer(t.kind) && index.lists(t.kind));
+    for (const auto& t : kind_traits) {
+      lists_transfers_ = lists_transfers_ || (is_transfer(t.kind) && index.lists(t.kind));
+      trains_ = trains_ || (is_training(t.kind) && index.lists(t.kind));
+    }
     if (index.repeats()) repeats();
     constexpr payload_legs activation_legs(action_payload::activation), gradient_legs(action_payload::gradient);
     for (m_ = 0; m_ < order.microbatches && !findings.full(); ++m_) {
@@ -165,7 +168,7 @@ class completeness_check {
           if (order.rank(c, s) == order.rank(c, s + 1)) continue;
           const place before = at(c, s), behind = at(c, s + 1);
           crossing(activation_legs, before, behind);
-          crossing(gradient_legs, behind, before);
+          if (trains_) crossing(gradient_legs, behind, before);
         }
     }
     if (index.lists(action_kind::reduce_gradients)) reductions();
@@ -221,6 +224,7 @@ class completeness_check {
   void computations(const place& p) {
     using enum action_kind;
     require(forward, p);
+    if (!trains_) return;
     const bool whole = listed(backward, p), input = listed(backward_input, p), weight = listed(backward_weight, p);
     if (whole && (input || weight))
       findings_.add(name(backward, p) + " is listed whole and in parts");
@@ -275,6 +279,7 @@ class completeness_check {
   const action_index& index_;
   finding_list<>& findings_;
   bool lists_transfers_ = false;
+  bool trains_ = false;  ///< else it is inference
   int m_ = 0, own_ = 0;
 };
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a mistyped name may have been.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/json/json_reader.hpp>
+
+namespace command {
+
+/// `; did you mean a, b or c?`, or nothing.
+[[nodiscard]] inline std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& known) {
+  const auto like = hetsched::detail::names_like(name, known);
+  std::string text;
+  for (std::size_t i = 0; i < like.size(); ++i)
+    text += (i == 0 ? "; did you mean " : i + 1 < like.size() ? ", " : " or ") + std::string(like[i]);
+  return text.empty() ? text : text + "?";
+}
+
+/// Throws input_error: `name`, given to `option`, is not among the known ones.
+[[noreturn]] inline void unknown_name(const std::string& option, const std::string& name,
+                                      const std::vector<std::string_view>& known) {
+  std::string text = option + ": found " + name + ", expected one of ";
+  for (std::size_t i = 0; i < known.size(); ++i) text += (i ? ", " : "") + std::string(known[i]);
+  throw hetsched::input_error(text + did_you_mean(name, known));
+}
+
+}  // namespace command

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/simulate/event_graph.hpp>
+#include <hetsched/schedule/simulate/event_run.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
+
+namespace hetsched {
+
+/// How much ranks and wires vary from iteration to iteration.
+struct jitter_options {
+  double spread = 0.1;  ///< standard deviation of the logarithm of each one's factor, whose mean is 1
+  int samples = 1000;
+  std::uint64_t seed = 1;
+  send_semantics semantics = send_semantics::buffered;
+  function_ref<void(int done)> progress = {};  ///< called before each sample
+};
+
+/// The workload with computations of rank r, and its optimizer, taking ranks[r] times as long, and legs as many times as the
+/// slowest of their wires.
+/// Requires: the workload fits the schedule; a factor for each of its ranks and wires.
+[[nodiscard]] inline workload with_factors(workload w, const schedule& order, const std::vector<double>& ranks,
+                                           const std::vector<double>& wires) {
+  HETSCHED_EXPECTS(ranks.size() == static_cast<std::size_t>(order.ranks) && wires.size() == w.wires.size());
+  for (std::size_t k = 0; k < w.work.size(); ++k) {
+    const double factor = ranks[static_cast<std::size_t>(order.rank_of[k])];
+    auto& s = w.work[k];
+    for (double* time : {&s.forward_s, &s.backward_s, &s.weight_backward_s, &s.recompute_s, &s.optimizer_s}) *time *= factor;
+  }
+  for (auto* paths : {&w.activations, &w.gradients})
+    for (auto& path : *paths)
+      for (auto* leg : {&path.d2h, &path.network, &path.h2d}) {
+        double factor = 0;
+        for (const int at : leg->wires)
+          if (at >= 0) factor = std::max(factor, wires[static_cast<std::size_t>(at)]);
+        if (factor > 0) leg->occupied_s *= factor, leg->latency_s *= factor;
+      }
+  return w;
+}
+
+/// The makespans of iterations in which every rank and every wire is faster or slower by a random factor, which it keeps through
+/// the iteration; in seconds, one per sample, in the order in which they were drawn.
+/// Throws: as simulate. Requires: options.spread >= 0.
+/// Complexity: samples times simulate.
+/// Determinism: by the arguments, as far as std::log and std::cos give the same bits.
+[[nodiscard]] inline std::vector<double> makespans_under_jitter(const workload& w, const schedule& order,
+                                                                const jitter_options& options = {}) {
+  HETSCHED_EXPECTS(options.spread >= 0);
+  const auto graph = detail::make_event_graph(order);
+  random_source random(options.seed);
+  const auto factor = [&] {
+    const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+    const double normal = radius * std::cos(2 * std::numbers::pi * random.uniform());
+    return std::exp(options.spread * normal - options.spread * options.spread / 2);
+  };
+  std::vector<double> makespans_s, ranks(static_cast<std::size_t>(order.ranks)), wires(w.wires.size());
+  for (int i = 0; i < options.samples; ++i) {
+    if (options.progress) options.progress(i);
+    for (auto* factors : {&ranks, &wires})
+      for (double& f : *factors) f = factor();
+    const auto noisy = with_factors(w, order, ranks, wires);
+    makespans_s.push_back(detail::event_run(graph, noisy, options.semantics, false).makespan_s);
+  }
+  return makespans_s;
+}
+
+/// The least of some values that a share of them does not exceed.
+/// Requires: values in order, at least one; share in [0, 1].
+[[nodiscard]] inline double quantile(const std::vector<double>& ordered, double share) {
+  HETSCHED_EXPECTS(!ordered.empty() && share >= 0 && share <= 1);
+  const auto count = static_cast<double>(ordered.size());
+  const auto rank = std::max(std::ceil(share * count - 1e-9), 1.0);
+  return ordered[static_cast<std::size_t>(rank) - 1];
+}
+
+}  // namespace hetsched
