@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
@@ -44,6 +45,9 @@ class placement_path {
     inside_.resize(rest_.size());
     step_.resize(rest_.size());
     next_.resize(rest_.size());
+    moved_.resize(chain.transfers.size());
+    fronts_.resize(chain.kinds.size());
+    in_front_.resize(chain.kinds.size() * static_cast<std::size_t>(layers_));
   }
 
   [[nodiscard]] std::int64_t labels() const { return made_; }
@@ -55,11 +59,14 @@ class placement_path {
   [[nodiscard]] result least_sum(double limit_s, std::int64_t most_labels = std::numeric_limits<std::int64_t>::max()) {
     return search(limit_s, true, most_labels);
   }
-  // The same, spent after so many labels: then with some stages that are mostly good, if any are met.
-  [[nodiscard]] result small_sum(double limit_s, std::int64_t most_labels) {
+  // The same if it is below `below_s`, else impossible. Spent after so many labels: then with some stages that are mostly
+  // good, if any are met.
+  [[nodiscard]] result small_sum(double limit_s, std::int64_t most_labels, double below_s = none) {
+    below_s_ = below_s;
     auto got = search(limit_s, true, most_labels);
+    below_s_ = none;
     if (!got.spent) return got;
-    constexpr std::size_t width = 16;
+    constexpr std::size_t width = 24;
     if (auto met = beam(width)) got.chain = *std::move(met);
     return got;
   }
@@ -89,6 +96,8 @@ class placement_path {
  private:
   static constexpr double none = std::numeric_limits<double>::infinity();
 
+  using count = std::int16_t;  // of devices in use; a chain has fewer stages
+
   struct label {
     double cost;          // of the stages so far, without rents
     std::int32_t first;   // layer
@@ -112,8 +121,9 @@ class placement_path {
   [[nodiscard]] double rent(int k) const { return pool_rents_[pool_of(k)] + stage_rent_; }
   // What a transfer adds; infinity if it may not be.
   [[nodiscard]] double moved(int boundary, int from, int to) const {
-    const auto& t = chain_.transfer(boundary, from, to);
-    return t.occupied_s <= limit_s_ && t.seconds < 1e300 ? (weigh_ ? t.seconds : 0) : none;
+    return moved_[(static_cast<std::size_t>(boundary) * static_cast<std::size_t>(kinds_) + static_cast<std::size_t>(from)) *
+                      static_cast<std::size_t>(kinds_) +
+                  static_cast<std::size_t>(to)];
   }
   // earliest, and not slower than the limit.
   [[nodiscard]] int earliest_in_time(int k, int last, double in_flight) {
@@ -132,35 +142,34 @@ class placement_path {
   // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
   void fill_rest() {
     for (int k = 0; k <= kinds_; ++k) rest_[at(0, k)] = 0;
-    for (int k = 0; k < kinds_; ++k) front_of_[static_cast<std::size_t>(k)].clear();
+    std::fill(fronts_.begin(), fronts_.end(), front{});
     for (int j = 1; j <= layers_; ++j) {
       for (int k = 0; k < kinds_; ++k) {
         // The least of rest - seconds_before over the first layers that the stage may have: they only move on.
-        auto& front = front_of_[static_cast<std::size_t>(k)];
+        auto& f = fronts_[static_cast<std::size_t>(k)];
+        auto* const line = in_front_.data() + static_cast<std::size_t>(k) * static_cast<std::size_t>(layers_);
         const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
-        const auto value = [&](int i) { return rest_[at(i, k)] - (weigh_ ? sums[static_cast<std::size_t>(i)] : 0.0); };
-        while (!front.empty() && value(front.back()) >= value(j - 1)) front.pop_back();
-        front.push_back(j - 1);
+        const double value = rest_[at(j - 1, k)] - (weigh_ ? sums[static_cast<std::size_t>(j) - 1] : 0.0);
+        while (f.end > f.begin && line[f.end - 1].second >= value) --f.end;
+        line[f.end++] = {j - 1, value};
         const int first = starts_[at(j, k)];
-        std::size_t gone = 0;
-        while (gone < front.size() && front[gone] < first) ++gone;
-        front.erase(front.begin(), front.begin() + static_cast<std::ptrdiff_t>(gone));
-        if (front.empty()) {
+        while (f.begin < f.end && line[f.begin].first < first) ++f.begin;
+        if (f.begin == f.end) {
           inside_[at(j, k)] = none;
         } else {
-          inside_[at(j, k)] = value(front.front()) + (weigh_ ? sums[static_cast<std::size_t>(j)] : 0.0) + rent(k);
-          step_[at(j, k)] = front.front();
+          inside_[at(j, k)] = line[f.begin].second + (weigh_ ? sums[static_cast<std::size_t>(j)] : 0.0) + rent(k);
+          step_[at(j, k)] = line[f.begin].first;
         }
       }
+      const double* const inside = inside_.data() + at(j, 0);
       for (int k = 0; k <= kinds_; ++k) {
         double best = none;
+        int best_from = 0;
         for (int from = 0; from < kinds_; ++from) {
-          const double with = inside_[at(j, from)] + (k < kinds_ && j < layers_ ? moved(j - 1, from, k) : 0.0);
-          if (with < best) {
-            best = with;
-            next_[at(j, k)] = from;
-          }
+          const double with = inside[from] + (k < kinds_ && j < layers_ ? moved(j - 1, from, k) : 0.0);
+          if (with < best) best = with, best_from = from;
         }
+        next_[at(j, k)] = best_from;
         rest_[at(j, k)] = j < layers_ && k == kinds_ ? none : best;
       }
     }
@@ -180,6 +189,9 @@ class placement_path {
     return all > 0 ? bound / all : -1e300;
   }
 
+  // What is sought costs less. A feasibility question may lack something by rounding.
+  [[nodiscard]] double most_cost() const { return weigh_ ? below_s_ : 1e-9; }
+
   // Raises the rents of pools of which the table's path takes too many, for a larger bound.
   void raise_rents() {
     auto best_rents = pool_rents_;
@@ -198,7 +210,7 @@ class placement_path {
         best_score = score, best_rents = pool_rents_, best_stage_rent = stage_rent_;
       }
       if (++stale % 8 == 0) pace *= 0.5;
-      if (!(bound < none) || (!weigh_ && bound > 1e-9)) break;
+      if (!(bound < most_cost())) break;
       int stages = 0;
       for (std::size_t p = 0; p < excess.size(); ++p) excess[p] = -chain_.pools[p].count;
       for (int j = layers_, k = kinds_; j > 0;) {
@@ -224,7 +236,9 @@ class placement_path {
   [[nodiscard]] result search(double limit_s, bool weigh, std::int64_t most_labels) {
     limit_s_ = limit_s, weigh_ = weigh;
     if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
-    front_of_.assign(static_cast<std::size_t>(kinds_), {});
+    std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
+      return t.occupied_s <= limit_s_ && t.seconds < 1e300 ? (weigh_ ? t.seconds : 0) : none;
+    });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
       for (int k = 0; k < kinds_; ++k) starts_[at(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
@@ -354,8 +368,8 @@ class placement_path {
 
   // Calls put(label, bound) for every stage that may stand before those of a label; put may add to `used`.
   template <class Put>
-  void extend(const label& l, std::int32_t id, const std::vector<std::int32_t>& used, std::vector<std::int32_t>& counts,
-              double all_rents, Put put) {
+  void extend(const label& l, std::int32_t id, const std::vector<count>& used, std::vector<count>& counts, double all_rents,
+              Put put) {
     const auto pools = chain_.pools.size();
     const double in_flight = chain_.in_flight(l.stages + 1);
     for (int k = 0; k < kinds_; ++k) {
@@ -365,7 +379,7 @@ class placement_path {
       if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
       const double across = l.kind == kinds_ ? 0.0 : moved(l.first - 1, k, l.kind);
       if (!(across < none)) continue;
-      std::copy(now, now + pools, counts.begin());
+      std::copy(now, now + counts.size(), counts.begin());
       ++counts[p];
       double rents = stage_rent_ * (l.stages + 1);
       for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
@@ -381,13 +395,12 @@ class placement_path {
 
   [[nodiscard]] result walk(std::int64_t most_labels) {
     std::vector<label> all;
-    std::vector<std::int32_t> used(chain_.pools.size(), 0), counts(used);
-    std::vector<std::vector<std::int32_t>> known(rest_.size());  // labels by (first, kind)
+    std::vector<count> used(lanes(), 0), counts(used);
+    std::vector<std::vector<known_label>> known(rest_.size());  // by (first, kind)
     using entry = std::pair<std::pair<double, std::int32_t>, std::int32_t>;
     std::priority_queue<entry, std::vector<entry>, std::greater<>> open;
     const double all_rents = rents_of_all();
-    // What a feasibility question may lack by rounding.
-    const double too_much = weigh_ ? none : 1e-9;
+    const double too_much = most_cost();
     if (!(rest_[at(layers_, kinds_)] - all_rents < too_much)) return {};
     all.push_back({0, layers_, kinds_, -1, 0, 0});
     open.push({{rest_[at(layers_, kinds_)] - all_rents, layers_}, 0});
@@ -406,8 +419,8 @@ class placement_path {
         if (!(bound < too_much) || !keep(made, counts, all, used, there)) return;
         used.insert(used.end(), counts.begin(), counts.end());
         all.push_back(made);
-        there.push_back(static_cast<std::int32_t>(all.size()) - 1);
-        open.push({{bound, made.first}, static_cast<std::int32_t>(all.size()) - 1});
+        there.push_back({made.cost, made.stages, made.used, static_cast<std::int32_t>(all.size()) - 1});
+        open.push({{bound, made.first}, there.back().id});
       });
     }
     return {};
@@ -416,53 +429,79 @@ class placement_path {
   // The best of `width` labels at each layer, by their bounds: some stages, mostly good ones.
   [[nodiscard]] std::optional<placed_chain> beam(std::size_t width) {
     std::vector<label> all{{0, layers_, kinds_, -1, 0, 0}};
-    std::vector<std::int32_t> used(chain_.pools.size(), 0), counts(used);
-    std::vector<std::vector<std::int32_t>> known(rest_.size());
-    std::vector<std::vector<std::pair<double, std::int32_t>>> at_layer(static_cast<std::size_t>(layers_) + 1);
-    at_layer.back().push_back({0, 0});
+    std::vector<count> used(lanes(), 0), counts(used);
+    std::vector<std::int32_t> best;
+    std::vector<std::vector<std::pair<double, label>>> at_layer(static_cast<std::size_t>(layers_));
     const double all_rents = rents_of_all();
+    // Of labels with equal first layers and kinds, those that beat others have the lower bounds.
+    const auto later = [](const auto& a, const auto& b) { return a.first > b.first; };
+    const auto spread = [&](std::int32_t id) {
+      const auto l = all[static_cast<std::size_t>(id)];
+      if (l.stages == most_) return;
+      ++made_;
+      extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
+        if (bound < most_cost()) at_layer[static_cast<std::size_t>(made.first)].push_back({bound, made});
+      });
+    };
+    spread(0);
     for (auto layer = at_layer.size(); layer-- > 1;) {
       auto& here = at_layer[layer];
-      std::erase_if(here, [&](const auto& e) { return all[static_cast<std::size_t>(e.second)].beaten; });
-      if (here.size() > width) {
-        std::nth_element(here.begin(), here.begin() + static_cast<std::ptrdiff_t>(width), here.end());
-        here.resize(width);
+      std::make_heap(here.begin(), here.end(), later);
+      for (best.clear(); !here.empty() && best.size() < width; here.pop_back()) {
+        std::pop_heap(here.begin(), here.end(), later);
+        auto made = here.back().second;
+        const auto* before = used.data() + all[static_cast<std::size_t>(made.parent)].used;
+        std::copy(before, before + counts.size(), counts.begin());
+        ++counts[pool_of(made.kind)];
+        if (std::any_of(best.begin(), best.end(), [&](std::int32_t id) {
+              const auto& other = all[static_cast<std::size_t>(id)];
+              return other.kind == made.kind && other.cost <= made.cost && (chain_.stages == 0 || other.stages == made.stages) &&
+                     covers(used.data() + other.used, counts.data());
+            }))
+          continue;
+        made.used = static_cast<std::int32_t>(used.size());
+        used.insert(used.end(), counts.begin(), counts.end());
+        all.push_back(made);
+        best.push_back(static_cast<std::int32_t>(all.size()) - 1);
       }
-      for (const auto& [bound_of_it, id] : here) {
-        const auto l = all[static_cast<std::size_t>(id)];
-        if (l.stages == most_) continue;
-        ++made_;
-        extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
-          auto& there = known[at(made.first, made.kind)];
-          if (!(bound < none) || !keep(made, counts, all, used, there)) return;
-          used.insert(used.end(), counts.begin(), counts.end());
-          all.push_back(made);
-          there.push_back(static_cast<std::int32_t>(all.size()) - 1);
-          at_layer[static_cast<std::size_t>(made.first)].push_back({bound, there.back()});
-        });
-      }
+      for (const auto id : best) spread(id);
     }
-    std::optional<placed_chain> best;
-    for (const auto& [bound, id] : at_layer.front())
-      if (auto chain = trace(all, id); !best || chain.sum_s < best->sum_s) best = std::move(chain);
-    return best;
+    const auto end = std::min_element(at_layer.front().begin(), at_layer.front().end(),
+                                      [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; });
+    if (end == at_layer.front().end()) return {};
+    all.push_back(end->second);
+    return trace(all, static_cast<std::int32_t>(all.size()) - 1);
   }
 
+  // Counts stand in groups of four, which are compared as one number.
+  static constexpr std::size_t group = 4;
+  [[nodiscard]] std::size_t lanes() const { return (chain_.pools.size() + group - 1) / group * group; }
+  // Whether no count of a is above that of b.
+  [[nodiscard]] bool covers(const count* a, const count* b) const {
+    constexpr std::uint64_t tops = 0x8000'8000'8000'8000;
+    for (std::size_t q = 0; q < chain_.pools.size(); q += group) {
+      std::uint64_t x, y;
+      std::memcpy(&x, a + q, sizeof x);
+      std::memcpy(&y, b + q, sizeof y);
+      if ((((y | tops) - x) & tops) != tops) return false;
+    }
+    return true;
+  }
+
+  struct known_label {
+    double cost;
+    std::int32_t stages, used, id;
+  };
   // Whether no label at the same place is as cheap with as few devices; takes out those that are worse.
-  [[nodiscard]] bool keep(const label& made, const std::vector<std::int32_t>& counts, std::vector<label>& all,
-                          const std::vector<std::int32_t>& used, std::vector<std::int32_t>& there) const {
-    const auto covers = [&](const std::int32_t* a, const std::int32_t* b) {
-      for (std::size_t q = 0; q < counts.size(); ++q)
-        if (a[q] > b[q]) return false;
-      return true;
-    };
+  [[nodiscard]] bool keep(const label& made, const std::vector<count>& counts, std::vector<label>& all,
+                          const std::vector<count>& used, std::vector<known_label>& there) const {
     for (std::size_t n = 0; n < there.size();) {
-      auto& other = all[static_cast<std::size_t>(there[n])];
+      const auto& other = there[n];
       const auto* its = used.data() + other.used;
       const bool alike = chain_.stages == 0 || other.stages == made.stages;
       if (alike && other.cost <= made.cost && covers(its, counts.data())) return false;
       if (alike && made.cost <= other.cost && covers(counts.data(), its)) {
-        other.beaten = true;
+        all[static_cast<std::size_t>(other.id)].beaten = true;
         there[n] = there.back();
         there.pop_back();
       } else {
@@ -496,14 +535,20 @@ class placement_path {
   const placement_chain& chain_;
   int layers_, kinds_, devices_ = 0, most_ = 0;
   double limit_s_ = none;
+  double below_s_ = none;
   bool weigh_ = true;
   double stage_rent_ = 0;
   std::vector<double> pool_rents_;
   std::pair<std::vector<double>, double> sum_rents_, any_rents_;  // of the last searches, to begin with
   std::vector<double> rest_, inside_;                             // [layers ending here][kind]
   std::vector<int> starts_, step_, next_;                         // first layer allowed; first layer and kind of the stage chosen
-  std::vector<std::vector<int>> front_of_;
-  std::map<double, std::vector<int>> earliest_;  // by what is in flight
+  std::vector<double> moved_;                                     // as chain_.transfers
+  struct front {
+    std::ptrdiff_t begin = 0, end = 0;
+  };
+  std::vector<front> fronts_;                     // by kind, of in_front_
+  std::vector<std::pair<int, double>> in_front_;  // [kind][...] first layers that may be best for a stage, and their value
+  std::map<double, std::vector<int>> earliest_;   // by what is in flight
   std::int64_t made_ = 0, searches_ = 0;
 };
 

@@ -171,7 +171,7 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
   double from = low, high = found.value;
   int unknown = 0;
   for (double at = low; high - from > 1e-9 * high && unknown < most_unknown; at = from + (high - from) / 2) {
-    auto got = path.small_sum(at, most_labels);
+    auto got = path.small_sum(at, most_labels, high * in_flight);
     consider(got);
     high = found.value;
     if (got.what == answer::stopped && got.bound <= at * in_flight) {
@@ -191,6 +191,7 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 struct iteration_effort {
   std::int64_t labels = 5'000;  ///< for one limit on the slowest part
   int limits = 60;              ///< to try
+  double near = 5e-4;           ///< so near, relative, the bound comes to what can be reached with these labels
 };
 
 /// The stages with the least sum of seconds and transfers plus `microbatches - 1` times the slowest of them: no schedule ends
@@ -199,6 +200,7 @@ struct iteration_effort {
 /// Complexity: searches as least_sum's, one for each limit on the slowest that the ones before do not rule out.
 [[nodiscard]] inline placement_found least_iteration(const placement_chain& chain, int microbatches,
                                                      placement_progress go_on = {}, const iteration_effort& effort = {}) {
+  if (microbatches == 1) return least_sum(chain, go_on);
   detail::placement_path path(chain);
   path.go_on = go_on;
   const double rounds = microbatches - 1;
@@ -221,12 +223,14 @@ struct iteration_effort {
     found.value = value;
     found.best = std::move(c);
   };
-  // None if stopped.
-  const auto solve = [&](double limit_s) -> std::optional<under> {
-    auto got = path.small_sum(limit_s, effort.labels);
+  double reachable = detail::no_limit;  // no bound will be above this, as stages at these limits stay unknown
+  // Of those whose slowest part is not below `slowest_s`; none if stopped.
+  const auto solve = [&](double limit_s, double slowest_s) -> std::optional<under> {
+    auto got = path.small_sum(limit_s, effort.labels, found.value * (1 - 1e-12) - rounds * slowest_s);
     if (got.what == answer::impossible) return under{detail::no_limit, limit_s};
     if (got.what == answer::stopped && !got.spent) return std::nullopt;
     const under u = got.spent ? under{got.bound, limit_s} : under{got.chain.sum_s, got.chain.slowest_s};
+    if (got.spent) reachable = std::min(reachable, got.bound + rounds * limit_s);
     if (!got.chain.stages.empty()) consider(std::move(got.chain));
     return u;
   };
@@ -234,37 +238,43 @@ struct iteration_effort {
   if (fastest.best) consider(*fastest.best);
   if (!fastest.complete) return end(false);
   if (!fastest.best) return {.labels = path.labels()};
-  const auto free = solve(detail::no_limit);
-  if (!free || !solve(fastest.value)) return end(false);
+  const auto free = path.least_sum(detail::no_limit, 0);
+  if (!free.spent || !solve(fastest.value, fastest.value)) return end(false);
   // Intervals of the slowest part [low, high) with the least sum below `high`.
   struct range {
     double low, high, sum;
+    bool halve = false;  // before all of it is asked for again
   };
-  const double all_s = free->slowest < detail::no_limit ? free->slowest : found.value;
-  std::vector<range> open{{fastest.value, std::max(all_s, fastest.value), free->sum}};
+  constexpr double same = 1e-12;
+  std::vector<range> open;
   const auto bound_of = [&](const range& i) { return i.sum + rounds * i.low; };
   const auto later = [&](const range& a, const range& b) { return bound_of(a) > bound_of(b); };
-  const auto put = [&](const range& i) {
-    if (!(i.low < i.high) || !(bound_of(i) < found.value * (1 - 1e-12))) return;
+  // The slowest part of what is better than the best has less than this.
+  const auto slowest_of_better = [&](double sum) { return (found.value - sum) / rounds; };
+  const auto put = [&](range i) {
+    i.high = std::min(i.high, slowest_of_better(i.sum));
+    if (!(i.low < i.high) || !(bound_of(i) < found.value * (1 - same))) return;
     open.push_back(i);
     std::push_heap(open.begin(), open.end(), later);
   };
+  put({fastest.value, detail::no_limit, free.bound});
   for (int tried = 0; !open.empty(); ++tried) {
     std::pop_heap(open.begin(), open.end(), later);
     const auto now = open.back();
     open.pop_back();
     found.bound = std::min(found.value, bound_of(now));
-    if (!(bound_of(now) < found.value * (1 - 1e-12))) break;
+    if (!(bound_of(now) < found.value * (1 - same))) break;
     if (tried >= effort.limits) return end(false);
-    const double middle = now.low + (now.high - now.low) / 2;
-    if (!(middle > now.low && middle < now.high)) {
-      // One value of the slowest part, whose sum is not known exactly.
-      return end(false);
-    }
-    const auto got = solve(middle);
+    if (reachable < found.value * (1 - same) && found.bound > reachable * (1 - effort.near)) return end(false);
+    const double high = std::min(now.high, slowest_of_better(now.sum));
+    const bool whole = !now.halve && (tried == 0 || found.bound > found.value * (1 - effort.near));
+    const double limit_s = whole ? high * (1 - same / 4) : now.low + (high - now.low) / 2;
+    // One value of the slowest part, whose sum is not known exactly.
+    if (!(limit_s > now.low && limit_s < high)) return end(false);
+    const auto got = solve(limit_s, now.low);
     if (!got) return end(false);
-    put({middle, now.high, now.sum});
-    if (got->sum < detail::no_limit) put({now.low, got->slowest, std::max(got->sum, now.sum)});
+    put({limit_s, now.high, now.sum});
+    if (got->sum < detail::no_limit) put({now.low, got->slowest, std::max(got->sum, now.sum), whole});
   }
   return end(true);
 }
