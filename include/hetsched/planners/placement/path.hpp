@@ -64,10 +64,10 @@ class placement_path {
   [[nodiscard]] result small_sum(double limit_s, std::int64_t most_labels, double below_s = none) {
     below_s_ = below_s;
     auto got = search(limit_s, true, most_labels);
-    below_s_ = none;
-    if (!got.spent) return got;
     constexpr std::size_t width = 24;
-    if (auto met = beam(width)) got.chain = *std::move(met);
+    if (got.spent)
+      if (auto met = beam(width)) got.chain = *std::move(met);
+    below_s_ = none;
     return got;
   }
   // Anything with nothing above `limit_s`.
