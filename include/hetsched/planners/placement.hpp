@@ -3,21 +3,42 @@
 // Tested by tests/planners/placement/placement_test.cpp.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/evaluate.hpp>
+#include <hetsched/plan/describe.hpp>
 #include <hetsched/plan/evaluate_inference.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/placement/planner.hpp>
 #include <hetsched/planners/placement/search.hpp>
 
 namespace hetsched {
+
+namespace detail {
+
+// ": they hold 81.5 GiB at least, and the devices have room for 70 GiB".
+[[nodiscard]] inline std::string need_and_room(const placement_chain& chain) {
+  double need = std::numeric_limits<double>::infinity();
+  std::vector<double> room(chain.pools.size(), 0.0);
+  for (const auto& kind : chain.kinds) {
+    need = std::min(need, kind.state_before.back() + chain.in_flight(1) * kind.in_flight_before.back() * kind.memory.scale);
+    auto& most = room[static_cast<std::size_t>(kind.pool)];
+    most = std::max(most, kind.memory.room);
+  }
+  double rooms = 0;
+  for (std::size_t p = 0; p < room.size(); ++p) rooms += room[p] * chain.pools[p].count;
+  return ": they hold " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
+}
+
+}  // namespace detail
 
 /// Cuts a chain of layers into stages on single devices, or given groups of devices, of one pipeline: any order of types, each
 /// device once, contiguous layers, within memory. Under the objective iteration it minimises what no schedule of these stages
@@ -51,9 +72,10 @@ template <additive_cost_model Costs>
   if (!found.best) {
     if (!found.complete) return refusal{refusal::kind::stopped, "the search was stopped before it found stages"};
     return refusal{refusal::kind::infeasible,
-                   "the layers do not fit in GiB of the devices' memory as stages on " +
+                   "the layers do not fit in the devices' memory as stages on " +
                        std::string(options.groups.empty() ? "single devices" : "the groups") + " that links join" +
-                       (instance.chain.stages > 0 ? ", " + std::to_string(instance.chain.stages) + " of them" : "")};
+                       (instance.chain.stages > 0 ? ", " + std::to_string(instance.chain.stages) + " of them" : "") +
+                       detail::need_and_room(instance.chain)};
   }
   plan p{.planner = "placement", .objective = std::string(name_of(problem.objective))};
   p.pipelines.push_back({.microbatches = problem.microbatches,

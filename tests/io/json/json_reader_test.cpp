@@ -70,6 +70,7 @@ TEST_CASE("numbers out of range, of a wrong type, negative or huge, at any place
       {"cluster", "\"A100-SXM4-40GB\"", "\"A100-SXM-40GB\"", "/subclusters/1/device", "did you mean \"A100-SXM4-40GB\""},
       {"cluster", "\"A100-SXM4-40GB\"", "\"h100\"", "/subclusters/1/device",
        "did you mean \"H100-PCIe-80GB\" or \"H100-SXM5-80GB\"?"},
+      {"cluster", "\"A100-SXM4-40GB\"", "\"RTX-A5000\"", "/subclusters/1/device", "did you mean \"A5000\"?"},
       {"cluster", "\"memory_gib\": 32", "\"memory_gib\": 0", "/devices/MyGPU/memory_gib", "above 0"},
       {"cluster", "\"memory_gib\": 32, ", "", "/devices/MyGPU/memory_gib", "missing"},
       {"cluster", "\"fp16\": 125.0", "\"fp4\": 125.0", "/devices/MyGPU/peak_tflops/fp4", "unknown key"},

@@ -134,6 +134,7 @@ TEST_CASE("placement: what cannot be is refused or told") {
   const auto found = place_stages(hardware, costs, {.microbatches = 12});  // Adam's state alone has 100 GiB
   CHECK_FALSE(found);
   CHECK(found.why_not().why == refusal::kind::infeasible);
+  CHECK(found.why_not().reason.find("they hold 1") != std::string::npos);  // hundred and some GiB
   CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, costs, {.objective = plan_objective::cost})), input_error);
   CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, costs, {}, {.stages = -1})), input_error);
 }

@@ -191,7 +191,7 @@ class json_builder {
 }
 
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
-/// it; else the nearest.
+/// it; else the longest that it contains; else the nearest.
 [[nodiscard]] inline std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known) {
   const auto plain = [](std::string_view text) {
     std::string letters;
@@ -200,14 +200,18 @@ class json_builder {
     return letters;
   };
   const auto letters = plain(name);
-  std::vector<std::string_view> equal, longer;
+  std::vector<std::string_view> equal, longer, shorter;
   for (const auto candidate : known) {
     const auto other = plain(candidate);
     if (other == letters) equal.push_back(candidate);
     if (letters.size() > 2 && other.find(letters) != std::string::npos) longer.push_back(candidate);
+    if (other.size() > 2 && letters.find(other) != std::string::npos &&
+        (shorter.empty() || plain(shorter.front()).size() < other.size()))
+      shorter = {candidate};
   }
   if (!equal.empty()) return equal;
   if (!longer.empty()) return longer;
+  if (!shorter.empty()) return shorter;
   if (const auto guess = nearest(name, known)) return {*guess};
   return {};
 }
