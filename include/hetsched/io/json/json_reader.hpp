@@ -191,7 +191,7 @@ class json_builder {
 }
 
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
-/// it; else the longest that it contains; else the nearest.
+/// it; else the longest that it ends with ("RTX-A5000"); else the nearest.
 [[nodiscard]] inline std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known) {
   const auto plain = [](std::string_view text) {
     std::string letters;
@@ -205,8 +205,7 @@ class json_builder {
     const auto other = plain(candidate);
     if (other == letters) equal.push_back(candidate);
     if (letters.size() > 2 && other.find(letters) != std::string::npos) longer.push_back(candidate);
-    if (other.size() > 2 && letters.find(other) != std::string::npos &&
-        (shorter.empty() || plain(shorter.front()).size() < other.size()))
+    if (other.size() > 2 && letters.ends_with(other) && (shorter.empty() || plain(shorter.front()).size() < other.size()))
       shorter = {candidate};
   }
   if (!equal.empty()) return equal;
