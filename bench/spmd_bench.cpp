@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long programs for transformers take to find, on clusters like those of HAP (sec. 7.1), and what they save beside data
-// parallelism with even shares (DP-EV) and with shares by speed (DP-CP).
+// parallelism with even shares (DP-EV) and with shares by speed (DP-CP). And what the host does to run one.
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,9 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/reshard/price.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/spmd.hpp>
 
 namespace {
@@ -154,5 +159,61 @@ void bert_base_of_hap(benchmark::State& state) {
                machines(eighths / 4, eighths - eighths / 4), true);
 }
 BENCHMARK(bert_base_of_hap)->ArgName("machines")->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
+
+struct values {
+  using value_type = float;
+  values() = default;
+  explicit values(const tensor_shape& s) : extents(s) {
+    std::size_t n = 1;
+    for (const auto e : s) n *= e;
+    all.resize(n);
+  }
+  [[nodiscard]] const tensor_shape& shape() const { return extents; }
+  [[nodiscard]] float* data() { return all.data(); }
+  [[nodiscard]] const float* data() const { return all.data(); }
+  tensor_shape extents;
+  std::vector<float> all;
+};
+
+/// What the host does for each instruction besides the operator: kernels that do nothing, small tensors.
+void host_time(benchmark::State& state) {
+  using channel = thread_communicator<values>;
+  const auto nothing = [](const spmd_call&, std::span<const values* const>, values&) {};
+  tensor_graph graph = encoder({.layers = 4, .batch = 4, .sequence = 4, .hidden = 8, .heads = 4, .input = 8, .classes = 4});
+  const auto goal = add_backward(graph, graph.size() - 1);
+  const int devices = static_cast<int>(state.range(0));
+  auto hardware = machines(1, 1);
+  hardware.subclusters[0].devices_per_node = devices;
+  const auto problem = std::make_shared<const spmd_problem>(
+      *make_spmd_problem(hardware, devices_of(hardware, {{.mesh = {0, 1, devices}}}), std::move(graph), goal));
+  const auto found = synthesize(*problem, {.work = 1});
+  const spmd_parts parts(*problem, found->program, found->shares);
+  std::size_t collectives = 0;
+  for (const auto& step : found->program) collectives += step.collective;
+  std::size_t steps = 0;
+  constexpr int rounds = 200;
+  for (auto _ : state)
+    run_on_threads(channel::connect(devices), [&](channel& comm) {
+      std::vector<int> all;
+      for (int r = 0; r < devices; ++r) all.push_back(r);
+      detail::rank_steps own(*problem, found->program, parts, comm.rank());
+      if (comm.rank() == 0) steps = own.steps().size();
+      detail::spmd_run<values, decltype(nothing)> run(problem, parts, own, axis_group<values, channel>(comm, all), nothing);
+      auto held = run.make_values();
+      std::vector<values> leaves(own.held().size());
+      for (int node = 0; node < problem->graph.size(); ++node)
+        if (const int leaf = own.leaf_of(node); leaf >= 0) {
+          const auto at = static_cast<std::size_t>(leaf);
+          leaves[at] = values(own.held()[at].shape);
+          held.at[at] = &leaves[at];
+        }
+      for (int i = 0; i < rounds; ++i) run.run(held, false);
+    });
+  state.counters["instructions"] = static_cast<double>(steps);
+  state.counters["collectives"] = static_cast<double>(collectives);
+  state.counters["us_each"] = benchmark::Counter(static_cast<double>(steps) * rounds * 1e-6,
+                                                 benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(host_time)->ArgName("devices")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace

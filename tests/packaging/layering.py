@@ -9,8 +9,8 @@ import re
 import sys
 import tempfile
 
-FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "planners": 5, "spmd": 5, "runtime": 5, "io": 6, "gloo": 6,
-          "cuda": 6}
+FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "planners": 5, "spmd": 5, "runtime": 6, "io": 7, "gloo": 7,
+          "cuda": 7}
 UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 4}
 PLANNING = UMBRELLA | {"planners", "spmd"}
 STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below

@@ -25,7 +25,8 @@ class exhaustive_search {
   exhaustive_search(const spmd_problem& problem, std::vector<double> shares)
       : p_(problem), shares_(std::move(shares)), parts_(cut_parts(problem.graph)) {
     needed_.resize(p_.graph.nodes.size());
-    needed_[static_cast<std::size_t>(p_.goal.loss)] = 1;
+    if (p_.goal.loss >= 0) needed_[static_cast<std::size_t>(p_.goal.loss)] = 1;
+    for (const int node : p_.goal.whole) needed_[static_cast<std::size_t>(node)] = 1;
     for (const auto& g : p_.goal.gradients) needed_[static_cast<std::size_t>(g.second)] = 1;
     for (std::size_t i = needed_.size(); i-- > 0;)
       if (needed_[i])
@@ -73,7 +74,9 @@ class exhaustive_search {
   [[nodiscard]] bool gives(const held& h, tensor_form f) const { return (h.forms & (bit(f) | (f.is_cut() ? 1u : 0u))) != 0; }
 
   [[nodiscard]] bool complete(const state& s) const {
-    if (s[static_cast<std::size_t>(p_.goal.loss)].forms == 0) return false;
+    if (p_.goal.loss >= 0 && s[static_cast<std::size_t>(p_.goal.loss)].forms == 0) return false;
+    for (const int node : p_.goal.whole)
+      if ((s[static_cast<std::size_t>(node)].forms & 1u) == 0) return false;
     for (const auto& [parameter, gradient] : p_.goal.gradients) {
       const auto& g = s[static_cast<std::size_t>(gradient)];
       const auto wanted = s[static_cast<std::size_t>(parameter)].forms;

@@ -17,8 +17,9 @@ namespace hetsched {
 
 /// What a program has to compute.
 struct tensor_goal {
-  int loss = -1;
+  int loss = -1;                                 ///< -1: none
   std::vector<std::pair<int, int>> gradients{};  ///< parameters, each with the node of its gradient
+  std::vector<int> whole{};                      ///< nodes of which every device has all in the end
 
   friend bool operator==(const tensor_goal&, const tensor_goal&) = default;
 };
@@ -47,22 +48,23 @@ template <std::size_t N>
 // Adds up the gradients that reach each node, from the last to the first.
 class gradient_sums {
  public:
-  explicit gradient_sums(tensor_graph& graph) : graph_(graph), of_(graph.nodes.size(), -1) {}
+  explicit gradient_sums(tensor_graph& graph) : graph_(&graph), of_(graph.nodes.size(), -1) {}
 
   [[nodiscard]] int of(int node) const { return of_[static_cast<std::size_t>(node)]; }
   void add(int node, int gradient) {
     auto& sum = of_[static_cast<std::size_t>(node)];
-    sum = sum < 0 ? gradient : add_elementwise(graph_, "d_" + graph_.at(node).name, "add", {sum, gradient}, linear_inputs("add"));
+    sum =
+        sum < 0 ? gradient : add_elementwise(*graph_, "d_" + graph_->at(node).name, "add", {sum, gradient}, linear_inputs("add"));
   }
   // A gradient with the shape of what it was broadcast to.
   void add_reduced(int node, int gradient) {
-    const auto shape = graph_.at(node).shape;
-    if (graph_.at(gradient).shape != shape) gradient = add_sum(graph_, "d_" + graph_.at(node).name, gradient, shape, "sum_to");
+    const auto shape = graph_->at(node).shape;
+    if (graph_->at(gradient).shape != shape) gradient = add_sum(*graph_, "d_" + graph_->at(node).name, gradient, shape, "sum_to");
     add(node, gradient);
   }
 
  private:
-  tensor_graph& graph_;
+  tensor_graph* graph_;
   std::vector<int> of_;
 };
 
@@ -133,6 +135,35 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
 
 }  // namespace detail
 
+namespace detail {
+
+/// Adds the gradients of all nodes up to `last` that depend on wanted leaves, from its own: node `seed`.
+inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>& wanted, int last, int seed) {
+  gradient_sums sums(graph);
+  sums.add(last, seed);
+  for (int i = last; i >= 0; --i) {
+    if (!wanted[static_cast<std::size_t>(i)] || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
+    const auto before = graph.nodes.size();
+    add_gradients_of(graph, sums, wanted, i);
+    for (auto node = before; node < graph.nodes.size(); ++node) graph.nodes[node].gradient_of = i;
+  }
+  return sums;
+}
+
+/// Which nodes depend on a parameter or on one of some leaves.
+[[nodiscard]] inline std::vector<char> trained_nodes(const tensor_graph& graph, const std::vector<int>& leaves = {}) {
+  std::vector<char> wanted(graph.nodes.size());
+  for (int i = 0; i < graph.size(); ++i) {
+    const auto& n = graph.at(i);
+    wanted[static_cast<std::size_t>(i)] =
+        is_parameter(n) || std::find(leaves.begin(), leaves.end(), i) != leaves.end() ||
+        std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) { return wanted[static_cast<std::size_t>(j)] != 0; });
+  }
+  return wanted;
+}
+
+}  // namespace detail
+
 /// Adds the backward of a graph: the gradient of node `loss` in every parameter that it depends on. Gradients are named after
 /// what they are of, with "d_" before it.
 /// Requires: loss is a node of the graph.
@@ -145,28 +176,43 @@ inline tensor_goal add_backward(tensor_graph& graph, int loss) {
     throw input_error("operator " + graph.at(loss).name + ": the loss must be a scalar, found " +
                       detail::shape_text(graph.at(loss).shape));
   const int forward = graph.size();
-  std::vector<char> wanted(graph.nodes.size());
-  for (int i = 0; i < forward; ++i) {
-    const auto& n = graph.at(i);
-    wanted[static_cast<std::size_t>(i)] = is_parameter(n) || std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) {
-                                            return wanted[static_cast<std::size_t>(j)] != 0;
-                                          });
-  }
+  const auto wanted = detail::trained_nodes(graph);
   tensor_goal goal{.loss = loss};
   if (!wanted[static_cast<std::size_t>(loss)]) return goal;
-  detail::gradient_sums sums(graph);
   // The gradient of the loss in itself.
-  sums.add(loss, detail::put(graph, {.name = "d_" + graph.at(loss).name, .op = "ones", .shape = graph.at(loss).shape}));
+  const int one = detail::put(graph, {.name = "d_" + graph.at(loss).name, .op = "ones", .shape = graph.at(loss).shape});
   graph.nodes.back().gradient_of = loss;
-  for (int i = loss; i >= 0; --i) {
-    if (!wanted[static_cast<std::size_t>(i)] || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
-    const auto before = graph.nodes.size();
-    detail::add_gradients_of(graph, sums, wanted, i);
-    for (auto node = before; node < graph.nodes.size(); ++node) graph.nodes[node].gradient_of = i;
-  }
+  const auto sums = detail::add_gradients(graph, wanted, loss, one);
   for (int i = 0; i < forward; ++i)
     if (is_parameter(graph.at(i)) && sums.of(i) >= 0) goal.gradients.emplace_back(i, sums.of(i));
   return goal;
+}
+
+/// The backward of a stage: what comes in and out of it, and its gradients, by node.
+struct stage_goal {
+  int input = -1, output = -1;
+  int output_gradient = -1;  ///< a placeholder
+  int input_gradient = -1;   ///< -1: the output does not depend on the input, or nobody asks
+  tensor_goal goal{};        ///< output and input gradient whole on every device, and a gradient for each parameter
+};
+
+/// Adds the backward of a stage: from the gradient of `output`, a new placeholder, the gradients of all parameters that it
+/// depends on, and that of the placeholder `input` unless `first`, a stage whose input is data.
+/// Requires: a placeholder and a node of the graph.
+/// Throws: input_error for operators whose gradient is not known.
+/// Complexity: O(nodes + edges).
+inline stage_goal add_stage_backward(tensor_graph& graph, int input, int output, bool first = false) {
+  HETSCHED_EXPECTS(input >= 0 && input < graph.size() && is_placeholder(graph.at(input)) && output >= 0 && output < graph.size());
+  const int forward = graph.size();
+  const auto wanted = detail::trained_nodes(graph, first ? std::vector<int>{} : std::vector<int>{input});
+  stage_goal stage{.input = input, .output = output};
+  stage.output_gradient = add_placeholder(graph, "d_" + graph.at(output).name, graph.at(output).shape);
+  stage.goal.whole.push_back(output);
+  const auto sums = detail::add_gradients(graph, wanted, output, stage.output_gradient);
+  for (int i = 0; i < forward; ++i)
+    if (is_parameter(graph.at(i)) && sums.of(i) >= 0) stage.goal.gradients.emplace_back(i, sums.of(i));
+  if (!first && sums.of(input) >= 0) stage.goal.whole.push_back(stage.input_gradient = sums.of(input));
+  return stage;
 }
 
 }  // namespace hetsched

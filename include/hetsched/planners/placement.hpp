@@ -13,8 +13,8 @@
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/describe.hpp>
+#include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/evaluate_inference.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/placement/planner.hpp>

@@ -69,7 +69,8 @@ struct node_price {
 /// The nodes that the goal needs.
 [[nodiscard]] inline std::vector<char> needed_nodes(const spmd_problem& p) {
   std::vector<char> needed(p.graph.nodes.size());
-  needed[static_cast<std::size_t>(p.goal.loss)] = 1;
+  if (p.goal.loss >= 0) needed[static_cast<std::size_t>(p.goal.loss)] = 1;
+  for (const int node : p.goal.whole) needed[static_cast<std::size_t>(node)] = 1;
   for (const auto& [parameter, gradient] : p.goal.gradients) needed[static_cast<std::size_t>(gradient)] = 1;
   for (std::size_t i = needed.size(); i-- > 0;)
     if (needed[i])
@@ -115,6 +116,7 @@ class program_space {
     // Weights that are read cut in two ways need their gradient in both.
     for (const auto& [parameter, gradient] : problem.goal.gradients)
       readers[static_cast<std::size_t>(gradient)] += readers[static_cast<std::size_t>(parameter)];
+    for (const int node : problem.goal.whole) ++readers[static_cast<std::size_t>(node)];
     std::vector<std::vector<spmd_rule>> rules(problem.graph.nodes.size());
     std::vector<tensor_forms> of_use(problem.graph.nodes.size(), tensor_forms{tensor_form::whole()});
     for (int i = 0; i < problem.graph.size(); ++i) {
@@ -138,7 +140,7 @@ class program_space {
       for (const auto f : all_forms(as))
         if (allowed(node, f)) forms = forms | tensor_forms{f};
     };
-    end(problem.goal.loss, problem.goal.loss);
+    if (problem.goal.loss >= 0) end(problem.goal.loss, problem.goal.loss);
     for (const auto& [parameter, gradient] : problem.goal.gradients) end(gradient, parameter);
     std::vector<int> domains;
     std::vector<min_sum_factor> factors;
@@ -175,6 +177,13 @@ class program_space {
       factors.push_back(
           {.variables = {variable_[static_cast<std::size_t>(parameter)], variable_[static_cast<std::size_t>(gradient)]},
            .table = at->second});
+    }
+    for (const int node : problem.goal.whole) {
+      factors.push_back(
+          {.variables = {variable_[static_cast<std::size_t>(node)]}, .table = static_cast<int>(classes_.size() + goals_.size())});
+      goals_.emplace_back();
+      for (const auto& forms : choices(node))
+        goals_.back().push_back(forms.has(tensor_form::whole()) ? 0 : std::numeric_limits<double>::infinity());
     }
     search_.emplace(std::move(domains), factors, largest_table);
   }
@@ -256,6 +265,7 @@ class program_space {
     for (const auto& [parameter, gradient] : problem_->goal.gradients)
       for (const auto form : all_forms(parameter))
         if (choice(parameter).has(form)) provide(gradient, form);
+    for (const int node : problem_->goal.whole) provide(node, tensor_form::whole());
     return program;
   }
 

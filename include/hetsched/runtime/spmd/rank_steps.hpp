@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/spmd/spmd_layer_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/spmd/program.hpp>
+#include <hetsched/spmd/ratios.hpp>
+
+namespace hetsched {
+
+/// Where the devices' parts of a dimension begin, and the last one ends.
+using part_points = std::vector<std::size_t>;
+
+/// Which part of every tensor each device has, in whole rows: per node and dimension.
+/// Complexity: see round_shares.
+class spmd_parts {
+ public:
+  /// Requires: shares of the problem's kinds that times counts add up to 1.
+  spmd_parts(const spmd_problem& problem, const spmd_program& program, const std::vector<double>& shares) {
+    const auto numbers = cut_parts(problem.graph);
+    auto whole = round_shares(problem, program, shares).parts;
+    for (std::size_t node = 0; node < numbers.size(); ++node) {
+      points_.emplace_back();
+      for (std::size_t d = 0; d < numbers[node].size(); ++d) {
+        const auto number = numbers[node][d];
+        auto found = whole.find(number);
+        if (found == whole.end()) found = whole.emplace(number, whole_parts(number, problem.kinds, shares)).first;
+        const auto rows = problem.graph.nodes[node].shape[d] / number;
+        auto& points = points_.back().emplace_back(part_points{0});
+        for (const auto parts : found->second) points.push_back(points.back() + static_cast<std::size_t>(parts * rows));
+      }
+    }
+  }
+
+  [[nodiscard]] const part_points& points(int node, int dimension) const {
+    return points_[static_cast<std::size_t>(node)][static_cast<std::size_t>(dimension)];
+  }
+  [[nodiscard]] std::size_t first(int node, int dimension, int device) const {
+    return points(node, dimension)[static_cast<std::size_t>(device)];
+  }
+  [[nodiscard]] std::size_t size(int node, int dimension, int device) const {
+    const auto& p = points(node, dimension);
+    return p[static_cast<std::size_t>(device) + 1] - p[static_cast<std::size_t>(device)];
+  }
+
+ private:
+  std::vector<std::vector<part_points>> points_;
+};
+
+namespace detail {
+
+// A tensor that a device has: a node in one form.
+struct held_tensor {
+  int node = 0;
+  tensor_form form = tensor_form::whole();
+  tensor_shape shape{};  // of what this device has
+};
+
+struct rank_step {
+  enum class kind { compute, part, change } what = kind::compute;
+  int node = 0;
+  int result = 0;             // of the held tensors
+  std::vector<int> inputs{};  // the same
+  std::int64_t row = 0;       // of an embedding or its gradient: the first row of the table that is here
+  bool late = false;          // depends on the gradient of the output
+};
+
+// What one device does of a program: steps on the tensors that it holds. Leaves are given: placeholders whole, parameters in
+// one form, whole or that of their first use.
+class rank_steps {
+ public:
+  rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts, int device, int late_leaf = -1)
+      : problem_(&problem), parts_(&parts), device_(device), late_(problem.graph.nodes.size()) {
+    if (late_leaf >= 0) late_[static_cast<std::size_t>(late_leaf)] = 1;
+    std::map<int, tensor_form> leaves;
+    for (const auto& step : program) {
+      const auto& n = problem.graph.at(step.node);
+      if (step.collective || !is_leaf(n)) continue;
+      auto& form = leaves.try_emplace(step.node, step.rule.result).first->second;
+      if (is_placeholder(n) || step.rule.result.is_whole()) form = tensor_form::whole();
+    }
+    for (const auto& [node, form] : leaves) given_[node] = hold(node, form);
+    for (const auto& step : program) {
+      const auto& n = problem.graph.at(step.node);
+      const auto at = static_cast<std::size_t>(step.node);
+      if (step.collective) {
+        add({.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(step.node, step.from)}}, step.to);
+      } else if (!is_leaf(n)) {
+        rank_step made{.node = step.node};
+        for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+          made.inputs.push_back(tensor_of(n.inputs[i], step.rule.inputs[i]));
+          if (late_[static_cast<std::size_t>(n.inputs[i])]) late_[at] = 1;
+        }
+        if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0))
+          made.row = static_cast<std::int64_t>(parts.first(n.inputs[1], 0, device));
+        if (n.op == "embedding_grad" && step.rule.result == tensor_form::cut(0))
+          made.row = static_cast<std::int64_t>(parts.first(step.node, 0, device));
+        add(std::move(made), step.rule.result);
+      }
+    }
+    for (const auto& [parameter, gradient] : problem.goal.gradients)
+      if (const auto leaf = leaf_of(parameter); leaf >= 0) (void)tensor_of(gradient, held_[static_cast<std::size_t>(leaf)].form);
+  }
+
+  [[nodiscard]] const std::vector<held_tensor>& held() const { return held_; }
+  [[nodiscard]] const std::vector<rank_step>& steps() const { return steps_; }
+  // The given tensor of a leaf; -1 if the program does not read it.
+  [[nodiscard]] int leaf_of(int node) const {
+    const auto found = given_.find(node);
+    return found == given_.end() ? -1 : found->second;
+  }
+  // A tensor that the device holds at the end; -1 if it does not.
+  [[nodiscard]] int find(int node, tensor_form form) const {
+    const auto found = known_.find({node, form});
+    return found == known_.end() ? -1 : found->second;
+  }
+
+ private:
+  int hold(int node, tensor_form form) {
+    tensor_shape shape;
+    for (const auto extent : problem_->graph.at(node).shape) shape.push_back(static_cast<std::size_t>(extent));
+    if (form.is_cut()) shape[static_cast<std::size_t>(form.dimension())] = parts_->size(node, form.dimension(), device_);
+    held_.push_back({node, form, std::move(shape)});
+    return known_[{node, form}] = static_cast<int>(held_.size()) - 1;
+  }
+  void add(rank_step step, tensor_form form) {
+    step.late = late_[static_cast<std::size_t>(step.node)] != 0;
+    step.result = hold(step.node, form);
+    steps_.push_back(std::move(step));
+  }
+  // The tensor in a form; where it is not there yet it is taken from the whole one, or a leaf is cut elsewhere.
+  int tensor_of(int node, tensor_form form) {
+    if (const int here = find(node, form); here >= 0) return here;
+    const int whole = find(node, tensor_form::whole());
+    rank_step step{.node = node};
+    if (form.is_cut() && whole >= 0) {
+      step.what = rank_step::kind::part;
+      step.inputs = {whole};
+    } else if (form.is_cut() && given_.count(node) != 0) {
+      step.what = rank_step::kind::change;
+      step.inputs = {given_[node]};
+    } else {
+      throw input_error("the program reads " + problem_->graph.at(node).name + " as " + text_of(form) +
+                        ", which it does not have");
+    }
+    add(std::move(step), form);
+    return steps_.back().result;
+  }
+
+  const spmd_problem* problem_;
+  const spmd_parts* parts_;
+  int device_;
+  std::vector<char> late_;
+  std::vector<held_tensor> held_;
+  std::vector<rank_step> steps_;
+  std::map<int, int> given_;
+  std::map<std::pair<int, tensor_form>, int> known_;
+};
+
+}  // namespace detail
+}  // namespace hetsched

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/spmd/spmd_layer_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/spmd/rank_steps.hpp>
+
+namespace hetsched {
+
+/// An operator that a device is to compute.
+struct spmd_call {
+  const tensor_node& node;
+  std::int64_t first_row = 0;  ///< of the table that this device has: embedding and embedding_grad, whose ids count from 0
+};
+
+/// What computes operators with a user's tensors:
+///   kernels(const spmd_call&, std::span<const Tensor* const> inputs, Tensor& result)
+/// writes all of the result, which has the shape of this device's part and elements of any value. Inputs may be parts too; none
+/// is empty. One thread at a time calls it.
+template <class K, class Tensor>
+concept spmd_kernels = requires(K& kernels, const spmd_call& call, std::span<const Tensor* const> inputs, Tensor& result) {
+  kernels(call, inputs, result);
+};
+
+namespace detail {
+
+// A dimension of a tensor, and what lies outside and inside of it.
+struct dimension_view {
+  std::size_t outer = 1, extent = 1, inner = 1;
+};
+[[nodiscard]] inline dimension_view view_of(const tensor_shape& shape, int dimension) {
+  dimension_view v{.extent = shape[static_cast<std::size_t>(dimension)]};
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (static_cast<int>(d) != dimension) (static_cast<int>(d) < dimension ? v.outer : v.inner) *= shape[d];
+  return v;
+}
+// packed = rows [first, first + count) of a dimension; returns the end of what was written.
+template <class Element>
+Element* pack(Element* packed, const Element* from, const dimension_view& v, std::size_t first, std::size_t count) {
+  for (std::size_t o = 0; o < v.outer; ++o, packed += count * v.inner)
+    copy_elements(packed, from + (o * v.extent + first) * v.inner, count * v.inner);
+  return packed;
+}
+template <class Element>
+const Element* unpack(Element* to, const Element* packed, const dimension_view& v, std::size_t first, std::size_t count) {
+  for (std::size_t o = 0; o < v.outer; ++o, packed += count * v.inner)
+    copy_elements(to + (o * v.extent + first) * v.inner, packed, count * v.inner);
+  return packed;
+}
+
+// The tensors of one run: those that it makes, and those that it is given, which stay where they are.
+template <class Tensor>
+struct spmd_values {
+  std::vector<Tensor> own;
+  std::vector<const Tensor*> at;
+};
+
+// Runs the steps of one device. Buffers are kept, so that a second run allocates nothing but what kernels do.
+template <pipeline_tensor Tensor, spmd_kernels<Tensor> Kernels>
+class spmd_run {
+  using traits = tensor_traits<Tensor>;
+  using element = typename traits::element;
+  static_assert(traits::space != memory_space::device, "programs are run on tensors in host memory");
+
+ public:
+  spmd_run(std::shared_ptr<const spmd_problem> problem, spmd_parts parts, rank_steps steps, device_axis<element> axis,
+           Kernels kernels)
+      : problem_(std::move(problem)),
+        parts_(std::move(parts)),
+        steps_(std::move(steps)),
+        axis_(std::move(axis)),
+        kernels_(std::move(kernels)),
+        counts_(static_cast<std::size_t>(axis_.size())),
+        other_counts_(counts_) {}
+
+  [[nodiscard]] const rank_steps& steps() const { return steps_; }
+  [[nodiscard]] const spmd_parts& parts() const { return parts_; }
+  [[nodiscard]] const device_axis<element>& axis() const { return axis_; }
+
+  [[nodiscard]] spmd_values<Tensor> make_values() const {
+    spmd_values<Tensor> v;
+    v.own.resize(steps_.held().size());
+    v.at.assign(steps_.held().size(), nullptr);
+    return v;
+  }
+
+  // The steps that do not depend on the gradient of the output, or those that do. Leaves they read have been given.
+  void run(spmd_values<Tensor>& v, bool late) {
+    for (const auto& step : steps_.steps()) {
+      if (step.late != late) continue;
+      const auto r = static_cast<std::size_t>(step.result);
+      const auto& shape = steps_.held()[r].shape;
+      auto& result = v.own[r];
+      if (v.at[r] == nullptr) {
+        result = traits::make(shape);
+        v.at[r] = &result;
+      }
+      switch (step.what) {
+        case rank_step::kind::compute:
+          compute(v, step, result);
+          break;
+        case rank_step::kind::part: {
+          const int dimension = steps_.held()[r].form.dimension(), device = axis_.rank();
+          pack(traits::data(result), input(v, step), view_of(shape_of_input(step), dimension),
+               parts_.first(step.node, dimension, device), parts_.size(step.node, dimension, device));
+          break;
+        }
+        case rank_step::kind::change:
+          change(v, step, result);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] const element* input(const spmd_values<Tensor>& v, const rank_step& step) const {
+    return traits::data(*v.at[static_cast<std::size_t>(step.inputs.front())]);
+  }
+  [[nodiscard]] const tensor_shape& shape_of_input(const rank_step& step) const {
+    return steps_.held()[static_cast<std::size_t>(step.inputs.front())].shape;
+  }
+  [[nodiscard]] element* buffer(std::vector<element>& kept, std::size_t n) const {
+    if (kept.size() < n) kept.resize(n);
+    return kept.data();
+  }
+
+  void compute(const spmd_values<Tensor>& v, const rank_step& step, Tensor& result) {
+    if (elements(result) == 0) return;
+    inputs_.clear();
+    bool nothing = false;
+    for (const int i : step.inputs) {
+      inputs_.push_back(v.at[static_cast<std::size_t>(i)]);
+      nothing = nothing || elements(*inputs_.back()) == 0;
+    }
+    // A device without a share adds nothing to the sum.
+    if (nothing)
+      zero(result);
+    else
+      kernels_(spmd_call{problem_->graph.at(step.node), step.row}, std::span<const Tensor* const>(inputs_), result);
+  }
+
+  // counts = elements of every device's part; `rest`: of one row.
+  void count(std::vector<std::size_t>& counts, int node, int dimension, std::size_t rest) const {
+    for (std::size_t k = 0; k < counts.size(); ++k) counts[k] = parts_.size(node, dimension, static_cast<int>(k)) * rest;
+  }
+
+  void change(const spmd_values<Tensor>& v, const rank_step& step, Tensor& result) {
+    const auto& from = steps_.held()[static_cast<std::size_t>(step.inputs.front())];
+    const auto& to = steps_.held()[static_cast<std::size_t>(step.result)];
+    const element* mine = input(v, step);
+    element* const made = traits::data(result);
+    const int ranks = axis_.size();
+    if (from.form.is_partial() && to.form.is_whole()) {
+      const auto n = elements(result);
+      copy_elements(made, mine, n);
+      axis_.all_reduce({made, n});
+    } else if (from.form.is_partial()) {
+      const int d = to.form.dimension();
+      const auto w = view_of(from.shape, d);
+      count(counts_, step.node, d, w.outer * w.inner);
+      const element* all = mine;
+      if (w.outer > 1) {
+        auto* end = buffer(send_, w.outer * w.extent * w.inner);
+        all = end;
+        for (int k = 0; k < ranks; ++k) end = pack(end, mine, w, parts_.first(step.node, d, k), parts_.size(step.node, d, k));
+      }
+      axis_.reduce_scatter({all, w.outer * w.extent * w.inner}, {made, elements(result)}, counts_);
+    } else if (to.form.is_whole()) {
+      const int d = from.form.dimension();
+      const auto w = view_of(to.shape, d);
+      count(counts_, step.node, d, w.outer * w.inner);
+      const std::size_t own = counts_[static_cast<std::size_t>(axis_.rank())], n = w.outer * w.extent * w.inner;
+      if (w.outer == 1) return axis_.all_gather({mine, own}, {made, n}, counts_);
+      auto* const all = buffer(receive_, n);
+      axis_.all_gather({mine, own}, {all, n}, counts_);
+      const element* next = all;
+      for (int k = 0; k < ranks; ++k) next = unpack(made, next, w, parts_.first(step.node, d, k), parts_.size(step.node, d, k));
+    } else {
+      // Each device sends the others their parts of what it has.
+      const int a = from.form.dimension(), b = to.form.dimension();
+      const auto cut = view_of(from.shape, b), joined = view_of(to.shape, a);
+      count(counts_, step.node, b, cut.outer * cut.inner);
+      count(other_counts_, step.node, a, joined.outer * joined.inner);
+      const std::size_t sent = cut.outer * cut.extent * cut.inner, received = joined.outer * joined.extent * joined.inner;
+      auto* const out = buffer(send_, sent);
+      auto* const in = buffer(receive_, received);
+      auto* end = out;
+      for (int k = 0; k < ranks; ++k) end = pack(end, mine, cut, parts_.first(step.node, b, k), parts_.size(step.node, b, k));
+      axis_.all_to_all({out, sent}, counts_, {in, received}, other_counts_);
+      const element* next = in;
+      for (int k = 0; k < ranks; ++k)
+        next = unpack(made, next, joined, parts_.first(step.node, a, k), parts_.size(step.node, a, k));
+    }
+  }
+
+  std::shared_ptr<const spmd_problem> problem_;
+  spmd_parts parts_;
+  rank_steps steps_;
+  device_axis<element> axis_;
+  Kernels kernels_;
+  std::vector<const Tensor*> inputs_;
+  std::vector<std::size_t> counts_, other_counts_;
+  std::vector<element> send_, receive_;
+};
+
+}  // namespace detail
+}  // namespace hetsched
