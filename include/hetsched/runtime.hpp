@@ -32,6 +32,7 @@
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/gradient_exchange.hpp>
 #include <hetsched/runtime/trainer/learning_rate.hpp>
+#include <hetsched/runtime/trainer/master_weights.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>

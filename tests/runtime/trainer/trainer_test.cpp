@@ -183,6 +183,85 @@ TEST_CASE("[threads] an evaluation is the loss of a step that is not taken, and 
   }
 }
 
+TEST_CASE("[threads] batches that are accumulated are a step of all their microbatches, to the last bit") {
+  const toy<double> t{.seed = 31, .ties = some_ties};
+  using tensor = matrix<double>;
+  constexpr int steps = 3;
+  int k = 0;
+  for (const auto name : share_of(schedule_names())) {
+    const auto whole = even_layout(t.layers, schedule_of(name, 2, 12));
+    if (whole.pipelines[0].order.directions > 1) continue;
+    CAPTURE(name);
+    auto part = even_layout(t.layers, schedule_of(name, 2, 4));
+    if (k % 3 == 2) part.pipelines[0].zero = {2, 2};
+    const trainer_options options{.clip_norm = 0.7, .shard_optimizer = k++ % 3 == 1};
+    const auto expected = train(t, whole, steps, usual, {.clip_norm = 0.7});
+    std::vector<std::vector<double>> losses(2), norms(2);
+    std::vector<std::vector<tensor>> parameters(static_cast<std::size_t>(t.layers));
+    std::mutex guard;
+    hetsched::run_on_threads(toy_communicator<double>::connect(2), [&](toy_communicator<double>& comm) {
+      auto trainer = make_trainer(t, part, comm, usual, options);
+      for (int step = 0; step < steps; ++step)
+        for (int pass = 0; pass < 3; ++pass) {
+          std::vector<tensor> inputs, targets;
+          for (int m = 0; m < 4; ++m) {
+            auto [input, target] = t.batch(whole, step, 0, 4 * pass + m);
+            inputs.push_back(std::move(input));
+            targets.push_back(std::move(target));
+          }
+          const std::span<const tensor> in(inputs), wanted(targets);
+          if (pass < 2) {
+            trainer.accumulate(in, wanted, toy<double>::loss);
+            continue;
+          }
+          const auto report = trainer.step(in, wanted, toy<double>::loss);
+          CHECK(report.step == step);
+          const std::lock_guard lock(guard);
+          losses[static_cast<std::size_t>(comm.rank())].push_back(report.loss);
+          norms[static_cast<std::size_t>(comm.rank())].push_back(report.gradient_norm);
+        }
+      const std::lock_guard lock(guard);
+      for (const auto& [number, layer] : trainer.layers())
+        parameters[static_cast<std::size_t>(number)] = copies_of<double>(layer->parameters());
+    });
+    for (std::size_t r = 0; r < 2; ++r) {
+      CHECK(norms[r] == expected.norms);
+      for (std::size_t i = 0; i < steps; ++i) CHECK(losses[r][i] == doctest::Approx(expected.losses[i]).epsilon(1e-14));
+    }
+    CHECK(parameters == expected.parameters);
+  }
+  CHECK(k > 0);
+}
+
+TEST_CASE("[threads] a loss that is scaled by a power of two gives the same bits, and its scale follows skipped steps") {
+  const toy<double> t{.seed = 32};
+  using tensor = matrix<double>;
+  const auto layout = even_layout(t.layers, schedule_of("1f1b", 3, 4));
+  const auto plain = train(t, layout, 4, usual, {.clip_norm = 0.7});
+  CHECK(train(t, layout, 4, usual, {.clip_norm = 0.7, .scaling = {.scale = 4096}}) == plain);
+  hetsched::run_on_threads(toy_communicator<double>::connect(3), [&](toy_communicator<double>& comm) {
+    auto trainer = make_trainer(t, layout, comm, usual, {.scaling = {.scale = 8, .growth = 4, .backoff = 0.5, .interval = 2}});
+    const auto [inputs, targets] = batch_of(t, layout, comm.rank(), 1);
+    std::vector<double> scales;
+    for (const bool overflows : {false, true, false, false, false}) {
+      const auto report = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets),
+                                       [&](const tensor& output, const tensor& target) {
+                                         auto found = toy<double>::loss(output, target);
+                                         if (overflows) found.gradient(0, 0) = std::numeric_limits<double>::infinity();
+                                         return found;
+                                       });
+      CHECK(report.updated != overflows);
+      scales.push_back(report.loss_scale);
+    }
+    CHECK(scales == std::vector<double>{8, 8, 4, 4, 16});
+    CHECK(trainer.scaling().scale == 16);
+    CHECK(trainer.scaling().good_steps == 1);
+  });
+  auto ends = toy_communicator<double>::connect(1);
+  const auto one = even_layout(t.layers, schedule_of("1f1b", 1, 4));
+  CHECK_THROWS_AS(make_trainer(t, one, ends[0], usual, {.scaling = {.scale = 0}}), input_error);
+}
+
 TEST_CASE("[threads] an evaluation needs the loss's value alone; one that fails ends on all ranks, and says which it was") {
   const toy<double> t{.seed = 13};
   using tensor = matrix<double>;

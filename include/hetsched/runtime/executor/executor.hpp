@@ -127,7 +127,9 @@ class pipeline_executor {
   /// backwards it may return its value alone. `stage_ended`:
   /// (i), called once the gradients of stages()[i] are final (on a device: once the work that makes them so is enqueued), while
   /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
-  /// wait, and says whether it did something. A layer that never returns holds up its own rank, and those that wait for it.
+  /// wait, and says whether it did something. It is called in the last pass of an accumulation; all passes have the number of one
+  /// step. A layer that never returns holds up its own rank, and those that wait for it.
+  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
   /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
   /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
   /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
@@ -136,7 +138,9 @@ class pipeline_executor {
     step(inputs, targets, loss, [](std::size_t) {});
   }
   template <class Target, class Loss, class StageEnded>
-  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended) {
+  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended,
+            const accumulation& pass = {}) {
+    HETSCHED_EXPECTS((pass.first && pass.last) || exchanges_.empty());
     const auto bound = backend_.bind();
     callers_inputs_ = inputs;
     now_ = program_.ops.size();
@@ -146,6 +150,7 @@ class pipeline_executor {
         if (c.stage + 1 == stages_ && targets.size() != at(microbatches_))
           throw input_error("a step needs one target per microbatch");
       }
+      pass_ = pass;
       run([&](const Tensor& output, std::size_t m) { return gradient_of(loss, output, targets[m], m); }, stage_ended);
     } catch (const communication_error& e) {
       edges_.comm().abort(e.what());
@@ -154,10 +159,10 @@ class pipeline_executor {
       edges_.comm().abort(where_now() + " failed: " + detail::text_of(std::current_exception()));
       throw;
     }
-    ++step_;
+    if (pass.last) ++step_;
   }
 
-  /// The losses of the last step, per microbatch; 0 for those whose last stage is on another rank.
+  /// The losses of the last pass, per microbatch; 0 for those whose last stage is on another rank.
   [[nodiscard]] std::span<const double> losses() const { return {losses_.begin(), losses_.end()}; }
 
   /// This rank's computations and transfers in the last step, in seconds on the steady clock, for merged(): one device of each
@@ -242,7 +247,7 @@ class pipeline_executor {
     computed_.clear();
     for (std::size_t l = 0; l < front_.size(); ++l) front_[l] = program_.lanes[l].first;
     for (auto& c : copies_)
-      for (std::size_t i = 0; i < c.gradients.size() && !forward_only_; ++i) detail::zero(*c.gradients[i], queue_);
+      for (std::size_t i = 0; i < c.gradients.size() && !forward_only_ && pass_.first; ++i) detail::zero(*c.gradients[i], queue_);
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
@@ -324,7 +329,7 @@ class pipeline_executor {
       moved = true;
       if (!is_compute(program_.ops[first].what.kind)) continue;
       for (std::size_t k = first; k < last; ++k)
-        if (ends_[k] >= 0) {
+        if (ends_[k] >= 0 && pass_.last) {
           scale_gradients(copies_[at(ends_[k])]);
           stage_ended(at(ends_[k]));
         }
@@ -574,6 +579,7 @@ class pipeline_executor {
   executor_options options_;
   int microbatches_, stages_;
   std::int64_t step_;
+  accumulation pass_;
   bool forward_only_;
   detail::group_member me_;
   bool calls_;                        ///< whether layers may call collectives of a calling_plane

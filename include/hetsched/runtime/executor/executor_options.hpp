@@ -17,6 +17,12 @@ struct loss_value {
   Tensor gradient;
 };
 
+/// Which of the passes over batches whose gradients are added up: the first begins with zeros, after the last one they are
+/// scaled and final. A step of one batch is both.
+struct accumulation {
+  bool first = true, last = true;
+};
+
 struct executor_options {
   double deadline_s = 30;  ///< how long a rank waits for others, or its device, without progress
   /// Buffered: receives are posted early, and sends hold up nobody. Rendezvous, to try a schedule: receives are posted in

@@ -68,21 +68,22 @@ inline constexpr std::size_t elements_at_once = 64;
 template <class Element>
 void add_elements(Element* __restrict sum, const Element* __restrict a, const Element* __restrict b, std::size_t n) {
   static_assert(
-      requires(Element x) { static_cast<Element>(x + x); }, "elements of a collective sum need an operator +");
+      small_float<Element> || requires(Element x) { static_cast<Element>(x + x); },
+      "elements of a collective sum need an operator +, or to convert to float and back");
   for (std::size_t left = n / elements_at_once; left > 0; --left) {
-    for (std::size_t k = 0; k < elements_at_once; ++k) sum[k] = static_cast<Element>(a[k] + b[k]);
+    for (std::size_t k = 0; k < elements_at_once; ++k) sum[k] = sum_of<Element>(a[k], b[k]);
     sum += elements_at_once, a += elements_at_once, b += elements_at_once;
   }
-  for (std::size_t k = 0; k < n % elements_at_once; ++k) sum[k] = static_cast<Element>(a[k] + b[k]);
+  for (std::size_t k = 0; k < n % elements_at_once; ++k) sum[k] = sum_of<Element>(a[k], b[k]);
 }
 /// sum += b.
 template <class Element>
 void add_elements(Element* __restrict sum, const Element* __restrict b, std::size_t n) {
   for (std::size_t left = n / elements_at_once; left > 0; --left) {
-    for (std::size_t k = 0; k < elements_at_once; ++k) sum[k] = static_cast<Element>(sum[k] + b[k]);
+    for (std::size_t k = 0; k < elements_at_once; ++k) sum[k] = sum_of<Element>(sum[k], b[k]);
     sum += elements_at_once, b += elements_at_once;
   }
-  for (std::size_t k = 0; k < n % elements_at_once; ++k) sum[k] = static_cast<Element>(sum[k] + b[k]);
+  for (std::size_t k = 0; k < n % elements_at_once; ++k) sum[k] = sum_of<Element>(sum[k], b[k]);
 }
 
 /// memmove, also of no elements.

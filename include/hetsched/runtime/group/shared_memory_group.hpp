@@ -170,10 +170,10 @@ class shared_memory_group {
   /// A pass less than by way of a block.
   static void sum_in_both(Element* __restrict a, Element* __restrict b, std::size_t n) {
     for (std::size_t left = n / elements_at_once; left > 0; --left) {
-      for (std::size_t k = 0; k < elements_at_once; ++k) a[k] = b[k] = static_cast<Element>(a[k] + b[k]);
+      for (std::size_t k = 0; k < elements_at_once; ++k) a[k] = b[k] = sum_of<Element>(a[k], b[k]);
       a += elements_at_once, b += elements_at_once;
     }
-    for (std::size_t k = 0; k < n % elements_at_once; ++k) a[k] = b[k] = static_cast<Element>(a[k] + b[k]);
+    for (std::size_t k = 0; k < n % elements_at_once; ++k) a[k] = b[k] = sum_of<Element>(a[k], b[k]);
   }
   /// Requires: more than one rank.
   void sum(Element* to, std::size_t first, std::size_t n) const {

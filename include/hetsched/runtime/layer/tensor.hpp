@@ -116,7 +116,8 @@ void zero(T& t) {
     traits::zero(t);
   } else {
     static_assert(traits::space != memory_space::device, "tensor_traits<T>::zero(T&) is missing for tensors in device memory");
-    if (const std::size_t n = elements(t); n > 0) std::memset(traits::data(t), 0, n * sizeof(typename traits::element));
+    if (const std::size_t n = elements(t); n > 0)
+      std::memset(static_cast<void*>(traits::data(t)), 0, n * sizeof(typename traits::element));
   }
 }
 
@@ -136,6 +137,30 @@ void assign(T& to, const T& from) {
   }
 }
 
+/// Elements of a user's type that are computed with as floats, such as half or bfloat16.
+template <class Element>
+concept small_float = !std::is_arithmetic_v<Element> && requires(Element e, float f) {
+  static_cast<float>(e);
+  static_cast<Element>(f);
+};
+template <class Element>
+concept host_number = std::is_arithmetic_v<Element> || small_float<Element>;
+/// a + b, rounded to an element.
+template <class Element>
+[[nodiscard]] constexpr Element sum_of(const Element& a, const Element& b) {
+  if constexpr (small_float<Element>)
+    return static_cast<Element>(static_cast<float>(a) + static_cast<float>(b));
+  else
+    return static_cast<Element>(a + b);
+}
+template <class Element>
+[[nodiscard]] constexpr double as_double(const Element& e) {
+  if constexpr (small_float<Element>)
+    return static_cast<double>(static_cast<float>(e));
+  else
+    return static_cast<double>(e);
+}
+
 /// sum += term.
 /// Requires: same shape.
 template <pipeline_tensor T>
@@ -144,11 +169,12 @@ void add(T& sum, const T& term) {
   if constexpr (requires { traits::add(sum, term); }) {
     traits::add(sum, term);
   } else {
-    static_assert(traits::space != memory_space::device && std::is_arithmetic_v<typename traits::element>,
+    using element = typename traits::element;
+    static_assert(traits::space != memory_space::device && host_number<element>,
                   "tensor_traits<T>::add(T&, const T&) is missing for tensors in device memory or of elements of a user's type");
     auto* const to = traits::data(sum);
     const auto* const from = traits::data(term);
-    for (std::size_t i = 0, n = elements(sum); i < n; ++i) to[i] = static_cast<typename traits::element>(to[i] + from[i]);
+    for (std::size_t i = 0, n = elements(sum); i < n; ++i) to[i] = sum_of<element>(to[i], from[i]);
   }
 }
 
@@ -158,11 +184,17 @@ void scale(T& t, double factor) {
   if constexpr (requires { traits::scale(t, factor); }) {
     traits::scale(t, factor);
   } else {
-    static_assert(traits::space != memory_space::device && std::is_arithmetic_v<typename traits::element>,
+    using element = typename traits::element;
+    static_assert(traits::space != memory_space::device && host_number<element>,
                   "tensor_traits<T>::scale(T&, double) is missing for tensors in device memory or of elements of a user's type");
     auto* const data = traits::data(t);
-    const auto by = static_cast<typename traits::element>(factor);
-    for (std::size_t i = 0, n = elements(t); i < n; ++i) data[i] = static_cast<typename traits::element>(data[i] * by);
+    const auto by = static_cast<std::conditional_t<small_float<element>, float, element>>(factor);
+    for (std::size_t i = 0, n = elements(t); i < n; ++i) {
+      if constexpr (small_float<element>)
+        data[i] = static_cast<element>(static_cast<float>(data[i]) * by);
+      else
+        data[i] = static_cast<element>(data[i] * by);
+    }
   }
 }
 

@@ -37,7 +37,7 @@ class square_sum {
     }
     if (n == 0) return;
     std::array<double, block> rest{};
-    for (std::size_t i = 0; i < n; ++i) rest[i] = static_cast<double>(data[i]);
+    for (std::size_t i = 0; i < n; ++i) rest[i] = as_double(data[i]);
     add_block(rest.data());
   }
   void add(const square_sum& other) {
@@ -114,7 +114,7 @@ class square_sum {
       double most[lanes] = {}, sums0[lanes] = {}, sums1[lanes] = {};  // side by side, as one would wait for every addition
       for (std::size_t i = 0; i < block; i += lanes)
         for (std::size_t k = 0; k < lanes; ++k) {
-          const auto x = static_cast<double>(data[i + k]);
+          const auto x = as_double(data[i + k]);
           const double square = x * x;
           const double whole = (square + magic0) - magic0;
           const double rest = square - whole;
@@ -157,7 +157,7 @@ void add_squares(square_sum& sum, const T& t, const strided_runs& runs) {
   if constexpr (requires { traits::add_squares(sum, t, runs); }) {
     traits::add_squares(sum, t, runs);
   } else {
-    static_assert(traits::space != memory_space::device && std::is_arithmetic_v<typename traits::element>,
+    static_assert(traits::space != memory_space::device && host_number<typename traits::element>,
                   "tensor_traits<T>::add_squares(square_sum&, const T&, const strided_runs&) is missing for tensors in device "
                   "memory or of elements of a user's type");
     for (std::int64_t row = 0; row < runs.rows; ++row)

@@ -23,7 +23,8 @@ namespace hetsched {
 ///   state_names()   names of the tensors that it keeps per parameter, which have the parameter's shape and begin with zeros
 ///   update(parameter, gradient, state, which, updates)
 ///                   changes parameter and state; `updates` counts from 1. May overwrite the gradient
-/// Optional: settings() -> range of doubles that have to be the same on all ranks, which is then checked.
+/// Optional: settings() -> range of doubles that have to be the same on all ranks, which is then checked; gradient_factor, a
+/// double that the trainer sets before an update: what gradients are to be multiplied by. Without it they come multiplied.
 /// Not checked: that the same arguments give the same bits on every rank, and that state_names() stay as they are.
 template <class O, class Tensor>
 concept optimizer = pipeline_tensor<Tensor> && std::movable<O> &&

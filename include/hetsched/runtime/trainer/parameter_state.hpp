@@ -19,10 +19,10 @@ namespace hetsched::detail {
 template <class Tensor>
 [[nodiscard]] std::string element_name() {
   using element = typename tensor_traits<Tensor>::element;
-  const char kind = std::is_floating_point_v<element> ? 'f'
-                    : std::is_signed_v<element>       ? 'i'
-                    : std::is_unsigned_v<element>     ? 'u'
-                                                      : 'b';
+  const char kind = std::is_floating_point_v<element> || small_float<element> ? 'f'
+                    : std::is_signed_v<element>                               ? 'i'
+                    : std::is_unsigned_v<element>                             ? 'u'
+                                                                              : 'b';
   return kind + std::to_string(8 * sizeof(element));
 }
 

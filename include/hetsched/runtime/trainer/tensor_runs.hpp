@@ -79,7 +79,7 @@ void add_packed(Tensor& packed, std::span<const tensor_runs<Tensor>> runs, Tenso
   } else {
     for (const auto& r : runs)
       for_each_row(r, packed, [](const auto* a, auto* b, std::size_t n) {
-        for (std::size_t i = 0; i < n; ++i) b[i] = static_cast<std::remove_reference_t<decltype(*b)>>(b[i] + a[i]);
+        for (std::size_t i = 0; i < n; ++i) b[i] = sum_of(b[i], a[i]);
       });
   }
 }
@@ -94,7 +94,7 @@ void add_unpacked(Tensor& packed, std::span<const tensor_runs<Tensor>> runs, Ten
   } else {
     for (const auto& r : runs)
       for_each_row(r, packed, [](auto* a, const auto* b, std::size_t n) {
-        for (std::size_t i = 0; i < n; ++i) a[i] = static_cast<std::remove_reference_t<decltype(*a)>>(a[i] + b[i]);
+        for (std::size_t i = 0; i < n; ++i) a[i] = sum_of(a[i], b[i]);
       });
   }
 }

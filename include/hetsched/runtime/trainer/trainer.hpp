@@ -62,6 +62,7 @@ class pipeline_trainer {
   static_assert(optimizer<Optimizer, Tensor>, "this is no optimizer for these tensors; see the concept's members");
   using stage_type = layer_list<Tensor, Layer>;
   using executor_type = pipeline_executor<Tensor, stage_type, Communicator>;
+  static constexpr bool has_factor = requires(Optimizer & o) { o.gradient_factor = 1.0; };
 
  public:
   /// What a layer knows of the devices of its stage.
@@ -96,27 +97,29 @@ class pipeline_trainer {
   /// killed or cut off in the moment of agreement, others may be one step apart: committed_step() tells.
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
-    using target = std::remove_cvref_t<decltype(*std::data(targets))>;
-    guarded("", [&] {
-      for (auto& p : parameters_) p.make_gradient();
-      exchange_->begin_step(step_);
-    });
-    const auto own_share = [&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
-      loss_value<Tensor> found = loss(output, wanted);
-      if (loss_share_ != 1) detail::scale(found.gradient, loss_share_);
-      return found;
-    };
-    executor_->step(inputs, std::span<const target>(targets), own_share, sums_under_way{*exchange_});
+    guarded("", [&] { exchange_->begin_step(step_); });
+    pass(inputs, targets, loss, true);
     step_report report;
     guarded("", [&] {
       exchange_->sum(step_, deadline());
       for (auto& p : parameters_) p.free_gradient();
-      if (const double scale = 1 / samples_; scale != 1) scale_sums(scale);
+      factor_ = 1;
+      scale_sums(1 / (samples_ * static_cast<double>(passes_) * options_.scaling.scale));
       report = agree();
     });
     if (report.updated) guarded("", [&] { update(report.gradient_norm); });
+    scale_next(report.updated);
+    passes_ = 0;
     ++step_;
     return report;
+  }
+
+  /// Forward and backward of one more batch for the next step(), which then takes the mean over all of them: as a step with the
+  /// microbatches of all batches, one after the other. Arguments and exceptions: as step()'s. All ranks call it between the same
+  /// steps.
+  template <class Targets, class Loss>
+  void accumulate(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
+    pass(inputs, targets, loss, false);
   }
 
   /// The mean loss over a batch that is not trained on, the same on every rank: forwards alone, in the schedule's order.
@@ -212,6 +215,9 @@ class pipeline_trainer {
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
   [[nodiscard]] Optimizer& optimizer_settings() { return optimizer_; }
 
+  /// The scaling of the loss as it is now, to be kept with a checkpoint and set again; on all ranks alike, between steps.
+  [[nodiscard]] loss_scaling& scaling() { return options_.scaling; }
+
   /// This rank's layers with their numbers, stage by stage; of bidirectional schedules, both stages'.
   [[nodiscard]] std::vector<std::pair<int, Layer*>> layers() {
     std::vector<std::pair<int, Layer*>> found;
@@ -264,6 +270,35 @@ class pipeline_trainer {
     using input_error::input_error;
   };
 
+  template <class Targets, class Loss>
+  void pass(std::span<const Tensor> inputs, const Targets& targets, Loss& loss, bool last) {
+    using target = std::remove_cvref_t<decltype(*std::data(targets))>;
+    guarded("", [&] {
+      for (auto& p : parameters_) p.make_gradient();
+    });
+    const double factor = loss_share_ * options_.scaling.scale;
+    const auto own_share = [&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
+      loss_value<Tensor> found = loss(output, wanted);
+      if (factor != 1) detail::scale(found.gradient, factor);
+      return found;
+    };
+    const accumulation here{.first = passes_ == 0, .last = last};
+    executor_->step(inputs, std::span<const target>(targets), own_share, sums_under_way{*exchange_}, here);
+    const auto own = executor_->losses();
+    if (passes_++ == 0) losses_.assign(own.size(), 0);
+    for (std::size_t m = 0; m < own.size(); ++m) losses_[m] += own[m];
+  }
+
+  /// The loss's factor for the next step.
+  void scale_next(bool updated) {
+    auto& s = options_.scaling;
+    s.good_steps = updated ? s.good_steps + 1 : 0;
+    if (!updated) s.scale *= s.backoff;
+    if (s.good_steps < s.interval) return;
+    s.scale *= s.growth;
+    s.good_steps = 0;
+  }
+
   /// Runs a body; an exception that ends it ends the step on all ranks.
   template <class Body>
   void guarded(const std::string& when, Body&& body) {
@@ -299,6 +334,9 @@ class pipeline_trainer {
   template <class MakeLayer, class ShapeAfter>
   void construct(MakeLayer& make_layer, ShapeAfter& shape_after) {
     validate(layout_);
+    if (const auto& s = options_.scaling; !(s.scale > 0 && std::isfinite(s.scale) && s.growth >= 1 && std::isfinite(s.growth) &&
+                                            s.backoff > 0 && s.backoff <= 1 && s.interval > 0))
+      throw input_error("the loss needs a scale above 0, a growth of at least 1, a backoff from 0 to 1 and an interval above 0");
     if (layout_.ranks() != comm_.ranks())
       throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
                         std::to_string(comm_.ranks()));
@@ -374,6 +412,9 @@ class pipeline_trainer {
     for (const auto& [a, b] : options_.ties)
       for (const int number : {a.layer, a.number, b.layer, b.number}) of_ties.add(std::int64_t{number});
     of_options.add(options_.clip_norm).add(static_cast<std::int64_t>(options_.on_nonfinite));
+    for (const double number : {options_.scaling.scale, options_.scaling.growth, options_.scaling.backoff})
+      of_options.add(number);
+    of_options.add(options_.scaling.interval);
     mine_ = {detail::digest_of_ranks(layout_).number(),
              detail::digest_of_stages(layout_).number(),
              detail::digest_of_schedules(layout_).number(),
@@ -478,6 +519,11 @@ class pipeline_trainer {
     return d.number();
   }
   void scale_sums(double factor) {
+    if (factor == 1) return;
+    if constexpr (has_factor) {
+      factor_ *= factor;
+      return;
+    }
     for (auto& p : parameters_)
       if (!p.sharded) detail::scale(*p.gradient, factor);
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) detail::scale(exchange_->owned(k).gradient, factor);
@@ -510,19 +556,23 @@ class pipeline_trainer {
   [[nodiscard]] step_report agree() {
     const int me = comm_.rank();
     mine_.assign(1, settings_digest());
-    if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), executor_->losses().begin(), executor_->losses().end());
+    if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), losses_.begin(), losses_.end());
     sum_squares().append(mine_);
     gather("");
     for (int r = 0; r < comm_.ranks(); ++r)
       if (all_[at(r)].front() != all_[0].front())
         throw agreed_error("step " + std::to_string(step_) + ": the optimizers of ranks 0 and " + std::to_string(r) +
                            " are set differently");
-    step_report report{.step = step_, .loss = mean_loss(1), .gradient_norm = 0, .updated = true};
+    step_report report{.step = step_,
+                       .loss = mean_loss(1) / static_cast<double>(passes_),
+                       .gradient_norm = 0,
+                       .updated = true,
+                       .loss_scale = options_.scaling.scale};
     detail::square_sum all_squares;
     for (int r = 0; r < comm_.ranks(); ++r)
       all_squares.add(
           detail::square_sum::read(std::span(all_[at(r)]).subspan(next_[at(r)]).template first<detail::square_sum::told>()));
-    const double squares = all_squares.value();
+    const double squares = all_squares.value() * factor_ * factor_;
     report.gradient_norm = std::sqrt(squares);
     if (!std::isfinite(report.loss) || !std::isfinite(squares)) {
       if (options_.on_nonfinite == nonfinite::fail)
@@ -535,6 +585,7 @@ class pipeline_trainer {
 
   void update(double norm) {
     if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
+    if constexpr (has_factor) optimizer_.gradient_factor = factor_;
     for (auto& p : parameters_) {
       updates_[p.model] = ++p.updates;
       if (!p.sharded) optimizer_.update(*p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates);
@@ -568,7 +619,10 @@ class pipeline_trainer {
   std::vector<std::vector<double>> all_;      ///< what all have told
   std::vector<std::size_t> next_;
   std::int64_t step_;
-  double samples_ = 0;  ///< of a step; microbatches where they are equally large
+  double samples_ = 0;          ///< of a batch; microbatches where they are equally large
+  std::int64_t passes_ = 0;     ///< since the last step
+  std::vector<double> losses_;  ///< by microbatch, of all passes
+  double factor_ = 1;           ///< that gradients are still to be multiplied by, if the optimizer does so
   bool equal_sizes_ = true;
 };
 

@@ -15,6 +15,20 @@ namespace hetsched {
 /// optimizer's state stay as they are. fail: it ends with an error.
 enum class nonfinite : std::uint8_t { skip, fail };
 
+/// The factor on the loss's gradient, which keeps small gradients from vanishing in 16 bits; sums are divided by it before norms,
+/// clipping and the update. It falls when a step is skipped, and rises after `interval` steps that were not.
+/// Source: Micikevicius et al. 2018, sec. 3.2.
+struct loss_scaling {
+  double scale = 1;
+  double growth = 1;  ///< 1: it stays
+  double backoff = 1;
+  std::int64_t interval = 2000;
+  std::int64_t good_steps = 0;  ///< since it changed or a step was skipped
+
+  /// As usually chosen for fp16.
+  [[nodiscard]] static loss_scaling dynamic() { return {.scale = 65536, .growth = 2, .backoff = 0.5}; }
+};
+
 struct trainer_options {
   /// How long a rank waits without progress, in seconds: in the schedule, in the exchange of gradients, in the agreement to
   /// commit. Ranks of pipelines that end their schedules first wait for the others in the exchange; this has to be enough for
@@ -24,6 +38,7 @@ struct trainer_options {
   std::vector<parameter_tie> ties = {};  ///< they must begin with the same values
   std::int64_t first_step = 0;           ///< how many steps were committed before
   nonfinite on_nonfinite = nonfinite::skip;
+  loss_scaling scaling = {};
   std::int64_t configuration_digest = 0;  ///< of whatever else has to be the same on all ranks, which is all it is used for
   /// Of parameters that several ranks hold, each rank keeps the optimizer's state of a part only, updates this part, and sends it
   /// to the others: the same bits in less memory (ZeRO-1). Requires an optimizer that takes every element for itself; it sees
@@ -46,6 +61,7 @@ struct step_report {
   double loss = 0;           ///< mean over all microbatches of all pipelines, weighted by their sizes
   double gradient_norm = 0;  ///< over all parameters, of the mean loss, before clipping
   bool updated = true;       ///< false: loss or gradients were not finite, and the step was skipped
+  double loss_scale = 1;     ///< of this step
 };
 
 /// Bytes of the tensors that a rank holds between two steps. What layers keep in their contexts does not count.
