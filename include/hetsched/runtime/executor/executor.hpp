@@ -133,12 +133,8 @@ class pipeline_executor {
   /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
   /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
   /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
-  template <class Target, class Loss>
-  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss) {
-    step(inputs, targets, loss, [](std::size_t) {});
-  }
-  template <class Target, class Loss, class StageEnded>
-  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended,
+  template <class Target, class Loss, class StageEnded = detail::told_nobody>
+  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended = {},
             const accumulation& pass = {}) {
     HETSCHED_EXPECTS((pass.first && pass.last) || exchanges_.empty());
     const auto bound = backend_.bind();

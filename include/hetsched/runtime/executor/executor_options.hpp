@@ -17,6 +17,15 @@ struct loss_value {
   Tensor gradient;
 };
 
+namespace detail {
+
+// Of a stage's end.
+struct told_nobody {
+  void operator()(std::size_t) const {}
+};
+
+}  // namespace detail
+
 /// Which of the passes over batches whose gradients are added up: the first begins with zeros, after the last one they are
 /// scaled and final. A step of one batch is both.
 struct accumulation {

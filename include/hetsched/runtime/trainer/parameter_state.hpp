@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/trainer/held_parameter.hpp>
 
 namespace hetsched::detail {
 
@@ -40,6 +43,58 @@ template <class Tensor>
           .rows = static_cast<std::size_t>(r.rows),
           .apart = r.rows > 1 ? static_cast<std::size_t>(r.stride_a) : 0,
           .held_apart = static_cast<std::size_t>(apart)};
+}
+
+/// What pipeline_trainer::state() returns on rank `me`. `exchange`: of gradients, with the parts of sharded parameters that this
+/// rank keeps, whose state is owned_state.
+template <class Tensor, class Optimizer, class Exchange>
+[[nodiscard]] std::vector<state_slice> state_of_training(const std::vector<model_parameter>& model,
+                                                         std::span<held_parameter<Tensor>> parameters, Optimizer& optimizer,
+                                                         Exchange& exchange, std::vector<std::vector<Tensor>>& owned_state,
+                                                         int me, bool owned_only) {
+  std::vector<state_slice> slices;
+  const auto add = [&](const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
+    slices.push_back(state_of(m, name, t, r));
+  };
+  const auto each_state = [&](auto&& visit) {
+    std::size_t i = 0;
+    for (const std::string_view name : optimizer.state_names())
+      visit(std::string(optimizer.name()) + "." + std::string(name), i++);
+  };
+  std::vector<char> listed(model.size(), 0);
+  for (auto& p : parameters) {
+    const auto& m = model[p.model];
+    if (owned_only && std::exchange(listed[p.model], char{1})) continue;
+    const auto add_all = [&](std::string_view name, Tensor& t) {
+      for (const auto& held : p.pieces) {
+        const auto add_part = [&](const slice& part) {
+          for (const auto& r : runs_of(whole_slice(m.shape), held.array, part, 0, element_count(part))) add(m, name, t, r);
+        };
+        if (!owned_only) add_part(held.part);
+        for (std::size_t c = 0; c < m.chunks.size() && owned_only; ++c)
+          if (m.owners[c] == me && contains(held.part, m.chunks[c].part)) add_part(m.chunks[c].part);
+      }
+    };
+    add_all("parameter", *p.value);
+    if (!owned_only || (m.owners.empty() ? m.holders.front().first_rank : m.owners.front()) == me)
+      slices.push_back({.layer = m.id.layer,
+                        .name = "updates." + std::to_string(m.id.number),
+                        .element = "i64",
+                        .shape = {1},
+                        .first = 0,
+                        .bytes = std::as_writable_bytes(std::span(&p.updates, 1))});
+    if (!p.sharded) each_state([&](const std::string& name, std::size_t i) { add_all(name, p.state[i]); });
+  }
+  for (std::size_t k = 0; k < owned_state.size(); ++k) {
+    const auto& o = exchange.owned(k);
+    const auto& m = model[o.parameter];
+    const auto& part = m.chunks[o.chunk].part;
+    for (auto r : runs_of(whole_slice(m.shape), part, part, o.first, o.last)) {
+      r.first_b -= o.first;
+      each_state([&](const std::string& name, std::size_t i) { add(m, name, owned_state[k][i], r); });
+    }
+  }
+  return slices;
 }
 
 }  // namespace hetsched::detail

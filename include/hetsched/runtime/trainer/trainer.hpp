@@ -108,7 +108,7 @@ class pipeline_trainer {
       report = agree();
     });
     if (report.updated) guarded("", [&] { update(report.gradient_norm); });
-    scale_next(report.updated);
+    options_.scaling.follow(report.updated);
     passes_ = 0;
     ++step_;
     return report;
@@ -165,51 +165,8 @@ class pipeline_trainer {
   /// exactly one rank; else everything that it holds, to be loaded, where an element may come more than once.
   /// Requires: tensors in host memory.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
-    const int me = comm_.rank();
-    std::vector<state_slice> slices;
-    const auto add = [&](const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
-      slices.push_back(detail::state_of(m, name, t, r));
-    };
-    const auto each_state = [&](auto&& visit) {
-      std::size_t i = 0;
-      for (const std::string_view name : optimizer_.state_names())
-        visit(std::string(optimizer_.name()) + "." + std::string(name), i++);
-    };
-    std::vector<char> listed(model_.size(), 0);
-    for (auto& p : parameters_) {
-      const auto& m = model_[p.model];
-      if (owned_only && std::exchange(listed[p.model], char{1})) continue;
-      const auto add_all = [&](std::string_view name, Tensor& t) {
-        for (const auto& held : p.pieces) {
-          const auto add_part = [&](const slice& part) {
-            for (const auto& r : runs_of(detail::whole_slice(m.shape), held.array, part, 0, element_count(part)))
-              add(m, name, t, r);
-          };
-          if (!owned_only) add_part(held.part);
-          for (std::size_t c = 0; c < m.chunks.size() && owned_only; ++c)
-            if (m.owners[c] == me && contains(held.part, m.chunks[c].part)) add_part(m.chunks[c].part);
-        }
-      };
-      add_all("parameter", *p.value);
-      if (!owned_only || (m.owners.empty() ? m.holders.front().first_rank : m.owners.front()) == me)
-        slices.push_back({.layer = m.id.layer,
-                          .name = "updates." + std::to_string(m.id.number),
-                          .element = "i64",
-                          .shape = {1},
-                          .first = 0,
-                          .bytes = std::as_writable_bytes(std::span(&p.updates, 1))});
-      if (!p.sharded) each_state([&](const std::string& name, std::size_t i) { add_all(name, p.state[i]); });
-    }
-    for (std::size_t k = 0; k < owned_state_.size(); ++k) {
-      const auto& o = exchange_->owned(k);
-      const auto& m = model_[o.parameter];
-      const auto& part = m.chunks[o.chunk].part;
-      for (auto r : runs_of(detail::whole_slice(m.shape), part, part, o.first, o.last)) {
-        r.first_b -= o.first;
-        each_state([&](const std::string& name, std::size_t i) { add(m, name, owned_state_[k][i], r); });
-      }
-    }
-    return slices;
+    return detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
+                                     owned_only);
   }
 
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
@@ -289,16 +246,6 @@ class pipeline_trainer {
     for (std::size_t m = 0; m < own.size(); ++m) losses_[m] += own[m];
   }
 
-  /// The loss's factor for the next step.
-  void scale_next(bool updated) {
-    auto& s = options_.scaling;
-    s.good_steps = updated ? s.good_steps + 1 : 0;
-    if (!updated) s.scale *= s.backoff;
-    if (s.good_steps < s.interval) return;
-    s.scale *= s.growth;
-    s.good_steps = 0;
-  }
-
   /// Runs a body; an exception that ends it ends the step on all ranks.
   template <class Body>
   void guarded(const std::string& when, Body&& body) {
@@ -334,9 +281,7 @@ class pipeline_trainer {
   template <class MakeLayer, class ShapeAfter>
   void construct(MakeLayer& make_layer, ShapeAfter& shape_after) {
     validate(layout_);
-    if (const auto& s = options_.scaling; !(s.scale > 0 && std::isfinite(s.scale) && s.growth >= 1 && std::isfinite(s.growth) &&
-                                            s.backoff > 0 && s.backoff <= 1 && s.interval > 0))
-      throw input_error("the loss needs a scale above 0, a growth of at least 1, a backoff from 0 to 1 and an interval above 0");
+    validate(options_.scaling);
     if (layout_.ranks() != comm_.ranks())
       throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
                         std::to_string(comm_.ranks()));
