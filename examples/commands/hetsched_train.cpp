@@ -32,7 +32,7 @@ std::string losses_csv(const train::job::result& r) {
 }
 
 double tokens_per_s(const train::job& j) {
-  const double tokens = static_cast<double>(sample_count(j.told.plan.plan)) * j.config.sequence;
+  const double tokens = static_cast<double>(sample_count(j.told.plan.plan)) * j.given.accumulate * j.config.sequence;
   return j.told.seconds > 0 ? tokens * static_cast<double>(j.told.losses.size()) / j.told.seconds : 0;
 }
 
@@ -42,7 +42,7 @@ std::string report_page(const train::job& j) {
   report page;
   page.title = "Measured training step";
   page.summary = "Step " + std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
-                 train::describe(j.config) + ": " + train::batch_text(p) + " microbatches, schedule " +
+                 train::describe(j.config) + ": " + train::batch_text(p, j.given.accumulate) + " microbatches, schedule " +
                  p.pipelines.front().schedule.name + ".";
   double measured_s = 0;
   for (const auto& t : r.measured)
@@ -271,6 +271,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--microbatches", given.microbatches, "per step (8, or as planned)")->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size, "samples (1, or as planned)")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--accumulate", given.accumulate, "batches of the plan's microbatches whose gradients make a step")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_option("--steps", given.steps, "of the whole training")->check(CLI::Range(0, 1'000'000'000))->capture_default_str();
   app.add_option("--optimizer", given.optimizer, "sgd or adamw")->check(CLI::IsMember({"sgd", "adamw"}))->capture_default_str();
   app.add_option("--lr", given.learning_rate, "learning rate, at its peak")->check(CLI::Range(0.0, 1e6))->capture_default_str();

@@ -180,6 +180,26 @@ TEST_CASE("the learning rate follows its decay") {
   CHECK(w.run(small + "--lr-decay exponential").status == 2);
 }
 
+TEST_CASE("batches that are accumulated are one step") {
+  const workplace w;
+  const auto losses = [&](const std::string& options) {
+    const auto r =
+        w.run("hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --steps 3 --losses losses.csv " + options);
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    return w.get("losses.csv");
+  };
+  const auto whole = losses("--ranks 2 --microbatches 6"), parts = losses("--ranks 2 --microbatches 2 --accumulate 3");
+  CHECK(losses("--ranks 3 --microbatches 2 --accumulate 3 --schedule gpipe") == parts);
+  CHECK(losses("--ranks 2 --microbatches 2") != parts);
+  std::istringstream a(whole), b(parts);
+  int compared = 0;
+  for (std::string x, y; std::getline(a, x) && std::getline(b, y); ++compared)
+    if (compared > 0) CHECK(std::stod(x.substr(x.find(',') + 1)) == doctest::Approx(std::stod(y.substr(y.find(',') + 1))));
+  CHECK(compared == 4);
+  CHECK(w.run(small + "--accumulate 0").status == 2);
+}
+
 TEST_CASE("a validation does not change the training, and has the same loss however that is cut") {
   const workplace w;
   const std::string sources = HETSCHED_SOURCE_DIR;

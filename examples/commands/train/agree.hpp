@@ -22,6 +22,7 @@ namespace train {
           {"--resume", flag(c.resume)},
           {"--resume-or-start", flag(c.or_start)},
           {"--steps", std::to_string(given.steps)},
+          {"--accumulate", std::to_string(given.accumulate)},
           {"--trace or --report", flag(!given.trace.empty() || !given.report.empty())},
           {"--validation", flag(!given.validation.empty())},
           {"--validate-every", std::to_string(given.validate_every)},

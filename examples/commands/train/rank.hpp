@@ -78,7 +78,7 @@ struct chosen_optimizer {
                        {"weight decay", number(j.given.weight_decay)},
                        {"clip", number(j.given.clip)},
                        {"seed", std::to_string(j.given.model.seed)},
-                       {"batch", batch_text(p)},
+                       {"batch", batch_text(p, j.given.accumulate)},
                        {"text", std::to_string(j.corpus.size()) + " bytes, " +
                                     hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
   if (j.given.decay != "constant" || j.given.warmup > 0)
@@ -170,7 +170,8 @@ template <class Real, class Communicator>
   if (given.checkpoint.resume) result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
   result.first_step = trainer.committed_step();
 
-  int first_sample = 0;
+  int first_sample = 0, samples = 0;
+  for (const auto& line : layout.pipelines) samples += line.order.microbatches * line.microbatch_size;
   for (std::size_t p = 0; p < static_cast<std::size_t>(there.pipeline); ++p)
     first_sample += layout.pipelines[p].order.microbatches * layout.pipelines[p].microbatch_size;
   const int microbatches = own_line.order.microbatches, size = own_line.microbatch_size;
@@ -190,13 +191,15 @@ template <class Real, class Communicator>
   const auto start = clock::now();
   auto step_start = start;
   std::vector<tensor> inputs, targets;
-  const auto draw = [&](const std::string& text, std::int64_t number) {
+  const auto draw = [&](const std::string& text, std::int64_t number, int batch_of_step = 0) {
     inputs.clear();
     targets.clear();
     for (int m = 0; m < microbatches; ++m) {
-      auto batch =
-          gpt::draw<Real>(text, j.config.sequence,
-                          {.seed = given.model.seed, .step = number, .first_sample = first_sample + m * size, .samples = size});
+      auto batch = gpt::draw<Real>(text, j.config.sequence,
+                                   {.seed = given.model.seed,
+                                    .step = number,
+                                    .first_sample = batch_of_step * samples + first_sample + m * size,
+                                    .samples = size});
       inputs.push_back(own_rows(batch.inputs));
       targets.push_back(own_rows(batch.targets));
     }
@@ -210,12 +213,16 @@ template <class Real, class Communicator>
     }
     return sum / given.validation_batches;
   };
-  const double tokens = static_cast<double>(sample_count(plan.plan)) * j.config.sequence;
+  const double tokens = static_cast<double>(sample_count(plan.plan)) * given.accumulate * j.config.sequence;
   checkpoints saves(comm, given.checkpoint, notes, deadline_s);
   command::listen_to_signals();
   while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
     const auto step = trainer.committed_step();
-    draw(j.corpus, step);
+    for (int b = 0; b + 1 < given.accumulate; ++b) {
+      draw(j.corpus, step, b);
+      trainer.accumulate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    }
+    draw(j.corpus, step, given.accumulate - 1);
     std::visit([&](auto& o) { o.learning_rate = rate.at(step); }, trainer.optimizer_settings().own);
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     result.losses.push_back(done.loss);

@@ -29,7 +29,7 @@ struct arguments {
   std::string validation;  ///< text
   int validate_every = 0, validation_batches = 4;
   std::optional<int> microbatches, microbatch_size;
-  int steps = 100, chunks = 2;
+  int steps = 100, chunks = 2, accumulate = 1;
   double learning_rate = 3e-3, momentum = 0, weight_decay = 0, clip = 1;
   std::string decay = "constant";  ///< of the learning rate
   std::int64_t warmup = 0;
@@ -69,11 +69,12 @@ class no_plan : public hetsched::error {
 void train_on_threads(job& j);
 void train_on_gloo(job& j);
 
-[[nodiscard]] inline std::string batch_text(const hetsched::plan& p) {
+/// What a step trains.
+[[nodiscard]] inline std::string batch_text(const hetsched::plan& p, int batches) {
   std::string text;
   for (const auto& line : p.pipelines)
     text += (text.empty() ? "" : " + ") + std::to_string(line.microbatches) + " x " + std::to_string(line.microbatch_size);
-  return text;
+  return batches > 1 ? std::to_string(batches) + " x (" + text + ")" : text;
 }
 
 /// Lines on standard error, whole ones.
