@@ -643,6 +643,83 @@ TEST_CASE("[threads] state that is written under one cut goes on under another")
     }
 }
 
+namespace {
+
+/// Takes a running mean of its inputs off them, and is told by nobody but its checkpoint what that is.
+struct centred {
+  using tensor = matrix<double>;
+  struct context {};
+  tensor forward(const tensor& x, context&) {
+    tensor y = x;
+    for (std::size_t i = 0; i < x.rows(); ++i)
+      for (std::size_t j = 0; j < x.columns(); ++j) {
+        y(i, j) -= means[0](0, j);
+        means[0](0, j) += 0.1 * (x(i, j) - means[0](0, j));
+      }
+    return y;
+  }
+  tensor backward(const tensor& dy, context&) { return dy; }
+  std::vector<tensor>& parameters() { return none; }
+  std::vector<tensor>& gradients() { return none; }
+  std::vector<tensor>& buffers() { return means; }
+  std::vector<tensor> none, means{tensor(1, toy<double>::width)};
+};
+
+}  // namespace
+
+TEST_CASE("[threads] buffers of layers are part of the state") {
+  const toy<double> t{.layers = 6, .seed = 33};
+  using tensor = matrix<double>;
+  // A layer of its own, and one inside of a pair.
+  const auto make = [&](int l) -> any_layer<tensor> {
+    if (l == 1) return centred();
+    if (l == 4) return layer_tuple<tensor, any_layer<tensor>, centred>(t.make(l), centred());
+    return t.make(l);
+  };
+  using key = std::pair<int, std::string>;
+  const auto run = [&](int ranks, int from, int to, std::map<key, std::vector<std::byte>>& saved) {
+    std::vector<double> losses;
+    std::mutex guard;
+    const auto layout = even_layout(t.layers, schedule_of("1f1b", ranks, 4));
+    std::map<key, std::vector<std::byte>> written;
+    hetsched::run_on_threads(toy_communicator<double>::connect(ranks), [&](toy_communicator<double>& comm) {
+      auto trainer = hetsched::make_trainer<tensor>(layout, make,
+                                                    [](int, int rows) {
+                                                      return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
+                                                    },
+                                                    comm, usual, {.first_step = from});
+      if (from > 0)
+        for (auto& s : trainer.state()) std::copy_n(saved.at({s.layer, s.name}).begin(), s.bytes.size(), s.bytes.begin());
+      for (int step = from; step < to; ++step) {
+        const double loss = one_step(t, trainer, comm.rank()).loss;
+        const std::lock_guard lock(guard);
+        if (comm.rank() == 0) losses.push_back(loss);
+      }
+      const std::lock_guard lock(guard);
+      for (const auto& s : trainer.state(true)) {
+        const bool fresh = written.emplace(key(s.layer, s.name), std::vector<std::byte>(s.bytes.begin(), s.bytes.end())).second;
+        CHECK(fresh);
+      }
+    });
+    saved = written;
+    return losses;
+  };
+  std::map<key, std::vector<std::byte>> saved;
+  const auto undisturbed = run(1, 0, 5, saved);
+  CHECK(saved.count({1, "buffer.0"}) == 1);
+  CHECK(saved.count({4, "buffer.0"}) == 1);
+  for (const int other : {1, 2, 3}) {
+    auto losses = run(3, 0, 3, saved);
+    const auto rest = run(other, 3, 5, saved);
+    losses.insert(losses.end(), rest.begin(), rest.end());
+    CHECK(losses == undisturbed);
+    auto without = saved;
+    (void)run(3, 0, 3, without);
+    without.at({1, "buffer.0"}).assign(without.at({1, "buffer.0"}).size(), std::byte{});
+    CHECK(run(other, 3, 5, without) != rest);
+  }
+}
+
 TEST_CASE("[threads] trainings that cannot be") {
   const toy<double> t{.seed = 17};
   const auto layout = even_layout(t.layers, schedule_of("1f1b", 2, 2));

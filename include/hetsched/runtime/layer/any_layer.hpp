@@ -33,6 +33,7 @@ class any_layer {
     virtual std::vector<std::reference_wrapper<Tensor>> parameters() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
     virtual std::vector<parameter_cut> parameter_cuts() = 0;
+    virtual std::vector<std::reference_wrapper<Tensor>> buffers() = 0;
   };
 
   template <class L>
@@ -59,6 +60,7 @@ class any_layer {
     std::vector<std::reference_wrapper<Tensor>> parameters() override { return list(layer.parameters()); }
     std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
     std::vector<parameter_cut> parameter_cuts() override { return detail::parameter_cuts(layer); }
+    std::vector<std::reference_wrapper<Tensor>> buffers() override { return detail::buffers<Tensor>(layer); }
     template <class Range>
     static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
       std::vector<std::reference_wrapper<Tensor>> found;
@@ -91,6 +93,7 @@ class any_layer {
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() { return layer_->parameters(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
   [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() { return layer_->buffers(); }
 
   /// The layer inside if it is of this type, else null.
   template <class L>

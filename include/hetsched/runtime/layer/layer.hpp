@@ -2,7 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <iterator>
+#include <vector>
 
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
@@ -69,8 +71,10 @@ concept has_gradients = requires(L& layer) {
 /// forward and backward, and the two halves of a split_layer, may take the queue of their rank as a third argument. They enqueue
 /// their work there and do not wait for it. Where the rank computes on a device, a layer without is called when all work before
 /// it has been done, and has done its own when it returns.
-/// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them; and
-/// make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step,
+/// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them;
+/// buffers() -> a range of Tensor& that are kept with checkpoints and not trained, such as running means: one rank writes what it
+/// has, all that hold the layer read it, so they are to be alike or to make do with that; and make_context() -> context, where a
+/// default-constructed one will not do. Contexts are made before the first step,
 /// one per microbatch in flight, and used again. A microbatch that is recomputed has none between its two forwards. The
 /// forward's input stays where it is, unchanged, until the microbatch's backward has ended, so a context may point to it. One
 /// thread at a time calls a layer; layers that share data are the user's to guard.
@@ -110,6 +114,17 @@ consteval void require_layer() {
     || requires(L & l, const Tensor& g, typename L::context& c, const Queue& q) { l.backward_weight(g, c, q); };
     static_assert(input == weight, "a layer has both backward_input and backward_weight, or neither");
   }
+}
+
+/// The tensors of a layer's buffers(), if it has that.
+template <class Tensor, class L>
+[[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers(L& layer) {
+  std::vector<std::reference_wrapper<Tensor>> found;
+  if constexpr (requires {
+                  { layer.buffers() } -> tensor_range<Tensor>;
+                })
+    for (Tensor& t : layer.buffers()) found.push_back(t);
+  return found;
 }
 
 template <class L>

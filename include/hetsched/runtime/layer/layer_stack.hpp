@@ -68,6 +68,14 @@ class layer_tuple {
     std::apply([&](auto&... l) { (append(l), ...); }, layers_);
     return found;
   }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() {
+    std::vector<std::reference_wrapper<Tensor>> found;
+    const auto append = [&](auto& l) {
+      for (Tensor& t : detail::buffers<Tensor>(l)) found.push_back(t);
+    };
+    std::apply([&](auto&... l) { (append(l), ...); }, layers_);
+    return found;
+  }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
 
  private:
@@ -176,6 +184,12 @@ class layer_list {
     std::vector<parameter_cut> found;
     for (auto& l : layers_)
       for (auto& c : detail::parameter_cuts(l)) found.push_back(std::move(c));
+    return found;
+  }
+  [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() {
+    std::vector<std::reference_wrapper<Tensor>> found;
+    for (auto& l : layers_)
+      for (Tensor& t : detail::buffers<Tensor>(l)) found.push_back(t);
     return found;
   }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }

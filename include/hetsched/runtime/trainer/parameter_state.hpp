@@ -2,6 +2,7 @@
 #pragma once
 // Tested by tests/io/checkpoint/group_checkpoint_test.cpp.
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -12,9 +13,12 @@
 
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/layer_directory.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/trainer/held_parameter.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
 
 namespace hetsched::detail {
 
@@ -95,6 +99,30 @@ template <class Tensor, class Optimizer, class Exchange>
     }
   }
   return slices;
+}
+
+/// Adds the buffers of this rank's layers, with their numbers; `owned_only`: of those that no rank before it holds.
+template <class Tensor, class Layer>
+void add_buffers(std::vector<state_slice>& slices, const std::vector<std::pair<int, Layer*>>& layers, const training_layout& t,
+                 int me, bool owned_only) {
+  std::vector<char> listed(static_cast<std::size_t>(t.layers));
+  for (const auto& [number, layer] : layers) {
+    auto held = buffers<Tensor>(*layer);
+    if (held.empty() || (owned_only && std::exchange(listed[static_cast<std::size_t>(number)], char{1}))) continue;
+    bool before = false;
+    for (int r = 0; r < me && owned_only && !before; ++r) {
+      const auto theirs = layers_of_rank(t, r);
+      before = std::find(theirs.begin(), theirs.end(), number) != theirs.end();
+    }
+    for (std::size_t n = 0; n < held.size() && !before; ++n) {
+      Tensor& b = held[n];
+      slices.push_back({.layer = number,
+                        .name = "buffer." + std::to_string(n),
+                        .element = element_name<Tensor>(),
+                        .shape = shape_of(b),
+                        .bytes = std::as_writable_bytes(std::span(tensor_traits<Tensor>::data(b), elements(b)))});
+    }
+  }
 }
 
 }  // namespace hetsched::detail

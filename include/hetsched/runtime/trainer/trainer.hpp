@@ -161,12 +161,14 @@ class pipeline_trainer {
 
   /// Parameters and the optimizer's state, as slices that view them and stay valid as long as no step runs. Names do not
   /// depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it was updated) and
-  /// <optimizer>.<state>.n; tied parameters go by the first of them. `owned_only`: what this rank is to write, each element on
-  /// exactly one rank; else everything that it holds, to be loaded, where an element may come more than once.
-  /// Requires: tensors in host memory.
+  /// <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n. `owned_only`: what this
+  /// rank is to write, each element on exactly one rank; else everything that it holds, to be loaded, where an element may come
+  /// more than once. Requires: tensors in host memory.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
-    return detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
-                                     owned_only);
+    auto slices =
+        detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(), owned_only);
+    detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only);
+    return slices;
   }
 
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
