@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -140,6 +141,55 @@ TEST_CASE("hetsched-plan --explain counts the plans that each principle leaves")
   const auto none = w.run(plan_command + "--planner interop_dp --explain");
   CHECK(none.status == 2);
   CHECK(none.errors.find("--explain") != std::string::npos);
+}
+
+TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left") {
+  const workplace w;
+  fill(w);
+  // Two nodes of v, so that one device less leaves a node and a part of one.
+  auto two = cluster_text;
+  two.replace(two.find("\"nodes\": 1"), 10, "\"nodes\": 2");
+  w.put("cluster.json", two);
+  const auto r = w.run(plan_command + "--microbatch-size 1 --planner interop_dp --without v:4,v,a:2,v:8");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  const std::string v1 = R"({"name": "v", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 4,
+    "intra_node": {"gbit_per_s": 1200, "latency_us": 5}, "inter_node": {"gbit_per_s": 100, "latency_us": 10}})";
+  auto part = v1, a = v1;
+  part.replace(part.find("\"v\""), 3, "\"v rest\"").replace(part.find("_node\": 4"), 9, "_node\": 3");
+  a.replace(a.find("\"v\""), 3, "\"a\"").replace(a.find("V100-SXM2-16GB"), 14, "A100-SXM4-40GB");
+  a.replace(a.find("_node\": 4"), 9, "_node\": 2").replace(a.find("1200"), 4, "2400");
+  const auto link = [](const char* x, const char* y, const char* rest) {
+    return std::string(R"({"between": [")") + x + R"(", ")" + y + R"("], )" + rest + "}";
+  };
+  const std::string far = R"("gbit_per_s": 5, "latency_us": 100)", near = R"("gbit_per_s": 100, "latency_us": 10)";
+  const auto file = [](const std::string& subclusters, const std::string& links) {
+    return R"({"format": "hetsched/cluster", "version": 1, "subclusters": [)" + subclusters + R"(], "links": [)" + links + "]}";
+  };
+  auto two_v = v1;
+  two_v.replace(two_v.find("\"nodes\": 1"), 10, "\"nodes\": 2");
+  const std::pair<std::string, std::string> left[] = {
+      {"4 v ", file(v1 + ", " + a, link("v", "a", far.c_str()))},
+      {"1 v ", file(v1 + ", " + a + ", " + part, link("v", "a", far.c_str()) + ", " + link("v", "v rest", near.c_str()) + ", " +
+                                                     link("v rest", "a", far.c_str()))},
+      {"2 a ", file(two_v, "")},
+      {"8 v ", file(a, "")}};
+  for (const auto& [name, text] : left) {
+    CAPTURE(name);
+    w.put("left.json", text);
+    const auto alone = w.run(
+        "hetsched-plan --cluster left.json --model model.json --global-batch 32 --microbatch-size 1 "
+        "--planner interop_dp --out left-plan.json");
+    CAPTURE(alone.errors);
+    REQUIRE(alone.status == 0);
+    const auto line = r.output.substr(r.output.find("\n" + name) + 1);
+    CHECK(line.substr(0, line.find('\n'))
+              .find(format_seconds(parse_plan(w.get("left-plan.json"), "p").plan.predicted.iteration_s)) != std::string::npos);
+  }
+  CHECK(w.run(plan_command + "--without b").errors.find("found b, expected one of consecutive, uniform, v, a") !=
+        std::string::npos);
+  CHECK(w.run(plan_command + "--without v:9").status == 2);
+  CHECK(w.run(plan_command + "--without uniform").status == 2);
 }
 
 TEST_CASE("hetsched-plan chooses a microbatch size that is at least as fast as each power of two") {

@@ -20,6 +20,7 @@
 #include "pages.hpp"
 #include "search.hpp"
 #include "serving.hpp"
+#include "what_if.hpp"
 
 namespace command {
 
@@ -51,8 +52,10 @@ inline void settle(plan_arguments& given) {
   if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1))
     throw hetsched::input_error("--epsilon: expected a number in [0, 1]");
   given.options.warmup = warmup_rules.at(given.warmup);
-  for (const auto& principle : given.without)
-    (principle == "consecutive" ? given.options.principles.consecutive : given.options.principles.uniform) = false;
+  for (const auto& name : given.without) {
+    if (name == "consecutive") given.options.principles.consecutive = false;
+    if (name == "uniform") given.options.principles.uniform = false;
+  }
 }
 
 /// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
@@ -79,12 +82,23 @@ inline void settle(plan_arguments& given) {
 
   const auto hardware = read_cluster(given.cluster);
   const cost_source source(given.costs, given.model);
-  if (is_inference(given.objective)) return plan_serving(given, source, hardware, files);
+  if (is_inference(given.objective)) {
+    if (!given.without.empty()) throw input_error("--without: is for training");
+    return plan_serving(given, source, hardware, files);
+  }
   if (given.global_batch < 1) throw input_error("--global-batch is required");
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
-  if (!given.without.empty() && planner.name != "hetauto") throw input_error("--without: is for planner hetauto");
+  std::vector<std::string> lost;
+  for (const auto& name : given.without) {
+    if (name == "consecutive" || name == "uniform") {
+      if (planner.name != "hetauto") throw input_error("--without: " + name + " is a principle of planner hetauto");
+    } else {
+      static_cast<void>(parse_lost(hardware, name));
+      lost.push_back(name);
+    }
+  }
   if (given.explain && !planner.explain)
     throw input_error("--explain: planner " + std::string(planner.name) +
                       " does not count its space; hetauto and hetauto_exact do");
@@ -136,7 +150,8 @@ inline void settle(plan_arguments& given) {
     const int size = best.pipelines.front().microbatch_size;
     space = planner.explain(hardware, source.costs(hardware, size), problem_for(given, source, size), source.part_count()) + "\n";
   }
-  std::cout << frontier << space << summary(hardware, best, searched, precisions) << files.summary();
+  std::cout << frontier << space << summary(hardware, best, searched, precisions) << files.summary() << std::flush;
+  if (!lost.empty()) std::cout << '\n' << what_if_text(given, planner, hardware, source, lost, best, progress);
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
@@ -224,9 +239,8 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   add_search_options(app, given);
   app.add_option(
          "--without", given.without,
-         "hetauto: principles to do without: consecutive (a subcluster's stages follow each other), uniform (they have one "
-         "placement)")
-      ->check(CLI::IsMember({"consecutive", "uniform"}))
+         "SUBCLUSTER or SUBCLUSTER:N: also plans without one or N of its devices, and prints what that costs; or, with hetauto, "
+         "a principle to do without: consecutive (a subcluster's stages follow each other), uniform (they have one placement)")
       ->delimiter(',');
   app.add_flag("--explain", given.explain,
                "hetauto, hetauto_exact: how many plans there are, and how many each principle leaves");

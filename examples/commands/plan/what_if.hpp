@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan would be with fewer devices.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/plan/plan.hpp>
+
+#include "../names.hpp"
+#include "search.hpp"
+
+namespace command {
+
+/// Devices of a subcluster that are lost.
+struct lost_devices {
+  int subcluster = 0;
+  int count = 1;
+};
+
+/// SUBCLUSTER or SUBCLUSTER:N. Throws input_error for a name that is none, also of a principle, and for a bad number.
+[[nodiscard]] inline lost_devices parse_lost(const hetsched::cluster& c, const std::string& text) {
+  const auto colon = c.find(text) ? std::string::npos : text.rfind(':');
+  const auto name = text.substr(0, colon);
+  const auto found = c.find(name);
+  if (!found) {
+    std::vector<std::string_view> known{"consecutive", "uniform"};
+    for (const auto& s : c.subclusters) known.push_back(s.name);
+    unknown_name("--without", name, known);
+  }
+  lost_devices lost{.subcluster = *found};
+  const int all = c.subclusters[static_cast<std::size_t>(*found)].device_count();
+  if (colon == std::string::npos) return lost;
+  const auto number = std::string_view(text).substr(colon + 1);
+  const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), lost.count);
+  if (wrong != std::errc{} || end != number.data() + number.size() || lost.count < 1 || lost.count > all)
+    throw hetsched::input_error("--without: found " + text + ", expected " + name + ":N with N from 1 to " + std::to_string(all));
+  return lost;
+}
+
+/// The cluster without them: whole nodes, and what is left of one as a subcluster of its own, which the others reach as before.
+[[nodiscard]] inline hetsched::cluster without_devices(hetsched::cluster c, const lost_devices& lost) {
+  const auto at = static_cast<std::size_t>(lost.subcluster);
+  auto& s = c.subclusters[at];
+  const int left = s.device_count() - lost.count, whole = left / s.devices_per_node, rest = left % s.devices_per_node;
+  if (left == 0) {
+    c.subclusters.erase(c.subclusters.begin() + lost.subcluster);
+    std::erase_if(c.links, [&](const hetsched::cross_link& l) { return l.a == lost.subcluster || l.b == lost.subcluster; });
+    for (auto& l : c.links)
+      for (int* end : {&l.a, &l.b}) *end -= *end > lost.subcluster;
+    return c;
+  }
+  if (whole == 0 || rest == 0) {
+    s.nodes = std::max(1, whole);
+    if (whole == 0) s.devices_per_node = rest;
+    return c;
+  }
+  s.nodes = whole;
+  auto part = s;
+  part.nodes = 1;
+  part.devices_per_node = rest;
+  const auto taken = [&](const std::string& name) { return c.find(name).has_value(); };
+  part.name += " rest";
+  while (taken(part.name)) part.name += "'";
+  const int number = static_cast<int>(c.subclusters.size());
+  std::vector<hetsched::cross_link> more{{lost.subcluster, number, s.inter_node, s.inter_node_path}};
+  for (const auto& l : c.links)
+    if (l.a == lost.subcluster || l.b == lost.subcluster)
+      more.push_back({l.a == lost.subcluster ? number : l.a, l.b == lost.subcluster ? number : l.b, l.link, l.path});
+  c.subclusters.push_back(std::move(part));
+  c.links.insert(c.links.end(), more.begin(), more.end());
+  return c;
+}
+
+/// A table of what the best plan is without some devices, beside the one with all of them.
+[[nodiscard]] inline std::string what_if_text(const plan_arguments& given, const planner_entry& planner,
+                                              const hetsched::cluster& hardware, const cost_source& source,
+                                              const std::vector<std::string>& without, const hetsched::plan& best,
+                                              progress_line& progress) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& text : without) {
+    const auto lost = parse_lost(hardware, text);
+    const auto& name = hardware.subclusters[static_cast<std::size_t>(lost.subcluster)].name;
+    const auto fewer = without_devices(hardware, lost);
+    auto& row = rows.emplace_back(std::vector{std::to_string(lost.count) + " " + name});
+    if (fewer.subclusters.empty()) {
+      row.insert(row.end(), {"no plan", "", "no devices are left"});
+      continue;
+    }
+    const auto found = search(given, planner, fewer, source, progress);
+    if (!found) {
+      row.insert(row.end(), {"no plan", "", found.why_not().reason});
+      continue;
+    }
+    const double change = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
+    row.insert(row.end(), {hetsched::format_objective(found->objective, hetsched::objective_of(*found)),
+                           (change < 0 ? "" : "+") + hetsched::format_percent(change),
+                           std::to_string(found->pipelines.size()) + (found->pipelines.size() > 1 ? " pipelines" : " pipeline") +
+                               " of " + std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
+  }
+  return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + "\n";
+}
+
+}  // namespace command
