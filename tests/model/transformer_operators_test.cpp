@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -134,6 +135,28 @@ TEST_CASE("norms of queries and keys, head by head") {
   REQUIRE(more.size() == 2);
   CHECK(more[0] == norm(3 * 128 * 8, 32, more[0].format));
   CHECK(more[1] == norm(3 * 128 * 2, 32, more[0].format));
+}
+
+TEST_CASE("norms behind attention and MLP") {
+  auto model = llama({.layers = 2, .hidden = 256, .heads = 8, .sequence = 128});
+  const auto norms = [](const transformer& m) {
+    const transformer_operators all(m);
+    std::int64_t parameters = 0, bytes = 0, found = 0;
+    for (int i = 0; i < all.chain().size(); ++i) {
+      const auto& l = all.chain().layers[static_cast<std::size_t>(i)];
+      parameters += l.parameters;
+      bytes += l.activation_bytes;
+      for (const auto& use : all.operators(i, {}).forward) found += use.op == norm(128, 256, use.op.format);
+    }
+    return std::array{parameters, bytes, found};
+  };
+  const auto before = norms(model);
+  CHECK(before[2] == 2 * 2 + 1);
+  model.norms_behind = true;
+  const auto behind = norms(model);
+  CHECK(behind[0] == before[0] + 2 * 2 * 256);
+  CHECK(behind[1] == before[1] + 2 * 2 * 128 * 256 * 2);
+  CHECK(behind[2] == before[2] + 2 * 2);
 }
 
 TEST_CASE("gradients that are added to earlier ones are read twice and written once") {

@@ -40,10 +40,11 @@ struct transformer {
   output_head head = output_head::language_model;
   bool pre_norm =
       true;  ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
-  bool rms_norm = false;   ///< norms have no bias
-  bool qk_norm = false;    ///< queries and keys are normalised (RMS), head by head
-  bool gated_mlp = false;  ///< three matrices (SwiGLU) in place of two
-  bool bias = true;        ///< of the linear layers in blocks
+  bool rms_norm = false;      ///< norms have no bias
+  bool qk_norm = false;       ///< queries and keys are normalised (RMS), head by head
+  bool norms_behind = false;  ///< what attention and MLP make is normalised, too, before the residual sum (Gemma 2)
+  bool gated_mlp = false;     ///< three matrices (SwiGLU) in place of two
+  bool bias = true;           ///< of the linear layers in blocks
   bool qkv_bias = true;
   bool tied_embeddings = true;
   bool dropout = true;  ///< its masks, one byte an element, are kept for backward
@@ -142,6 +143,10 @@ struct transformer_sizes {
     if (m.qk_norm) kept = checked_add(kept, checked_mul(s, checked_add(q, kv), e));
     // softmax, and with dropout its mask and its result
     l.selective_saved_bytes = checked_mul(a, s, s, m.dropout ? 2 * e + 1 : e);
+    if (m.norms_behind) {
+      l.parameters = checked_add(l.parameters, norm_parameters);
+      kept = checked_add(kept, tensor);
+    }
     l.activation_bytes = checked_add(checked_add(kept, mask(checked_mul(s, h))), l.selective_saved_bytes);
     l.boundary_bytes = tensor;
     l.tensor_reduce_bytes = tensor;
@@ -171,6 +176,10 @@ struct transformer_sizes {
       l.parameters = mlp_parameters;
       l.forward_flops = mlp_flops;
       l.activation_bytes = checked_add(tensor, inner);
+    }
+    if (m.norms_behind) {
+      l.parameters = checked_add(l.parameters, norm_parameters);
+      l.activation_bytes = checked_add(l.activation_bytes, tensor);
     }
     l.activation_bytes = checked_add(l.activation_bytes, mask(checked_mul(s, h)));
     l.boundary_bytes = tensor;

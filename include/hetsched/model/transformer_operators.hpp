@@ -139,6 +139,7 @@ class kernel_writer {
     scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head);
     if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // and back
     linear(tokens_, q, sizes_.h, m_.bias);
+    if (m_.norms_behind) norm();
     add_residual();
   }
 
@@ -162,6 +163,7 @@ class kernel_writer {
       expert_linears(routed, inner, sizes_.h);
       map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
     }
+    if (m_.norms_behind) norm();
     add_residual();
   }
 

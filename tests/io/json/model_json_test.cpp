@@ -49,6 +49,16 @@ const published models[] = {
          "num_hidden_layers": 36, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "attention_bias": false,
          "tie_word_embeddings": false, "torch_dtype": "bfloat16"})",
      8'190'735'360},
+    // Gemma-2B, Gemma-2-2B, Gemma-3-1B
+    {R"({"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "max_position_embeddings": 8192, "num_attention_heads": 8,
+         "num_hidden_layers": 18, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 256000, "torch_dtype": "bfloat16"})",
+     2'506'172'416},
+    {R"({"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8,
+         "num_hidden_layers": 26, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096})",
+     2'614'341'888},
+    {R"({"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768,
+         "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144})",
+     999'885'952},
 };
 
 }  // namespace

@@ -172,7 +172,8 @@ struct arithmetic {
     model.positions = model.sequence + 2;
     model.tied_embeddings = flag("tie_word_embeddings", true);
   } else if (family == "llama" || family == "mistral" || family == "qwen2" || family == "qwen3" || family == "phi3" ||
-             family == "mixtral") {
+             family == "mixtral" || family == "gemma" || family == "gemma2" || family == "gemma3_text") {
+    const bool gemma = family.starts_with("gemma");
     model = llama({.layers = required("num_hidden_layers", max_blocks),
                    .hidden = required("hidden_size"),
                    .heads = required("num_attention_heads"),
@@ -180,18 +181,19 @@ struct arithmetic {
                    .ffn_hidden = required("intermediate_size"),
                    .vocab = required("vocab_size", 1 << 30),
                    .sequence = required("max_position_embeddings")});
-    model.head_size = size("head_dim", 0);
-    model.tied_embeddings = flag("tie_word_embeddings", false);
+    model.head_size = size("head_dim", gemma ? 256 : 0);
+    model.tied_embeddings = flag("tie_word_embeddings", gemma);
     model.bias = flag("mlp_bias", false);
     model.qkv_bias = flag("attention_bias", family == "qwen2");
-    model.qk_norm = family == "qwen3";
+    model.qk_norm = family == "qwen3" || family == "gemma3_text";
+    model.norms_behind = gemma && family != "gemma";
     if (family == "qwen3" && model.head_size == 0) model.head_size = 128;
     if (family == "mixtral") {
       model.experts = required("num_local_experts");
       model.experts_per_token = required("num_experts_per_tok");
     }
   } else {
-    type.expected("one of gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi3, mixtral, bert");
+    type.expected("one of gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, bert");
   }
   return model_of(top, model, read_dtype(dtype, options.dtype), options);
 }
