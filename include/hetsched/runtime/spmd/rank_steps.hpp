@@ -80,9 +80,9 @@ struct rank_step {
 // one form, whole or that of their first use.
 class rank_steps {
  public:
-  rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts, int device, int late_leaf = -1)
-      : problem_(&problem), parts_(&parts), device_(device), late_(problem.graph.nodes.size()) {
-    if (late_leaf >= 0) late_[static_cast<std::size_t>(late_leaf)] = 1;
+  rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts, int device, int late_leaf = -1) {
+    source from{problem, parts, device, std::vector<char>(problem.graph.nodes.size())};
+    if (late_leaf >= 0) from.late[static_cast<std::size_t>(late_leaf)] = 1;
     std::map<int, tensor_form> leaves;
     for (const auto& step : program) {
       const auto& n = problem.graph.at(step.node);
@@ -90,27 +90,29 @@ class rank_steps {
       auto& form = leaves.try_emplace(step.node, step.rule.result).first->second;
       if (is_placeholder(n) || step.rule.result.is_whole()) form = tensor_form::whole();
     }
-    for (const auto& [node, form] : leaves) given_[node] = hold(node, form);
+    for (const auto& [node, form] : leaves) given_[node] = hold(from, node, form);
     for (const auto& step : program) {
       const auto& n = problem.graph.at(step.node);
       const auto at = static_cast<std::size_t>(step.node);
       if (step.collective) {
-        add({.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(step.node, step.from)}}, step.to);
+        add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(from, step.node, step.from)}},
+            step.to);
       } else if (!is_leaf(n)) {
         rank_step made{.node = step.node};
         for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-          made.inputs.push_back(tensor_of(n.inputs[i], step.rule.inputs[i]));
-          if (late_[static_cast<std::size_t>(n.inputs[i])]) late_[at] = 1;
+          made.inputs.push_back(tensor_of(from, n.inputs[i], step.rule.inputs[i]));
+          if (from.late[static_cast<std::size_t>(n.inputs[i])]) from.late[at] = 1;
         }
         if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0))
           made.row = static_cast<std::int64_t>(parts.first(n.inputs[1], 0, device));
         if (n.op == "embedding_grad" && step.rule.result == tensor_form::cut(0))
           made.row = static_cast<std::int64_t>(parts.first(step.node, 0, device));
-        add(std::move(made), step.rule.result);
+        add(from, std::move(made), step.rule.result);
       }
     }
     for (const auto& [parameter, gradient] : problem.goal.gradients)
-      if (const auto leaf = leaf_of(parameter); leaf >= 0) (void)tensor_of(gradient, held_[static_cast<std::size_t>(leaf)].form);
+      if (const auto leaf = leaf_of(parameter); leaf >= 0)
+        (void)tensor_of(from, gradient, held_[static_cast<std::size_t>(leaf)].form);
   }
 
   [[nodiscard]] const std::vector<held_tensor>& held() const { return held_; }
@@ -127,20 +129,28 @@ class rank_steps {
   }
 
  private:
-  int hold(int node, tensor_form form) {
+  // What the steps are made from.
+  struct source {
+    const spmd_problem& problem;
+    const spmd_parts& parts;
+    int device;
+    std::vector<char> late;  // nodes
+  };
+
+  int hold(const source& from, int node, tensor_form form) {
     tensor_shape shape;
-    for (const auto extent : problem_->graph.at(node).shape) shape.push_back(static_cast<std::size_t>(extent));
-    if (form.is_cut()) shape[static_cast<std::size_t>(form.dimension())] = parts_->size(node, form.dimension(), device_);
+    for (const auto extent : from.problem.graph.at(node).shape) shape.push_back(static_cast<std::size_t>(extent));
+    if (form.is_cut()) shape[static_cast<std::size_t>(form.dimension())] = from.parts.size(node, form.dimension(), from.device);
     held_.push_back({node, form, std::move(shape)});
     return known_[{node, form}] = static_cast<int>(held_.size()) - 1;
   }
-  void add(rank_step step, tensor_form form) {
-    step.late = late_[static_cast<std::size_t>(step.node)] != 0;
-    step.result = hold(step.node, form);
+  void add(const source& from, rank_step step, tensor_form form) {
+    step.late = from.late[static_cast<std::size_t>(step.node)] != 0;
+    step.result = hold(from, step.node, form);
     steps_.push_back(std::move(step));
   }
   // The tensor in a form; where it is not there yet it is taken from the whole one, or a leaf is cut elsewhere.
-  int tensor_of(int node, tensor_form form) {
+  int tensor_of(const source& from, int node, tensor_form form) {
     if (const int here = find(node, form); here >= 0) return here;
     const int whole = find(node, tensor_form::whole());
     rank_step step{.node = node};
@@ -151,17 +161,13 @@ class rank_steps {
       step.what = rank_step::kind::change;
       step.inputs = {given_[node]};
     } else {
-      throw input_error("the program reads " + problem_->graph.at(node).name + " as " + text_of(form) +
+      throw input_error("the program reads " + from.problem.graph.at(node).name + " as " + text_of(form) +
                         ", which it does not have");
     }
-    add(std::move(step), form);
+    add(from, std::move(step), form);
     return steps_.back().result;
   }
 
-  const spmd_problem* problem_;
-  const spmd_parts* parts_;
-  int device_;
-  std::vector<char> late_;
   std::vector<held_tensor> held_;
   std::vector<rank_step> steps_;
   std::map<int, int> given_;
