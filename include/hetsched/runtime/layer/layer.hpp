@@ -95,9 +95,26 @@ concept split_layer = pipeline_layer<L, Tensor, Queue> && detail::has_halves<L, 
 
 namespace detail {
 
+/// Says what a tensor lacks of the members that make it fit as it is, one message for each.
+template <class T>
+consteval void require_members() {
+  static_assert(
+      requires { typename T::value_type; }, "the tensor has no member type value_type");
+  static_assert(
+      requires(const T& t) { *std::begin(t.shape()); }, "the tensor has no shape() that returns a range");
+  static_assert(
+      requires(T & t, const T& c) { *t.data(), *c.data(); },
+      "the tensor has no data() that returns a pointer, also if it is const");
+  static_assert(
+      requires(const tensor_shape& s) { T(s); }, "the tensor has no constructor from a tensor_shape");
+}
+
 /// Says what is missing, one message per member.
 template <class L, class Tensor, class Queue = host_queue>
 consteval void require_layer() {
+  static_assert(std::movable<Tensor> && std::default_initializable<Tensor>,
+                "the tensor is not movable and default-constructible");
+  if constexpr (!requires { typename tensor_traits<Tensor>::element; }) require_members<Tensor>();
   static_assert(pipeline_tensor<Tensor>,
                 "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
                 "(or the members value_type, shape(), data() and a constructor from tensor_shape)");

@@ -45,6 +45,7 @@ requires requires(T& t, const T& c, const tensor_shape& s) {
   typename T::value_type;
   c.shape();
   { t.data() } -> std::same_as<typename T::value_type*>;
+  { c.data() } -> std::convertible_to<const typename T::value_type*>;
   T(s);
 }
 struct tensor_traits<T> {
