@@ -197,7 +197,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--global-batch", given.global_batch, "samples per iteration; required for training")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
-                 "samples per microbatch, or auto: the best power of two (default; with a profile of version 1: 1)");
+                 "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
   std::string planners;
   std::vector<std::string> planner_names, schedule_names{"auto"};
   for (const auto& entry : table) {

@@ -49,7 +49,7 @@ struct plan_arguments {
   return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
 }
 
-/// The size that --microbatch-size names; 0 for all powers of two.
+/// The size that --microbatch-size names; 0 for all divisors of the batch.
 [[nodiscard]] inline int fixed_microbatch_size(const plan_arguments& given, const cost_source& source) {
   using hetsched::input_error;
   const auto& text = given.microbatch_size;
@@ -182,7 +182,8 @@ struct plan_arguments {
   using namespace hetsched;
   const int one_size = fixed_microbatch_size(given, source);
   std::vector<plan> all{known};
-  for (int size = one_size > 0 ? one_size : 1; given.global_batch % size == 0 && in_time(given, progress); size *= 2) {
+  for (const int size : one_size > 0 ? std::vector{one_size} : microbatch_sizes(given.global_batch)) {
+    if (!in_time(given, progress)) break;
     if (source.lacks(hardware, size).empty()) {
       auto problem = problem_for(given, source, size);
       problem.objective = plan_objective::cost;
@@ -198,7 +199,6 @@ struct plan_arguments {
           all.push_back(std::move(p));
         }
     }
-    if (one_size > 0 || size > given.global_batch / 2) break;
   }
   return cheaper_when_slower(std::move(all));
 }

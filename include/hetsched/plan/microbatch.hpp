@@ -22,7 +22,20 @@ struct size_request {
   double beat = std::numeric_limits<double>::infinity();  ///< the least objective known, of any size
 };
 
-/// The plan of the least objective among the microbatch sizes 1, 2, 4 ... that divide the global batch.
+/// The sizes of equal microbatches that a batch can be cut into: its divisors, from 1 up. O(sqrt batch).
+/// Requires: a batch of 1 or more.
+[[nodiscard]] inline std::vector<int> microbatch_sizes(int global_batch) {
+  std::vector<int> small, large;
+  for (std::int64_t d = 1; d * d <= global_batch; ++d) {
+    if (global_batch % d != 0) continue;
+    small.push_back(static_cast<int>(d));
+    if (d * d != global_batch) large.push_back(static_cast<int>(global_batch / d));
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+/// The plan of the least objective among the microbatch sizes that divide the global batch.
 /// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again, sizes of good first
 /// plans first, where that one's evidence is not complete and its bound leaves hope. `go_on()` is asked before each call but the
 /// first ones until there is a plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least
@@ -58,10 +71,12 @@ template <class PlanFor, class GoOn>
   };
   const auto least = [&] { return objective_of(*best); };
 
-  for (std::int64_t size = 1; global_batch % size == 0 && !stopped; size *= 2) {
-    if (best && !go_on()) stopped = true;
-    if (stopped) break;
-    tried_size s{.request = {static_cast<int>(size), static_cast<int>(global_batch / size), true}};
+  for (const int size : microbatch_sizes(global_batch)) {
+    if (stopped || (best && !go_on())) {
+      stopped = true;
+      break;
+    }
+    tried_size s{.request = {size, global_batch / size, true}};
     if (ask(s)) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
