@@ -20,6 +20,7 @@
 #include <hetsched/planners/parallel_pipelines/counted.hpp>
 #include <hetsched/planners/parallel_pipelines/counted_search.hpp>
 #include <hetsched/planners/parallel_pipelines/money_bound.hpp>
+#include <hetsched/planners/parallel_pipelines/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/relaxation.hpp>
 #include <hetsched/planners/parallel_pipelines/whole_sets.hpp>
 
@@ -68,6 +69,7 @@ class parallel_planner {
       if (!stopped_) why = one_pipeline(false);
     }
     if (!stopped_) shift_microbatches();
+    if (!stopped_) look_around();
     return finish(why);
   }
 
@@ -115,7 +117,9 @@ class parallel_planner {
                                                std::min(several_bound_, state.bound)}))
         stopped_ = true;
       // Where sets keep the bound down, and no plan comes near what is to be beaten.
-      if (state.bound > several_bound_ && std::min(found_.least(), state.incumbent) > hopeless * asked_.beat) return false;
+      if (state.bound > several_bound_ && several_bound_ < asked_.beat &&
+          std::min(found_.least(), state.incumbent) > hopeless * asked_.beat)
+        return false;
       return !stopped_;
     };
     auto found = interop_dp(hardware_, costs_, problem, single());
@@ -283,6 +287,15 @@ class parallel_planner {
       const double before = found_.best_s();
       if (!(found_.consider(std::move(next)) < before)) return;
     }
+  }
+
+  // Neighbours of the best plan, if it comes near what is to be beaten.
+  void look_around() {
+    if (!found_.best() || found_.least() > hopeless * asked_.beat) return;
+    double actions = 0;
+    for (const auto& own : found_.best()->pipelines) actions += static_cast<double>(own.stages.size()) * own.microbatches;
+    auto ask = [&] { return go_on(); };
+    neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions, 16.0, 1000.0)));
   }
 
   [[nodiscard]] outcome<plan> finish(const std::optional<refusal>& why) {
