@@ -12,6 +12,7 @@
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
 #include <hetsched/schedule/simulate/what_if.hpp>
@@ -25,7 +26,7 @@ namespace {
 using namespace hetsched;
 
 struct arguments {
-  std::string pipeline, plan, schedule, schedule_csv, trace, report, jitter_svg;
+  std::string pipeline, plan, schedule, schedule_csv, schedule_csv_comms, trace, report, jitter_svg;
   std::vector<int> warmup, cross, memory_caps;
   double epsilon = default_epsilon;
   int chunks = 0;
@@ -91,6 +92,7 @@ std::vector<subject> read_subjects(const arguments& given) {
     refuse(!given.cross.empty(), "--cross");
     refuse(given.memory_caps.size() > 1, "--memory-caps");
     refuse(!given.schedule_csv.empty(), "--schedule-csv");
+    refuse(!given.schedule_csv_comms.empty(), "--schedule-csv-comms");
     refuse(given.schedule.starts_with('@'), "--schedule");
   }
   return found;
@@ -519,7 +521,8 @@ int simulate_command(const arguments& given) {
   if (!(given.epsilon >= 0 && given.epsilon <= 1)) throw input_error("--epsilon: expected a number in [0, 1]");
   command::outputs files;
   for (const auto& path : {given.pipeline, given.plan, command::schedule_file(given.schedule)}) files.reads(path);
-  for (const auto& path : {given.trace, given.report, given.schedule_csv, given.jitter_svg}) files.expect(path);
+  for (const auto& path : {given.trace, given.report, given.schedule_csv, given.schedule_csv_comms, given.jitter_svg})
+    files.expect(path);
 
   std::vector<played_pipeline> all;
   for (auto& what : read_subjects(given)) {
@@ -533,6 +536,7 @@ int simulate_command(const arguments& given) {
   const auto noisy_s = noisy_makespans(given, all);
   if (given.jitter) files.add(given.jitter_svg, distribution_svg(noisy_s, together(all).makespan_s));
   if (!given.schedule_csv.empty()) files.add(given.schedule_csv, to_csv(all.front().order));
+  if (!given.schedule_csv_comms.empty()) files.add(given.schedule_csv_comms, to_csv(torch_order(all.front().order)));
   if (!given.trace.empty()) {
     std::vector<timeline> parts;
     for (const auto& p : all) parts.push_back(p.played.timeline);
@@ -576,6 +580,8 @@ int main(int argc, char** argv) {
                  "auto: the best that is found; forward: inference; @FILE: a schedule in text form; or by name")
       ->type_name(command::words_type(names));
   app.add_option("--schedule-csv", given.schedule_csv, "write the schedule in text form");
+  app.add_option("--schedule-csv-comms", given.schedule_csv_comms,
+                 "write it with sends, receives and waits, as PyTorch's compute_comms format has it");
   app.add_option("--warmup", given.warmup, "1F1B family: forwards that each stage starts before its first backward: N,N,...")
       ->delimiter(',');
   app.add_option("--epsilon", given.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")

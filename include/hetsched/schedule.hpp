@@ -3,7 +3,8 @@
 
 // Schedules: builders by name, the search for one, what they cost, simulation and bounds. Not in here, since they add half to
 // what this takes to compile: in <hetsched/schedule/...> check/check.hpp (whether a schedule runs), passes.hpp (listed
-// transfers, streams), text.hpp (as CSV), and of simulate/ compare_timelines.hpp, critical_path.hpp, jitter.hpp and what_if.hpp.
+// transfers, streams), posting.hpp (asynchronous transfers, as PyTorch has them), text.hpp (as CSV), and of simulate/
+// compare_timelines.hpp, critical_path.hpp, jitter.hpp and what_if.hpp.
 
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>

@@ -34,14 +34,40 @@ TEST_CASE("the names of actions") {
   CHECK(to_text({.kind = forward, .stage = 2, .microbatch = 0}) == "2F0");
   CHECK(to_text({.kind = forward, .direction = 1, .stage = 2, .microbatch = 10}) == "2F10r1");
   const auto text = [](action_kind k) {
-    return to_text({.kind = k, .joined = true, .stage = 1, .microbatch = is_parameter(k) ? no_microbatch : 3});
+    return to_text({.kind = k, .joined = true, .stage = 1, .microbatch = takes_microbatch(k) ? 3 : no_microbatch});
   };
   std::vector<std::string> names;
   for (int k = 0; k < action_kinds; ++k) names.push_back(text(static_cast<action_kind>(k)));
-  CHECK(names == std::vector<std::string>{"1F3",          "1B3",       "1I3",      "1W3",      "1R3",      "1SEND_F3",
-                                          "1RECV_F3",     "1SEND_B3",  "1RECV_B3", "1D2H_F3",  "1NET_F3",  "1H2D_F3",
-                                          "1D2H_B3",      "1NET_B3",   "1H2D_B3",  "1UNSHARD", "1RESHARD", "1REDUCE_SCATTER",
-                                          "1REDUCE_GRAD", "1OPTIMIZER"});
+  CHECK(names == std::vector<std::string>{"1F3",
+                                          "1B3",
+                                          "1I3",
+                                          "1W3",
+                                          "1R3",
+                                          "1SEND_F3",
+                                          "1RECV_F3",
+                                          "1SEND_B3",
+                                          "1RECV_B3",
+                                          "1D2H_F3",
+                                          "1NET_F3",
+                                          "1H2D_F3",
+                                          "1D2H_B3",
+                                          "1NET_B3",
+                                          "1H2D_B3",
+                                          "1UNSHARD",
+                                          "1RESHARD",
+                                          "1REDUCE_SCATTER",
+                                          "1REDUCE_GRAD",
+                                          "1OPTIMIZER",
+                                          "1POST_SEND_F3",
+                                          "1POST_RECV_F3",
+                                          "1POST_SEND_B3",
+                                          "1POST_RECV_B3",
+                                          "1POST_REDUCE_GRAD",
+                                          "1WAIT_SEND_F3",
+                                          "1WAIT_RECV_F3",
+                                          "1WAIT_SEND_B3",
+                                          "1WAIT_RECV_B3",
+                                          "1WAIT_REDUCE_GRAD"});
   CHECK(to_text({.kind = optimizer, .direction = 3, .stage = 0, .microbatch = no_microbatch}) == "0OPTIMIZERr3");
 }
 

@@ -19,10 +19,36 @@ namespace hetsched {
 
 namespace detail {
 
-inline constexpr const char* trace_categories[action_kinds] = {
-    "forward",      "backward",   "backward_input", "backward_weight", "recompute",        "activation",   "activation",
-    "gradient",     "gradient",   "activation d2h", "activation",      "activation h2d",   "gradient d2h", "gradient",
-    "gradient h2d", "all_gather", "release",        "reduce_scatter",  "reduce_gradients", "optimizer"};
+inline constexpr const char* trace_categories[action_kinds] = {"forward",
+                                                               "backward",
+                                                               "backward_input",
+                                                               "backward_weight",
+                                                               "recompute",
+                                                               "activation",
+                                                               "activation",
+                                                               "gradient",
+                                                               "gradient",
+                                                               "activation d2h",
+                                                               "activation",
+                                                               "activation h2d",
+                                                               "gradient d2h",
+                                                               "gradient",
+                                                               "gradient h2d",
+                                                               "all_gather",
+                                                               "release",
+                                                               "reduce_scatter",
+                                                               "reduce_gradients",
+                                                               "optimizer",
+                                                               "post",
+                                                               "post",
+                                                               "post",
+                                                               "post",
+                                                               "post",
+                                                               "wait",
+                                                               "wait",
+                                                               "wait",
+                                                               "wait",
+                                                               "wait"};
 
 /// A thread of a trace. Events of one thread may not overlap, so those that do (a link with several transfers under way) take
 /// further threads.

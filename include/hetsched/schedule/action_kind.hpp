@@ -31,12 +31,23 @@ enum class action_kind : std::uint8_t {
   reduce_scatter,    ///< of a stage's gradients
   reduce_gradients,  ///< over the copies of a stage in all directions
   optimizer,
+  post_send_activation,  ///< of these the rank takes no time: a transfer of a lane of its own may begin
+  post_receive_activation,
+  post_send_gradient,
+  post_receive_gradient,
+  post_reduction,
+  wait_send_activation,  ///< it has ended: what is sent has arrived
+  wait_receive_activation,
+  wait_send_gradient,
+  wait_receive_gradient,
+  wait_reduction,
 };
-inline constexpr int action_kinds = static_cast<int>(action_kind::optimizer) + 1;
+inline constexpr int action_kinds = static_cast<int>(action_kind::wait_reduction) + 1;
 
 /// What kinds of actions have in common: computations take a microbatch and a rank's compute time, transfers move a tensor of a
-/// microbatch over a boundary between stages, work on parameters concerns a stage once for all microbatches.
-enum class action_role : std::uint8_t { computation, transfer, parameters };
+/// microbatch over a boundary between stages, work on parameters concerns a stage once for all microbatches, marks say where a
+/// lane lets a transfer or reduction of another lane begin, or waits for its end.
+enum class action_role : std::uint8_t { computation, transfer, parameters, post, wait };
 
 /// The tensor that a computation makes for the stage behind or before it, or that a transfer moves there.
 enum class action_payload : std::uint8_t { none, activation, gradient };
@@ -78,6 +89,16 @@ inline constexpr action_traits kind_traits[action_kinds] = {
     {action_kind::reduce_scatter, action_role::parameters},
     {action_kind::reduce_gradients, action_role::parameters},
     {action_kind::optimizer, action_role::parameters},
+    {action_kind::post_send_activation, action_role::post, action_payload::activation, transfer_leg::send},
+    {action_kind::post_receive_activation, action_role::post, action_payload::activation, transfer_leg::receive},
+    {action_kind::post_send_gradient, action_role::post, action_payload::gradient, transfer_leg::send},
+    {action_kind::post_receive_gradient, action_role::post, action_payload::gradient, transfer_leg::receive},
+    {action_kind::post_reduction, action_role::post},
+    {action_kind::wait_send_activation, action_role::wait, action_payload::activation, transfer_leg::send},
+    {action_kind::wait_receive_activation, action_role::wait, action_payload::activation, transfer_leg::receive},
+    {action_kind::wait_send_gradient, action_role::wait, action_payload::gradient, transfer_leg::send},
+    {action_kind::wait_receive_gradient, action_role::wait, action_payload::gradient, transfer_leg::receive},
+    {action_kind::wait_reduction, action_role::wait},
 };
 
 [[nodiscard]] constexpr bool traits_in_order() {
@@ -87,14 +108,19 @@ inline constexpr action_traits kind_traits[action_kinds] = {
 }
 static_assert(traits_in_order());
 
-/// The transfers, by payload and leg.
-struct transfer_kinds {
+/// The kinds of one role, by payload and leg.
+struct kinds_of_role {
   action_kind kinds[3][transfer_legs] = {};
-  constexpr transfer_kinds() {
-    for (const auto& t : kind_traits) kinds[static_cast<std::size_t>(t.payload)][static_cast<std::size_t>(t.leg)] = t.kind;
+  explicit constexpr kinds_of_role(action_role role) {
+    for (const auto& t : kind_traits)
+      if (t.role == role) kinds[static_cast<std::size_t>(t.payload)][static_cast<std::size_t>(t.leg)] = t.kind;
+  }
+  [[nodiscard]] constexpr action_kind of(action_payload payload, transfer_leg leg) const {
+    return kinds[static_cast<std::size_t>(payload)][static_cast<std::size_t>(leg)];
   }
 };
-inline constexpr transfer_kinds transfers_by_payload;
+inline constexpr kinds_of_role transfers_by_payload(action_role::transfer), posts_by_payload(action_role::post),
+    waits_by_payload(action_role::wait);
 
 }  // namespace detail
 
@@ -105,7 +131,7 @@ inline constexpr transfer_kinds transfers_by_payload;
 /// The kind that moves a payload in a leg.
 /// Requires: neither is none.
 [[nodiscard]] constexpr action_kind transfer_kind(action_payload payload, transfer_leg leg) {
-  return detail::transfers_by_payload.kinds[static_cast<std::size_t>(payload)][static_cast<std::size_t>(leg)];
+  return detail::transfers_by_payload.of(payload, leg);
 }
 
 /// The kinds that take a microbatch and a rank's compute time.
@@ -114,6 +140,30 @@ inline constexpr transfer_kinds transfers_by_payload;
 [[nodiscard]] constexpr bool is_transfer(action_kind k) { return traits_of(k).role == action_role::transfer; }
 /// The kinds that concern a stage's parameters, once for all microbatches.
 [[nodiscard]] constexpr bool is_parameter(action_kind k) { return traits_of(k).role == action_role::parameters; }
+/// The kinds that say where a lane lets a transfer or reduction begin, or waits for its end.
+[[nodiscard]] constexpr bool is_mark(action_kind k) {
+  return traits_of(k).role == action_role::post || traits_of(k).role == action_role::wait;
+}
+/// What a mark lets begin or waits for.
+/// Requires: is_mark(k).
+[[nodiscard]] constexpr action_kind marked_kind(action_kind k) {
+  const auto& t = traits_of(k);
+  return t.leg == transfer_leg::none ? action_kind::reduce_gradients : transfer_kind(t.payload, t.leg);
+}
+/// The mark that lets a send, receive or reduction begin, and the one that waits for its end.
+/// Requires: a kind that lists one of them.
+[[nodiscard]] constexpr action_kind post_of(action_kind k) {
+  return k == action_kind::reduce_gradients ? action_kind::post_reduction
+                                            : detail::posts_by_payload.of(traits_of(k).payload, traits_of(k).leg);
+}
+[[nodiscard]] constexpr action_kind wait_of(action_kind k) {
+  return k == action_kind::reduce_gradients ? action_kind::wait_reduction
+                                            : detail::waits_by_payload.of(traits_of(k).payload, traits_of(k).leg);
+}
+/// Whether an action of that kind is one of a microbatch.
+[[nodiscard]] constexpr bool takes_microbatch(action_kind k) {
+  return !is_parameter(k) && k != action_kind::post_reduction && k != action_kind::wait_reduction;
+}
 /// The computations that make an activation for the next stage or a gradient for the one before, and take one likewise.
 [[nodiscard]] constexpr bool makes_tensor(action_kind k) { return is_compute(k) && traits_of(k).payload != action_payload::none; }
 /// Of these, the whole backward and backward_input.
@@ -126,7 +176,8 @@ inline constexpr transfer_kinds transfers_by_payload;
 }
 /// The kinds that inference does not have: backwards and recomputation, and what becomes of gradients.
 [[nodiscard]] constexpr bool is_training(action_kind k) {
-  if (is_parameter(k)) return k != action_kind::all_gather && k != action_kind::release;
+  if (!takes_microbatch(k)) return k != action_kind::all_gather && k != action_kind::release;
+  if (is_mark(k)) return traits_of(k).payload == action_payload::gradient;
   return moves_gradient(k) || (is_compute(k) && k != action_kind::forward);
 }
 

@@ -30,7 +30,7 @@ namespace detail {
 [[nodiscard]] inline bool fits(const schedule& order, const action& a) {
   return static_cast<int>(a.kind) < action_kinds && a.stage >= 0 && a.stage < order.stages && a.direction >= 0 &&
          a.direction < order.directions &&
-         (is_parameter(a.kind) ? a.microbatch == no_microbatch : a.microbatch >= 0 && a.microbatch < order.microbatches);
+         (takes_microbatch(a.kind) ? a.microbatch >= 0 && a.microbatch < order.microbatches : a.microbatch == no_microbatch);
 }
 
 /// Says that every action of a schedule fits, and that it is not sparse.
@@ -46,7 +46,7 @@ struct known_to_fit {};
   };
   if (a.stage < 0 || a.stage >= order.stages) return says(order.stages, "stages");
   if (a.direction < 0 || a.direction >= order.directions) return says(order.directions, "directions");
-  if (is_parameter(a.kind)) return rank + " " + to_text(a) + " takes no microbatch";
+  if (!takes_microbatch(a.kind)) return rank + " " + to_text(a) + " takes no microbatch";
   return says(order.microbatches, "microbatches");
 }
 
@@ -122,7 +122,7 @@ class action_index {
   }
   [[nodiscard]] std::size_t slot(const action& a) const {
     return static_cast<std::size_t>(table_of_[static_cast<std::size_t>(a.kind)]) * slots_per_kind_ +
-           cell(a.direction, a.stage, is_parameter(a.kind) ? 0 : a.microbatch);
+           cell(a.direction, a.stage, takes_microbatch(a.kind) ? a.microbatch : 0);
   }
 
   const schedule* order_;
@@ -148,6 +148,12 @@ template <class... Kinds>
                                              : find_like(index, a, action_kind::forward);
 }
 
+/// The mark that lets a send, receive or reduction begin, -1: not listed, it begins in its turn.
+[[nodiscard]] inline int find_post(const action_index& index, const action& a) {
+  const int m = takes_microbatch(a.kind) ? a.microbatch : 0;
+  return traits_of(a.kind).leg <= transfer_leg::receive ? index.find(post_of(a.kind), a.direction, a.stage, m) : -1;
+}
+
 /// for_each_need of a transfer: what arrives needs what sets out at the other end; what sets out its copy to the host, if that
 /// is listed, or else the computation.
 template <class Need>
@@ -160,6 +166,7 @@ void for_transfer_need(const schedule& order, const action_index& index, const a
   const auto payload = traits_of(a.kind).payload;
   const int copied = is_network(a.kind) ? find_like(index, a, transfer_kind(payload, transfer_leg::d2h)) : -1;
   need(copied >= 0 ? copied : find_maker(index, a, payload));
+  if (const int post = find_post(index, a); post >= 0) need(post);
 }
 
 /// Calls need(number) for every listed action, other than by its lane's order, that must have ended before `a` starts; and
@@ -168,6 +175,11 @@ template <class Need>
 void for_each_need(const schedule& order, const action_index& index, const action& a, Need need) {
   using enum action_kind;
   if (is_transfer(a.kind)) return for_transfer_need(order, index, a, need);
+  if (is_mark(a.kind)) {
+    if (traits_of(a.kind).role == action_role::wait)
+      need(index.find(marked_kind(a.kind), a.direction, a.stage, takes_microbatch(a.kind) ? a.microbatch : 0));
+    return;
+  }
   const int c = a.direction, s = a.stage, m = a.microbatch;
   const auto gathered = [&] {
     if (const int g = index.find(all_gather, c, s, 0); g >= 0) need(g);
@@ -209,6 +221,7 @@ void for_each_need(const schedule& order, const action_index& index, const actio
       for (int k = order.microbatches; k-- > 0;)  // the last first: who waits for them one by one waits once or twice
         for (const auto kind : {backward, backward_weight})
           if (const int n = index.find(kind, c, s, k); n >= 0) need(n);
+      if (const int post = a.kind == reduce_gradients ? find_post(index, a) : -1; post >= 0) need(post);
       break;
     default:  // gathering and releasing parameters
       break;
@@ -226,7 +239,8 @@ struct action_needs {
 
 /// The dependencies of a schedule (derived, never listed). A send needs its computation, a receive its send, a forward the
 /// receive, or where none is listed the forward of the stage before; a whole backward or a backward_input its forward (or
-/// recompute) and the gradient; backward_weight its backward_input; reductions and the optimizer all gradients of the stage.
+/// recompute) and the gradient; backward_weight its backward_input; reductions and the optimizer all gradients of the stage;
+/// what is posted its post, and a wait what it waits for.
 /// Throws: input_error where an action needs one that is not listed.
 /// Complexity: O(actions + stages * microbatches).
 [[nodiscard]] inline action_needs dependencies(const schedule& order, const action_index& index) {

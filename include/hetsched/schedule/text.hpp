@@ -12,6 +12,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
+#include <hetsched/schedule/posting.hpp>
 
 namespace hetsched {
 
@@ -116,7 +117,7 @@ class schedule_reader {
       order_.microbatches = shape.microbatches;
       order_.rank_of = std::move(shape.rank_of);
     }
-    return std::move(order_);
+    return waits_in_compute_lanes(order_) ? post_transfers(order_) : std::move(order_);
   }
 
  private:
@@ -267,9 +268,9 @@ class schedule_reader {
     rest.remove_prefix(length);
     const bool bare = rest.empty() || rest.front() == 'r';
     a.microbatch = bare ? no_microbatch : take_number(rest);
-    if (is_parameter(a.kind) != bare || (!bare && a.microbatch < 0))
-      fail(cell, is_parameter(a.kind) ? "no microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)])
-                                      : "a microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)]));
+    if (takes_microbatch(a.kind) == bare || (!bare && a.microbatch < 0))
+      fail(cell, !takes_microbatch(a.kind) ? "no microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)])
+                                           : "a microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)]));
     if (!rest.empty()) {
       const bool marked = rest.front() == 'r';
       rest.remove_prefix(1);
@@ -332,8 +333,8 @@ class schedule_reader {
       if (end > k + 1) out += '(';
       for (std::size_t j = k; j < end; ++j) {
         const auto& a = l.actions[j];
-        if ((j == 0 && a.joined) || a.stage < 0 || a.direction < 0 || is_parameter(a.kind) != (a.microbatch == no_microbatch) ||
-            a.microbatch < no_microbatch)
+        if ((j == 0 && a.joined) || a.stage < 0 || a.direction < 0 ||
+            takes_microbatch(a.kind) == (a.microbatch == no_microbatch) || a.microbatch < no_microbatch)
           throw input_error("rank " + std::to_string(l.rank) + " lists an action that has no text: " + to_text(a));
         if (j > k) out += ';';
         out += to_text(a);
@@ -347,7 +348,9 @@ class schedule_reader {
 }
 
 /// The schedule of a text as to_csv or torch.distributed.pipelining writes it: rows are ranks, and a stage lies on the rank
-/// that computes it. Blank cells (idle slots) are passed over; lines may end in \r\n.
+/// that computes it. Blank cells (idle slots) are passed over; lines may end in \r\n. Where rows list waits beside what they
+/// wait for, as torch's with communication do, transfers and reductions begin where they are listed and hold up nobody: see
+/// post_transfers.
 /// Returns: a schedule that need not be sound: see check.
 /// Throws: input_error that names row, column, what was found there and what was expected.
 /// Complexity: O(text).

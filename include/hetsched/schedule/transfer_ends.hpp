@@ -5,8 +5,8 @@
 
 namespace hetsched::detail {
 
-[[nodiscard]] constexpr bool is_send(action_kind k) { return traits_of(k).leg == transfer_leg::send; }
-[[nodiscard]] constexpr bool is_receive(action_kind k) { return traits_of(k).leg == transfer_leg::receive; }
+[[nodiscard]] constexpr bool is_send(action_kind k) { return is_transfer(k) && traits_of(k).leg == transfer_leg::send; }
+[[nodiscard]] constexpr bool is_receive(action_kind k) { return is_transfer(k) && traits_of(k).leg == transfer_leg::receive; }
 [[nodiscard]] constexpr bool is_d2h(action_kind k) { return traits_of(k).leg == transfer_leg::d2h; }
 [[nodiscard]] constexpr bool is_network(action_kind k) { return traits_of(k).leg == transfer_leg::network; }
 [[nodiscard]] constexpr bool is_h2d(action_kind k) { return traits_of(k).leg == transfer_leg::h2d; }

@@ -14,6 +14,7 @@
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/transfer_ends.hpp>
 
@@ -53,7 +54,8 @@ namespace detail {
 
 /// A schedule as it is run, with all transfers and the reductions over directions.
 /// Throws: input_error if it is not sound.
-[[nodiscard]] inline schedule runnable(const schedule& order, send_semantics semantics) {
+[[nodiscard]] inline schedule runnable(const schedule& given, send_semantics semantics) {
+  const schedule order = without_marks(given);  // executors post early and wait for what they need
   check_options how;
   how.semantics = {send_semantics::buffered};
   const auto require = [&](const schedule& s) {

@@ -171,7 +171,10 @@ class lane_run {
 
   bool can_begin(std::size_t l, std::size_t k) {
     const auto& a = order_.lanes[l].actions[k];
-    if (is_receive(a.kind)) return true;  // begins at any time, and ends when the send has begun
+    if (is_receive(a.kind)) {  // begins at any time once it is posted, and ends when the send has begun
+      const int post = find_post(index_, a);
+      return post < 0 || is_done(post) || block(l, k, post, false);
+    }
     int missing = -1;
     for_each_need(order_, index_, a, [&](int n) {
       if (missing < 0 && !is_done(n)) missing = n;

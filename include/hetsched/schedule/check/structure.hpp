@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -85,7 +86,8 @@ enum class misplaced { no, other_rank, other_stream, joined_to_nothing, joined_t
   if (a.joined) {
     if (&a == l.actions.data()) return misplaced::joined_to_nothing;
     const action& before = *(&a - 1);
-    if (fits(order, before) && is_own_work(a.kind) != is_own_work(before.kind)) return misplaced::joined_to_others;
+    if (is_mark(a.kind) || is_mark(before.kind) || (fits(order, before) && is_own_work(a.kind) != is_own_work(before.kind)))
+      return misplaced::joined_to_others;
   }
   if (!is_transfer(a.kind)) return misplaced::no;
   const int stage = peer_stage(a);
@@ -172,6 +174,7 @@ class completeness_check {
         }
     }
     if (index.lists(action_kind::reduce_gradients)) reductions();
+    marks();
   }
 
  private:
@@ -195,7 +198,7 @@ class completeness_check {
     for (const auto& l : order_.lanes)
       for (const auto& a : l.actions) {
         const bool often = a.kind == action_kind::all_gather || a.kind == action_kind::release;
-        const int m = is_parameter(a.kind) ? 0 : a.microbatch;
+        const int m = takes_microbatch(a.kind) ? a.microbatch : 0;
         if (!often && index_.find(a.kind, a.direction, a.stage, m) != number) findings_.add(to_text(a) + " is listed twice");
         ++number;
       }
@@ -262,6 +265,21 @@ class completeness_check {
       require(by.send, from);
       require(by.receive, to);
     }
+  }
+
+  /// What is posted or waited for is listed.
+  void marks() {
+    if (std::none_of(std::begin(kind_traits), std::end(kind_traits),
+                     [&](const action_traits& t) { return is_mark(t.kind) && index_.lists(t.kind); }))
+      return;
+    for (const auto& l : order_.lanes)
+      for (const auto& a : l.actions) {
+        if (!is_mark(a.kind)) continue;
+        action what = a;
+        what.kind = marked_kind(a.kind);
+        if (index_.find(what.kind, what.direction, what.stage, takes_microbatch(what.kind) ? what.microbatch : 0) < 0)
+          findings_.add(rank_text(l.rank) + " " + to_text(a) + " is listed, but not " + to_text(what));
+      }
   }
 
   /// A stage's gradients are reduced by its copies in all directions, or by none.

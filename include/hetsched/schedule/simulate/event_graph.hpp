@@ -79,9 +79,14 @@ template <class Schedule>
         const action send = other_end(a);
         step.partner = index.find(send.kind, send.direction, send.stage, send.microbatch);
         g.steps[static_cast<std::size_t>(step.partner)].partner = n;
+        if (const int post = find_post(index, a); post >= 0) g.needs.push_back(2 * post);
         continue;
       }
       if (is_transfer(a.kind)) step.origin = result_of(is_outgoing(a.kind) ? a : other_end(a));
+      if (a.kind == wait_send_activation || a.kind == wait_send_gradient) {  // until it is there
+        g.needs.push_back(2 * index.find(marked_kind(a.kind), a.direction, a.stage, a.microbatch) + 1);
+        continue;
+      }
       for_each_need(order, index, a, [&](int need) {
         const bool elsewhere = g.lane_at(g.step(need).lane).rank != l.rank;
         if (elsewhere && is_compute(a.kind)) g.steps[static_cast<std::size_t>(need)].ships = true;

@@ -151,7 +151,7 @@ class event_run {
   void advance(int l) {
     head& h = heads_[at(l)];
     while (h.at != h.last) {
-      const bool own = is_own_work(graph_->at(h.at).kind);
+      const bool own = is_own_work(graph_->at(h.at).kind), mark = is_mark(graph_->at(h.at).kind);
       for (const int end = graph_->step(h.end).first_need; h.need < end; ++h.need) {
         const int which = graph_->needs[at(h.need)];
         result& need = results[at(which / 2)];
@@ -162,18 +162,27 @@ class event_run {
           return;
         }
         // What came over a wire after the last computation left the lane idle, at most since it set out.
-        if (own && came_s > h.work_end_s) exposed_s += std::max(0.0, came_s - std::max(h.work_end_s, need.sent_s));
+        if (own && !mark && came_s > h.work_end_s) exposed_s += std::max(0.0, came_s - std::max(h.work_end_s, need.sent_s));
         if (came_s > h.come_s) {
           h.come_s = came_s;
           h.cause = need.link[which % 2];
         }
       }
-      if (own)
+      if (mark)
+        pass(h);
+      else if (own)
         work(l, h);
       else if (!meet(h))
         return;
       next(h);
     }
+  }
+
+  /// Marks, which take no time and are in no log.
+  void pass(head& h) {
+    h.end_s = h.come_s;
+    h.end_cause = h.cause;
+    for (int n = h.at; n < h.end; ++n) settle(n, 0, h.end_s, h.end_cause);
   }
 
   /// What a rank does by itself.
@@ -397,7 +406,7 @@ class event_run {
       if (&step == &graph_->steps.back()) break;
       const action& a = step.what;
       const std::size_t part = 2 * at(graph_->lane_at(step.lane).rank) + 1;  // counts are kept one place behind
-      if (!is_transfer(a.kind)) ++log_next_[part];
+      if (!is_transfer(a.kind) && !is_mark(a.kind)) ++log_next_[part];
       if (step.ships || is_send(a.kind))
         log_next_[part + 1] += way_of(a).over->staged ? 3u : 1u;
       else if (is_staged(a.kind))
