@@ -6,6 +6,7 @@
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
+#   torch    what is exported for PyTorch, by PyTorch itself; only if named: it downloads some gigabytes from the Python registry
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
 # onnx, the CUDA runtime). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
@@ -17,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 (($# > 0)) || set -- release package debug tsan fuzz
 for lane in "$@"; do
-  [[ $lane =~ ^(release|package|debug|tsan|fuzz)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz" >&2; exit 2; }
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch" >&2; exit 2; }
 done
 lanes=" $* "
 runs() { [[ $lanes == *" $1 "* ]]; }
@@ -46,6 +47,7 @@ find_sanitizing_clang() {
 }
 wanted "compilations are not kept for the next time" ccache
 runs release && wanted "the format is not checked" clang-format-14
+runs torch && wanted "the lane torch" python3-venv
 runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 sanitizes() { runs debug || runs tsan || runs fuzz; }
 if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
@@ -131,6 +133,22 @@ if runs fuzz; then
     ((++skipped))
   fi
 fi
+
+# PyTorch's loader, validation and runtime on what is written for them; PyTorch is kept in build/torch.
+torch_lane() {
+  local start=$SECONDS p f
+  if ! [[ -x build/torch/bin/torchrun ]]; then
+    step "install torch" bash -c 'python3 -m venv build/torch && build/torch/bin/pip install -q torch numpy' || return
+  fi
+  step "configure torch" cmake --preset release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -B build/for-torch || return
+  step "build torch" cmake --build build/for-torch --target hetsched-simulate hetsched-export hetsched-train || return
+  echo "== test torch"
+  build/torch/bin/python -W ignore tests/torch/check.py build/for-torch/examples | tee "$log"
+  read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+  echo "== torch: ${p:-0} passed, ${f:-1} failed, in $((SECONDS - start)) s"
+  ((passed += ${p:-0}, failed += ${f:-1}))
+}
+runs torch && torch_lane
 
 for what in "${lacking[@]}"; do echo "== NOT ON THIS MACHINE: $what"; done
 echo "$passed passed, $failed failed$( ((skipped > 0)) && echo ", $skipped skipped")"

@@ -15,7 +15,9 @@ inline constexpr const char* torch_script = R"py(#!/usr/bin/env python3
 """Runs the plan in this folder with torch.distributed.pipelining: torchrun --nproc-per-node RANKS run.py
 
 --model FILE:FUNCTION  a function that returns the layers of stages.json, in order, as a list of modules; else a small example
---input FILE:FUNCTION  a function of the number of samples that returns a batch and its targets
+--input FILE:FUNCTION  a function of the number of samples that returns a batch and its targets, called once a step
+--loss FILE:FUNCTION   a function of a microbatch's output and targets; default: cross entropy, of the example's mean square
+--optimizer FILE:FUNCTION  a function of parameters; default: SGD with rate 0.01
 """
 import argparse
 import importlib.util
@@ -55,6 +57,8 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", type=load, default=example_model)
     options.add_argument("--input", type=load, default=example_input)
+    options.add_argument("--loss", type=load)
+    options.add_argument("--optimizer", type=load, default=lambda parameters: torch.optim.SGD(parameters, lr=0.01))
     options.add_argument("--steps", type=int, default=2)
     options = options.parse_args()
     cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -76,11 +80,11 @@ def main():
         if s["pipeline_rank"] == place:
             part = nn.Sequential(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
             stages.append(PipelineStage(part, s["stage"], count, device, group=lines[replica]))
-    loss = nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss()
+    loss = options.loss or (nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss())
     schedule = _PipelineScheduleRuntime(stages, plan["microbatches"], loss_fn=loss)
     schedule._load_csv(str(here / "schedule.csv"))
     parameters = [p for s in stages for p in s.submod.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    optimizer = options.optimizer(parameters)
     samples = plan["microbatches"] * plan["microbatch_size"]
     held = {s.stage_index for s in stages}
     for step in range(options.steps):
@@ -98,7 +102,7 @@ def main():
             if data > 1:
                 dist.all_reduce(mean, group=replicas[place])
             if replica == 0:
-                print(f"step {step}: loss {mean.item() / data:.6f}", flush=True)
+                print(f"step {step}: loss {mean.item() / data:.9f}", flush=True)
     dist.destroy_process_group()
 
 

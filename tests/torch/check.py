@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own word on what is written for it: check.py FOLDER_OF_COMMANDS. The last line is "N passed, N failed"."""
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch  # noqa: F401
+from torch.distributed.pipelining import schedules as pipelining
+
+commands = Path(sys.argv[1]).resolve()
+here = Path(__file__).resolve().parent
+passed, failed = 0, []
+
+
+def check(name, holds, detail=""):
+    global passed
+    if holds:
+        passed += 1
+    else:
+        failed.append(name)
+        print(f"FAILED: {name} {detail}", flush=True)
+
+
+def run(command, *options, **more):
+    found = subprocess.run([commands / command, *options], capture_output=True, text=True, **more)
+    if found.returncode:
+        raise RuntimeError(f"{command} {' '.join(map(str, options))}: {found.stderr}")
+    return found.stdout
+
+
+class Stage:
+    """What schedules ask of a stage before they run."""
+
+    def __init__(self, index, stages, ranks):
+        self.stage_index, self.num_stages, self.group_size, self.group_rank = index, stages, ranks, 0
+        self.is_first, self.is_last, self.has_backward = index == 0, index == stages - 1, True
+        self.submod = self.group = None
+        self.device, self.stage_index_to_group_rank = "cpu", {}
+
+
+def schedule_of(kind, ranks, per_rank, microbatches):
+    stages = [Stage(i * ranks, ranks * per_rank, ranks) for i in range(per_rank)]
+    return kind(stages, microbatches, loss_fn=lambda output, target: output)
+
+
+def runs(schedule):
+    """Whether torch's dry run gets to the end; it does not know work on parameters."""
+    order = {rank: [a for a in row if a.computation_type.value not in
+                    ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")]
+             for rank, row in schedule.pipeline_order_with_comms.items()}
+    fused = any(a.sub_actions for row in order.values() for a in row)
+    if not fused:  # nor fused actions
+        pipelining._simulate_comms_compute(order, lambda s: schedule.stage_index_to_group_rank[s], schedule._num_stages)
+
+
+def pipeline(path, ranks, microbatches):
+    fast = [0.010 + 0.002 * (i % 3) for i in range(ranks)]
+    path.write_text(str({"format": "hetsched/pipeline", "version": 1, "microbatches": microbatches, "forward_s": fast,
+                         "backward_s": [2 * f for f in fast], "transfer_s": [0.004] * (ranks - 1),
+                         "weight_backward_s": fast}).replace("'", '"'))
+    return path
+
+
+def makespan(*options):
+    import json
+    return json.loads(run("hetsched-simulate", "--json", *options))["makespan_s"]
+
+
+def written_for_torch(folder):
+    """Every schedule of one direction, with and without communication, through torch's loader and validation."""
+    for ranks, microbatches in ((2, 6), (4, 8)):
+        of = pipeline(folder / "pipeline.json", ranks, microbatches)
+        for name in ("gpipe", "1f1b", "eager_1f1b", "h1f1b", "exact_1f1b", "virtual_1f1b", "interleaved_1f1b", "looped_bfs",
+                     "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "auto"):
+            plain, comms = folder / f"{name}.csv", folder / f"{name}.comms.csv"
+            run("hetsched-simulate", "--pipeline", of, "--schedule", name, "--schedule-csv", plain, "--schedule-csv-comms", comms)
+            stages = 1 + max(int(c.lstrip("(").split("F")[0]) for row in plain.read_text().splitlines()
+                             for cell in row.split(",") for c in cell.split(";") if c.lstrip("(")[1:2] == "F")
+            for path, form in ((plain, "compute_only"), (comms, "compute_comms")):
+                what = f"{name} on {ranks} ranks, {form}"
+                try:
+                    schedule = schedule_of(pipelining._PipelineScheduleRuntime, ranks, stages // ranks, microbatches)
+                    schedule._load_csv(str(path), format=form)
+                    runs(schedule)
+                    check(what, True)
+                except Exception as wrong:  # noqa: BLE001
+                    check(what, False, wrong)
+
+
+def written_by_torch(folder):
+    """Torch's schedules as it lowers them: read, played as long as without communication, written back to the letter."""
+    for name, per_rank in (("Interleaved1F1B", 2), ("Interleaved1F1B", 3), ("LoopedBFS", 2), ("InterleavedZeroBubble", 2),
+                           ("ZBVZeroBubble", 2), ("DualPipeV", 2)):
+        for ranks, microbatches in ((2, 6), (4, 8)):
+            what = f"{name} of {ranks} ranks x {per_rank}"
+            of = pipeline(folder / "pipeline.json", ranks, microbatches)
+            plain, comms, back = (folder / f"torch{end}.csv" for end in ("", ".comms", ".back"))
+            schedule = schedule_of(pipelining.get_schedule_class(name), ranks, per_rank, microbatches)
+            schedule._dump_csv(str(plain), format="compute_only")
+            schedule._dump_csv(str(comms), format="compute_comms")
+            alone = makespan("--pipeline", of, "--schedule", f"@{plain}")
+            with_comms = makespan("--pipeline", of, "--schedule", f"@{comms}")
+            print(f"{what}: {1e3 * alone:.1f} ms without communication listed, {1e3 * with_comms:.1f} ms with")
+            check(what + ": time", abs(with_comms - alone) < 1e-9, f"{alone} {with_comms}")
+            run("hetsched-simulate", "--pipeline", of, "--schedule", f"@{comms}", "--schedule-csv-comms", back)
+            check(what + ": back", back.read_text() == comms.read_text())
+
+
+def trains(folder):
+    """A plan of hetsched-train, exported, trains over gloo with the same losses."""
+    model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--untied", "--precision", "fp64",
+             "--optimizer", "sgd", "--clip", "0", "--microbatches", "4", "--microbatch-size", "2"]
+    run("hetsched-train", "--ranks", "1", "--steps", "1", "--lr", "0", "--checkpoint", folder / "first", *model)
+    for ranks, schedule in ((2, "1f1b"), (2, "interleaved_1f1b"), (3, "zb_h1")):
+        losses, plan, out = folder / "losses.csv", folder / "plan.json", folder / "exported"
+        chunks = ["--chunks", "2"] if schedule == "interleaved_1f1b" else []
+        run("hetsched-train", "--ranks", str(ranks), "--schedule", schedule, *chunks, "--steps", "2", "--lr", "0.5", "--losses",
+            losses, "--out-plan", plan, *model)
+        run("hetsched-export", "--plan", plan, "--to", "torch", "--out", out)
+        gpt = str(here / "gpt.py") + ":"
+        text = here.parents[1] / "examples" / "gpt" / "alice.txt"
+        found = subprocess.run(
+            [Path(sys.executable).parent / "torchrun", "--nproc-per-node", str(ranks), out / "run.py", "--model", gpt + "model",
+             "--input", gpt + "samples", "--loss", gpt + "loss", "--optimizer", gpt + "optimizer", "--steps", "2"],
+            capture_output=True, text=True, timeout=300,
+            env={**os.environ, "CHECKPOINT": str(folder / "first" / "step-000001"), "TEXT": str(text), "SEED": "1",
+                 "SEQUENCE": "32", "HEADS": "4", "LR": "0.5", "OMP_NUM_THREADS": "1"})
+        theirs = [float(line.split()[-1]) for line in found.stdout.splitlines() if line.startswith("step ")]
+        ours = [float(line.split(",")[1]) for line in losses.read_text().splitlines()[1:]]
+        print(f"{schedule} on {ranks} ranks: {theirs} here, {ours} by hetsched-train")
+        check(f"losses of {schedule}", len(theirs) == 2 and all(abs(a - b) < 1e-5 for a, b in zip(theirs, ours)),
+              found.stderr[-2000:] if not theirs else "")
+
+
+with tempfile.TemporaryDirectory() as name:
+    for part in (written_for_torch, written_by_torch, trains):
+        try:
+            part(Path(name))
+        except Exception as wrong:  # noqa: BLE001
+            check(part.__name__, False, wrong)
+print(f"{passed} passed, {len(failed)} failed")
+sys.exit(1 if failed else 0)
