@@ -7,6 +7,7 @@
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
 #   torch    what is exported for PyTorch, by PyTorch itself; only if named: it downloads some gigabytes from the Python registry
+#   site     only if named: the documentation as a site, without warnings and dead links
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
 # onnx, the CUDA runtime). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
@@ -18,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 (($# > 0)) || set -- release package debug tsan fuzz
 for lane in "$@"; do
-  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch" >&2; exit 2; }
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site" >&2; exit 2; }
 done
 lanes=" $* "
 runs() { [[ $lanes == *" $1 "* ]]; }
@@ -149,6 +150,12 @@ torch_lane() {
   ((passed += ${p:-0}, failed += ${f:-1}))
 }
 runs torch && torch_lane
+
+site_lane() {
+  step "install mkdocs-material and doxygen" bash examples/setup.sh mkdocs-material doxygen || return
+  step "build the site" python3 docs/site/build.py build/site && ((++passed))
+}
+runs site && site_lane
 
 for what in "${lacking[@]}"; do echo "== NOT ON THIS MACHINE: $what"; done
 echo "$passed passed, $failed failed$( ((skipped > 0)) && echo ", $skipped skipped")"
