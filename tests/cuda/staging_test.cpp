@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,13 +17,20 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/cuda/stager.hpp>
+#include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/text.hpp>
+#include <hetsched/schedule/transfer_ends.hpp>
 
 #include "../sanitizer_share.hpp"
+#include "../schedule/random_schedule.hpp"
 #include "fake_layers.hpp"
+#include "nccl_ranks.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -83,6 +91,33 @@ class host_transport {
   fake_machine* machine_;
   std::size_t* most_bytes_;
 };
+
+/// NCCL between some ranks, a transport of the hosts between others.
+using is_direct = std::function<bool(const edge&)>;
+struct by_edge {
+  is_direct direct;
+  routed_edge operator()(const edge& e) const { return {direct(e) ? 0u : 1u, e}; }
+};
+using mixed_ranks = router<nccl_control, by_edge, nccl_ranks, host_transport>;
+static_assert(communicator<mixed_ranks, fake_tensor> && byte_plane<mixed_ranks>);
+static_assert(calling_plane<mixed_ranks> && detail::partly_ordered<mixed_ranks>);
+static_assert(!ordered_plane<router<nccl_control, by_edge, host_transport>>);
+
+/// `places`: of each rank, a device or -1.
+std::vector<mixed_ranks> connect_mixed(fake_devices& devices, fake_nccl_world& world, const std::vector<int>& places,
+                                       const is_direct& direct) {
+  const auto ranks = static_cast<int>(places.size());
+  std::vector<mixed_ranks> ends;
+  auto hosts = thread_communicator<matrix<double>>::connect(ranks);
+  for (auto& control : nccl_control::connect(ranks)) {
+    const auto r = static_cast<std::size_t>(control.rank());
+    const hetsched::link fast{.latency_s = 0, .bandwidth = std::numeric_limits<double>::infinity()};
+    host_transport host(shaped_communicator(hosts[r], [=](int, int) { return fast; }), *devices.api().machine);
+    nccl_ranks between_devices(devices, places[r], control, fake_nccl{&world});
+    ends.emplace_back(std::move(control), by_edge{direct}, std::move(between_devices), std::move(host));
+  }
+  return ends;
+}
 
 struct measured_run {
   outcome_of_step<double> outcome;
@@ -199,4 +234,149 @@ TEST_CASE("[threads] copies in chunks overlap with each other and with the netwo
   CAPTURE(whole_s);
   CAPTURE(chunked_s);
   CHECK(whole_s >= (sanitizer_share > 1 ? 1.2 : 1.6) * chunked_s);
+}
+
+TEST_CASE("[threads] random schedules with NCCL on some edges and the hosts' network on others have the bits of one device") {
+  int ran = 0, mixed = 0, refused = 0;
+  for (int instance = 0; instance < 300 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::rendezvous};
+    const bool fits = check(order, how).empty();
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    const std::string text = to_csv(order);
+    CAPTURE(text);
+    // The network takes what the schedule lists as copies.
+    std::vector<std::array<int, 3>> staged;
+    bool sends = order.directions == 2;
+    for (const auto& l : order.lanes)
+      for (const auto& a : l.actions) {
+        sends = sends || detail::is_send(a.kind);
+        if (detail::is_network(a.kind)) staged.push_back({a.direction, a.stage, a.kind == action_kind::network_gradient});
+      }
+    if (staged.empty()) continue;
+    const auto direct = [&](const edge& e) {
+      return e.what == payload::reduction ||
+             std::find(staged.begin(), staged.end(), std::array{e.direction, e.stage, int{e.what == payload::gradient}}) ==
+                 staged.end();
+    };
+    const task<double> t(static_cast<std::uint64_t>(instance), std::vector<int>(static_cast<std::size_t>(order.stages), 1),
+                         order.microbatches);
+    const bool is_short = random.integer(0, 1) == 0;
+    fake_machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
+                          .devices = order.ranks,
+                          .most_turns_late = random.integer(0, 8),
+                          .lazy = random.integer(0, 1) == 0,
+                          .in_order = random.integer(0, 1) == 0,
+                          .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
+    fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
+      const auto places = numbered_places(order.ranks);
+      try {
+        const auto done = run_on_fake<true>(devices, connect_mixed(devices, world, places, direct), places, t, order,
+                                            {.deadline_s = 20, .staging_chunk_bytes = std::size_t{8} << random.integer(0, 3)}, 2);
+        CHECK(done == reference(t, order));
+        ++ran;
+        mixed += sends && !staged.empty();
+      } catch (const input_error& e) {
+        const std::string what = e.what();
+        CAPTURE(what);
+        CHECK((what.find("no order in which all ranks") != std::string::npos && !fits));
+        ++refused;
+      }
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.blocks_alive() == 0);
+    CHECK(world.alive() == 0);
+  }
+  CHECK(ran > 0);
+  if (sanitizer_share == 1) CHECK(mixed >= 15);
+  CHECK(refused <= ran / 2);
+}
+
+TEST_CASE("[threads] two clusters that NCCL cannot join, and ranks on hosts, are one pipeline") {
+  // Devices 0 and 1 are one cluster, 2 and 3 the other.
+  const std::vector<std::vector<int>> mixes{{0, 1, 2, 3}, {0, 1, -1, 2}, {-1, 0, 1, -1}, {0, -1, -1, 2}};
+  int number = 0;
+  for (const auto name : schedule_names())
+    for (const auto& places :
+         {mixes[static_cast<std::size_t>(number / 2) % 4], mixes[static_cast<std::size_t>(number / 2 + 1) % 4]}) {
+      if (++number % sanitizer_share != 0) continue;
+      const std::string text(name);
+      CAPTURE(text);
+      CAPTURE(number);
+      const auto joined = [&](int a, int b) {
+        const int x = places[static_cast<std::size_t>(a)], y = places[static_cast<std::size_t>(b)];
+        return x >= 0 && y >= 0 && x / 2 == y / 2;
+      };
+      const auto on_hosts = [&](int a, int b) {
+        return places[static_cast<std::size_t>(a)] < 0 && places[static_cast<std::size_t>(b)] < 0;
+      };
+      const auto n = places.size();
+      const auto order = [&] {
+        const auto built = build_schedule(name,
+                                          {.forward_s = std::vector<double>(n, 1),
+                                           .backward_s = std::vector<double>(n, 2),
+                                           .transfer_s = std::vector<double>(n - 1, 1),
+                                           .weight_backward_s = std::vector<double>(n, 1)},
+                                          6);
+        return split_streams(
+            stage_transfers(add_transfers(built), [&](int a, int b) { return !joined(a, b) && !on_hosts(a, b); }));
+      }();
+      if (order.directions == 2) continue;  // gradients of two directions are summed from device to device
+      const task<double> t(static_cast<std::uint64_t>(number), std::vector<int>(static_cast<std::size_t>(order.stages), 1), 6);
+      fake_machine machine({.seed = static_cast<std::uint64_t>(number),
+                            .devices = 4,
+                            .lazy = number % 3 == 0,
+                            .in_order = number % 2 == 0,
+                            .launch_queue = 32});
+      fake_nccl_world world(machine);
+      {
+        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        const auto done =
+            run_on_fake<true>(devices, connect_mixed(devices, world, places, [&](const edge& e) { return joined(e.from, e.to); }),
+                              places, t, order, {.deadline_s = 20}, 2);
+        CHECK(done == reference(t, order));
+      }
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+      CHECK(machine.blocks_alive() == 0);
+      CHECK(world.alive() == 0);
+    }
+}
+
+TEST_CASE("[threads] routes that do not fit the schedule are refused, and a device that is lost ends ranks on hosts, too") {
+  const auto order = staged_order("1f1b", 3, 4);
+  const task<double> t(1, {1, 1, 1}, 4);
+  const auto error_of = [&](const std::vector<int>& places, const schedule& what, const is_direct& direct, bool lost) {
+    fake_machine machine({.seed = 3, .devices = 3});
+    fake_nccl_world world(machine);
+    fake_devices devices(fake_cuda{&machine});
+    auto ends = connect_mixed(devices, world, places, direct);
+    try {
+      if (lost) {
+        CHECK(run_on_fake<true>(devices, ends, places, t, what, {.deadline_s = 20}, 1) == reference(t, what));
+        world.kill(1, true, 2);
+      }
+      (void)run_on_fake<true>(devices, std::move(ends), places, t, what, {.deadline_s = 20}, 2);
+    } catch (const error& e) {
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto nccl = [](const edge&) { return true; };
+  CHECK(error_of({0, 1, 2}, order, nccl, false).find("goes by way of the host, but its route is between devices") !=
+        std::string::npos);
+  CHECK(error_of({0, 1, -1}, one_f_one_b({3, 2, 1}, 4), nccl, false).find("rank 2 is on the host, and NCCL connects devices") !=
+        std::string::npos);
+  const auto staged_last =
+      split_streams(stage_transfers(add_transfers(one_f_one_b({3, 2, 1}, 4)), [](int a, int b) { return a + b == 3; }));
+  const auto first = [](const edge& e) { return e.from + e.to == 1; };
+  const auto text = error_of({0, 1, -1}, staged_last, first, true);
+  CAPTURE(text);
+  CHECK(text.find("remote process exited (6)") != std::string::npos);
 }

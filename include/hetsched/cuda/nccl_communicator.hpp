@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,13 +35,14 @@
 
 namespace hetsched {
 
-/// Connects ranks with a GPU each, in one process or several, by NCCL. It is an ordered_plane: what a rank posts is held until
-/// its turn in the plan, and then enqueued on the one queue of the rank, behind what makes the tensor or still uses it. A
-/// transfer has ended when it is enqueued: tensors know their moments. Agreement, the first reason to give up, and what NCCL
-/// needs to connect go by way of `Control`, on the host. Two ranks that transfer anything have one NCCL communicator, for both
-/// ways: NCCL runs one kernel for each communicator, and kernels of one queue one after the other, so that only what shares a
-/// communicator overlaps. Communicators are made in one order on all ranks, and used once when they are made, so that nothing is
-/// connected later. A group of a plan is cut into NCCL groups of one pair of ranks and of most_operations at most, the same at
+/// Connects ranks with a GPU each, in one process or several, by NCCL. Ranks on the host may be among them: they take part in
+/// what is agreed, and transfer nothing here; a router gives them another plane. It is an ordered_plane: what a rank posts is
+/// held until its turn in the plan, and then enqueued on the one queue of the rank, behind what makes the tensor or still uses
+/// it. A transfer has ended when it is enqueued: tensors know their moments. Agreement, the first reason to give up, and what
+/// NCCL needs to connect go by way of `Control`, on the host. Two ranks that transfer anything have one NCCL communicator, for
+/// both ways: NCCL runs one kernel for each communicator, and kernels of one queue one after the other, so that only what shares
+/// a communicator overlaps. Communicators are made in one order on all ranks, and used once when they are made, so that nothing
+/// is connected later. A group of a plan is cut into NCCL groups of one pair of ranks and of most_operations at most, the same at
 /// both ends. Tensors are made of a cuda_buffer: see cuda_tensor_traits. Groups of ranks have a communicator each, too, and their
 /// collectives go over the same queue, in the order of the calls: see axis. Requires: the devices of ranks differ, and one thread
 /// at a time uses a device; all ends are gone before the devices are.
@@ -55,7 +57,7 @@ class nccl_communicator {
  public:
   static constexpr std::size_t most_operations = 256;  ///< larger groups may be cut in two ways
 
-  /// This rank's end, on a device of its process. `control`: its end of the control plane, with the same ranks.
+  /// This rank's end, on a device of its process; -1: on the host. `control`: its end of the control plane, with the same ranks.
   /// Throws: input_error for a device that is not there; cuda_error.
   nccl_communicator(cuda_devices<Api>& devices, int device, Control control, NcclApi api = {}, nccl_options options = {})
       : shared_(std::make_shared<shared_state>(devices, device, std::move(control), std::move(api), std::move(options))) {}
@@ -204,14 +206,14 @@ class nccl_communicator {
     shared_state(cuda_devices<Api>& all, int on, Control control, NcclApi api, nccl_options options)
         : devices(all),
           device(on),
-          links(all.make_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers"), control, std::move(api),
-                std::move(options)) {
-      devices.while_waiting(device, [this] { idle(); });
+          links(on == -1 ? queue(all) : all.make_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers"), control,
+                std::move(api), std::move(options)) {
+      while_waiting([this] { idle(); });
     }
     shared_state(const shared_state&) = delete;
     shared_state& operator=(const shared_state&) = delete;
     ~shared_state() {
-      devices.while_waiting(device, {});
+      while_waiting({});
       try {
         if (!has_failed()) finish();
       } catch (const std::exception&) {
@@ -219,7 +221,13 @@ class nccl_communicator {
       }
     }
 
+    void while_waiting(std::function<void()> what) {
+      if (device >= 0) devices.while_waiting(device, std::move(what));
+    }
+
     void set_plan(const communication_plan& wanted) {
+      if (device < 0 && std::any_of(wanted.begin(), wanted.end(), [](const auto& group) { return !group.empty(); }))
+        throw input_error("rank " + std::to_string(links.rank()) + " is on the host, and NCCL connects devices");
       finish();
       plan.clear();
       next = 0;

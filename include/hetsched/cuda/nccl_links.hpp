@@ -103,6 +103,8 @@ class nccl_links {
       made_[c] = made;
       settle(c, "ncclCommInitRankConfig");
     }
+    known_.insert(known_.end(), added.begin(), added.end());
+    if (own.empty()) return;
     cuda_buffer<Api> memory(queue_, 2 * sizeof(double));
     auto* const at = static_cast<double*>(memory.data());
     queue_.own()->require(queue_.api().set_zero(at, memory.bytes(), queue_.stream()), "cudaMemsetAsync");
@@ -120,7 +122,6 @@ class nccl_links {
     memory.end_write(queue_, end);
     for (const auto until = deadline_in(options_.deadline_s); !end.reached(); std::this_thread::yield())
       check(until, "the first transfers have not come", {});
-    known_.insert(known_.end(), added.begin(), added.end());
   }
 
   /// Transfers that begin at once, on the queue.

@@ -250,3 +250,20 @@ TEST_CASE("an order of issue that is not complete is refused") {
   issued.of_rank.pop_back();
   says(issued, "of 1 ranks");
 }
+
+TEST_CASE("what comes by way of the host has its place among what is issued") {
+  // One microbatch through three ranks; the last boundary goes by way of the hosts.
+  const auto order =
+      split_streams(stage_transfers(add_transfers(one_f_one_b({1, 1, 1}, 1)), [](int a, int b) { return a + b == 3; }));
+  const auto found = find_issue_order(order);
+  REQUIRE(found.cycles.empty());
+  CHECK(found.order.of_rank[1].size() == 2);  // takes the activation, and sends the gradient back
+  CHECK(found.order.of_rank[2].empty());
+  CHECK(found.arrivals[0].empty());
+  REQUIRE(found.arrivals[1].size() == 1);
+  CHECK(found.arrivals[1][0].what.kind == action_kind::h2d_gradient);
+  CHECK(found.arrivals[1][0].behind == 1);
+  REQUIRE(found.arrivals[2].size() == 1);
+  CHECK(found.arrivals[2][0].what.kind == action_kind::h2d_activation);
+  CHECK(found.arrivals[2][0].behind == 0);
+}

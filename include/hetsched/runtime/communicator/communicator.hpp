@@ -168,6 +168,7 @@ using communication_plan = std::vector<std::vector<planned_operation>>;
 
 /// A data plane whose operations begin in an order that it is told beforehand, whatever the order in which they are posted.
 ///   set_plan(plan)    all ranks of the plane call it, behind their last open() and before they post
+/// Optional: orders(channel) -> bool, whether the operations of a channel are of that kind; else all are.
 /// Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
 template <class C>
 concept ordered_plane = requires(C& c, communication_plan plan) {
@@ -175,7 +176,7 @@ concept ordered_plane = requires(C& c, communication_plan plan) {
 };
 
 /// An ordered plane over which layers call collectives in device memory, in the order of its plan: an empty group stands for one
-/// computation, with what it calls.
+/// computation, with what it calls, or for other work of the device that has its turn there.
 ///   may_call() -> bool  whether the plan has come to such a group; if not, a wait ends when it does
 ///   end_calls()         behind the computation: the plan goes on
 /// Not checked: any of that.
@@ -213,6 +214,12 @@ concept asking_plane = control_plane<C> && requires(C& c) {
 };
 
 namespace detail {
+
+/// Whether channels may begin as they are posted, though others are ordered.
+template <class C>
+inline constexpr bool partly_ordered = requires(const C& c, int channel) {
+  c.orders(channel);
+};
 
 /// What to tell of a wait that has ended without progress: a rank that was waited for need not be the one to blame.
 template <class C>

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -28,10 +29,15 @@ struct routed_edge {
 };
 
 /// A communicator made of one control plane and several data planes, so that each edge takes the transport that suits it. Copies
-/// are one end, as those of its planes are.
+/// are one end, as those of its planes are. One of the planes may be an ordered_plane, beside others whose operations begin as
+/// they are posted.
 /// Route: (const edge&) -> routed_edge, the same at both ends of the edge.
 template <control_plane Control, class Route, class... Planes>
 requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, const edge&>) class router {
+  static constexpr std::size_t ordered_planes = (std::size_t{ordered_plane<Planes>} + ...);
+  static_assert(ordered_planes <= 1, "an order is that of one plane");
+  static constexpr bool sends_bytes = (byte_plane<Planes> || ...) && ((byte_plane<Planes> || ordered_plane<Planes>)&&...);
+
  public:
   class operation {
    public:
@@ -78,18 +84,54 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) { p.post_receive(c, s, t, std::get<i>(op.of_plane_)); });
   }
-  /// See byte_plane.
-  void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes,
-                       operation& op) requires(byte_plane<Planes>&&...) {
+  /// See byte_plane. Not for channels of a plane that is none: an ordered one, of devices.
+  void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) requires sends_bytes {
     const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
     op.plane_.store(plane, std::memory_order_relaxed);
-    on(plane, [&, c = own](auto& p, auto i) { p.post_send_bytes(c, s, bytes, std::get<i>(op.of_plane_)); });
+    on(plane, [&, c = own](auto& p, auto i) {
+      if constexpr (byte_plane<std::remove_reference_t<decltype(p)>>)
+        p.post_send_bytes(c, s, bytes, std::get<i>(op.of_plane_));
+      else
+        HETSCHED_EXPECTS(false);
+    });
   }
-  void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes,
-                          operation& op) requires(byte_plane<Planes>&&...) {
+  void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes, operation& op) requires sends_bytes {
     const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
     op.plane_.store(plane, std::memory_order_relaxed);
-    on(plane, [&, c = own](auto& p, auto i) { p.post_receive_bytes(c, s, bytes, std::get<i>(op.of_plane_)); });
+    on(plane, [&, c = own](auto& p, auto i) {
+      if constexpr (byte_plane<std::remove_reference_t<decltype(p)>>)
+        p.post_receive_bytes(c, s, bytes, std::get<i>(op.of_plane_));
+      else
+        HETSCHED_EXPECTS(false);
+    });
+  }
+  /// See ordered_plane: of the plan, that plane gets what goes over it.
+  void set_plan(const communication_plan& plan) requires(ordered_planes == 1) {
+    constexpr std::size_t ordered = ordered_index();
+    communication_plan own;
+    for (const auto& group : plan) {
+      std::vector<planned_operation> part;
+      for (auto o : group)
+        if (const auto& c = channels_[static_cast<std::size_t>(o.channel)]; c.plane == ordered) {
+          o.channel = c.channel;
+          part.push_back(o);
+        }
+      if (group.empty() || !part.empty()) own.push_back(std::move(part));
+    }
+    used_[ordered] = true;  // what ends it is to end all
+    std::get<ordered>(planes_).set_plan(own);
+  }
+  [[nodiscard]] bool orders(int channel) const requires(ordered_planes == 1) {
+    return channels_[static_cast<std::size_t>(channel)].plane == ordered_index();
+  }
+  /// See calling_plane.
+  [[nodiscard]] bool may_call() requires(calling_plane<Planes> || ...) { return std::get<ordered_index()>(planes_).may_call(); }
+  void end_calls() requires(calling_plane<Planes> || ...) { std::get<ordered_index()>(planes_).end_calls(); }
+  /// What the ordered plane has come to, in errors.
+  [[nodiscard]] std::string under_way() const requires(ordered_planes == 1) {
+    if constexpr (requires { std::get<ordered_index()>(planes_).under_way(); })
+      return std::get<ordered_index()>(planes_).under_way();
+    return {};
   }
   [[nodiscard]] bool poll(operation& op) {
     return on(op.plane_.load(std::memory_order_relaxed), [&](auto& p, auto i) {
@@ -140,6 +182,14 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
   }
 
  private:
+  /// Which of the planes is ordered.
+  static constexpr std::size_t ordered_index() {
+    constexpr std::array<bool, sizeof...(Planes)> is{ordered_plane<Planes>...};
+    std::size_t i = 0;
+    while (!is[i]) ++i;
+    return i;
+  }
+
   struct routed_channel {
     std::size_t plane;
     int channel;

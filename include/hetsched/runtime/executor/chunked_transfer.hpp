@@ -52,6 +52,8 @@ class chunked_transfer {
   [[nodiscard]] bool copying() const { return copying_ > 0; }
 
   // At the sending end.
+  /// Whether there are tensors of which not all is posted.
+  [[nodiscard]] bool sending() const { return !sending_.empty(); }
   void copy_out(Stager& stager, std::size_t p, const Tensor& from, Tensor& to) { post_copies(stager, p, chunks_, from, to); }
   /// Whether there is something that can be sent.
   [[nodiscard]] bool copied_any(Stager& stager, std::size_t p) { return copied(stager, p) > 0; }

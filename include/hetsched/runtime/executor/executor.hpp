@@ -83,7 +83,9 @@ class pipeline_executor {
         forward_only_(is_forward_only(order)),
         me_(detail::find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
         calls_(calling_plane<Communicator> && groups.devices[at(me_.group)] > 1),
-        program_(compile(order, groups)),
+        program_(detail::program_for<Communicator>(detail::runnable(order, options.semantics), me_.group, options.semantics,
+                                                   calls_, detail::shapes_of_stages(order, groups, me_, shapes_))),
+        turns_(program_),
         edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager),
                options.staging_chunk_bytes, backend_.transfer_queue()) {
     const auto bound = backend_.bind();
@@ -102,8 +104,7 @@ class pipeline_executor {
     if (order.directions == 2 && options.sums_directions && !forward_only_)
       for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
     ends_ = exchanges_.empty() ? detail::stage_ends(program_) : std::vector<int>(program_.ops.size(), -1);
-    done_.assign(program_.ops.size(), 0);
-    begun_.assign(program_.ops.size(), 0);
+    done_ = begun_ = std::vector<char>(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
     losses_ = backend_.make_numbers(at(microbatches_));
     std::vector<std::string> names;
@@ -114,8 +115,8 @@ class pipeline_executor {
     measured_.microbatches = order.microbatches;
     measured_.actions.reserve(2 * program_.ops.size());
     if constexpr (ordered_plane<Communicator>) {
-      const auto exchange_of = [&](int c) { return copies_[at(c)].exchange; };
-      auto plan = detail::plan_of(program_, edges_, exchanges_, exchange_of, step_);
+      auto plan = detail::plan_of(
+          program_, edges_, exchanges_, [&](int c) { return copies_[at(c)].exchange; }, step_);
       if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_ended
       edges_.comm().set_plan(plan);
     }
@@ -194,16 +195,6 @@ class pipeline_executor {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
 
-  detail::rank_program compile(const schedule& order, const pipeline_groups& groups) {
-    auto runnable = detail::runnable(order, options_.semantics);
-    if constexpr (ordered_plane<Communicator>) runnable = detail::in_issue_order(runnable);
-    auto program =
-        detail::rank_compiler(runnable, me_.group, options_.semantics, detail::shapes_of_stages(order, groups, me_, shapes_))
-            .compile();
-    if constexpr (ordered_plane<Communicator>) detail::add_issue_order(program, options_.semantics, calls_);
-    return program;
-  }
-
   void make_exchange(const schedule& order, const pipeline_groups& groups, std::size_t i) {
     auto& c = copies_[i];
     const auto [direction, stage] = program_.copies[i];
@@ -246,6 +237,7 @@ class pipeline_executor {
       for (std::size_t i = 0; i < c.gradients.size() && !forward_only_ && pass_.first; ++i) detail::zero(*c.gradients[i], queue_);
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
+    turns_.begin_step();
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
       if (early(static_cast<int>(e))) edges_.post_receives(e);
     while (true) {
@@ -277,7 +269,8 @@ class pipeline_executor {
         scale_gradients(copies_[i]);
         stage_ended(i);
       }
-      if (calls_) detail::end_calls(edges_.comm());
+      if constexpr (calling_plane<Communicator>)
+        if (calls_) edges_.comm().end_calls();
     }
     drain();
     clock_.read();
@@ -314,6 +307,7 @@ class pipeline_executor {
         if constexpr (grouping)
           if (group) edges_.comm().end_group();
         begun_[first] = 1;
+        if (!is_compute(program_.ops[first].what.kind)) turns_.end(edges_.comm(), first);
         moved = true;
       }
       for (std::size_t k = first; k < last; ++k)
@@ -329,7 +323,7 @@ class pipeline_executor {
           scale_gradients(copies_[at(ends_[k])]);
           stage_ended(at(ends_[k]));
         }
-      if (calls_) detail::end_calls(edges_.comm());
+      turns_.end(edges_.comm(), first);
       // What it made leaves before the next computation begins.
       return true;
     }
@@ -339,7 +333,9 @@ class pipeline_executor {
   [[nodiscard]] bool can_begin(std::size_t first, std::size_t last) {
     for (std::size_t k = first; k < last; ++k)
       if (unmet(k) < program_.ops.size()) return false;
-    if (!ordered_plane<Communicator> && is_compute(program_.ops[first].what.kind) && !edges_.all_posted()) return false;
+    const auto kind = program_.ops[first].what.kind;
+    if (!ordered_plane<Communicator> && is_compute(kind) && !edges_.all_posted()) return false;
+    if ((!is_transfer(kind) || detail::is_d2h(kind)) && !may_wait()) return false;
     for (std::size_t k = first; k < last; ++k) {
       const auto& op = program_.ops[k];
       if (!is_compute(op.what.kind) || op.out < 0) continue;
@@ -349,9 +345,11 @@ class pipeline_executor {
       lacks_room_ = k;
       return false;
     }
-    return !calls_ || !is_compute(program_.ops[first].what.kind) || detail::may_call(edges_.comm());
+    return turns_.may_begin(edges_.comm(), first);
   }
 
+  /// For this rank's device.
+  [[nodiscard]] bool may_wait() const { return detail::may_wait<Communicator>(program_, front_, begun_, edges_); }
   /// The first op that this one waits for; the number of ops if there is none.
   [[nodiscard]] std::size_t unmet(std::size_t k) const {
     for (std::size_t i = program_.ops[k].needs; i < program_.ops[k + 1].needs; ++i)
@@ -393,6 +391,7 @@ class pipeline_executor {
     const auto& op = program_.ops[k];
     const auto kind = op.what.kind;
     const auto p = [&] { return edges_.place(edge_of(op), op.what.microbatch); };
+    if ((kind == reduce_gradients || detail::is_h2d(kind)) && !may_wait()) return false;
     const bool has = kind == reduce_gradients ? exchanges_[at(copies_[at(op.copy)].exchange)].end(edges_.comm())
                      : detail::is_d2h(kind)   ? edges_.copied_out(op.out, p())
                      : detail::is_h2d(kind)   ? edges_.copied_in(op.in, p(), k, early(op.in))
@@ -581,6 +580,7 @@ class pipeline_executor {
   bool calls_;                        ///< whether layers may call collectives of a calling_plane
   std::vector<tensor_shape> shapes_;  ///< what stage_shapes count
   detail::rank_program program_;
+  detail::turns turns_;
   detail::rank_edges<Tensor, Communicator, Stager, queue> edges_;
   std::vector<copy_state> copies_;
   std::vector<Tensor> inputs_, gradients_;  ///< kept by the order of the schedule

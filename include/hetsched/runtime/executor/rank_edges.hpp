@@ -122,6 +122,12 @@ class rank_edges {
     if (std::any_of(states_.begin(), states_.end(), [](const state& s) { return s.copying > 0; })) return false;
     return std::all_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->sends() || s->slices->all_posted(); });
   }
+  /// Whether a tensor is on its way to the host.
+  [[nodiscard]] bool is_copied_out(int e, std::size_t p) const { return states_[at(e)].copied[p] != 0; }
+  /// Whether chunks are, of a tensor whose sending has begun.
+  [[nodiscard]] bool sends_chunks() const {
+    return std::any_of(states_.begin(), states_.end(), [](const state& s) { return s.chunks && s.chunks->sending(); });
+  }
   /// Whether slices that were passed on have not been received: their buffers are not free.
   [[nodiscard]] bool passing_on() const {
     return std::any_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->passing_on.empty(); });
@@ -457,6 +463,12 @@ class rank_edges {
     if (!s.remote) return;
     if (other >= 0) {
       s.channel = comm_.open(s.where);
+      if constexpr (partly_ordered<Communicator>)
+        if (e.staged > 0 && comm_.orders(s.channel)) {
+          const auto why = "the " + to_text(s.where) + " goes by way of the host, but its route is between devices";
+          comm_.abort(why);
+          throw input_error(why);
+        }
       s.bytes = static_cast<std::size_t>(element_count(own)) * sizeof(typename tensor_traits<Tensor>::element);
       while (!has_message_of(plan.phase(s.phase), device)) ++s.phase;
       s.operations = std::make_unique<operation[]>(all);

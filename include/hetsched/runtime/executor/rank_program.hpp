@@ -135,8 +135,8 @@ struct rank_program {
   std::vector<rank_op> ops;                                ///< lane by lane, and one more
   std::vector<std::size_t> needs;                          ///< numbers of ops
   std::vector<std::pair<std::size_t, std::size_t>> lanes;  ///< ops [first, last); the compute lane first
-  /// Over an ordered_plane: ops that communicate, in the order in which they are issued; those of a group together. Over a
-  /// calling_plane, groups of devices have their computations in it, too: the first op of each event.
+  /// Over an ordered_plane: ops that communicate, in the order in which they are issued; those of a group together. With the
+  /// first ops of events that have their turn among them: copies to the host, and computations of groups of devices.
   std::vector<std::vector<std::size_t>> issued;
 };
 

@@ -25,9 +25,16 @@ struct issue_order {
   friend bool operator==(const issue_order&, const issue_order&) = default;
 };
 
+/// What comes by way of the host, when all takes place in one order with what is issued.
+struct host_arrival {
+  action what;             ///< the copy to the device
+  std::size_t behind = 0;  ///< so many of the actions that its rank issues
+};
+
 /// An issue order, or why there is none: a cycle of actions each of which waits for the next, as a sentence.
 struct found_issue_order {
   issue_order order;
+  std::vector<std::vector<host_arrival>> arrivals;  ///< by rank
   std::vector<std::string> cycles;
 };
 
@@ -108,17 +115,20 @@ namespace detail {
   const action_index index(order);
   std::vector<action> met;
   const detail::lane_run run(order, index, send_semantics::rendezvous, true, &met);
-  found_issue_order found{.order = {}, .cycles = {}};
+  found_issue_order found{.order = {}, .arrivals = {}, .cycles = {}};
   if (!run.finished()) {
     found.cycles = run.cycles();
     return found;
   }
   found.order.of_rank.resize(static_cast<std::size_t>(order.ranks));
+  found.arrivals.resize(found.order.of_rank.size());
+  const auto rank_of = [&](const action& a) { return static_cast<std::size_t>(order.rank(a.direction, a.stage)); };
   const auto issue = [&](action a) {
     a.joined = false;
-    found.order.of_rank[static_cast<std::size_t>(order.rank(a.direction, a.stage))].push_back(a);
+    found.order.of_rank[rank_of(a)].push_back(a);
   };
   for (const auto& a : met) {
+    if (detail::is_h2d(a.kind)) found.arrivals[rank_of(a)].push_back({a, found.order.of_rank[rank_of(a)].size()});
     if (!detail::is_issued(order, a)) continue;
     issue(a);
     if (detail::is_send(a.kind) || detail::is_receive(a.kind)) {
