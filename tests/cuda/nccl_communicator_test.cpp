@@ -10,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -121,6 +122,39 @@ TEST_CASE("[threads] no schedule of the library hangs over NCCL on devices that 
       CHECK(world.alive() == 0);
     }
   }
+}
+
+TEST_CASE("[threads] the timeline of a step has transfers where the devices made them, not where they were enqueued") {
+  constexpr double work_s = 5e-3, clocks_differ_s = 10e-3;
+  const auto order = one_f_one_b({3, 2, 1}, 4);
+  const task<double> t(1, {1, 1, 1}, 4);
+  fake_machine machine({.seed = 5, .devices = 3, .work_s = work_s});
+  fake_nccl_world world(machine);
+  fake_devices devices{fake_cuda{&machine}};
+  std::vector<timeline> measured(3);
+  (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2, &measured);
+  const auto find = [&](int rank, action_kind kind, int m) {
+    for (const auto& a : measured[static_cast<std::size_t>(rank)].actions)
+      if (a.what.kind == kind && a.what.microbatch == m) return a;
+    FAIL("nothing of the kind");
+    return timed_action{};
+  };
+  using enum action_kind;
+  for (int m = 0; m < 4; ++m)
+    for (const auto& [from, to, made, sent, received] : {std::tuple(0, 1, forward, send_activation, receive_activation),
+                                                         std::tuple(1, 2, forward, send_activation, receive_activation),
+                                                         std::tuple(2, 1, backward, send_gradient, receive_gradient),
+                                                         std::tuple(1, 0, backward, send_gradient, receive_gradient)}) {
+      CAPTURE(m);
+      CAPTURE(from);
+      CAPTURE(to);
+      const auto leaves = find(from, sent, m), comes = find(to, received, m);
+      CHECK(leaves.start_s >= find(from, made, m).end_s - clocks_differ_s);
+      CHECK(leaves.end_s >= leaves.start_s);
+      CHECK(comes.end_s >= leaves.start_s - clocks_differ_s);
+      CHECK(comes.end_s <= find(to, made, m).start_s + clocks_differ_s);
+    }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 
 TEST_CASE("[threads] stages on groups of devices over NCCL have the bits of groups of threads, and no races") {

@@ -24,6 +24,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/clock.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/cuda/nccl_axis.hpp>
@@ -64,7 +65,7 @@ class nccl_communicator {
 
   class operation {
    public:
-    double end_s = 0;
+    double start_s = 0, end_s = 0;  ///< when it was enqueued, until read_times()
 
    private:
     friend class nccl_communicator;
@@ -128,6 +129,14 @@ class nccl_communicator {
     }
   }
 
+  /// Has all transfers done, and their operations of the last round of the plan know when: by events, unless cuda_options::times
+  /// says otherwise.
+  /// Requires: they are where they were. Throws: cuda_error.
+  void read_times() {
+    const std::lock_guard lock(shared_->guard);
+    shared_->read_times();
+  }
+
   /// See calling_plane.
   [[nodiscard]] bool may_call() {
     const std::lock_guard lock(shared_->guard);
@@ -189,6 +198,7 @@ class nccl_communicator {
   struct planned_group {
     int peer = -1;
     std::vector<planned> operations;
+    std::vector<operation*> begun = {};  ///< of the last round
   };
   /// Ranks that call collectives.
   struct caller {
@@ -236,7 +246,20 @@ class nccl_communicator {
       for (const auto& group : wanted) add(group);
       for (const auto& g : plan)
         for (const auto& p : g.operations) channels[static_cast<std::size_t>(p.what.channel)].is_planned = true;
+      std::vector<std::string> names;
+      for (const auto& g : plan) names.push_back(g.operations.empty() || device < 0 ? "" : name_of(g));
+      clock = cuda_clock<Api>(links.queue(), std::move(names));
       compare_and_connect();
+    }
+
+    void read_times() {
+      if (plan.empty()) return;
+      clock.read();
+      for (std::size_t k = 0; k < plan.size(); ++k)
+        for (auto* const op : plan[k].begun) {
+          op->start_s = clock.start_s(k);
+          op->end_s = clock.end_s(k);
+        }
     }
 
     std::size_t open(std::vector<int> ranks, const std::string& name) {
@@ -403,7 +426,7 @@ class nccl_communicator {
     void issue() {
       forget_ended();
       while (!plan.empty() && under_way.size() < devices.options().records) {
-        const auto& group = plan[next];
+        auto& group = plan[next];
         if (group.operations.empty()) {
           received = !std::exchange(is_told, true) || received;
           return;
@@ -421,7 +444,8 @@ class nccl_communicator {
       }
     }
 
-    void enqueue(const planned_group& group) {
+    void enqueue(planned_group& group) {
+      const auto number = static_cast<std::size_t>(&group - plan.data());
       const auto& q = links.queue();
       std::vector<posted> taken;
       for (const auto& p : group.operations) {
@@ -437,6 +461,7 @@ class nccl_communicator {
         else
           b.begin_write(q);
       }
+      clock.begin(number);
       if (std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; }))
         links.group(group.peer, [&](auto& g) {
           for (std::size_t k = 0; k < taken.size(); ++k) {
@@ -448,16 +473,19 @@ class nccl_communicator {
               g.receive(b.data(), b.bytes());
           }
         });
+      clock.end(number);
       const auto end = q.record();
       const double now = steady_now_s();
+      group.begun.clear();
       for (std::size_t k = 0; k < taken.size(); ++k) {
+        group.begun.push_back(taken[k].op);
         auto& b = traits::buffer(*taken[k].tensor);
         const bool sends = group.operations[k].what.sends;
         if (sends)
           b.end_read(q, end);
         else
           b.end_write(q, end);
-        taken[k].op->end_s = now;
+        taken[k].op->start_s = taken[k].op->end_s = now;
         taken[k].op->ended_ = true;
         (sends ? sent : received) = true;
       }
@@ -480,13 +508,15 @@ class nccl_communicator {
                           std::to_string(device));
     }
 
+    [[nodiscard]] std::string name_of(const planned_group& group) const {
+      const auto& p = group.operations.front().what;
+      return to_text(channels[static_cast<std::size_t>(p.channel)].where) + ", microbatch " + std::to_string(p.what.microbatch);
+    }
     [[nodiscard]] std::string oldest() const {
       for (const auto& i : under_way)
         if (!i.end.reached()) {
           if (i.call) return "collective over " + i.call->name;
-          const auto& p = i.group->operations.front().what;
-          return to_text(channels[static_cast<std::size_t>(p.channel)].where) + ", microbatch " +
-                 std::to_string(p.what.microbatch);
+          return name_of(*i.group);
         }
       return {};
     }
@@ -532,7 +562,8 @@ class nccl_communicator {
     std::recursive_mutex guard;  ///< of all below; idle() may be called by who holds it
     std::deque<channel> channels;
     std::vector<planned_group> plan;
-    std::size_t next = 0;  ///< group of the plan
+    cuda_clock<Api> clock;  ///< of its groups
+    std::size_t next = 0;   ///< group of the plan
     std::deque<issued> under_way;
     std::deque<caller> callers;
     bool is_told = false;                 ///< that layers may call

@@ -37,6 +37,9 @@ struct nccl_clique {
   std::vector<int> ranks;
   bool calls = false;
   friend auto operator<=>(const nccl_clique&, const nccl_clique&) = default;
+  friend bool operator==(const nccl_clique& a, const nccl_clique& b) {  // nvcc 13 leaves out the implicit one
+    return a.calls == b.calls && a.ranks == b.ranks;
+  }
 };
 
 /// A rank's NCCL communicators: one for each rank that it is connected with, and for each group.

@@ -41,6 +41,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
  public:
   class operation {
    public:
+    double start_s = 0;  ///< 0: its plane does not tell
     double end_s = 0;
 
    private:
@@ -127,6 +128,12 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
   /// See calling_plane.
   [[nodiscard]] bool may_call() requires(calling_plane<Planes> || ...) { return std::get<ordered_index()>(planes_).may_call(); }
   void end_calls() requires(calling_plane<Planes> || ...) { std::get<ordered_index()>(planes_).end_calls(); }
+  /// See nccl_communicator.
+  void read_times() requires(ordered_planes == 1) {
+    if constexpr (requires { std::get<ordered_index()>(planes_).read_times(); }) {
+      std::get<ordered_index()>(planes_).read_times();
+    }
+  }
   /// What the ordered plane has come to, in errors.
   [[nodiscard]] std::string under_way() const requires(ordered_planes == 1) {
     if constexpr (requires { std::get<ordered_index()>(planes_).under_way(); })
@@ -138,6 +145,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
       auto& own = std::get<i>(op.of_plane_);
       if (!p.poll(own)) return false;
       op.end_s = own.end_s;
+      if constexpr (requires { own.start_s; }) op.start_s = own.start_s;
       return true;
     });
   }

@@ -366,8 +366,7 @@ class pipeline_executor {
     const int m = op.what.microbatch;
     done_[k] = 1;
     if (is_compute(op.what.kind)) {
-      clock_.begin(k);
-      compute(op, loss);
+      compute(op, k, loss);
       clock_.end(k);
     } else if (op.what.kind == reduce_gradients) {
       const int exchange = copies_[at(op.copy)].exchange;
@@ -430,7 +429,7 @@ class pipeline_executor {
   }
 
   template <class Loss>
-  void compute(const detail::rank_op& op, const Loss& loss) {
+  void compute(const detail::rank_op& op, std::size_t k, const Loss& loss) {
     using enum action_kind;
     auto& stage = *copies_[at(op.copy)].stage;
     auto& context = copies_[at(op.copy)].contexts[at(op.slot)];
@@ -442,6 +441,7 @@ class pipeline_executor {
     const Tensor& dy = back ? gradients_[at(op.gradient)] : x;
     detail::begin_read(x, queue_);
     if (back) detail::begin_read(dy, queue_);
+    clock_.begin(k);  // not while it waits for its input
     const auto end_reads = [&] {
       const auto end = queue_.record();
       detail::end_read(x, queue_, end);

@@ -243,17 +243,20 @@ class turns {
 /// behind one whose copy has not begun is not needed yet, as that copy has its turn before.
 /// `front`: the first ops of the events that lanes have come to. `begun`: per op, of the first of an event.
 template <class Communicator, class Edges>
-[[nodiscard]] bool may_wait(const rank_program& program, std::span<const std::size_t> front, std::span<const char> begun,
-                            const Edges& edges) {
-  if (!partly_ordered<Communicator>) return true;
-  for (std::size_t l = 0; l < front.size(); ++l) {
-    if (front[l] == program.lanes[l].second || begun[front[l]]) continue;
-    for (std::size_t k = front[l]; k < program.ops[front[l]].event_end; ++k)
-      if (const auto& op = program.ops[k];
-          is_network(op.what.kind) && edges.is_copied_out(op.out, edges.place(op.out, op.what.microbatch)))
-        return false;
+[[nodiscard]] bool may_wait([[maybe_unused]] const rank_program& program, [[maybe_unused]] std::span<const std::size_t> front,
+                            [[maybe_unused]] std::span<const char> begun, [[maybe_unused]] const Edges& edges) {
+  if constexpr (partly_ordered<Communicator>) {
+    for (std::size_t l = 0; l < front.size(); ++l) {
+      if (front[l] == program.lanes[l].second || begun[front[l]]) continue;
+      for (std::size_t k = front[l]; k < program.ops[front[l]].event_end; ++k)
+        if (const auto& op = program.ops[k];
+            is_network(op.what.kind) && edges.is_copied_out(op.out, edges.place(op.out, op.what.microbatch)))
+          return false;
+    }
+    return !edges.sends_chunks();
+  } else {
+    return true;
   }
-  return !edges.sends_chunks();
 }
 
 /// What a rank sends and receives in its issue order: of a group, and of the slices of a tensor, what is in one phase; and an

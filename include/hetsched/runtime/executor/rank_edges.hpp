@@ -297,17 +297,25 @@ class rank_edges {
   }
 
   /// Appends this rank's sends, arrivals and copies; ranks are those of the schedule.
-  /// Requires: all have ended.
-  void record(const rank_program& program, std::vector<timed_action>& out) const {
+  /// Requires: all have ended, at least on the host.
+  void record(const rank_program& program, std::vector<timed_action>& out) {
+    constexpr bool reads = requires { comm_.read_times(); };
+    if constexpr (reads) comm_.read_times();
     for (std::size_t e = 0; e < states_.size(); ++e) {
-      const auto& s = states_[e];
+      auto& s = states_[e];
       const auto& where = listed_[e].where;
       if (!s.remote) continue;
       const int own = s.sends() ? where.from : where.to, peer = s.sends() ? where.to : where.from;
       for (std::size_t p = 0; p < s.posted; ++p) {
+        double start_s = s.sends() ? s.started[p].first : 0;
+        if constexpr (reads)
+          if (!s.slices && !s.chunks) {
+            (void)comm_.poll(s.operations[p]);  // its times are others now
+            if (s.operations[p].start_s > 0) start_s = s.operations[p].start_s;
+          }
         const double end_s = s.slices ? s.ended_s[p] : s.chunks ? s.chunks->end_s(p) : s.operations[p].end_s;
         if (s.sends())
-          out.push_back({program.ops[s.started[p].second].what, own, peer, s.started[p].first, end_s});
+          out.push_back({program.ops[s.started[p].second].what, own, peer, start_s, end_s});
         else
           out.push_back({arrival_of(e, p), own, peer, end_s, end_s});
         if (!s.copied.empty() && s.copied[p])
