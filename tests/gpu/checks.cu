@@ -7,7 +7,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include <hetsched/cuda/stager.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/passes.hpp>
+#ifdef CHECKS_NCCL
+#include <hetsched/cuda/nccl.hpp>
+#include <hetsched/cuda/nccl_communicator.hpp>
+#endif
 
 namespace {
 
@@ -32,20 +39,33 @@ struct outcome {
   std::vector<std::size_t> most_bytes;        // by GPU, behind the second and behind the last step
 };
 
-// Steps of a schedule with a gate per stage.
-outcome run(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order, int width, int steps) {
-  using channels = hetsched::cuda_local_communicator<tensor, cuda>;
+std::vector<int> places_on(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order) {
+  std::vector<int> places;
+  for (int r = 0; r < order.ranks; ++r) places.push_back(r % gpus.count());
+  return places;
+}
+
+auto summed_loss = [](const tensor& y, const tensor& wanted, const queue& on, double& value) {
+  tensor gradient(y.shape(), on);
+  half_squares<<<1, 1, 0, on.stream()>>>(y.size(), y.data(), wanted.data(), gradient.data(), &value);
+  return gradient;
+};
+
+// Steps of a schedule with a gate per stage. Staged: what it lists as copies goes by way of pinned memory.
+template <bool Staged, class Channels, class Loss>
+outcome run_over(hetsched::cuda_devices<cuda>& gpus, const std::vector<int>& places, std::vector<Channels> ends,
+                 const hetsched::schedule& order, int width, int steps, const Loss& loss,
+                 const hetsched::executor_options& options = {}) {
   using backend = hetsched::cuda_backend<cuda>;
+  using stager = std::conditional_t<Staged, hetsched::cuda_stager<tensor, cuda>, hetsched::no_stager>;
   const std::size_t n = static_cast<std::size_t>(width);
   outcome all;
   all.losses.assign(order.microbatches, 0);
   all.gradients.resize(order.stages);
-  std::vector<int> places;
-  for (int r = 0; r < order.ranks; ++r) places.push_back(r % gpus.count());
   std::vector<std::vector<double>> losses(order.ranks);
   std::vector<double> seconds(order.ranks);
   std::vector<std::size_t> early(order.ranks);
-  hetsched::run_on_threads(channels::connect(gpus, places), [&](channels& channel) {
+  hetsched::run_on_threads(std::move(ends), [&](Channels& channel) {
     const int rank = channel.rank();
     backend own(gpus, places[rank], "rank " + std::to_string(rank));
     const auto bound = own.bind();
@@ -58,13 +78,15 @@ outcome run(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order,
       inputs.emplace_back(hetsched::tensor_shape{n}, q, 0.1f * m, 0.02f);
       targets.emplace_back(hetsched::tensor_shape{n}, q, 0.5f, 0.0f);
     }
-    hetsched::pipeline_executor<tensor, gate, channels, hetsched::no_stager, backend> executor(
-        order, std::span(stages), std::vector<hetsched::tensor_shape>(order.stages - 1, {n}), channel, {}, {}, own);
-    const auto loss = [](const tensor& y, const tensor& wanted, const queue& on, double& value) {
-      tensor gradient(y.shape(), on);
-      half_squares<<<1, 1, 0, on.stream()>>>(y.size(), y.data(), wanted.data(), gradient.data(), &value);
-      return gradient;
+    const auto make_stager = [&] {
+      if constexpr (Staged)
+        return stager(gpus, places[rank], "rank " + std::to_string(rank));
+      else
+        return stager();
     };
+    hetsched::pipeline_executor<tensor, gate, Channels, stager, backend> executor(
+        order, std::span(stages), std::vector<hetsched::tensor_shape>(order.stages - 1, {n}), channel, options, make_stager(),
+        own);
     double begin_s = 0;
     for (int step = 0; step < steps; ++step) {
       if (step == 1) begin_s = hetsched::steady_now_s();
@@ -92,6 +114,12 @@ outcome run(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order,
     all.most_bytes.push_back(gpus.memory(d).most_bytes);
   }
   return all;
+}
+
+outcome run(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order, int width, int steps) {
+  const auto places = places_on(gpus, order);
+  return run_over<false>(gpus, places, hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, places), order, width,
+                         steps, summed_loss);
 }
 
 bool in_order(const hetsched::schedule& order) {
@@ -166,6 +194,62 @@ void host_time(hetsched::cuda_devices<cuda>& gpus) {
   }
 }
 
+__global__ void differences(int n, const float* y, const float* wanted, float* gradient) {
+  EACH(i) gradient[i] = y[i] - wanted[i];
+}
+
+// Copies by way of the host in chunks against whole ones.
+void staged(hetsched::cuda_devices<cuda>& gpus) {
+  using network = hetsched::thread_communicator<tensor>;
+  constexpr int width = 1 << 24, steps = 6;  // 64 MiB
+  const auto order = hetsched::split_streams(
+      hetsched::stage_transfers(hetsched::add_transfers(hetsched::one_f_one_b({1, 1}, 1)), [](int, int) { return true; }));
+  const auto places = places_on(gpus, order);
+  const auto loss = [](const tensor& y, const tensor& wanted, const queue& on, double& value) {
+    tensor gradient(y.shape(), on);
+    each(differences, on, y.size(), y.data(), wanted.data(), gradient.data());
+    value = 0;  // nobody else writes it
+    return gradient;
+  };
+  const auto with = [&](std::size_t chunk_bytes) {
+    return run_over<true>(gpus, places, network::connect(order.ranks), order, width, steps, loss,
+                          {.staging_chunk_bytes = chunk_bytes});
+  };
+  const auto whole = with(0), chunked = with(std::size_t{1} << 20);
+  row("64 MiB by way of the host, in chunks", whole.gradients == chunked.gradients,
+      number("%.2f ms a step,", chunked.seconds / (steps - 1) * 1e3) + number(" as one %.2f ms", whole.seconds / (steps - 1) * 1e3));
+}
+
+// Every schedule over NCCL against copies inside the process, to the last bit.
+#ifdef CHECKS_NCCL
+void nccl(hetsched::cuda_devices<cuda>& gpus) {
+  using control = hetsched::thread_communicator<tensor>;
+  using channels = hetsched::nccl_communicator<tensor, cuda, hetsched::nccl_runtime, control>;
+  const int ranks = std::min(gpus.count(), 4), microbatches = 8, width = 4096;
+  if (ranks < 2) return row("NCCL", true, "needs two GPUs: not checked");
+  std::string wrong;
+  int same = 0;
+  for (const auto name : hetsched::schedule_names()) {
+    const std::vector<double> one(ranks, 1), between(ranks - 1, 0.5);
+    const auto order = hetsched::build_schedule(name, {.forward_s = one, .backward_s = one, .transfer_s = between}, microbatches);
+    const auto places = places_on(gpus, order);
+    std::vector<channels> ends;
+    for (auto& end : control::connect(ranks)) {
+      const int device = places[end.rank()];
+      ends.emplace_back(gpus, device, std::move(end));
+    }
+    const auto over = run_over<false>(gpus, places, std::move(ends), order, width, 2, summed_loss);
+    const auto local = run(gpus, order, width, 2);
+    const bool good = over.losses == local.losses && over.gradients == local.gradients;
+    same += good;
+    if (!good) wrong += " " + std::string(name);
+  }
+  row("schedules over NCCL: bits of copies", wrong.empty(), std::to_string(same) + (wrong.empty() ? "" : ", wrong:" + wrong));
+}
+#else
+void nccl(hetsched::cuda_devices<cuda>&) { row("NCCL", true, "not there: not checked"); }
+#endif
+
 }  // namespace
 
 int main() try {
@@ -175,6 +259,8 @@ int main() try {
   schedules(gpus);
   growth(gpus);
   host_time(gpus);
+  staged(gpus);
+  nccl(gpus);
   return failed > 0;
 } catch (const std::exception& e) {
   std::printf("%s\n", e.what());

@@ -40,7 +40,9 @@ if part "build the example" "${build[@]}" examples/cuda/own_layers.cu -o "$out/o
     echo "compute-sanitizer is not there: no memcheck, no racecheck" | tee -a "$table"
   fi
 fi
-if part "build the checks" "${build[@]}" tests/gpu/checks.cu -o "$out/checks"; then
+nccl=()  # where it is there
+echo '#include <nccl.h>' | nvcc -E -x cu - >/dev/null 2>&1 && nccl=(-DCHECKS_NCCL -lnccl)
+if part "build the checks" "${build[@]}" tests/gpu/checks.cu -o "$out/checks" "${nccl[@]}"; then
   part "the checks" "$out/checks"
   cat "$out/the_checks.log" | tee -a "$table"
 fi
