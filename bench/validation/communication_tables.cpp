@@ -39,6 +39,9 @@ void read_vidur(const std::string& data, machines& all) {
           r["collective"] == "all_reduce" ? collective::all_reduce : collective::point_to_point, ranks / per_node, per_node)
         .samples.push_back({std::stod(r["size_bytes"]), std::stod(r["median_ms"]) * 1e-3});
   }
+  // NVLink of an A100, and PCIe 4.0 with 16 lanes.
+  for (auto& g : all["Vidur A100, NVLink in pairs"])
+    if (g.nodes == 1) g.link_bandwidth = g.per_node == 2 ? 300e9 : 31.5e9;
 }
 
 // One node up to 8 ranks; the sheets do not tell how more of them are spread.
@@ -125,7 +128,8 @@ void predict_group(const std::string& machine, const collective_measurements& g,
     if (&o != &g) others.push_back(o);
   const measured_collectives model(others);
   for (const auto& s : g.samples)
-    if (const auto seconds = model.seconds(g.collective, g.nodes, g.per_node, s.bytes); seconds && s.bytes >= least_bytes) {
+    if (const auto seconds = model.seconds(g.collective, g.nodes, g.per_node, s.bytes, g.link_bandwidth);
+        seconds && s.bytes >= least_bytes) {
       cases.push_back(compare(machine, g, s, *seconds));
       cases.back().set += text(", %d x %d", g.nodes, g.per_node);
     }
@@ -171,10 +175,10 @@ std::vector<validation_part> communication_parts(const std::string& data) {
                     .compared = "groups of ranks, from the other groups of the machine",
                     .unit = "ms",
                     .method = groups,
-                    .goal_mean_percent = 8,
+                    .goal_mean_percent = 20,
                     .remarks =
-                        "With NVLink in pairs two ranks have a link of 200 GB/s and four go over PCIe: neither says "
-                        "anything about the other, so both must be measured on such nodes.",
+                        "With NVLink in pairs two ranks have NVLink and four go over PCIe: each is predicted from the other "
+                        "by the datasheets' bandwidths, 300 and 31.5 GB/s.",
                     .goal_of_all = true},
       across_groups{
           .title = "Collectives across nodes, groups held out",

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "calibration.hpp"
 #include "csv.hpp"
 #include "text.hpp"
 #include "tile_fit.hpp"
@@ -32,13 +33,21 @@ class held_out_constants {
  public:
   explicit held_out_constants(const std::vector<group>& groups) : groups_(groups) {}
 
-  const tile_constants& without_chip_of(const std::string& device) {
-    const auto devices = chip_of(device);
+  const tile_constants& without_chip_of(const std::string& device) { return without(chip_of(device)); }
+  const tile_constants& without_generation_of(const std::string& device) {
+    const auto generation = catalogue_device(device).generation;
+    device_set devices;
+    for (const auto& g : groups_)
+      if (catalogue_device(g.device).generation == generation) devices.insert(g.device);
+    return without(devices);
+  }
+
+ private:
+  const tile_constants& without(const device_set& devices) {
     const auto found = fits_.find(devices);
     return found != fits_.end() ? found->second : fits_.emplace(devices, fit(groups_, devices)).first->second;
   }
 
- private:
   const std::vector<group>& groups_;
   std::map<device_set, tile_constants> fits_;
 };
@@ -72,6 +81,10 @@ std::string kind_name(const measurement& x) {
 }
 
 std::string by_device(const measurement& x) { return x.device; }
+std::string by_generation(const measurement& x) { return catalogue_device(x.device).generation; }
+
+// What is left out of the fit for a prediction.
+enum class held_out_set { chip, generation };
 
 class operator_tables {
  public:
@@ -84,10 +97,14 @@ class operator_tables {
   using name = std::function<std::string(const measurement&)>;
 
   [[nodiscard]] validation_part part_of(const std::vector<group>& groups, validation_part part, const choice& wanted,
-                                        const name& group_name);
+                                        const name& group_name, held_out_set without = held_out_set::chip);
+  [[nodiscard]] const tile_constants& constants_for(const std::string& device, held_out_set without) {
+    return without == held_out_set::chip ? fits_.without_chip_of(device) : fits_.without_generation_of(device);
+  }
+  [[nodiscard]] std::vector<validation_part> generations(const std::vector<group>& hopper);
   [[nodiscard]] validation_part vidur(const std::string& device, const std::string& short_name, double goal);
   [[nodiscard]] validation_part llmcompass();
-  [[nodiscard]] validation_part whole_models();
+  [[nodiscard]] validation_part whole_models(held_out_set without);
 
   std::string data_;
   std::vector<group> groups_;
@@ -95,12 +112,12 @@ class operator_tables {
 };
 
 validation_part operator_tables::part_of(const std::vector<group>& groups, validation_part part, const choice& wanted,
-                                         const name& group_name) {
+                                         const name& group_name, held_out_set without) {
   part.unit = "ms";
   part.others = {"roofline"};
   for (const auto& g : groups) {
     if (g.rows.empty() || !wanted(g.rows.front())) continue;
-    const auto& constants = fits_.without_chip_of(g.device);
+    const auto& constants = constants_for(g.device, without);
     for (const auto& x : g.rows)
       part.cases.push_back({.set = kind_name(x),
                             .group = group_name(x),
@@ -200,8 +217,53 @@ std::vector<validation_part> operator_tables::parts() {
                   "of the reduction that the model does not."},
       [](const auto& x) { return x.set == "DeepBench"; }, by_device));
   found.push_back(llmcompass());
-  found.push_back(whole_models());
+  found.push_back(whole_models(held_out_set::chip));
+  for (auto& part : generations(grouped(hopper))) found.push_back(std::move(part));
+  auto models = whole_models(held_out_set::generation);
+  models.title = "Whole models, generations held out";
+  models.compared = "inference and training of BERT, GPT and OPT, on generations that no constant was fitted to";
+  models.method =
+      "[NeuSight's whole models](neusight-whole-models.md), with constants fitted without all chips of the device's "
+      "generation.";
+  models.goal_mean_percent = 10;
+  models.remarks = "";
+  found.push_back(std::move(models));
+  auto measured = groups_;
+  for (auto& g : grouped(hopper)) measured.push_back(std::move(g));
+  found.push_back(calibration_part(measured, true, 8));
+  found.push_back(calibration_part(measured, false, 6));
   return found;
+}
+
+std::vector<validation_part> operator_tables::generations(const std::vector<group>& hopper) {
+  auto all = groups_;
+  all.insert(all.end(), hopper.begin(), hopper.end());
+  const std::string method =
+      "The constants are fitted without all chips of the generation that is predicted, so that each line "
+      "says what to expect of chips that nobody has measured yet.";
+  const auto of = [&](const validation_part& part, const choice& wanted, const name& group_name) {
+    return part_of(all, part, wanted, group_name, held_out_set::generation);
+  };
+  return {of(
+              {.title = "fp32 products, generations held out",
+               .compared = "linear layers and batched products of NeuSight, products of DeepBench",
+               .method = method,
+               .goal_mean_percent = 15},
+              [](const auto& x) { return is_product(x) && x.op.format == number_format::fp32; }, by_generation),
+          of(
+              {.title = "fp32 vector operators, generations held out",
+               .compared = "elementwise operators, softmax and norms of NeuSight",
+               .method = method,
+               .goal_mean_percent = 10},
+              [](const auto& x) { return !is_product(x) && x.op.format == number_format::fp32; }, by_generation),
+          of(
+              {.title = "fp16 operators, generations held out",
+               .compared = "operators of Vidur, products of DeepBench",
+               .method = method + " Without Ampere, no operators of an engine are left: what a launch takes, how matrix units "
+                                  "start and what scalar kernels need is then fitted to nothing.",
+               .goal_mean_percent = 0},
+              [](const auto& x) { return x.op.format == number_format::fp16; },
+              [](const auto& x) { return by_generation(x) + ", " + x.device; })};
 }
 
 // Files say milliseconds (products), 1e9 elements per second (others) or seconds (operators of a block): all fp16, each call with
@@ -300,7 +362,7 @@ std::string whole_model_device(const std::string& name) {
   return name == "NVIDIA_A100_80GB_PCIe" ? "A100-PCIe-80GB" : "";
 }
 
-validation_part operator_tables::whole_models() {
+validation_part operator_tables::whole_models(held_out_set without) {
   validation_part part{.title = "NeuSight whole models",
                        .compared = "inference and training of BERT, GPT and OPT on one and four devices",
                        .unit = "ms",
@@ -338,7 +400,7 @@ validation_part operator_tables::whole_models() {
     const double communication = option == "dp4"   ? 4 * parameters * ring
                                  : option == "tp4" ? 4 * layers * 4 * static_cast<double>(batch * sequence) * h * ring
                                                    : 0;
-    const auto& c = fits_.without_chip_of(device);
+    const auto& c = constants_for(device, without);
     const double total =
         seconds(hardware, kernels.forward, c) + (training ? seconds(hardware, kernels.backward, c) : 0) + communication;
     const auto value = [&](const char* column) { return r[column].empty() ? 0 : std::stod(r[column]); };

@@ -61,7 +61,7 @@ All else is shapes, [datasheets](devices.md) and formulas.
 
 In a picture, the solid line is equality; the dashed lines are 10 % off and the dotted ones 25 %. Of thousands of points, those that would cover each other are left out.
 
-*Mean*, *median* and *max* are of absolute errors; *lowest* and *highest* keep the sign. Lines marked "fitted" were not held out. Columns with names in italics
+*Mean*, *median* and *max* are of absolute errors; *bias* is the mean with its sign, and *lowest* and *highest* keep theirs. Lines marked "fitted" were not held out. Columns with names in italics
 are other predictors. The list of the worst shows at most two cases of each group and kind.
 )";
 

@@ -161,16 +161,15 @@ struct verdict {
   const auto cases = detail::all_cases(part);
   const auto by_set = [](const prediction_case& c) { return c.set; };
   const auto groups = detail::split_by(cases, [](const auto&c) { return c.group; }), sets = detail::split_by(cases, by_set);
-  const bool keeps_sign = part.goal_under_percent > 0, columns = groups.size() > 1 && sets.size() > 1 && sets.size() <= 6 &&
-                                                                 std::any_of(groups.begin(), groups.end(), [&](const auto&g) {
-                                                                   return detail::split_by(g.second, by_set).size() > 1;
-                                                                 });
+  const bool columns =
+      groups.size() > 1 && sets.size() > 1 && sets.size() <= 6 &&
+      std::any_of(groups.begin(), groups.end(), [&](const auto& g) { return detail::split_by(g.second, by_set).size() > 1; });
   std::string out = "| group | rows | mean | median | max |", rule = "\n| --- | ---: | ---: | ---: | ---: |";
   const auto column = [&](const std::string& title) {
     out += " " + title + " |";
     rule += " ---: |";
   };
-  if (keeps_sign) column("mean with sign");
+  column("bias");
   for (const auto* title : {"lowest", "highest"}) column(title);
   if (columns)
     for (const auto& [set, list] : sets) column(set + ", mean");
@@ -179,7 +178,7 @@ struct verdict {
   const auto line = [&](const std::string& name, const detail::case_list& list) {
     const auto s = detail::summary_of(list);
     out += "| " + name + text(" | %d | %.1f %% | %.1f %% | %.1f %% |", s.rows, s.mean, s.median, s.max);
-    if (keeps_sign) out += text(" %+.1f %% |", s.bias);
+    out += text(" %+.1f %% |", s.bias);
     out += text(" %+.1f %% | %+.1f %% |", s.lowest, s.highest);
     const auto here = detail::split_by(list, by_set);
     if (columns)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -116,7 +117,27 @@ struct group {
   std::string name, device;
   tile_device hardware;
   std::vector<measurement> rows;
+  std::vector<std::vector<std::size_t>> strata{};  // rows that the fit looks at, by how long they take
 };
+
+// Rows of about equal length count as much as all longer or shorter ones, however many there are: a table says how often a shape
+// was measured and not how often anybody runs it. At most 200 rows each, evenly spread; fewer than 10 go to the next longer ones.
+inline void stratify(group& g) {
+  constexpr double ends[] = {20e-6, 200e-6, 2e-3, std::numeric_limits<double>::infinity()};
+  std::vector<std::size_t> found;
+  double from = 0;
+  for (const double end : ends) {
+    for (std::size_t i = 0; i < g.rows.size(); ++i)
+      if (g.rows[i].seconds >= from && g.rows[i].seconds < end) found.push_back(i);
+    from = end;
+    const bool last = !std::isfinite(end);
+    if (found.empty() || (!last && found.size() < 10)) continue;
+    const std::size_t stride = std::max<std::size_t>(1, found.size() / 200);
+    auto& stratum = g.strata.emplace_back();
+    for (std::size_t i = 0; i < found.size(); i += stride) stratum.push_back(found[i]);
+    found.clear();
+  }
+}
 
 inline std::vector<group> grouped(const std::vector<measurement>& all) {
   std::map<std::pair<std::string, std::string>, group> groups;
@@ -127,7 +148,10 @@ inline std::vector<group> grouped(const std::vector<measurement>& all) {
     g.rows.push_back(x);
   }
   std::vector<group> list;
-  for (auto& [key, g] : groups) list.push_back(std::move(g));
+  for (auto& [key, g] : groups) {
+    stratify(g);
+    list.push_back(std::move(g));
+  }
   return list;
 }
 
@@ -152,16 +176,22 @@ inline constexpr constant constants[] = {
     {"lane_feed", &tile_constants::lane_feed, 1, 2, 58, 200},
     {"matrix_feed", &tile_constants::matrix_feed, 1, 2, 100, 400},
     {"flops_per_watt", &tile_constants::flops_per_watt, 1e9, 1, 60, 1000},
+    {"fill_s", &tile_constants::fill_s, 1, 4e6, 8, 100},
     {"wave_loss", &tile_constants::wave_loss, 1, 20, 6, 20},
+    {"matrix_wave_loss", &tile_constants::matrix_wave_loss, 1, 20, 6, 20},
     {"memory_share", &tile_constants::memory_share, 1, 100, 90, 100},
     {"early_memory_share", &tile_constants::early_memory_share, 1, 100, 80, 100},
     {"exposed", &tile_constants::exposed, 1, 50, 10, 50},
     {"split_traffic", &tile_constants::split_traffic, 1, 2, 8, 100},
     {"page_misses", &tile_constants::page_misses, 1, 100, 30, 200},
     {"row_reread", &tile_constants::row_reread, 1, 20, 10, 100},
-    {"row_cycles", &tile_constants::row_cycles, 1, 20, 20, 100},
+    {"memory_wait", &tile_constants::memory_wait, 1, 20, 10, 100},
+    {"row_cycles", &tile_constants::row_cycles, 1, 100, 30, 200},
+    {"norm_cycles", &tile_constants::norm_cycles, 1, 20, 20, 100},
+    {"pass_cycles", &tile_constants::pass_cycles, 1, 100, 15, 100},
+    {"softmax_cycles", &tile_constants::softmax_cycles, 1, 50, 25, 100},
     {"gather_cycles", &tile_constants::gather_cycles, 1, 10, 20, 100},
-    {"l2_reach", &tile_constants::l2_reach, 1, 20, 20, 100},
+    {"l2_reach", &tile_constants::l2_reach, 1, 20, 20, 30},
     {"l2_cycle_bytes", &tile_constants::l2_cycle_bytes, 1, 1, 18, 100},
     {"launch_s", &tile_constants::launch_s, 1, 2e6, 4, 100},
     // clang-format on
@@ -177,14 +207,14 @@ inline double loss(const std::vector<group>& groups, const tile_constants& c, co
   int count = 0;
   for (const auto& g : groups) {
     if (without.contains(g.device)) continue;
-    const std::size_t stride = std::max<std::size_t>(1, g.rows.size() / 400);
-    double mean = 0;
-    int rows = 0;
-    for (std::size_t i = 0; i < g.rows.size(); i += stride, ++rows) {
-      const double e = relative_error(g, g.rows[i], c);
-      mean += std::sqrt(e * e + knee * knee) - knee;
+    for (const auto& s : g.strata) {
+      double mean = 0;
+      for (const std::size_t i : s) {
+        const double e = relative_error(g, g.rows[i], c);
+        mean += std::sqrt(e * e + knee * knee) - knee;
+      }
+      sum += mean / static_cast<double>(s.size() * g.strata.size());
     }
-    sum += mean / rows;
     ++count;
   }
   return sum / count;

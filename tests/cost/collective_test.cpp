@@ -355,6 +355,11 @@ TEST_CASE("what is measured comes back, what is like it is scaled, what is not i
   CHECK(*model.seconds(all_reduce, 1, 1, 1e6) == 0);
   CHECK(!model.seconds(all_to_all, 1, 8, 1e6));
   CHECK(!model.seconds(broadcast, 2, 8, 1e6));
+  // Pairs have a link ten times as fast as what joins four: four take what two take for ten times the bytes, and the other way.
+  const measured_collectives pairs(std::vector<collective_measurements>{{all_reduce, 1, 2, line(1), 300e9}});
+  CHECK(pairs.seconds(all_reduce, 1, 4, 1e6, 30e9).value() ==
+        doctest::Approx(1.5 * pairs.seconds(all_reduce, 1, 2, 1e7, 300e9).value()));
+  CHECK(pairs.seconds(all_reduce, 1, 4, 1e6).value() == doctest::Approx(1.5 * pairs.seconds(all_reduce, 1, 2, 1e6).value()));
   CHECK_THROWS_AS(measured_collectives(std::vector<collective_measurements>{measured[0], measured[0]}), input_error);
   CHECK_THROWS_AS(measured_collectives(std::vector<collective_measurements>{{all_reduce, 1, 1, line(1)}}), input_error);
   CHECK_THROWS_AS((void)model.seconds(all_reduce, 0, 8, 1), input_error);

@@ -22,12 +22,15 @@ struct collective_measurements {
   int nodes = 1;
   int per_node = 2;
   std::vector<transfer_sample> samples{};
+  double link_bandwidth = 0;  ///< bytes/s by datasheet of the slowest link that joins the ranks; 0: that of the machine's others
 };
 
 /// Predicts collectives on a machine from measurements on some group sizes. What was measured comes from its fitted curve.
 /// Another group of the same kind, within a node or across nodes, takes what nearby measured groups take for each byte that
 /// crosses a link (wire_share): between two group sizes that straddle it their geometric mean, weighted by the logarithm of
-/// the ranks, beyond them the nearest. Across nodes groups with as many ranks per node come first; on more nodes than were
+/// the ranks, beyond them the nearest. Where ranks are joined by links of other kinds, such as pairs by NVLink and more of them
+/// by PCIe, tell the links' bandwidths: a group then takes what another one takes for as many bytes more as its link is faster.
+/// Across nodes groups with as many ranks per node come first; on more nodes than were
 /// measured the trend of the two largest such groups goes on, as a power of the ranks between 0 (bandwidth) and 1 (latency of a
 /// ring). What network ports the ranks of a node share and where a library changes its algorithm no rule foresees: between
 /// different ranks per node predictions were off by a factor of two (docs/accuracy.md). All-gather and reduce-scatter, where not
@@ -42,19 +45,21 @@ class measured_collectives {
       for (const auto& g : groups_)
         if (g.kind == m.collective && g.nodes == m.nodes && g.per_node == m.per_node)
           throw input_error("the measurements of a collective on one group must come together");
-      groups_.push_back({m.collective, m.nodes, m.per_node, fit_transfer_curve(m.samples, options)});
+      groups_.push_back({m.collective, m.nodes, m.per_node, m.link_bandwidth, fit_transfer_curve(m.samples, options)});
     }
   }
 
   /// Seconds of a collective on `bytes` (as in collective.hpp) > 0, 0 for one rank; none where nothing like it was measured.
-  /// Throws input_error for nodes or ranks below 1 and too many of them. O(groups).
-  [[nodiscard]] std::optional<double> seconds(collective kind, int nodes, int per_node, double bytes) const {
+  /// `link_bandwidth` as in collective_measurements. Throws input_error for nodes or ranks below 1 and too many of them.
+  /// O(groups).
+  [[nodiscard]] std::optional<double> seconds(collective kind, int nodes, int per_node, double bytes,
+                                              double link_bandwidth = 0) const {
     if (ranks(nodes, per_node) == 1) return 0;
-    if (const auto s = nearby(kind, nodes, per_node, bytes)) return s;
+    if (const auto s = nearby(kind, nodes, per_node, bytes, link_bandwidth)) return s;
     if (kind != collective::all_gather && kind != collective::reduce_scatter) return std::nullopt;
     const auto twin = kind == collective::all_gather ? collective::reduce_scatter : collective::all_gather;
-    if (const auto s = nearby(twin, nodes, per_node, bytes)) return s;
-    if (const auto s = nearby(collective::all_reduce, nodes, per_node, bytes)) return *s / 2;
+    if (const auto s = nearby(twin, nodes, per_node, bytes, link_bandwidth)) return s;
+    if (const auto s = nearby(collective::all_reduce, nodes, per_node, bytes, link_bandwidth)) return *s / 2;
     return std::nullopt;
   }
 
@@ -68,10 +73,12 @@ class measured_collectives {
   struct group {
     collective kind;
     int nodes, per_node;
+    double link_bandwidth;
     transfer_curve curve;
   };
 
-  [[nodiscard]] std::optional<double> nearby(collective kind, int nodes, int per_node, double bytes) const {
+  [[nodiscard]] std::optional<double> nearby(collective kind, int nodes, int per_node, double bytes,
+                                             double link_bandwidth) const {
     // The nearest groups with at most and at least as many ranks, and how far they are: by ranks per node first.
     const group* side[2] = {};
     std::pair<double, double> distance[2];
@@ -87,7 +94,8 @@ class measured_collectives {
         }
     }
     const auto price = [&](const group& g) {
-      return g.curve.transfer_s(bytes) * wire_share(kind, nodes * per_node) / wire_share(kind, g.nodes * g.per_node);
+      const double times = link_bandwidth > 0 && g.link_bandwidth > 0 ? g.link_bandwidth / link_bandwidth : 1;
+      return g.curve.transfer_s(bytes * times) * wire_share(kind, nodes * per_node) / wire_share(kind, g.nodes * g.per_node);
     };
     if (!side[0] && !side[1]) return std::nullopt;
     if (!side[0] || (side[1] && distance[1].first < distance[0].first)) return price(*side[1]);

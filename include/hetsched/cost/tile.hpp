@@ -35,6 +35,8 @@ struct tile_device {
   double board_watts = 0;  ///< 0: no cap
   chip_generation generation = chip_generation::other;
   bool has_matrix_units = false;
+  bool has_gddr = false;  ///< memory of any GDDR type
+  double threads = 2048;  ///< that a multiprocessor holds
   bool has_tf32 = false;
   device_calibration calibration{};
 
@@ -77,6 +79,10 @@ struct operator_time {
             : d.clock_hz > 0               ? fp32 / (2 * d.multiprocessors * d.clock_hz)
                                            : 0;
   t.board_watts = d.board_watts;
+  t.has_gddr = d.memory_type.starts_with("GDDR");
+  const bool small_chip = t.generation == chip_generation::ada || (t.generation == chip_generation::ampere && t.lanes >= 96) ||
+                          (t.generation == chip_generation::blackwell && t.has_gddr);
+  t.threads = t.generation == chip_generation::turing ? 1024 : small_chip ? 1536 : 2048;
   t.calibration = d.calibration;
   return t;
 }
@@ -125,7 +131,8 @@ struct tile {
 }
 
 [[nodiscard]] inline double sustained_bandwidth(const tile_device& d, const tile_constants& c) {
-  return (d.pascal_or_turing() ? c.early_memory_share : c.memory_share) * d.calibration.memory_bandwidth * d.memory_bandwidth;
+  const double share = d.pascal_or_turing() ? c.early_memory_share : d.has_gddr ? c.gddr_memory_share : c.memory_share;
+  return share * d.calibration.memory_bandwidth * d.memory_bandwidth;
 }
 
 // What a tile loses to its operands, which come from shared memory while it multiplies; near balance neither hides the other.
@@ -154,13 +161,13 @@ struct tile {
   return op.traffic_bytes + std::max(0.0, reads - operands * static_cast<double>(op.batch));
 }
 
-[[nodiscard]] inline double combine(double compute_s, double memory_s, const tile_constants& c) {
-  return std::max(compute_s, memory_s) + c.exposed * std::min(compute_s, memory_s);
+[[nodiscard]] inline double combine(double compute_s, double memory_s, double exposed) {
+  return std::max(compute_s, memory_s) + exposed * std::min(compute_s, memory_s);
 }
 
 // Waves that the time of `waves` is worth: tiles of a last, partial wave have their multiprocessor to themselves and hurry.
-[[nodiscard]] inline double busy_waves(double waves, const tile_constants& c) {
-  return waves < 1 ? 1 : waves + c.wave_loss * (__builtin_ceil(waves) - waves);
+[[nodiscard]] inline double busy_waves(double waves, bool matrix_units, const tile_constants& c) {
+  return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (__builtin_ceil(waves) - waves);
 }
 
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
@@ -179,13 +186,14 @@ struct tile {
     for (int splits = 1; splits <= 16; splits *= 2) {
       if (splits > 1 && (op.batched || tiles * splits > d.multiprocessors)) break;
       const double waves = tiles * splits / d.multiprocessors;
-      operator_time time{.compute_s = busy_waves(waves, c) * step_s * (k / splits),
+      operator_time time{.compute_s = busy_waves(waves, matrix_units, c) * step_s * (k / splits) +
+                                      (matrix_units ? c.fill_s * std::max(1.0, waves) : 0),
                          .memory_s = (bytes + (splits > 1 ? c.split_traffic * splits * 4 * output : 0)) / bandwidth,
                          .tile_m = t.m,
                          .tile_n = t.n,
                          .splits = splits,
                          .waves = waves};
-      time.seconds = combine(time.compute_s, time.memory_s, c);
+      time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
       if (time.seconds < best.seconds) best = time;
     }
   }
@@ -201,43 +209,82 @@ struct tile {
   const double scores = rows * static_cast<double>(op.n) * op.causal_share;
   operator_time time{.tile_m = rows, .tile_n = 128};
   time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
-  time.compute_s =
-      busy_waves(time.waves, c) * scores * (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
+  time.compute_s = busy_waves(time.waves, matrix_units, c) * scores *
+                   (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
   time.memory_s = op.traffic_bytes / sustained_bandwidth(d, c);
-  time.seconds = combine(time.compute_s, time.memory_s, c);
+  time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
   return time;
 }
 
-// What fits in L2 was left there by the kernel before, and comes from it at its speed; beyond its reach less and less does.
-[[nodiscard]] inline double vector_memory_s(const tile_device& d, double bytes, const tile_constants& c) {
-  const double memory_s = bytes / sustained_bandwidth(d, c);
-  if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return memory_s;
-  const double x = bytes / (c.l2_reach * d.l2_bytes), resident = 1 / (1 + x * x * x);
-  const double l2_s =
-      std::min(memory_s, bytes / (d.calibration.l2_bandwidth * c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
-  return memory_s + resident * (l2_s - memory_s);
+// The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less
+// and less.
+[[nodiscard]] inline double resident_share(const tile_device& d, double bytes, const tile_constants& c) {
+  if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return 0;
+  const double x = bytes / (c.l2_reach * d.l2_bytes);
+  return 1 / (1 + x * x * x);
 }
 
-// A norm reads its rows twice, a softmax of long rows three times; rows in flight beyond what L2 holds come from memory again,
-// more of them for norms, which give a row fewer threads. Scalar kernels take their cycles whatever the bandwidth; look-ups, in
-// which no row waits for another, hide the shorter of cycles and traffic entirely.
-[[nodiscard]] inline operator_time vector_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
-  double bytes = op.traffic_bytes;
+// What does not come from L2 passes through it all the same.
+[[nodiscard]] inline double vector_memory_s(const tile_device& d, double bytes, const tile_constants& c) {
+  const double memory_s = bytes / sustained_bandwidth(d, c);
+  if (!(d.clock_hz > 0)) return memory_s;
+  const double l2_s =
+      std::min(memory_s, bytes / (d.calibration.l2_bandwidth * c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
+  const double resident = resident_share(d, bytes, c);
+  return resident * l2_s + (1 - resident) * combine(memory_s, l2_s, c.exposed);
+}
+
+// Bytes that an operator without products moves to and from memory. A norm reads its rows twice, a softmax of long rows three
+// times; rows in flight beyond what L2 holds come from memory again. Norms with vector loads have most of them, as a row has few
+// threads.
+[[nodiscard]] inline double vector_traffic(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool norm = op.kind == operator_kind::norm;
+  const double rereads = norm ? 1 : op.kind == operator_kind::softmax && op.n > 1024 ? 2 : 0;
+  const double in_flight =
+      (norm && !op.scalar ? 8 : 2) * d.multiprocessors * static_cast<double>(op.n) * element_bytes(op.format);
+  const double x = d.l2_bytes > 0 ? in_flight / (c.row_reread * d.l2_bytes) : 1;
+  return op.traffic_bytes * (1 + rereads / 2 * x * x / (1 + x * x));
+}
+
+// Cycles of a scalar norm, a block for each row, of at most 1024 threads: full waves of as many as a multiprocessor holds, then
+// what is left. Threads that are there at once hide part of each other's waiting, as their root; memory makes them wait longer
+// than L2.
+[[nodiscard]] inline double scalar_norm_cycles(const tile_device& d, const operator_shape& op, double bytes,
+                                               const tile_constants& c) {
   const double rows = static_cast<double>(op.m), columns = static_cast<double>(op.n);
-  operator_time time{.waves = rows / d.multiprocessors};
-  if (op.kind == operator_kind::norm || op.kind == operator_kind::softmax) {
-    const double rereads = op.kind == operator_kind::norm ? 1 : op.n > 1024 ? 2 : 0;
-    const double in_flight = (op.kind == operator_kind::norm ? 8 : 2) * d.multiprocessors * columns * element_bytes(op.format);
-    const double x = d.l2_bytes > 0 ? in_flight / (c.row_reread * d.l2_bytes) : 1;
-    bytes += rereads * bytes / 2 * x * x / (1 + x * x);
+  const double block = std::min(columns, 1024.0), held = std::max(1.0, __builtin_floor(d.threads / block));
+  const auto cycles = [&](double here) { return here * columns * c.norm_cycles * __builtin_sqrt(1024 / (here * block)); };
+  const double full = __builtin_floor(rows / (held * d.multiprocessors)),
+               left = __builtin_ceil(rows / d.multiprocessors - full * held);
+  return (full * cycles(held) + (left > 0 ? cycles(left) : 0)) * (1 + c.memory_wait * (1 - resident_share(d, bytes, c)));
+}
+
+// Cycles that instructions take of the busiest multiprocessor, whatever the bandwidth.
+[[nodiscard]] inline double vector_cycles(const tile_device& d, const operator_shape& op, double bytes, const tile_constants& c) {
+  const double rows = static_cast<double>(op.m) / d.multiprocessors, columns = std::max(1.0, rows) * static_cast<double>(op.n);
+  switch (op.kind) {
+    case operator_kind::gather:
+      return rows * c.gather_cycles;
+    case operator_kind::rowwise:
+      return columns * c.row_cycles * op.traffic_bytes /
+             (static_cast<double>(op.m) * static_cast<double>(op.n) * element_bytes(op.format));
+    case operator_kind::softmax:
+      return columns * c.softmax_cycles;
+    case operator_kind::norm:
+      return op.scalar ? scalar_norm_cycles(d, op, bytes, c) : columns * c.pass_cycles * element_bytes(op.format) / 4;
+    default:
+      return 0;
   }
-  if (d.clock_hz > 0 && op.kind == operator_kind::gather)
-    time.compute_s = time.waves * c.gather_cycles / d.clock_hz;
-  else if (d.clock_hz > 0 && op.scalar)
-    time.compute_s = std::max(1.0, time.waves) * columns * c.row_cycles / d.clock_hz;
-  time.memory_s = vector_memory_s(d, bytes, c);
-  time.seconds =
-      op.kind == operator_kind::gather ? std::max(time.compute_s, time.memory_s) : combine(time.compute_s, time.memory_s, c);
+}
+
+// Look-ups, in which no row waits for another, hide the shorter of cycles and traffic entirely; softmax and norms with vector
+// loads hide nothing, as what they compute lies between two passes over a row.
+[[nodiscard]] inline operator_time vector_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const double bytes = vector_traffic(d, op, c);
+  const bool passes = op.kind == operator_kind::norm && !op.scalar;
+  operator_time time{.memory_s = vector_memory_s(d, bytes, c), .waves = static_cast<double>(op.m) / d.multiprocessors};
+  if (d.clock_hz > 0) time.compute_s = vector_cycles(d, op, bytes, c) / d.clock_hz;
+  time.seconds = combine(time.compute_s, time.memory_s, op.kind == operator_kind::gather ? 0 : passes ? 1 : c.exposed);
   return time;
 }
 

@@ -60,6 +60,19 @@ template <bool Causal>
   return flash_attention(s.batch, s.batch, s.m, s.n, s.k, Causal, f);
 }
 
+template <bool Causal>
+[[nodiscard]] operator_shape self_attention_backward(const operator_sizes& s, number_format f) {
+  return flash_attention_backward(s.batch, s.batch, s.m, s.n, s.k, Causal, f);
+}
+
+// A fused step of an optimizer on each of its elements.
+template <int Read, int Written>
+[[nodiscard]] operator_shape optimizer_step(const operator_sizes& s, number_format f) {
+  return elementwise(s.elements(), Read, Written, f);
+}
+
+[[nodiscard]] inline operator_shape row_softmax(const operator_sizes& s, number_format f) { return softmax(s.rows(), s.n, f); }
+
 // Dropout writes a mask of one byte per element beside its output.
 [[nodiscard]] inline operator_shape dropout(const operator_sizes& s, number_format f) {
   auto op = pointwise<1>(s, f);
@@ -75,7 +88,15 @@ inline constexpr named_operator named_operators[] = {
     {"bmm", true, [](const operator_sizes& s, number_format f) { return batched_gemm(s.batch, s.m, s.n, s.k, f); }},
     {"flash_attention", true, self_attention<false>},
     {"flash_attention_causal", true, self_attention<true>},
-    {"softmax", false, [](const operator_sizes& s, number_format f) { return softmax(s.rows(), s.n, f); }},
+    {"flash_attention_backward", true, self_attention_backward<false>},
+    {"flash_attention_causal_backward", true, self_attention_backward<true>},
+    {"softmax", false, row_softmax},
+    {"cross_entropy", false, row_softmax},
+    {"moe_routing", false, row_softmax},
+    {"rotary", false, [](const operator_sizes& s, number_format f) { return rowwise(s.rows(), s.n, 1, f); }},
+    {"adam", false, optimizer_step<4, 3>},
+    {"sgd_momentum", false, optimizer_step<3, 2>},
+    {"sgd", false, optimizer_step<2, 1>},
     {"layernorm", false, row_norm},
     {"rmsnorm", false, row_norm},
     {"embedding", false, [](const operator_sizes& s, number_format f) { return embedding(s.rows(), s.n, f); }},
@@ -100,6 +121,7 @@ struct other_name {
 };
 
 inline constexpr other_name operator_aliases[] = {
+    {"grouped_gemm", "bmm"},     {"rope", "rotary"},         {"adamw", "adam"},          {"moe_permute", "embedding"},
     {"matmul", "gemm"},          {"linear", "gemm"},         {"batched_gemm", "bmm"},    {"batched_matmul", "bmm"},
     {"layer_norm", "layernorm"}, {"ln", "layernorm"},        {"rms_norm", "rmsnorm"},    {"add", "elementwise_add"},
     {"sub", "elementwise_sub"},  {"mul", "elementwise_mul"}, {"div", "elementwise_div"}, {"pow", "elementwise_pow"}};

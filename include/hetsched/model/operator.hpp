@@ -27,9 +27,10 @@ struct operator_shape {
   number_format format = number_format::fp32;
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
   double traffic_bytes = 0;  ///< read and written at least: every operand once
-  double causal_share = 1;   ///< of the products that are computed: 0.5 under a causal mask that the kernel makes use of
-  bool scalar = false;       ///< a kernel with a block for each row that takes its elements one by one
-  bool batched = false;      ///< a batched matrix product, for which libraries have fewer kernels
+  double causal_share =
+      1;                 ///< of forward's products that are computed: 0.5 under a causal mask that the kernel uses; backward 2.5
+  bool scalar = false;   ///< a kernel with a block for each row that takes its elements one by one
+  bool batched = false;  ///< a batched matrix product, for which libraries have fewer kernels
 
   friend bool operator==(const operator_shape&, const operator_shape&) = default;
 };
@@ -96,6 +97,18 @@ inline void require_sizes(bool hold) {
           .k = head_width,
           .traffic_bytes = read * static_cast<double>(head_width) * element_bytes(f),
           .causal_share = causal && queries > 1 ? 0.5 : 1};
+}
+
+/// The backward of flash_attention, in one kernel that computes the scores anew: five products where forward has two; it also
+/// reads the output and its gradient, and writes the gradients of queries, keys and values. Throws: input_error for sizes
+/// below 1.
+[[nodiscard]] inline operator_shape flash_attention_backward(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+                                                             std::int64_t keys, std::int64_t head_width, bool causal,
+                                                             number_format f) {
+  auto op = flash_attention(heads, kv_heads, queries, keys, head_width, causal, f);
+  op.traffic_bytes *= 2;
+  op.causal_share *= 2.5;
+  return op;
 }
 
 /// Softmax over rows, by a scalar kernel.
