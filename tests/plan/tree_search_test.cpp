@@ -228,6 +228,34 @@ TEST_CASE("regret of tree search on a bandit stays below UCB1's bound") {
   CHECK(regret(published_tree_search(), 2000) > 1.5 * long_run);  // its bonus dwarfs the reward
 }
 
+TEST_CASE("tree search improves its incumbents, where the problem knows how") {
+  // Costs of bits that are to be all set; improve sets one after the other.
+  struct bits {
+    using state = std::vector<int>;
+    using action = int;
+    [[nodiscard]] state root() const { return {}; }
+    [[nodiscard]] std::vector<action> actions(const state& s) const {
+      return finished(s) ? std::vector<action>{} : std::vector<action>{0, 1};
+    }
+    [[nodiscard]] state apply(state s, action a) const {
+      s.push_back(a);
+      return s;
+    }
+    [[nodiscard]] bool finished(const state& s) const { return s.size() == 20; }
+    [[nodiscard]] double cost(const state& s) const { return 21.0 - static_cast<double>(std::count(s.begin(), s.end(), 1)); }
+    [[nodiscard]] state improve(state s, double cost) const {
+      CHECK(this->cost(s) == cost);
+      for (auto& bit : s) bit = 1;
+      return s;
+    }
+  };
+  tree_search_options options{.rollouts = 1, .trees = 1};
+  CHECK(tree_search(bits{}, options).cost == 1);
+  options.improve = false;
+  CHECK(tree_search(bits{}, options).cost > 1);
+  CHECK(published_tree_search().improve == false);
+}
+
 TEST_CASE("tree search gives the same for every number of threads [threads]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);

@@ -52,6 +52,7 @@ inline void settle(plan_arguments& given) {
   if (!(given.options.epsilon >= 0 && given.options.epsilon <= 1))
     throw hetsched::input_error("--epsilon: expected a number in [0, 1]");
   given.options.warmup = warmup_rules.at(given.warmup);
+  given.options.schedule = given.schedule;
   for (const auto& name : given.without) {
     if (name == "consecutive") given.options.principles.consecutive = false;
     if (name == "uniform") given.options.principles.uniform = false;

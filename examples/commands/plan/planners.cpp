@@ -82,6 +82,7 @@ outcome<plan> single_devices(const cluster& hardware, const any_costs& costs, co
 outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
                              const planner_options& given) {
   hetauto_options options;
+  if (has_warmups(given.schedule)) options.schedule = given.schedule;
   options.search.seed = given.seed;
   options.principles = given.principles;
   return hetauto(hardware, costs, problem, options);

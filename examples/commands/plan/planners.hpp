@@ -24,6 +24,7 @@ struct planner_options {
   bool all_orders = false;  ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
   hetsched::hetauto_principles principles = {};
+  std::string schedule = {};                        ///< what the stages are to run; empty: the planner's
   int stages = 0;                                   ///< of placement; 0: as many as are best
   std::vector<hetsched::pipeline_plan> known = {};  ///< pipelines that a first look has found
 };

@@ -154,7 +154,11 @@ struct plan_arguments {
                                           gap_text(best_s, bound_s));
       return go_on();
     };
-    if (found && !given.schedule.empty())
+    const auto runs_already = [&] {
+      const auto& all = found->pipelines;
+      return std::all_of(all.begin(), all.end(), [&](const auto& line) { return line.schedule.name == given.schedule; });
+    };
+    if (found && !given.schedule.empty() && !runs_already())
       found = under_schedule(hardware, costs, *std::move(found), given.schedule,
                              {.flops_per_sample = problem.flops_per_sample,
                               .arithmetic = problem.arithmetic,

@@ -23,10 +23,10 @@ namespace hetsched {
 /// cost(state) is asked where finished(state). An infinite cost is not feasible; a state that is not finished and has no
 /// actions is a dead end.
 /// Optional: bound(state), which no finished state below `state` goes under; rollout(state, actions), the index of the action
-/// that a cheap policy takes, or play_out(state, random), the state where it ends, finished or not; and cost(state, enough), the
-/// cost, or a bound of it that is no less than `enough`.
-/// Not checked: that costs are above 0, that equal states get equal answers, that decisions end, that bounds hold, and that
-/// const members can be called from several threads at once.
+/// that a cheap policy takes, or play_out(state, random), the state where it ends, finished or not; cost(state, enough), the
+/// cost, or a bound of it that is no less than `enough`; and improve(state, cost), a finished state near this one, of that cost,
+/// which costs no more. Not checked: that costs are above 0, that equal states get equal answers, that decisions end, that bounds
+/// hold, and that const members can be called from several threads at once.
 template <class P>
 concept decision_problem = requires(const P& problem, const typename P::state& at, const typename P::action& next) {
   requires std::copyable<typename P::state> && std::copyable<typename P::action>;
@@ -47,6 +47,7 @@ struct tree_search_options {
   double greedy = 0.5;          ///< share of rollouts by the problem's own policy, if it has one; the others are random
   bool relative_reward = true;  ///< best cost so far / cost; else 1 / (1 + cost)
   bool close_branches = true;   ///< never enter again what was seen to its end, and cut what a bound excludes
+  bool improve = true;          ///< each new incumbent by small changes, if the problem knows some
   bool record_rollouts = true;  ///< the ends of rollouts are candidates, not only the leaves of the tree
   std::function<bool(const search_progress&)> progress = {};  ///< after each round; false stops the search
   parallel_for parallel = {};                                 ///< runs the trees; the result does not depend on it
@@ -60,7 +61,7 @@ struct tree_search_options {
   o.trees = 1;
   o.exploration = 10;
   o.greedy = 0;
-  o.relative_reward = o.close_branches = o.record_rollouts = false;
+  o.relative_reward = o.close_branches = o.record_rollouts = o.improve = false;
   return o;
 }
 
@@ -130,11 +131,24 @@ class search_tree {
 
   double price(const state& leaf, bool record) {
     const double cost = cost_of(leaf);
-    if (record && cost < limit_) {
-      limit_ = cost_ = cost;
-      best_ = leaf;
-    }
+    if (record && cost < limit_) keep(leaf, cost);
     return worth_of(cost);
+  }
+
+  // A new incumbent, and what small changes make of it.
+  void keep(const state& leaf, double cost) {
+    limit_ = cost_ = cost;
+    best_ = leaf;
+    if constexpr (requires {
+                    { problem_.improve(leaf, cost) } -> std::same_as<state>;
+                  }) {
+      if (!options_.improve) return;
+      auto better = problem_.improve(leaf, cost);
+      if (const double found = problem_.cost(better); found < limit_) {
+        limit_ = cost_ = found;
+        best_ = std::move(better);
+      }
+    }
   }
 
   std::size_t add(const state& at) {

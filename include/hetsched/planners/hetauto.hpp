@@ -54,7 +54,7 @@ template <stage_cost_model Costs>
       return refusal{refusal::kind::stopped,
                      "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
     }
-    auto best = std::move(decisions.judge(*found.best)->plan);
+    auto best = *decisions.plan_of(*found.best);
     best.evidence = {.objective_value = found.cost,
                      .objective_bound = found.complete ? found.cost : 0,
                      .complete = !found.stopped,

@@ -116,6 +116,30 @@ TEST_CASE("hetauto that saw everything has the best plan under its principles") 
   }
 }
 
+TEST_CASE("hetauto under the least warm-ups has hetauto_exact's plans") {
+  random_source random(33);
+  int plans = 0;
+  for (int i = 0; i < 200 / search_share; ++i) {
+    instance_limits limits;
+    limits.layers = 5;
+    limits.subclusters = 2;
+    limits.devices = 4;
+    const auto given = random_instance(random, limits);
+    const additive_costs costs{given.costs};
+    INFO(text(given));
+    hetauto_options options{.schedule = "exact_1f1b"};
+    options.search.rollouts = 1'000'000;
+    const auto found = hetauto(given.hardware, costs, given.problem, options);
+    const auto best = hetauto_exact(given.hardware, costs, given.problem, {.gap = 0});
+    REQUIRE(found.has_value() == best.has_value());
+    if (!found) continue;
+    ++plans;
+    CHECK(found->predicted.iteration_s == doctest::Approx(best->predicted.iteration_s).epsilon(1e-9));
+    CHECK(found->pipelines.front().schedule.name == "exact_1f1b");
+  }
+  if (sanitizer_share == 1) CHECK(plans > 100);
+}
+
 TEST_CASE("hetauto has the best plan without one or both of the principles, and never a worse one than with them") {
   random_source random(29);
   int plans = 0, better = 0;
@@ -156,12 +180,12 @@ TEST_CASE("hetauto has the best plan without one or both of the principles, and 
   }
 }
 
-TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it") {
+TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it; small changes make no plan worse") {
   random_source random(31);
   for (const std::string schedule : {"virtual_1f1b", "exact_1f1b", "1f1b", "zb_h1"}) {
     CAPTURE(schedule);
     double ratios = 0;
-    int finite = 0;
+    int finite = 0, improved = 0;
     for (int i = 0; i < 100 / search_share; ++i) {
       instance_limits limits;
       limits.layers = 10;
@@ -193,6 +217,12 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
           if (!(cost < infinity) || cost == 0) continue;
           ratios += least / cost;
           ++finite;
+          if (leaf > 4) continue;
+          const auto better = decisions.improve(at, cost);
+          REQUIRE(decisions.finished(better));
+          CHECK(better.layers_used == given.costs.layers);
+          CHECK(decisions.cost(better) <= cost);
+          improved += decisions.cost(better) < cost ? 1 : 0;
         }
         return refusal{refusal::kind::stopped, ""};
       };
@@ -200,6 +230,7 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
     }
     if (sanitizer_share > 1) continue;
     CHECK(finite > 200);
+    CHECK(improved > 10);
     CAPTURE(ratios / finite);
     CHECK(ratios / finite > (schedule == "virtual_1f1b" ? 0.95 : 0.5));
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 #include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/pack_devices.hpp>
 #include <hetsched/plan/problem.hpp>
+#include <hetsched/planners/hetauto/neighbours.hpp>
+#include <hetsched/planners/interop_dp/judge.hpp>
 #include <hetsched/planners/interop_dp/problem.hpp>
 
 namespace hetsched {
@@ -30,12 +33,7 @@ namespace detail {
 
 /// What HetAuto has decided so far.
 struct hetauto_state {
-  // Stages in a row on one subcluster with one placement.
-  struct part {
-    int subcluster = 0;
-    int stages = 0;      // 0: not decided
-    int placement = -1;  // of each; -1: not decided
-  };
+  using part = hetauto_part;
   int stages = 0;  // of the pipeline; 0: not decided
   int placed = 0;  // of these, in parts
   std::vector<part> parts = {};
@@ -66,6 +64,9 @@ class hetauto_decisions {
         principles_(principles),
         whole_backwards_(has_warmups(schedule_)),
         knows_warmups_(schedule_ == "virtual_1f1b"),
+        exact_(schedule_ == schedule_name(warmup_rule::exact)),
+        updates_(costs, problem),
+        judge_(hardware, costs, problem, table, updates_, exact_algebra{}, warmup_rule::exact, asked),
         placements_(problem.devices.size()),
         rates_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
@@ -125,8 +126,8 @@ class hetauto_decisions {
 
   /// Seconds; infinite if memory or links are short.
   [[nodiscard]] double cost(const state& from) const {
-    const auto judged = judge(from);
-    return judged && judged->shortage.empty() ? judged->plan.predicted.iteration_s : infinity;
+    const auto made = plan_of(from);
+    return made ? made->predicted.iteration_s : infinity;
   }
 
   /// The same, or a bound of it that is no less than `enough`.
@@ -152,9 +153,65 @@ class hetauto_decisions {
     return from;
   }
 
-  /// The plan, as evaluate fills it in.
+  /// The best state found by small changes of this one, whose cost is `cost`; this one where the principles are not all kept.
+  [[nodiscard]] state improve(state from, double cost) const {
+    if (!principles_.consecutive || !principles_.uniform) return from;
+    struct change {
+      double least_s;
+      state to;
+    };
+    std::vector<change> changes;
+    for (bool better = true; better;) {
+      better = false;
+      changes.clear();
+      double enough = cost;
+      for_each_neighbour(problem_, from.parts, asked_.use_all_devices, [&](const std::vector<hetauto_part>& parts) {
+        for (const bool from_the_front : {false, true}) {
+          state next{.parts = parts};
+          for (const auto& p : parts) next.stages += p.stages;
+          next.placed = next.stages;
+          balance(next, from_the_front, enough);
+          if (!finished(next)) continue;
+          const double least_s = estimate(next);
+          if (!(least_s < enough)) continue;
+          enough = std::min(enough, least_s * near_best);
+          changes.push_back({least_s, std::move(next)});
+        }
+      });
+      std::sort(changes.begin(), changes.end(), [](const change& a, const change& b) { return a.least_s < b.least_s; });
+      for (std::size_t i = 0; i < changes.size() && i < judged_changes && changes[i].least_s < cost; ++i)
+        if (const double found = this->cost(changes[i].to, cost); found < cost) {
+          cost = found;
+          from = std::move(changes[i].to);
+          better = true;
+        }
+    }
+    return from;
+  }
+
+  /// What decides these stages.
+  [[nodiscard]] state state_of(const std::vector<stage_plan>& stages) const {
+    state all{.stages = static_cast<int>(stages.size()), .placed = static_cast<int>(stages.size())};
+    for (const auto& s : stages) {
+      const auto where = s.where();
+      const auto p = static_cast<int>(std::find_if(problem_.placements.begin(), problem_.placements.end(),
+                                                   [&](const auto& placed) { return placed.where == where; }) -
+                                      problem_.placements.begin());
+      if (all.parts.empty() || all.parts.back().placement != p) all.parts.push_back({where.mesh.subcluster, 0, p});
+      ++all.parts.back().stages;
+      all.layers.push_back(s.layers.size());
+      all.layers_used += s.layers.size();
+    }
+    return all;
+  }
+
+  /// The plan, as evaluate fills it in; none if memory or links are short.
   /// Requires: finished(from).
-  [[nodiscard]] outcome<evaluation> judge(const state& from) const {
+  [[nodiscard]] std::optional<plan> plan_of(const state& from) const {
+    if (exact_) {
+      const auto met = judge_.judge(stages_of(from));
+      return met ? judge_.evaluated(*met, "hetauto", default_epsilon) : std::nullopt;
+    }
     plan p{.planner = "hetauto"};
     auto& line = p.pipelines.emplace_back();
     line.microbatches = asked_.microbatches;
@@ -174,8 +231,10 @@ class hetauto_decisions {
     }
     const auto groups = pack_devices(hardware_, shapes);
     for (std::size_t i = 0; i < groups.size(); ++i) line.stages[i].devices = {groups[i]};
-    return evaluate(hardware_, costs_, std::move(p),
-                    {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic});
+    auto judged =
+        evaluate(hardware_, costs_, std::move(p), {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic});
+    if (!judged || !judged->shortage.empty()) return std::nullopt;
+    return std::move(judged->plan);
   }
 
   /// Seconds that the iteration takes at least, infinite if memory is short. With the round trip R_i from stage i through all
@@ -243,6 +302,28 @@ class hetauto_decisions {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
   static constexpr double safely = 1 - 1e-9;  // of sums in another order than evaluate's
   static constexpr double roundings = 16;     // bytes, more than memory is rounded by
+  // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
+  static constexpr double near_best = 1.03;
+  static constexpr std::size_t judged_changes = 16;
+
+  [[nodiscard]] std::vector<interop_stage> stages_of(const state& from) const {
+    std::vector<interop_stage> stages;
+    int first = 0;
+    for (const auto& part : from.parts)
+      for (int s = 0; s < part.stages; ++s) {
+        const int last = first + from.layers[stages.size()];
+        stages.push_back({part.placement, {first, last}});
+        first = last;
+      }
+    return stages;
+  }
+
+  /// Seconds that the iteration is likely to take.
+  [[nodiscard]] double estimate(const state& from) const {
+    if (!exact_) return floor(from);
+    const auto met = judge_.judge(stages_of(from));
+    return met ? met->objective_s : infinity;
+  }
 
   [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int subclusters() const { return static_cast<int>(problem_.devices.size()); }
@@ -367,8 +448,8 @@ class hetauto_decisions {
   }
 
   /// Gives the stages that have none yet their layers, the slowest as fast as can be told by halving; the first or the last ones
-  /// take as many as they can. Leaves the state a dead end where memory is short.
-  void balance(state& from, bool from_the_front) const {
+  /// take as many as they can. Leaves the state a dead end where memory is short, or where it costs `enough` or more.
+  void balance(state& from, bool from_the_front, double enough = infinity) const {
     struct open_stage {
       int placement = 0, in_flight = 0;
     };
@@ -383,37 +464,60 @@ class hetauto_decisions {
     std::reverse(open.begin(), open.end());
     const int count = static_cast<int>(open.size()), first_layer = from.layers_used;
     std::vector<int> taken(open.size()), kept;
-    const auto fills = [&](double period) {
+    const auto fills = [&](double period, bool in_front) {
       int low = first_layer, high = problem_.layers;
+      exact_algebra::state behind;
       for (int i = 0; i < count; ++i) {
-        const auto& s = open[at(from_the_front ? i : count - 1 - i)];
+        const auto here = at(in_front ? i : count - 1 - i);
+        auto& s = open[here];
         const int most = high - low - (count - 1 - i);
         int good = 0, bad = most + 1;
+        exact_algebra::state own, best;
         while (bad - good > 1) {
           const int n = (good + bad) / 2;
-          const int a = from_the_front ? low : high - n, b = from_the_front ? low + n : high;
-          const bool fits =
-              table_.time(s.placement, a, b) <= period && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
+          const int a = in_front ? low : high - n, b = in_front ? low + n : high;
+          const double work = table_.time(s.placement, a, b);
+          bool fits = work <= period;
+          if (fits && exact_ && !in_front) {
+            (void)exact_algebra::extend(work, i > 0 ? way_between(s.placement, open[here + 1].placement, b) : transfer_price{},
+                                        behind, period, own);
+            s.in_flight = std::min(own.warmup, asked_.microbatches);
+          }
+          fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
+          if (fits) best = own;
           (fits ? good : bad) = n;
         }
         if (good == 0) return false;
-        taken[at(from_the_front ? i : count - 1 - i)] = good;
-        (from_the_front ? low : high) += from_the_front ? good : -good;
+        if (exact_ && !in_front) {
+          behind = best;
+          s.in_flight = std::min(best.warmup, asked_.microbatches);
+        }
+        taken[here] = good;
+        (in_front ? low : high) += in_front ? good : -good;
       }
       return low == high;
     };
+    // The exact rule's warm-ups come from behind.
+    const bool search_in_front = from_the_front && !exact_;
     double low = 0, high = 0;
     for (const auto& s : open) high = std::max(high, table_.time(s.placement, first_layer, problem_.layers));
-    if (!fills(high)) return;
+    high = std::min(high, enough / asked_.microbatches);
+    if (!fills(high, search_in_front)) return;
     kept = taken;
+    auto held = open;
     for (int i = 0; i < 12; ++i) {
       const double middle = (low + high) / 2;
-      if (fills(middle)) {
+      if (fills(middle, search_in_front)) {
         high = middle;
         kept = taken;
+        held = open;
       } else {
         low = middle;
       }
+    }
+    if (from_the_front && exact_) {
+      open = held;
+      if (fills(high, true)) kept = taken;
     }
     for (const int l : kept) from = apply(std::move(from), l);
   }
@@ -425,7 +529,9 @@ class hetauto_decisions {
   const planning_problem& asked_;
   std::string schedule_;
   hetauto_principles principles_;
-  bool whole_backwards_, knows_warmups_;
+  bool whole_backwards_, knows_warmups_, exact_;
+  update_table updates_;
+  plan_judge<Table, exact_algebra, Costs> judge_;
   std::vector<std::vector<int>> placements_;  // by subcluster
   std::vector<double> rates_;                 // by subcluster: layers per second, at the most
   std::vector<double> room_;                  // by placement, bytes for what a stage's costs take

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/problem.hpp>
+#include <hetsched/plan/tree_search.hpp>
+#include <hetsched/planners/hetauto/decisions.hpp>
 #include <hetsched/planners/hetauto/uniform_path.hpp>
 #include <hetsched/planners/interop_dp/exhaust.hpp>
 #include <hetsched/planners/interop_dp/judge.hpp>
@@ -27,7 +30,7 @@ struct hetauto_exact_options {
   double gap = 0.001;                ///< the search ends when the best plan is known to be within this share of the optimum
   int periods = 2000;                ///< that are looked at, at the most
   double near_tie = 0.05;            ///< plans met whose objective is within this share of the least are judged by evaluate
-  double effort = 20;                ///< of interop_dp's search at the end, and a tenth of it at the start
+  double effort = 20;                ///< of interop_dp's search at the end; less where much is left, and at the start
   int polished = 4;                  ///< of the best placements met, so many get cuts by interop_dp
   double enumeration = 200;          ///< likewise
 };
@@ -56,7 +59,7 @@ class uniform_planner {
   [[nodiscard]] outcome<plan> run() {
     shortest_ = least_period_of_layers();
     separate();
-    prove(options_.effort / 10);
+    begin();
     // Of a plan that is worth a look, M - 1 periods are shorter than the best one's iteration.
     const bool any = best_ && steady_ > 0;
     const auto whole = look_at(shortest_, any ? limit_s() / steady_ : infinity, any ? limit_s() : infinity);
@@ -65,7 +68,9 @@ class uniform_planner {
                      "no pipeline with one placement in each subcluster holds the model: memory is short, or links are missing"};
     walk(whole);
     polish();
-    if (limit_s() > bound_ * (1 + options_.gap)) prove(options_.effort);
+    improve();
+    // Where much is left, exact programs hardly close it.
+    if (limit_s() > bound_ * (1 + options_.gap)) prove(options_.effort * (limit_s() > bound_ * 1.01 ? 0.25 : 1));
     enumerate();
     if (!best_) return none();
     best_->evidence = {.objective_value = best_s(),
@@ -172,6 +177,36 @@ class uniform_planner {
       if (!found) continue;
       found->planner = "hetauto_exact";
       keep(*std::move(found));
+    }
+  }
+
+  [[nodiscard]] hetauto_decisions<Table, Costs> decisions() const {
+    return {hardware_, costs_, problem_, table_, asked_, std::string(schedule_name(options_.warmup)), {}};
+  }
+
+  void keep_state(const hetauto_decisions<Table, Costs>& how, const hetauto_state& found) {
+    auto made = how.plan_of(found);
+    if (made) made->planner = "hetauto_exact";
+    keep(std::move(made));
+  }
+
+  // A first plan: a short tree search's, or else interop_dp's.
+  void begin() {
+    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+      const auto how = decisions();
+      tree_search_options options{.rollouts = 64, .trees = 1, .exploration = 0.3, .greedy = 0.9};
+      if (const auto found = tree_search(how, options); found.best) keep_state(how, *found.best);
+    }
+    if (!best_) prove(options_.effort / 10);
+  }
+
+  // The best plan is changed a little, as long as that helps: evaluate's iteration of plans with few microbatches may be below
+  // their objective.
+  void improve() {
+    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+      if (!best_ || stopped_) return;
+      const auto how = decisions();
+      keep_state(how, how.improve(how.state_of(best_->pipelines.front().stages), best_s()));
     }
   }
 
