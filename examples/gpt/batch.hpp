@@ -54,21 +54,23 @@ template <class Real>
 }
 
 /// These samples' rows of a microbatch's tokens, or of anything with a row per token, and of each sample this rank's slice of the
-/// sequence along the tensor axis of its group. Throws input_error unless the sequence is divisible and the samples are there.
+/// sequence along the context and tensor axes of its group. Throws input_error unless the sequence is divisible and the samples
+/// are there.
 template <class Real>
 [[nodiscard]] tensor<Real> rows_of(const tensor<Real>& all, int sequence, const hetsched::degrees& d,
                                    const hetsched::stage_place& place, const hetsched::interval& samples) {
-  const auto length = static_cast<std::size_t>(sequence), tensors = static_cast<std::size_t>(d.tensor);
-  if (length % tensors != 0 || all.rows() % length != 0 || d.context != 1 || samples.first < 0 || samples.last < samples.first ||
+  const auto length = static_cast<std::size_t>(sequence),
+             slices = static_cast<std::size_t>(d.context) * static_cast<std::size_t>(d.tensor);
+  if (length % slices != 0 || all.rows() % length != 0 || samples.first < 0 || samples.last < samples.first ||
       static_cast<std::size_t>(samples.last) > all.rows() / length)
     throw hetsched::input_error("samples of " + std::to_string(sequence) + " tokens, " + std::to_string(all.rows()) +
                                 " in all, cannot be cut for " + std::to_string(d.data) + " x " + std::to_string(d.context) +
                                 " x " + std::to_string(d.tensor) + " devices (data, context, tensor)");
   const auto count = static_cast<std::size_t>(samples.size()), before = static_cast<std::size_t>(samples.first);
-  const std::size_t rows = length / tensors;
+  const std::size_t rows = length / slices, own_slice = static_cast<std::size_t>(place.context * d.tensor + place.tensor);
   tensor<Real> own(count * rows, all.columns());
   for (std::size_t s = 0; s < count; ++s) {
-    const std::size_t first = (before + s) * length + static_cast<std::size_t>(place.tensor) * rows;
+    const std::size_t first = (before + s) * length + own_slice * rows;
     std::copy_n(all.data() + first * all.columns(), rows * all.columns(), own.data() + s * rows * all.columns());
   }
   return own;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
+
 #include <gpt/attention.hpp>
 #include <gpt/cache.hpp>
 #include <gpt/mlp.hpp>
@@ -21,12 +23,12 @@ class block {
     tensor<Real> middle_gradient, input_gradient;
   };
 
-  /// `recomputes`: see attention. Precondition: the config is valid for the ranks of the axis.
+  /// `recomputes`, `others`, m.sequence: see attention. Precondition: the config is valid for the ranks of the axis.
   block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
-        bool recomputes = false)
+        bool recomputes = false, ring<Real> others = ring<Real>())
       : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
         norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
-        attention_(m, random, slices, recomputes),
+        attention_(m, random, slices, recomputes, std::move(others)),
         mlp_(m, random, slices),
         sequence_(static_cast<std::size_t>(m.sequence)) {}
 

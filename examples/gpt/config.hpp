@@ -59,8 +59,9 @@ inline void validate(const config& m) {
   require(m.positions == position_kind::learned || m.hidden / m.heads % 2 == 0, "rotary positions need an even hidden / heads");
 }
 
-/// Also for the ranks of a tensor axis, which have the same number of heads, columns and positions each.
-inline void validate(const config& m, int tensor_degree) {
+/// Also for the ranks of a tensor axis, which have the same number of heads, columns and positions each, and of a context axis,
+/// which share positions, too.
+inline void validate(const config& m, int tensor_degree, int context_degree = 1) {
   validate(m);
   const auto require = [&](int value, const char* what) {
     if (value % tensor_degree != 0)
@@ -71,6 +72,10 @@ inline void validate(const config& m, int tensor_degree) {
   require(m.key_heads(), "kv_heads");
   require(m.ffn_width(), "ffn_hidden");
   require(m.sequence, "sequence");
+  if (m.sequence % (tensor_degree * context_degree) != 0)
+    throw hetsched::input_error("gpt: sequence (" + std::to_string(m.sequence) + ") must be divisible by the context degree (" +
+                                std::to_string(context_degree) + ") times the tensor degree (" + std::to_string(tensor_degree) +
+                                ")");
 }
 
 }  // namespace gpt

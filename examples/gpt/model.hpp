@@ -37,27 +37,34 @@ inline void require_layer(const config& m, int layer) {
 
 /// Layer 0 is the embedding, 1 to `layers` are blocks, then comes the head (the last norm and the logits). Its parameters
 /// depend on config and layer only; a rank of a tensor axis has its parts of them. Throws input_error for a config or layer that
-/// makes no sense. Under selective recomputation blocks do not keep their attention's weights; full is the stage's affair.
+/// makes no sense, or that the axes cannot share. Ranks of a context axis have a slice of every sequence each. Under selective
+/// recomputation blocks do not keep their attention's weights; full is the stage's affair.
 template <class Real>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
                                                            const hetsched::device_axis<Real>& axis = {},
-                                                           hetsched::recomputation recompute = hetsched::recomputation::none) {
+                                                           hetsched::recomputation recompute = hetsched::recomputation::none,
+                                                           const hetsched::device_axis<Real>& context = {}) {
   detail::require_layer(m, layer);
-  validate(m, axis.size());
+  validate(m, axis.size(), context.size());
   const sequence_slices<Real> slices(axis);
-  if (layer == 0) return embedding<Real>(m, layer_random(m.seed, 0), slices.part(), slices.parts());
-  if (layer <= m.layers)
-    return block<Real>(m, layer_random(m.seed, layer), slices, recompute == hetsched::recomputation::selective);
+  const auto contexts = static_cast<std::size_t>(context.size()), own = static_cast<std::size_t>(context.rank());
+  if (layer == 0)
+    return embedding<Real>(m, layer_random(m.seed, 0), own * slices.parts() + slices.part(), contexts * slices.parts());
+  if (layer <= m.layers) {
+    auto here = m;
+    here.sequence /= context.size();
+    return block<Real>(here, layer_random(m.seed, layer), slices, recompute == hetsched::recomputation::selective,
+                       ring<Real>(context));
+  }
   return head<Real>(m, layer_random(m.seed, m.tied ? 0 : layer));
 }
 
-/// For a stage on the devices of a group. Throws input_error, too, if they cut the context.
+/// For a stage on the devices of a group.
 template <class Real, class Communicator>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
                                                            const hetsched::stage_group<tensor<Real>, Communicator>& group,
                                                            hetsched::recomputation recompute = hetsched::recomputation::none) {
-  if (group.degrees().context != 1) throw hetsched::input_error("gpt: the context degree must be 1");
-  return make_layer<Real>(m, layer, group.tensor(), recompute);
+  return make_layer<Real>(m, layer, group.tensor(), recompute, group.context());
 }
 
 /// Of the layer's whole output, for microbatches of so many samples; throws like make_layer. Tokens and targets are {samples *
@@ -70,13 +77,13 @@ template <class Real, class Communicator>
 }
 
 /// How a stage of these degrees lays out what blocks pass on, [samples * sequence, hidden]: samples over data, the sequence over
-/// tensor; trainer_options::boundary_layout.
+/// context and tensor; trainer_options::boundary_layout.
 [[nodiscard]] inline hetsched::layout boundary_layout(const config& m, const hetsched::tensor_shape& whole,
                                                       const hetsched::degrees& d) {
   const auto rows = static_cast<std::int64_t>(whole.at(0)), columns = static_cast<std::int64_t>(whole.at(1));
   return {.mesh = {d.data, d.context, d.tensor},
           .dimensions = {{.extent = rows / m.sequence, .axes = {hetsched::data_axis}},
-                         {.extent = m.sequence, .axes = {hetsched::tensor_axis}},
+                         {.extent = m.sequence, .axes = {hetsched::context_axis, hetsched::tensor_axis}},
                          {.extent = columns}}};
 }
 

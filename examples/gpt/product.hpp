@@ -24,6 +24,12 @@ void multiply_transposed(part<Real> c, const const_part<Real>& a, const const_pa
   c.noalias() = a * b.transpose();
 }
 
+/// c += a b
+template <class Real>
+void add_plain_product(part<Real> c, const const_part<Real>& a, const const_part<Real>& b) {
+  c.noalias() += a * b;
+}
+
 /// c += a^T b
 template <class Real>
 void add_product(part<Real> c, const const_part<Real>& a, const const_part<Real>& b) {

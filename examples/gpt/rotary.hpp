@@ -25,11 +25,11 @@ class rotary {
   }
 
   /// Turns the first `heads` heads of every row; direction -1 turns back, which is the gradient's way. `first`: the position of
-  /// the first row.
-  void turn(tensor<Real>& rows, std::size_t heads, Real direction, std::size_t first = 0) const {
+  /// the first row of a sample; `length`: rows of one, if it is not the whole sequence.
+  void turn(tensor<Real>& rows, std::size_t heads, Real direction, std::size_t first = 0, std::size_t length = 0) const {
     const std::size_t half = cosine_.columns();
     for (std::size_t r = 0; r < rows.rows(); ++r) {
-      const std::size_t position = (first + r) % cosine_.rows();
+      const std::size_t position = first + r % (length > 0 ? length : cosine_.rows());
       const Real* const cosine = cosine_.data() + position * half;
       const Real* const sine = sine_.data() + position * half;
       Real* x = rows.data() + r * rows.columns();

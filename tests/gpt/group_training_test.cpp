@@ -63,7 +63,8 @@ std::vector<double> train(const gpt::config& m, const training_layout& layout, i
       for (int b = 0; b < layout.pipelines[0].order.microbatches; ++b)
         for (auto* list : {&inputs, &targets})
           list->push_back(gpt::rows_of(random_tokens<double>(random, samples * m.sequence, m.vocab), m.sequence, d,
-                                       {.data = there.data, .context = 0, .tensor = there.tensor}, trainer.samples()));
+                                       {.data = there.data, .context = there.context, .tensor = there.tensor},
+                                       trainer.samples()));
       const auto report = trainer.step(std::span<const tensor>(inputs), targets, [&](const tensor& logits, const tensor& wanted) {
         return gpt::cross_entropy_part(logits, wanted, static_cast<std::size_t>(samples * m.sequence));
       });
@@ -96,12 +97,15 @@ TEST_CASE("[threads] a training by stages of any degrees is the training by one 
     CAPTURE(m);
     const auto alone = train(m, grouped(m, gpipe(1, 3), {}));
     CHECK(alone[0] > 1);
-    const std::vector<std::vector<degrees>> pairs{
-        {{1, 1, 2}, {1, 1, 2}}, {{1, 1, 4}, {1, 1, 1}}, {{2, 1, 1}, {1, 1, 2}}, {{1, 1, 2}, {4, 1, 1}}, {{2, 1, 2}, {2, 1, 2}}};
+    const std::vector<std::vector<degrees>> pairs{{{1, 1, 2}, {1, 1, 2}}, {{1, 1, 4}, {1, 1, 1}}, {{2, 1, 1}, {1, 1, 2}},
+                                                  {{1, 1, 2}, {4, 1, 1}}, {{2, 1, 2}, {2, 1, 2}}, {{1, 2, 1}, {1, 1, 1}},
+                                                  {{1, 2, 2}, {2, 2, 1}}, {{2, 1, 1}, {1, 4, 1}}};
     for (const auto& groups : pairs) {
       CAPTURE(groups[0].data);
+      CAPTURE(groups[0].context);
       CAPTURE(groups[0].tensor);
       CAPTURE(groups[1].data);
+      CAPTURE(groups[1].context);
       CAPTURE(groups[1].tensor);
       CHECK(difference(train(m, grouped(m, zb_h1(2, 3), groups)), alone) < 1e-9);
     }

@@ -133,12 +133,14 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
     for (std::size_t n = 0; n < cuts.size(); ++n) {
       tensor sum = gradients[n];
       group.data().all_reduce({sum.data(), sum.size()});
+      group.context().all_reduce({sum.data(), sum.size()});
       if (cuts[n].partial_over_tensor) group.tensor().all_reduce({sum.data(), sum.size()});
       expect(sum, part_of(whole_gradients[n].get(), cuts[n], part, parts));
     }
     tensor one(1, 1), all(1, 1);
     one(0, 0) = static_cast<Real>(value.value);
     group.data().all_reduce({one.data(), 1});
+    group.context().all_reduce({one.data(), 1});
     group.tensor().all_reduce({one.data(), 1});
     all(0, 0) = static_cast<Real>(found.value);
     expect(one, all);
@@ -156,7 +158,7 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
 
 template <class Real>
 auto ends_of(const degrees& d) {
-  return thread_communicator<gpt::tensor<Real>>::connect(d.data * d.tensor);
+  return thread_communicator<gpt::tensor<Real>>::connect(d.device_count());
 }
 
 }  // namespace
@@ -188,6 +190,22 @@ TEST_CASE("[threads] a whole GPT on any tensor and data degrees is that on one d
   }
 }
 
+TEST_CASE("[threads] a block and a whole GPT whose sequence is cut over a context axis are those on one device") {
+  for (const auto& m : parallel_configs()) {
+    CAPTURE(m);
+    const int last = gpt::layer_count(m);
+    for (const degrees d : {degrees{1, 2, 1}, degrees{1, 4, 1}, degrees{1, 2, 2}, degrees{2, 2, 1}, degrees{1, 8, 1}}) {
+      CAPTURE(d.data);
+      CAPTURE(d.context);
+      CAPTURE(d.tensor);
+      CHECK(compare<double>(ends_of<double>(d), m, d, 1, 2, 2) < 1e-12);
+      if (d.context < 8) CHECK(compare<double>(ends_of<double>(d), m, d, 0, last, 2) < 1e-12);
+    }
+    CHECK(compare<double>(plain(ends_of<double>({1, 2, 2})), m, {1, 2, 2}, 0, last, 3) < 1e-12);
+    CHECK(compare<float>(ends_of<float>({1, 4, 1}), m, {1, 4, 1}, 0, last, 3) < 1e-5);
+  }
+}
+
 TEST_CASE("one device's cuts are of whole parameters, and heads, columns and positions have to be divisible") {
   gpt::config m{.layers = 1, .hidden = 8, .heads = 4, .kv_heads = 2, .ffn_hidden = 6, .sequence = 4, .vocab = 7};
   auto block = gpt::make_layer<double>(m, 1);
@@ -214,6 +232,8 @@ TEST_CASE("one device's cuts are of whole parameters, and heads, columns and pos
   m.ffn_hidden = 8;
   m.sequence = 6;
   CHECK(message(m, 4) == "gpt: sequence (6) must be divisible by the tensor degree (4)");
+  CHECK_THROWS_WITH_AS(gpt::validate(m, 2, 2),
+                       "gpt: sequence (6) must be divisible by the context degree (2) times the tensor degree (2)", input_error);
 }
 
 TEST_CASE("rows of a microbatch go to the ranks that work on them") {
@@ -229,5 +249,7 @@ TEST_CASE("rows of a microbatch go to the ranks that work on them") {
   CHECK(of({2, 1, 2}, {.data = 1, .tensor = 0}) == std::vector<double>{4, 5});
   CHECK_THROWS_AS(of({1, 1, 3}, {}), input_error);
   CHECK_THROWS_AS(of({4, 1, 1}, {}), input_error);
-  CHECK_THROWS_AS(of({1, 2, 1}, {}), input_error);
+  CHECK(of({1, 2, 1}, {.context = 1}) == std::vector<double>{2, 3, 6, 7});
+  CHECK(of({2, 2, 2}, {.data = 1, .context = 1, .tensor = 0}) == std::vector<double>{6});
+  CHECK_THROWS_AS(of({1, 3, 1}, {}), input_error);
 }

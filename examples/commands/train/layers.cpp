@@ -12,8 +12,8 @@ namespace train {
 
 template <class Real>
 hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer, const hetsched::device_axis<Real>& axis,
-                                                  hetsched::recomputation recompute) {
-  return gpt::make_layer<Real>(m, layer, axis, recompute);
+                                                  hetsched::recomputation recompute, const hetsched::device_axis<Real>& context) {
+  return gpt::make_layer<Real>(m, layer, axis, recompute, context);
 }
 
 template <class Real>
@@ -53,10 +53,11 @@ double matrix_flops() {
 }
 
 template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int, const hetsched::device_axis<float>&,
-                                                                   hetsched::recomputation);
+                                                                   hetsched::recomputation, const hetsched::device_axis<float>&);
 template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int,
                                                                      const hetsched::device_axis<double>&,
-                                                                     hetsched::recomputation);
+                                                                     hetsched::recomputation,
+                                                                     const hetsched::device_axis<double>&);
 template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>&, const gpt::tensor<float>&,
                                                                             std::size_t);
 template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(const gpt::tensor<double>&,

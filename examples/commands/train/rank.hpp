@@ -147,8 +147,7 @@ template <class Real, class Communicator>
     made.emplace(
         layout,
         [&](int layer, const typename trainer_type::group_type& group) {
-          if (group.degrees().context != 1) throw input_error("the example's layers have no context degree");
-          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute);
+          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute, group.context());
         },
         [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
         trainer_options{.deadline_s = deadline_s,
