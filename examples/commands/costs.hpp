@@ -24,6 +24,7 @@
 #include <hetsched/model/flash_attention.hpp>
 #include <hetsched/plan/describe.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
 
 #include "any_costs.hpp"
@@ -160,16 +161,17 @@ class cost_source {
     bool free_sums = false;
     for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
       const auto& line = p.pipelines[l];
-      const auto costs = replica_costs(hardware, line.microbatch_size);
-      for (std::size_t i = 0; i < line.stages.size(); ++i) {
-        const auto where = line.stages[i].where();
-        const auto sizes = costs.sizes(where);
-        free_sums = free_sums || (costs.lacks_gradients(where) && (where.degrees.data > 1 || !p.gradient_sync.empty()));
-        if (!sizes.extrapolated()) continue;
-        const std::string high = sizes.high == sizes.low ? "" : " and " + std::to_string(sizes.high);
-        found.push_back(stage_name(p, l, i) + ": the costs of " + std::to_string(sizes.samples) +
-                        " samples on a replica are extrapolated from " + std::to_string(sizes.low) + high);
-      }
+      for (std::size_t i = 0; i < line.stages.size(); ++i)
+        for (const auto& part : parts_of(line.stages[i], line.microbatch_size)) {
+          const auto costs = replica_costs(hardware, part.samples);
+          const auto sizes = costs.sizes(part.where);
+          const bool summed = line.stages[i].degrees.data > 1 || !p.gradient_sync.empty();
+          free_sums = free_sums || (costs.lacks_gradients(part.where) && summed);
+          if (!sizes.extrapolated()) continue;
+          const std::string high = sizes.high == sizes.low ? "" : " and " + std::to_string(sizes.high);
+          found.push_back(stage_name(p, l, i) + ": the costs of " + std::to_string(sizes.samples) +
+                          " samples on a replica are extrapolated from " + std::to_string(sizes.low) + high);
+        }
     }
     if (free_sums)
       found.push_back(given_.profile + " tells no gradient_bytes: adding up the gradients of replicas counts as free");

@@ -234,6 +234,55 @@ TEST_CASE("what hetsched-plan planned is predicted alike from the same costs") {
   }
 }
 
+TEST_CASE("stages of unlike devices are planned, priced and predicted alike; shares count") {
+  const workplace w;
+  fill(w);
+  w.put("cluster.json",
+        replaced(cluster_text, R"("gbit_per_s": 5, "latency_us": 100)", R"("gbit_per_s": 800, "latency_us": 10)"));
+  const std::string how = " --cluster cluster.json --model model.json ";
+  const auto plan_of = [&](const std::string& more) {
+    const auto r =
+        w.run("hetsched-plan --planner interop_dp --granularity block --global-batch 128 --microbatch-size 64 --out plan.json" +
+              how + more);
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    return parse_plan(w.get("plan.json"), "plan.json").plan;
+  };
+  const auto plain = plan_of(""), mixed = plan_of("--mixed-stages");
+  CHECK(mixed.predicted.iteration_s < plain.predicted.iteration_s);
+  REQUIRE(mixed.pipelines[0].stages.size() == 1);
+  CHECK(is_mixed(mixed.pipelines[0].stages[0].devices));
+  const auto found = object(w, "hetsched-predict --plan plan.json" + how);
+  CHECK(found.at("iteration_s").get<double>() == about(mixed.predicted.iteration_s));
+  CHECK(found.at("stages")[0].at("devices").size() == 2);
+  CHECK(found.at("stages")[0].at("memory_bytes").at("total") == mixed.pipelines[0].stages[0].memory_bytes);
+  // Without its shares all devices get as much, and the fast ones wait.
+  auto text = nlohmann::json::parse(w.get("plan.json"));
+  auto& stage = text["pipelines"][0]["stages"][0];
+  const auto shares = stage.at("shares").at("data").get<std::vector<double>>();
+  REQUIRE(shares.size() == 8);
+  CHECK(shares.front() < shares.back());
+  stage.erase("shares");
+  w.put("plan.json", text.dump());
+  CHECK(object(w, "hetsched-predict --plan plan.json" + how).at("iteration_s").get<double>() > mixed.predicted.iteration_s);
+  // What has no price says so.
+  stage["degrees"] = {{"data", 2}, {"tensor", 4}};
+  stage["shares"] = {{"tensor", {0.4, 0.2, 0.2, 0.2}}};
+  w.put("plan.json", text.dump());
+  const auto tensor = w.run("hetsched-predict --plan plan.json" + how);
+  CHECK(tensor.status == 2);
+  CHECK(tensor.errors.find("stage 0: uneven shares of the tensor axis have no price") != std::string::npos);
+  stage["shares"] = {{"data", {0.75, 0.25}}};
+  stage["layers"] = {0, 0};
+  w.put("plan.json", text.dump());
+  w.put("profile.json", R"({"format": "hetsched/profile", "version": 1, "layers": [{"name": "x", "boundary_bytes": 8}], "costs": [
+    {"subcluster": "v", "nodes": 1, "devices": 4, "forward_s": [1], "backward_s": [2], "weight_bytes": [8], "activation_bytes": [8]}]})");
+  const auto measured = w.run("hetsched-predict --plan plan.json --cluster cluster.json --profile profile.json");
+  CAPTURE(measured.errors);
+  CHECK(measured.status == 2);
+  CHECK(measured.errors.find("of version 1, holds the costs of one number") != std::string::npos);
+}
+
 TEST_CASE("exposed transfers and collectives are told apart from the bubble; both directions' stages count in memory") {
   const workplace w;
   fill(w);

@@ -167,7 +167,7 @@ TEST_CASE("uneven shares, recomputation and ZeRO stages of a plan are run, witho
     line.stages[1].shares.data = {0.25, 0.75};
     line.boundaries.push_back({});
     change(line);
-    w.put("plan.json", to_json(plan{.pipelines = {line}}, {"local"}));
+    w.put("plan.json", to_json(plan{.pipelines = {line}}, {"local", "other"}));
     return w.run("hetsched-train --model model.json --plan plan.json --steps 3 --precision fp64 --losses losses.csv");
   };
   REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 3 --microbatches 3 --microbatch-size 5 --precision fp64 "
@@ -196,6 +196,11 @@ TEST_CASE("uneven shares, recomputation and ZeRO stages of a plan are run, witho
     CHECK(r.status == 0);
     CHECK(w.get("losses.csv") == text);
   }
+  // Devices of two subclusters are ranks like any others.
+  const auto mixed = plan_with([](pipeline_plan& line) { line.stages[0].devices = {{{0, 1, 1}, 0}, {{1, 1, 1}, 0}}; });
+  CAPTURE(mixed.errors);
+  CHECK(mixed.status == 0);
+  CHECK(w.get("losses.csv") == text);
   // Weights are not cut: stage 3 is trained as stage 2, and that is said.
   const auto whole = plan_with([](pipeline_plan& line) { line.stages[1].zero = 3; });
   CAPTURE(whole.errors);

@@ -169,6 +169,8 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--epsilon", given.options.epsilon, "h1f1b: share of the period that a transfer may take unnoticed")
       ->capture_default_str();
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
+  app.add_flag("--mixed-stages", given.mixed_stages,
+               "also stages on unlike devices of two or all subclusters, each with as many samples as its speed allows");
   app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");

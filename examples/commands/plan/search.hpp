@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 #include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/frontier.hpp>
 #include <hetsched/plan/microbatch.hpp>
+#include <hetsched/plan/mixed_costs.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 
 #include "../command.hpp"
@@ -39,6 +42,7 @@ struct plan_arguments {
   hetsched::plan_objective objective = hetsched::plan_objective::iteration;
   double deadline_s = std::numeric_limits<double>::infinity();
   bool use_all_devices = false;
+  bool mixed_stages = false;  ///< stages of unlike devices, too
   bool explain = false;
   std::vector<std::string> without = {};  ///< principles of hetauto
 };
@@ -70,8 +74,31 @@ struct plan_arguments {
   return size;
 }
 
+/// The costs of a model on a cluster, by microbatch size, each made once; copies share them, also between threads.
+class sized_costs {
+ public:
+  /// Requires: both outlive this.
+  sized_costs(const hetsched::cluster& hardware, const cost_source& source)
+      : hardware_(&hardware), source_(&source), made_(std::make_shared<shared>()) {}
+  const any_costs& operator()(int size) const {
+    const std::lock_guard lock(made_->one_at_a_time);
+    const auto known = made_->by_size.find(size);
+    return known != made_->by_size.end() ? known->second
+                                         : made_->by_size.emplace(size, source_->costs(*hardware_, size)).first->second;
+  }
+
+ private:
+  struct shared {
+    std::mutex one_at_a_time;
+    std::map<int, any_costs> by_size;
+  };
+  const hetsched::cluster* hardware_;
+  const cost_source* source_;
+  std::shared_ptr<shared> made_;
+};
+
 /// The same stages under another schedule; refused where it takes more memory than there is.
-[[nodiscard]] inline hetsched::outcome<hetsched::plan> under_schedule(const hetsched::cluster& hardware, const any_costs& costs,
+[[nodiscard]] inline hetsched::outcome<hetsched::plan> under_schedule(const hetsched::cluster& hardware, const sized_costs& costs,
                                                                       hetsched::plan p, const std::string& name,
                                                                       const hetsched::evaluate_options& options) {
   for (auto& line : p.pipelines) {
@@ -118,7 +145,8 @@ struct plan_arguments {
   const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
     const int size = asked.microbatch_size;
     // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
-    const bool soon = asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration;
+    const bool soon =
+        asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration && !given.mixed_stages;
     if (const auto known = whole.find(size); known != whole.end()) return known->second;
     if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
     auto problem = problem_for(given, source, size);
@@ -143,11 +171,21 @@ struct plan_arguments {
       if (progress.due()) tell(state);
       return !soon && go_on();
     };
-    const auto costs = source.costs(hardware, size);
+    const sized_costs costs_for(hardware, source);
+    const auto& costs = costs_for(size);
     auto options = given.options;
     if (const auto known = first_look.find(size); known != first_look.end()) options.known = known->second;
     auto found = planner.make(hardware, costs, problem, options);
     if (found && soon) first_look[size] = found->pipelines;
+    if (given.mixed_stages) {
+      options.known.clear();
+      found = with_mixed_stages(
+          hardware, costs_for, problem,
+          {.flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = given.options.epsilon},
+          std::move(found), [&](const cluster& seen, const auto& mixed, const planning_problem& asked_again) {
+            return planner.make(seen, any_costs(mixed), asked_again, options);
+          });
+    }
     const auto show_schedule = [&](double best_s, double bound_s) {
       progress.show(bound_s / best_s, "microbatch size " + std::to_string(size) + ": schedule " + given.schedule + ", best " +
                                           format_seconds(best_s) + ", bound " + format_seconds(bound_s) + ", " +
@@ -159,7 +197,7 @@ struct plan_arguments {
       return std::all_of(all.begin(), all.end(), [&](const auto& line) { return line.schedule.name == given.schedule; });
     };
     if (found && !given.schedule.empty() && !runs_already())
-      found = under_schedule(hardware, costs, *std::move(found), given.schedule,
+      found = under_schedule(hardware, costs_for, *std::move(found), given.schedule,
                              {.flops_per_sample = problem.flops_per_sample,
                               .arithmetic = problem.arithmetic,
                               .epsilon = given.options.epsilon,

@@ -12,6 +12,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/plan/breakdown.hpp>
 #include <hetsched/plan/evaluate.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 
 #include "../command.hpp"
 #include "../costs.hpp"
@@ -86,8 +87,14 @@ inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t
     stage["layers"] = {s.layers.first, s.layers.last - 1};
     stage["subcluster"] = subclusters[static_cast<std::size_t>(group.mesh.subcluster)];
     stage["first_device"] = group.first_device;
-    stage["nodes"] = s.where().mesh.nodes;
+    stage["nodes"] = is_mixed(s.devices) ? group.mesh.nodes : s.where().mesh.nodes;
     stage["devices_per_node"] = group.mesh.devices_per_node;
+    if (is_mixed(s.devices))  // then the above are those of the first ones
+      for (const auto& g : s.devices)
+        stage["devices"].push_back({{"subcluster", subclusters[static_cast<std::size_t>(g.mesh.subcluster)]},
+                                    {"first_device", g.first_device},
+                                    {"nodes", g.mesh.nodes},
+                                    {"devices_per_node", g.mesh.devices_per_node}});
     stage["recompute"] = name_of(s.recompute);
     stage["zero"] = s.zero;
     stage["in_flight"] = held.in_flight;
@@ -253,8 +260,17 @@ inline int plan_command(plan_arguments given) {
                      "found " + std::to_string(end - 1) + ", expected " + std::to_string(source.layer_count() - 1) +
                          ", the last layer of " + source.layer_file() + (source.measured() ? "" : " (see --granularity)"));
   int context = 1;
-  for (const auto& line : lines)
-    for (const auto& s : line.stages) context = std::max(context, s.degrees.context);
+  for (std::size_t l = 0; l < lines.size(); ++l)
+    for (std::size_t i = 0; i < lines[l].stages.size(); ++i) {
+      const auto& s = lines[l].stages[i];
+      context = std::max(context, s.degrees.context);
+      const auto& shares = s.shares.data;
+      const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
+      if (source.of_shapes() && (uneven || is_mixed(s.devices)))
+        throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i),
+                         "its devices get different numbers of samples, and " + given.costs.profile +
+                             ", of version 1, holds the costs of one number; a profile of version 2 or a model has others");
+    }
   const auto judge = [&](const cluster& on) {
     std::map<int, command::any_costs> models;  // by microbatch size
     const auto costs_for = [&](int size) -> const command::any_costs& {

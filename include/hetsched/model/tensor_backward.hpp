@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -137,8 +139,30 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
 
 namespace detail {
 
+/// Gives nodes from `first` on names of their own: of several that are called d_x the last one, which is all of the gradient,
+/// stays that; those before it are d_x_1, d_x_2 and so on.
+inline void tell_apart(tensor_graph& graph, std::size_t first) {
+  std::set<std::string> given, taken;
+  for (std::size_t i = 0; i < first; ++i) given.insert(graph.nodes[i].name);
+  std::map<std::string, std::vector<std::size_t>> called;
+  for (std::size_t i = first; i < graph.nodes.size(); ++i) called[graph.nodes[i].name].push_back(i);
+  for (const auto& [name, nodes] : called) taken.insert(name);
+  taken.insert(given.begin(), given.end());
+  for (const auto& [name, nodes] : called) {
+    const bool clashes = given.contains(name);
+    int number = 0;
+    for (std::size_t k = 0; k + (clashes ? 0 : 1) < nodes.size(); ++k) {
+      auto own = name;
+      while (taken.contains(own)) own = name + "_" + std::to_string(++number);
+      taken.insert(own);
+      graph.nodes[nodes[k]].name = own;
+    }
+  }
+}
+
 /// Adds the gradients of all nodes up to `last` that depend on wanted leaves, from its own: node `seed`.
 inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>& wanted, int last, int seed) {
+  const auto first = static_cast<std::size_t>(seed);
   gradient_sums sums(graph);
   sums.add(last, seed);
   for (int i = last; i >= 0; --i) {
@@ -147,6 +171,7 @@ inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>&
     add_gradients_of(graph, sums, wanted, i);
     for (auto node = before; node < graph.nodes.size(); ++node) graph.nodes[node].gradient_of = i;
   }
+  tell_apart(graph, first);
   return sums;
 }
 
@@ -165,7 +190,7 @@ inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>&
 }  // namespace detail
 
 /// Adds the backward of a graph: the gradient of node `loss` in every parameter that it depends on. Gradients are named after
-/// what they are of, with "d_" before it.
+/// what they are of, with "d_" before it; parts of a gradient that are added up also have numbers.
 /// Requires: loss is a node of the graph.
 /// Returns: the loss and each parameter's gradient, in the order of the graph; the loss alone if it depends on no parameter.
 /// Throws: input_error unless the loss is a scalar, and for operators whose gradient is not known.

@@ -13,10 +13,12 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/stage_part.hpp>
 #include <hetsched/plan/check_cost.hpp>
 #include <hetsched/plan/gradient_groups.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/period.hpp>
@@ -186,6 +188,13 @@ template <class Plan>
   return result;
 }
 
+/// The subcluster whose devices' memory a stage tells: that of all, unless the stage is mixed.
+[[nodiscard]] inline const subcluster& fullest_of(const cluster& hardware, const stage_plan& s) {
+  for (const auto& g : s.devices)
+    if (const auto& at = subcluster_of(hardware, g.mesh); at.device.memory_bytes == s.memory_capacity_bytes) return at;
+  return subcluster_of(hardware, s.devices.front().mesh);
+}
+
 template <class Evaluation>
 [[nodiscard]] std::string shortage_of(const Evaluation& e, const cluster& hardware) {
   double worst = 1;
@@ -200,8 +209,8 @@ template <class Evaluation>
       char in_flight[32];
       std::snprintf(in_flight, sizeof in_flight, "%.4g", s.in_flight);
       text = stage_name(e.plan, l, i) + " needs " + in_gib(static_cast<double>(planned.memory_bytes)) + " of the " +
-             in_gib(static_cast<double>(planned.memory_capacity_bytes)) + " of " +
-             subcluster_of(hardware, planned.devices.front().mesh).device.name + ":";
+             in_gib(static_cast<double>(planned.memory_capacity_bytes)) + " of " + fullest_of(hardware, planned).device.name +
+             ":";
       const auto part = [&](bytes_t bytes, const char* name) {
         if (bytes > 0) text += std::string(" ") + name + " " + in_gib(static_cast<double>(bytes)) + ",";
       };
@@ -249,33 +258,55 @@ template <class Plan>
   return result;
 }
 
-/// Fills in what a cost model says of a pipeline. Returns a refusal where a boundary cannot be crossed.
-template <stage_cost_model Costs>
-[[nodiscard]] std::optional<refusal> price(const cluster& hardware, const Costs& costs, plan& p, std::size_t l) {
+/// The parts of each stage of a pipeline, with what they cost.
+struct priced_parts {
+  std::vector<stage_part> parts;
+  parts_cost cost;
+};
+
+/// Fills in what cost models say of a pipeline, and the parts of its stages. Returns a refusal where a boundary cannot be
+/// crossed.
+template <class CostsFor>
+[[nodiscard]] std::optional<refusal> price(const cluster& hardware, CostsFor& costs_for, plan& p, std::size_t l,
+                                           std::vector<priced_parts>& stages) {
   auto& line = p.pipelines[l];
   line.boundaries.assign(line.stages.size() - 1, {});
-  std::vector<placement> where;
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
     auto& s = line.stages[i];
-    where.push_back(s.where());
-    const auto known = cost_of::placements(costs, where[i].mesh);
-    if (std::none_of(known.begin(), known.end(), [&](const placement& q) { return q.degrees == s.degrees; }))
-      throw input_error(stage_name(p, l, i) + ": there are no costs for these degrees on this shape, " +
-                        describe(hardware, where[i]));
-    s.cost = cost_of::stage(costs, s.layers, where[i]);
-    check_cost(s.cost, hardware, s.layers, where[i]);
-    s.update_s = cost_of::update(costs, s.layers, where[i]);
-    s.overheads = cost_of::overheads(costs, where[i]);
-    validate(s.overheads);
+    const auto name = stage_name(p, l, i);
+    auto& now = stages.emplace_back();
+    try {
+      now.parts = parts_of(s, line.microbatch_size);
+    } catch (const input_error& wrong) {
+      throw input_error(name + ": " + wrong.what());
+    }
+    for (const auto& part : now.parts) {
+      const auto known = cost_of::placements(costs_for(part.samples), part.where.mesh);
+      if (std::none_of(known.begin(), known.end(), [&](const placement& q) { return q.degrees == part.where.degrees; }))
+        throw input_error(name + ": there are no costs for these degrees on this shape, " + describe(hardware, part.where) +
+                          (now.parts.size() > 1 ? ", with " + std::to_string(part.samples) + " samples of each microbatch" : ""));
+    }
+    now.cost = cost_of_parts(costs_for, s.layers, now.parts);
+    for (std::size_t k = 0; k < now.parts.size(); ++k) {
+      check_cost(now.cost.parts[k], hardware, s.layers, now.parts[k].where);
+      validate(now.cost.overheads[k]);
+    }
+    s.cost = now.cost.slowest;
+    s.update_s = update_of_parts(costs_for, s.layers, now.parts);
+    s.overheads = now.cost.overheads.front();
+    if (now.parts.size() > 1 && !(std::max(s.cost.total_s(), s.update_s) < 1e300))
+      return refusal{refusal::kind::infeasible, name + ": no link joins all of its devices"};
     if (i == 0) continue;
     const int boundary = s.layers.first - 1;
-    const auto near =
-        proximity_of(line.stages[i - 1].devices, s.devices, subcluster_of(hardware, where[i].mesh).devices_per_node);
-    const transfer_cost c = cost_of::transfer(costs, boundary, where[i - 1], where[i], near);
-    check_transfer(c, hardware, boundary, where[i - 1], where[i]);
+    const auto& from = stages[stages.size() - 2].parts;
+    const auto c = transfer_of_parts(from, now.parts, [&](const stage_part& a, const stage_part& b, int samples) {
+      const auto near = proximity_of(a.devices, b.devices, subcluster_of(hardware, b.where.mesh).devices_per_node);
+      return transfer_cost(cost_of::transfer(costs_for(samples), boundary, a.where, b.where, near));
+    });
+    check_transfer(c, hardware, boundary, from.front().where, now.parts.front().where);
     if (!(c.slower_way_s() < 1e300))
-      return refusal{refusal::kind::infeasible, stage_name(p, l, i) + ": no link leads from " + describe(hardware, where[i - 1]) +
-                                                    " to " + describe(hardware, where[i])};
+      return refusal{refusal::kind::infeasible, name + ": no link leads from " + describe(hardware, from.front().where) + " to " +
+                                                    describe(hardware, now.parts.front().where)};
     // What is no less than the whole need not be said.
     const auto less = [](std::optional<double> part_s, double whole_s) { return part_s < whole_s ? part_s : std::nullopt; };
     line.boundaries[i - 1] = {.bytes = c.bytes,
@@ -285,10 +316,38 @@ template <stage_cost_model Costs>
                               .reshard = std::string(c.strategy),
                               .forward_occupied_s = less(c.forward_occupied_s, c.forward_s),
                               .backward_occupied_s = less(c.backward_occupied_s, c.backward_s)};
-    for (const auto at : {i - 1, i})
+    for (const auto at : {i - 1, i}) {
       line.stages[at].overheads.buffer_bytes = checked_add(line.stages[at].overheads.buffer_bytes, c.extra_bytes);
+      for (auto& more : stages[stages.size() - (i - at) - 1].cost.overheads)
+        more.buffer_bytes = checked_add(more.buffer_bytes, c.extra_bytes);
+    }
   }
   return std::nullopt;
+}
+
+/// Lets a stage of several parts say the memory of the fullest of its devices.
+template <class Evaluation>
+void tell_fullest(const cluster& hardware, Evaluation& e, std::size_t l, std::size_t i, const priced_parts& priced) {
+  auto& s = e.plan.pipelines[l].stages[i];
+  auto& found = e.pipelines[l].stages[i];
+  double worst = -1;
+  for (std::size_t k = 0; k < priced.parts.size(); ++k) {
+    const auto& cost = priced.cost.parts[k];
+    const auto held = memory_of(cost, priced.cost.overheads[k], found.in_flight);
+    const auto capacity = subcluster_of(hardware, priced.parts[k].where.mesh).device.memory_bytes;
+    const double share = static_cast<double>(held.total()) / static_cast<double>(capacity);
+    if (share <= worst) continue;
+    worst = share;
+    found.memory = held;
+    s.memory_bytes = held.total();
+    s.memory_capacity_bytes = capacity;
+    s.overheads = priced.cost.overheads[k];
+    s.cost.weight_bytes = cost.weight_bytes;
+    s.cost.gradient_bytes = cost.gradient_bytes;
+    s.cost.optimizer_bytes = cost.optimizer_bytes;
+    s.cost.activation_bytes = cost.activation_bytes;
+    s.cost.temporary_bytes = cost.temporary_bytes;
+  }
 }
 
 /// Fills in the reductions between pipelines. Returns a refusal where the pipelines are not joined by links.
@@ -301,7 +360,9 @@ template <stage_cost_model Costs>
     gradient_sync_plan sync{.layers = g.layers};
     for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
       sync.pipelines.push_back(static_cast<int>(l));
-      holders.push_back(p.pipelines[l].stages[static_cast<std::size_t>(g.stages[l])].where());
+      const auto& line = p.pipelines[l];
+      for (const auto& part : parts_of(line.stages[static_cast<std::size_t>(g.stages[l])], line.microbatch_size))
+        holders.push_back(part.where);
     }
     const reduction_cost c = cost_of::gradient_sync(costs, g.layers, holders);
     if (!(c.seconds >= 0) || c.bytes < 0)
@@ -314,6 +375,19 @@ template <stage_cost_model Costs>
     p.gradient_sync.push_back(std::move(sync));
   }
   return std::nullopt;
+}
+
+/// Throws: input_error for a stage of several parts.
+template <class Plan>
+void require_one_size(const Plan& p) {
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l)
+    for (std::size_t i = 0; i < p.pipelines[l].stages.size(); ++i) {
+      const auto& s = p.pipelines[l].stages[i];
+      if (is_mixed(s.devices) || detail::are_uneven(s.shares.data))
+        throw input_error(stage_name(p, l, i) +
+                          " shares its samples unevenly or among unlike devices: its price takes costs for "
+                          "other microbatch sizes");
+    }
 }
 
 }  // namespace detail
@@ -337,20 +411,31 @@ template <costs_by_microbatch_size CostsFor>
                                            const evaluate_options& options = {}) {
   if (is_inference(p)) throw input_error("a plan with the objective " + p.objective + " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
-  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-    const auto& costs = costs_for(p.pipelines[l].microbatch_size);
-    if (l == 0) validate(hardware, p, cost_of::layer_count(costs));
-    if (auto why = detail::price(hardware, costs, p, l)) return *std::move(why);
-    if (l > 0) continue;
-    if (auto why = detail::price_reductions(costs, p)) return *std::move(why);
-  }
-  return detail::evaluate_priced(hardware, std::move(p), options);
+  std::vector<std::vector<detail::priced_parts>> priced(p.pipelines.size());
+  const int size = p.pipelines.front().microbatch_size;
+  validate(hardware, p, cost_of::layer_count(costs_for(size)));
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l)
+    if (auto why = detail::price(hardware, costs_for, p, l, priced[l])) return *std::move(why);
+  if (auto why = detail::price_reductions(costs_for(size), p)) return *std::move(why);
+  auto found = detail::evaluate_priced(hardware, std::move(p), options);
+  if (!found) return found;
+  bool several = false;
+  for (std::size_t l = 0; l < priced.size(); ++l)
+    for (std::size_t i = 0; i < priced[l].size(); ++i) {
+      if (priced[l][i].parts.size() == 1) continue;
+      detail::tell_fullest(hardware, *found, l, i, priced[l][i]);
+      several = true;
+    }
+  if (several) found->shortage = detail::shortage_of(*found, hardware);
+  return found;
 }
 
-/// The same for a plan of one microbatch size, that of the costs.
+/// The same for a plan of one microbatch size, that of the costs. Throws: input_error also for a stage of several parts (see
+/// stage_part), which needs the costs of other sizes.
 template <stage_cost_model Costs>
 [[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const Costs& costs, plan p,
                                            const evaluate_options& options = {}) {
+  detail::require_one_size(p);
   return evaluate(
       hardware, [&](int) -> const Costs& { return costs; }, std::move(p), options);
 }

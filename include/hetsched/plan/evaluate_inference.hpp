@@ -42,7 +42,10 @@ template <stage_cost_model Costs>
 [[nodiscard]] outcome<evaluation> evaluate_inference(const cluster& hardware, const Costs& costs, plan p) {
   if (p.pipelines.size() != 1) throw input_error("a plan for inference needs one pipeline");
   validate(hardware, p, cost_of::layer_count(costs));
-  if (auto why = detail::price(hardware, costs, p, 0)) return *std::move(why);
+  detail::require_one_size(p);
+  const auto costs_for = [&](int) -> const Costs& { return costs; };
+  std::vector<detail::priced_parts> priced;
+  if (auto why = detail::price(hardware, costs_for, p, 0, priced)) return *std::move(why);
   auto& line = p.pipelines.front();
   evaluation result;
   auto& parts = result.pipelines.emplace_back();

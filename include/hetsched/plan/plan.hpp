@@ -44,7 +44,7 @@ struct stage_plan {
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
 
-  /// The stage as a cost model is asked for it. Requires: devices. Throws: input_error as shape_of.
+  /// The stage as a cost model is asked for it, shares aside. Requires: devices. Throws: input_error as shape_of.
   [[nodiscard]] placement where() const {
     return {.mesh = shape_of(devices), .degrees = degrees, .recompute = recompute, .zero = zero};
   }
@@ -243,12 +243,16 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
   return rooms;
 }
 
-/// Whether each boundary between stages lies between subclusters.
+/// Whether each boundary between stages lies between subclusters; those of a stage on devices of several do.
 template <std::same_as<pipeline_plan> Line = pipeline_plan>
 [[nodiscard]] std::vector<bool> subcluster_boundaries(const Line& p) {
   std::vector<bool> cross;
-  for (std::size_t i = 0; i + 1 < p.stages.size(); ++i)
-    cross.push_back(shape_of(p.stages[i].devices).subcluster != shape_of(p.stages[i + 1].devices).subcluster);
+  for (std::size_t i = 0; i + 1 < p.stages.size(); ++i) {
+    const int home = p.stages[i].devices.front().mesh.subcluster;
+    const auto elsewhere = [&](const device_group& g) { return g.mesh.subcluster != home; };
+    const auto &here = p.stages[i].devices, &there = p.stages[i + 1].devices;
+    cross.push_back(std::any_of(here.begin(), here.end(), elsewhere) || std::any_of(there.begin(), there.end(), elsewhere));
+  }
   return cross;
 }
 

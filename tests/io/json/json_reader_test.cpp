@@ -151,8 +151,6 @@ TEST_CASE("numbers out of range, of a wrong type, negative or huge, at any place
       {"plan", "\"first_device\": 8, ", "", "/pipelines/0/stages/0/devices/1/first_device", "missing"},
       {"plan", "\"first_device\": 8, \"devices_per_node\": 4", "\"first_device\": 8, \"devices_per_node\": 2",
        "/pipelines/0/stages/0/devices", "equally many on each node"},
-      {"plan", "\"v100e\", \"first_device\": 8", "\"a100\", \"first_device\": 8", "/pipelines/0/stages/0/devices",
-       "in one subcluster"},
       {"plan", "\"devices\": 8}", "\"devices\": 0}", "/subclusters/1/devices", "found 0"},
       {"plan", ", \"devices\": 8}", "}", "/subclusters/1", "for all subclusters, or for none"},
       {"plan", "{\"name\": \"a100\"", "{\"name\": \"v100e\"", "/subclusters/1/name", "used twice"},

@@ -17,6 +17,7 @@
 #include <hetsched/io/json/pipeline_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 
 namespace hetsched {
 
@@ -134,7 +135,7 @@ struct plan_reader {
       s.devices.push_back(group(devices[i]));
     }
     try {
-      (void)shape_of(s.devices);
+      if (!is_mixed(s.devices)) (void)shape_of(s.devices);
     } catch (const input_error& wrong) {
       devices.fail(wrong.what());
     }

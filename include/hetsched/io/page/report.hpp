@@ -74,7 +74,7 @@ struct report {
   return text;
 }
 
-/// Text of a stage's degrees, the sizes above 1, and of how it saves memory.
+/// Text of a stage's degrees, the sizes above 1, of uneven shares of its data, and of how it saves memory.
 [[nodiscard]] inline std::string degrees_text(const stage_plan& s) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
@@ -82,6 +82,15 @@ struct report {
     if (degree > 1) add(name + (" " + std::to_string(degree)));
   };
   size("data", s.degrees.data);
+  if (const auto& shares = s.shares.data; std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares[0]; })) {
+    std::string parts;
+    for (auto from = shares.begin(); from != shares.end();) {
+      const auto to = std::find_if(from, shares.end(), [&](double x) { return x != *from; });
+      parts += (parts.empty() ? "" : ", ") + std::to_string(to - from) + " x " + format_percent(*from);
+      from = to;
+    }
+    text += " (" + parts + ")";
+  }
   size("context", s.degrees.context);
   size("tensor", s.degrees.tensor);
   if (s.zero > 0) add("ZeRO " + std::to_string(s.zero));

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/stage_part.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/reshard/layout.hpp>
+
+namespace hetsched {
+
+/// Whether devices of several subclusters work on one stage.
+[[nodiscard]] inline bool is_mixed(const std::vector<device_group>& devices) {
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
+}
+
+namespace detail {
+
+[[nodiscard]] inline bool are_uneven(const std::vector<double>& shares) {
+  return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
+}
+
+/// Appends the parts of one group of devices, whose replicas get these samples.
+inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, const device_group& g,
+                         const std::vector<int>& samples) {
+  const int each = s.degrees.context * s.degrees.tensor, on_node = g.mesh.devices_per_node;
+  if (each < on_node ? on_node % each != 0 : each % on_node != 0)
+    throw input_error("a data rank of " + std::to_string(each) + " devices lies across nodes of " + std::to_string(on_node));
+  const int per_node = std::max(1, on_node / each);
+  const int count = static_cast<int>(samples.size());
+  for (int first = 0; first < count;) {
+    int last = first;
+    while (last < count && samples[static_cast<std::size_t>(last)] == samples[static_cast<std::size_t>(first)]) ++last;
+    // Whole nodes, or what is on one node.
+    int taken = last - first;
+    if (each < on_node)
+      taken =
+          first % per_node == 0 && taken >= per_node ? taken / per_node * per_node : std::min(taken, per_node - first % per_node);
+    auto mesh = g.mesh;
+    mesh.nodes = std::max(1, taken * each / on_node);
+    mesh.devices_per_node = std::min(on_node, taken * each);
+    auto degrees = s.degrees;
+    degrees.data = taken;
+    parts.push_back({.where = {.mesh = mesh, .degrees = degrees, .recompute = s.recompute, .zero = s.zero},
+                     .devices = {{.mesh = mesh, .first_device = g.first_device + first * each}},
+                     .samples = taken * samples[static_cast<std::size_t>(first)]});
+    first += taken;
+  }
+}
+
+}  // namespace detail
+
+/// The parts of a stage that gets microbatches of so many samples: one where its devices are alike and share evenly, else those
+/// of replicas that follow each other and are alike, in the order of the stage's devices. Shares become whole samples by largest
+/// remainder, as the runtime has them.
+/// Requires: as many devices as the degrees say.
+/// Throws: input_error for uneven shares of the context or the tensor axis, for a data rank without a sample, and for one whose
+/// devices lie in two groups or across nodes.
+template <std::same_as<stage_plan> Stage = stage_plan>
+[[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size) {
+  for (const auto& [name, axis] : {std::pair{"context", &s.shares.context}, std::pair{"tensor", &s.shares.tensor}})
+    if (detail::are_uneven(*axis))
+      throw input_error(std::string("uneven shares of the ") + name + " axis have no price; those of the data axis have");
+  const bool mixed = is_mixed(s.devices);
+  if (!mixed && !detail::are_uneven(s.shares.data))
+    return {{.where = s.where(), .devices = s.devices, .samples = microbatch_size}};
+  const auto ranks = static_cast<std::size_t>(s.degrees.data);
+  const auto shares = s.shares.data.empty() ? std::vector<double>(ranks, 1) : s.shares.data;
+  if (shares.size() != ranks)
+    throw input_error("it has " + std::to_string(shares.size()) + " shares for a data degree of " + std::to_string(ranks));
+  const auto points = cut_points(microbatch_size, shares);
+  std::vector<stage_part> parts;
+  std::size_t rank = 0;
+  const int each = s.degrees.context * s.degrees.tensor;
+  for (const auto& g : s.devices) {
+    if (g.mesh.device_count() % each != 0)
+      throw input_error("a data rank of " + std::to_string(each) + " devices lies in two groups of devices");
+    std::vector<int> samples;
+    for (int r = 0; r < g.mesh.device_count() / each; ++r, ++rank) {
+      samples.push_back(static_cast<int>(points[rank + 1] - points[rank]));
+      if (samples.back() == 0)
+        throw input_error("data rank " + std::to_string(rank) + " gets none of the " + std::to_string(microbatch_size) +
+                          " samples of a microbatch");
+    }
+    detail::append_parts(parts, s, g, samples);
+  }
+  return parts;
+}
+
+}  // namespace hetsched
