@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-spmd: the cheapest program by which unlike devices compute a graph of operators together.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <iostream>
 #include <string>
@@ -26,7 +27,7 @@ using namespace hetsched;
 
 struct arguments {
   std::string graph, cluster, devices, svg;
-  bool training = false, json = false;
+  bool training = false, json = false, any_memory = false;
 };
 
 /// The SPECs of a list. A SPEC may have degrees, which have commas of their own.
@@ -72,6 +73,27 @@ std::vector<device_id> devices_of(const cluster& c, std::string_view list) {
   return all;
 }
 
+/// Bytes of a device of each kind.
+std::vector<double> capacities(const cluster& c, const spmd_problem& p) {
+  std::vector<double> bytes;
+  for (const auto& kind : p.kinds) {
+    const auto has = [&](const subcluster& s) { return s.device.name == kind.name; };
+    const auto at = std::find_if(c.subclusters.begin(), c.subclusters.end(), has);
+    bytes.push_back(static_cast<double>(at->device.memory_bytes));
+  }
+  return bytes;
+}
+
+/// "P100-PCIe-16GB needs 21.3 GiB of its 16.0 GiB", of all kinds that lack memory.
+std::string shortage_text(const spmd_problem& p, const std::vector<double>& bytes, const std::vector<double>& capacity) {
+  std::string text;
+  for (std::size_t k = 0; k < bytes.size(); ++k)
+    if (bytes[k] > capacity[k])
+      text += (text.empty() ? "" : ", ") + p.kinds[k].name + " needs " + format_bytes(static_cast<bytes_t>(bytes[k])) +
+              " of its " + format_bytes(static_cast<bytes_t>(capacity[k]));
+  return text;
+}
+
 int spmd_command(const arguments& given) {
   command::outputs files;
   files.expect(given.svg);
@@ -97,7 +119,16 @@ int spmd_command(const arguments& given) {
     progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
     return true;
   };
-  const auto found = synthesize(*problem, {.progress = show});
+  const auto capacity = capacities(c, *problem);
+  const double parameter_bytes = state_bytes_of(problem->graph.format, given.training);
+  const auto unlimited = std::vector<double>(capacity.size(), 1e300);
+  const auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
+  if (!fit.solution) {
+    std::cerr << "hetsched-spmd: no program that was found fits: " << shortage_text(*problem, fit.bytes, capacity)
+              << " (--any-memory takes no account of it)\n";
+    return command::infeasible;
+  }
+  const auto* found = &*fit.solution;
   const auto even = even_data_parallel(*problem);
   const auto whole = round_shares(*problem, found->program, found->shares);
   if (!given.svg.empty()) {
@@ -110,10 +141,14 @@ int spmd_command(const arguments& given) {
   }
   files.write();
   std::vector<double> shares;  // of each device
+  std::vector<bytes_t> bytes, most;
   for (const auto& d : devices) {
     const auto& name = c.subclusters[static_cast<std::size_t>(d.subcluster)].device.name;
     const auto kind = std::find_if(problem->kinds.begin(), problem->kinds.end(), [&](const auto& k) { return k.name == name; });
-    shares.push_back(found->shares[static_cast<std::size_t>(kind - problem->kinds.begin())]);
+    const auto k = static_cast<std::size_t>(kind - problem->kinds.begin());
+    shares.push_back(found->shares[k]);
+    bytes.push_back(static_cast<bytes_t>(std::ceil(fit.bytes[k])));
+    most.push_back(static_cast<bytes_t>(capacity[k]));
   }
   if (given.json) {
     auto program = nlohmann::ordered_json::array();
@@ -122,6 +157,8 @@ int spmd_command(const arguments& given) {
                                   {"cost_s", found->seconds},      {"rounded_s", whole.seconds},
                                   {"lower_bound_s", found->bound}, {"data_parallel_s", nullptr}};
     if (even) result["data_parallel_s"] = even->seconds;
+    result["memory_bytes"] = bytes;
+    result["memory_capacity_bytes"] = most;
     std::cout << hetsched::detail::dump(result);
     return command::done;
   }
@@ -129,12 +166,18 @@ int spmd_command(const arguments& given) {
   std::cout << '\n';
   std::vector<std::vector<std::string>> rows;
   for (std::size_t k = 0; k < problem->kinds.size(); ++k)
-    rows.push_back({problem->kinds[k].name, std::to_string(problem->kinds[k].count), format_percent(found->shares[k])});
-  std::cout << format_table({"device", ">count", ">share of each"}, rows) << '\n';
+    rows.push_back({problem->kinds[k].name, std::to_string(problem->kinds[k].count), format_percent(found->shares[k]),
+                    format_bytes(static_cast<bytes_t>(fit.bytes[k])) + " / " + format_bytes(static_cast<bytes_t>(capacity[k]))});
+  std::cout << format_table({"device", ">count", ">share of each", ">memory / device"}, rows) << '\n';
+  const auto even_text = [&] {
+    if (!even) return std::string("not possible");
+    const double held = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front());
+    return format_seconds(even->seconds) + (held > *std::min_element(capacity.begin(), capacity.end()) ? ", does not fit" : "");
+  };
   std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found->seconds)},
                                              {"with whole rows", format_seconds(whole.seconds)},
                                              {"lower bound", format_seconds(found->bound)},
-                                             {"even data parallelism", even ? format_seconds(even->seconds) : "not possible"}})
+                                             {"even data parallelism", even_text()}})
             << files.summary();
   return command::done;
 }
@@ -149,6 +192,7 @@ int main(int argc, char** argv) {
   app.add_option("--cluster", given.cluster, "cluster.json")->required();
   app.add_option("--devices", given.devices, "SUBCLUSTER:FIRST:NODESxDEVICES,... (all)");
   app.add_flag("--training", given.training, "with the backward: the loss and every parameter's gradient");
+  app.add_flag("--any-memory", given.any_memory, "also a program that takes more memory than the devices have");
   app.add_option("--svg", given.svg, "picture of the graph with cuts and collectives, to write");
   app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return spmd_command(given); });

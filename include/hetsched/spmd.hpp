@@ -3,6 +3,7 @@
 // Tested by the files of tests/spmd/.
 
 #include <hetsched/spmd/costs.hpp>
+#include <hetsched/spmd/memory.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 #include <hetsched/spmd/problem.hpp>
 #include <hetsched/spmd/program.hpp>

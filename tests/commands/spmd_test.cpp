@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-spmd as a user calls it.
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -67,7 +68,14 @@ TEST_CASE("hetsched-spmd --json: the library's program, with a bound and what ev
     REQUIRE(result["program"].size() == found->program.size());
     for (std::size_t i = 0; i < found->program.size(); ++i)
       CHECK(result["program"][i] == text_of(problem->graph, found->program[i]));
-    CHECK(result.size() == 6);
+    const auto held = result["memory_bytes"].get<std::vector<double>>(),
+               there = result["memory_capacity_bytes"].get<std::vector<double>>();
+    REQUIRE(held.size() == 4);
+    const auto memory = memory_of(*problem, found->program, training ? 14 : 2);
+    CHECK(held[0] == doctest::Approx(memory.at(ratios[0][0])).epsilon(1e-6));
+    CHECK(held[3] == doctest::Approx(memory.at(ratios[0][3])).epsilon(1e-6));
+    CHECK(there == std::vector<double>(4, 16.0 * (1 << 30)));
+    CHECK(result.size() == 8);
   }
 }
 
@@ -80,6 +88,45 @@ TEST_CASE("hetsched-spmd: the program as text") {
   CHECK(w.run("hetsched-spmd --graph g.json --cluster c.json --devices v:0:1x2:1,1,2,p:0:1x2:2,1,1").output == run.output);
   for (const char* piece : {"h = matmul(x: cut 0, w1: whole): cut 0", "V100-PCIe-16GB", "lower bound", "even data parallelism"})
     CHECK(run.output.find(piece) != std::string::npos);
+}
+
+TEST_CASE("hetsched-spmd: a program that fits, where the fastest does not; what is short, where none does") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  const auto graph_of = [&](int layers, int width) {
+    const auto size = std::to_string(width);
+    std::string text = R"({"format": "hetsched/graph", "version": 1, "nodes": [
+      {"name": "h0", "op": "placeholder", "shape": [16384, )" +
+                       size + "]},";
+    for (int i = 0; i < layers; ++i) {
+      const auto n = std::to_string(i);
+      text += R"({"name": "w)" + n + R"(", "op": "parameter", "shape": [)" + size + ", " + size + R"(]},)" + "\n" +
+              R"({"name": "h)" + std::to_string(i + 1) + R"(", "op": "matmul", "inputs": ["h)" + n + R"(", "w)" + n + R"("]},)";
+    }
+    w.put("g.json", text + R"({"name": "loss", "op": "sum", "inputs": ["h)" + std::to_string(layers) + R"("]}]})");
+  };
+  const std::string command = "hetsched-spmd --graph g.json --cluster c.json --devices v:0:1x2,p:0:1x2 --training --json";
+  graph_of(18, 8192);
+  const auto fits = w.run(command), free = w.run(command + " --any-memory");
+  REQUIRE(fits.status == 0);
+  REQUIRE(free.status == 0);
+  const auto within = nlohmann::json::parse(fits.output), fastest = nlohmann::json::parse(free.output);
+  const auto over = [](const nlohmann::json& r) {
+    double most = 0;
+    for (std::size_t d = 0; d < r["memory_bytes"].size(); ++d)
+      most = std::max(most, r["memory_bytes"][d].get<double>() / r["memory_capacity_bytes"][d].get<double>());
+    return most;
+  };
+  CHECK(over(fastest) > 1);
+  CHECK(over(within) <= 1);
+  CHECK(within["cost_s"] > fastest["cost_s"]);
+  CHECK(within["lower_bound_s"] == fastest["lower_bound_s"]);
+  graph_of(100, 8192);
+  const auto none = w.run(command);
+  CHECK(none.status == 1);
+  CHECK(none.output == "");
+  CHECK(none.errors.find("no program that was found fits: V100-PCIe-16GB needs ") != std::string::npos);
+  CHECK(none.errors.find(" of its 16.0 GiB") != std::string::npos);
 }
 
 TEST_CASE("hetsched-spmd: what cannot be is said") {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include <doctest/doctest.h>
 
@@ -67,4 +69,20 @@ TEST_CASE("a backward needs a scalar loss that parameters reach") {
   REQUIRE(goal.gradients.size() == 1);
   CHECK(goal.gradients[0].first == w);
   CHECK(g.at(goal.gradients[0].second).gradient_of == h);
+}
+
+TEST_CASE("every node has a name of its own: parts of a gradient are numbered, and a node of the user's keeps its name") {
+  tensor_graph g;
+  const int x = add_placeholder(g, "x", {4, 4}), w = add_parameter(g, "w", {4, 4}), b = add_parameter(g, "d_w", {4});
+  const int y = add_matmul(g, "y", x, w), z = add_matmul(g, "z", y, w);
+  const int s = add_elementwise(g, "s", "mul", {z, b}, {{0}, {1}}), t = add_elementwise(g, "t", "add", {s, y}, {{0, 1}});
+  const auto goal = add_backward(g, add_sum(g, "loss", t));
+  std::set<std::string> names;
+  for (const auto& n : g.nodes) names.insert(n.name);
+  CHECK(names.size() == g.nodes.size());
+  CHECK(g.at(b).name == "d_w");
+  REQUIRE(goal.gradients.size() == 2);
+  CHECK(g.at(goal.gradients[0].second).name == "d_w_3");  // of w: d_w is taken
+  CHECK(g.at(goal.gradients[1].second).name == "d_d_w");
+  CHECK(g.at(g.at(goal.gradients[1].second).inputs[0]).name == "d_d_w_1");
 }

@@ -71,6 +71,9 @@ struct spmd_problem {
   std::vector<device_kind> kinds{};
   std::vector<share_cost> compute{};        ///< node-major, a cost for each kind
   std::vector<collective_costs> collect{};  ///< per node, of its result
+  /// Per node, seconds that a search adds for each device that holds all of its tensor, and in parts for one that is cut: a price
+  /// of memory. Empty: none.
+  std::vector<double> holding_s{};
   bool data_parallel_only = false;  ///< parameters whole, placeholders cut along their batch, no collective but all-reduce
 
   [[nodiscard]] int device_count() const {

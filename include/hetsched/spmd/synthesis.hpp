@@ -185,6 +185,20 @@ class program_space {
       for (const auto& forms : choices(node))
         goals_.back().push_back(forms.has(tensor_form::whole()) ? 0 : std::numeric_limits<double>::infinity());
     }
+    // What memory costs, where it has a price.
+    std::map<std::vector<double>, int> known_prices;
+    for (int i = 0; i < problem.graph.size() && !problem.holding_s.empty(); ++i) {
+      const double whole_s = problem.holding_s[static_cast<std::size_t>(i)];
+      if (!needed(i) || whole_s == 0) continue;
+      std::vector<double> table;
+      for (const auto& forms : choices(i)) {
+        const int cuts = std::popcount(forms.bits() >> 2);
+        table.push_back(whole_s * (forms.count() - cuts) + whole_s * cuts / devices);
+      }
+      const auto [at, fresh] = known_prices.emplace(table, static_cast<int>(classes_.size() + goals_.size()));
+      if (fresh) goals_.push_back(std::move(table));
+      factors.push_back({.variables = {variable_[static_cast<std::size_t>(i)]}, .table = at->second});
+    }
     search_.emplace(std::move(domains), factors, largest_table);
   }
 

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <hetsched/model/tensor_graph.hpp>
+#include <hetsched/spmd/synthesize.hpp>
+
+namespace hetsched {
+
+/// Bytes that a device holds while it runs a program, by its share of cut tensors: at each step a line, and the highest counts.
+struct program_memory {
+  share_cost state{};               ///< of parameters, whatever the step: here and below bytes, not seconds
+  std::vector<share_cost> steps{};  ///< of other tensors, by instruction
+
+  /// Bytes at the peak. O(steps).
+  [[nodiscard]] double at(double share) const {
+    double most = 0;
+    for (const auto& s : steps) most = std::max(most, s.at(share));
+    return state.at(share) + most;
+  }
+  /// The largest share with no more than `bytes` at the peak; below 0 where none is. O(steps).
+  [[nodiscard]] double largest_share(double bytes) const {
+    double most = 1;
+    for (const auto& s : steps) {
+      const double left = bytes - state.fixed_s - s.fixed_s, slope = state.slope_s + s.slope_s;
+      if (left < 0) return -1;
+      if (slope > 0) most = std::min(most, left / slope);
+    }
+    return most;
+  }
+};
+
+/// Bytes for each number of a parameter besides the number itself: none to compute, a copy in fp32 and two moments (12 bytes; in
+/// fp32 8) to train. Gradients are tensors of the program.
+[[nodiscard]] constexpr double state_bytes_of(number_format format, bool training) {
+  return element_bytes(format) + (!training ? 0 : element_bytes(format) == 4 ? 8 : 12);
+}
+
+/// What a device holds while it runs a program: its parts of parameters with their state, and every other tensor in each form
+/// from the step that makes it to the last that reads it so; what the goal asks for to the end. Complexity: O(instructions *
+/// inputs).
+[[nodiscard]] inline program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes) {
+  struct instance {
+    tensor_form form = tensor_form::whole();
+    std::size_t last = 0;
+    share_cost bytes{};
+  };
+  std::vector<std::vector<instance>> of(p.graph.nodes.size());  // as a node is produced, and after its collective
+  // The tensor that is read in a form: that one, or all of it.
+  const auto read = [&](int node, tensor_form form, std::size_t step) {
+    auto& all = of[static_cast<std::size_t>(node)];
+    auto found = std::find_if(all.begin(), all.end(), [&](const instance& t) { return t.form == form; });
+    if (found == all.end()) found = std::find_if(all.begin(), all.end(), [](const instance& t) { return t.form.is_whole(); });
+    if (found != all.end()) found->last = step;
+  };
+  program_memory memory;
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const auto& step = program[i];
+    const auto& n = p.graph.at(step.node);
+    if (step.collective) read(step.node, step.from, i);
+    for (std::size_t k = 0; k < n.inputs.size() && !step.collective; ++k) read(n.inputs[k], step.rule.inputs[k], i);
+    const auto form = step.collective ? step.to : step.rule.result;
+    const double bytes =
+        static_cast<double>(elements_of(n.shape)) * (is_parameter(n) ? parameter_bytes : element_bytes(p.graph.format));
+    const share_cost more = form.is_cut() ? share_cost{0, bytes} : share_cost{bytes, 0};
+    if (!is_parameter(n)) {
+      of[static_cast<std::size_t>(step.node)].push_back({form, i, more});
+      continue;
+    }
+    memory.state.fixed_s += more.fixed_s;
+    memory.state.slope_s += more.slope_s;
+  }
+  const auto keep = [&](int node) {
+    for (auto& t : of[static_cast<std::size_t>(node)]) t.last = program.size();
+  };
+  if (p.goal.loss >= 0) keep(p.goal.loss);
+  for (const int node : p.goal.whole) keep(node);
+  for (const auto& [parameter, gradient] : p.goal.gradients)
+    if (const auto& all = of[static_cast<std::size_t>(gradient)]; !all.empty()) {
+      // Of a gradient the last form that it is brought into; both where its parameter is read in both.
+      of[static_cast<std::size_t>(gradient)].back().last = program.size();
+    }
+  std::vector<std::vector<share_cost>> made(program.size() + 1), gone(program.size() + 2);
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const auto& step = program[i];
+    const auto form = step.collective ? step.to : step.rule.result;
+    for (const auto& t : of[static_cast<std::size_t>(step.node)])
+      if (t.form == form) {
+        made[i].push_back(t.bytes);
+        gone[t.last + 1].push_back(t.bytes);
+      }
+  }
+  share_cost now;
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    for (const auto& t : gone[i]) now = {now.fixed_s - t.fixed_s, now.slope_s - t.slope_s};
+    for (const auto& t : made[i]) now = {now.fixed_s + t.fixed_s, now.slope_s + t.slope_s};
+    memory.steps.push_back(now);
+  }
+  return memory;
+}
+
+/// A program within the memory of devices, or what is short.
+struct spmd_fit {
+  std::optional<spmd_solution> solution{};  ///< none: no program that was found fits
+  /// At the peak of a device of each kind; without a solution of the program that comes nearest, with shares by memory.
+  std::vector<double> bytes{};
+};
+
+namespace detail {
+
+// Shares at or below limits, as near as can be to the given ones: what is cut off goes to the others in proportion, and where
+// these have nothing evenly. Empty where limits add up to less than 1.
+[[nodiscard]] inline std::vector<double> shares_within(std::vector<double> shares, const std::vector<double>& limits,
+                                                       const std::vector<device_kind>& kinds) {
+  double room = 0;
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    if (limits[k] < 0) return {};
+    room += limits[k] * kinds[k].count;
+  }
+  if (room < 1) return {};
+  std::vector<char> full(kinds.size());
+  for (std::size_t round = 0; round <= kinds.size(); ++round) {
+    double over = 0, weight = 0, free = 0;
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      if (shares[k] > limits[k]) {
+        over += (shares[k] - limits[k]) * kinds[k].count;
+        shares[k] = limits[k];
+        full[k] = 1;
+      }
+      if (full[k]) continue;
+      weight += shares[k] * kinds[k].count;
+      free += kinds[k].count;
+    }
+    if (over <= 0 || free == 0) break;
+    for (std::size_t k = 0; k < kinds.size(); ++k)
+      if (!full[k]) shares[k] = weight > 0 ? shares[k] * (1 + over / weight) : shares[k] + over / free;
+  }
+  return shares;
+}
+
+// Shares in proportion to memory.
+[[nodiscard]] inline std::vector<double> shares_by_room(const spmd_problem& p, std::vector<double> room) {
+  double all = 0;
+  for (std::size_t k = 0; k < room.size(); ++k) all += room[k] * p.kinds[k].count;
+  for (auto& share : room) share /= all;
+  return room;
+}
+
+// A program with the best of the shares that memory leaves; none where it leaves none.
+[[nodiscard]] inline std::optional<spmd_solution> within(const spmd_problem& p, spmd_program program, std::vector<double> shares,
+                                                         const std::vector<double>& capacity, double parameter_bytes) {
+  const auto memory = memory_of(p, program, parameter_bytes);
+  std::vector<double> limits;
+  for (const double bytes : capacity) limits.push_back(memory.largest_share(bytes));
+  shares = shares_within(std::move(shares), limits, p.kinds);
+  if (shares.empty()) return std::nullopt;
+  const double seconds = seconds_of(stages_of(p, program), shares);
+  return spmd_solution{std::move(program), std::move(shares), seconds, 0};
+}
+
+}  // namespace detail
+
+/// synthesize within the memory of a device of each kind, in bytes. Where its program does not fit, holding tensors has a price,
+/// and that is raised until a program fits, and then lowered as far as one does: of the programs that fit, the fastest. Shares
+/// are those of the program, less what memory does not leave to a device. `parameter_bytes`: held for each number of a parameter.
+/// Returns: as synthesize, whose bound holds here, too; without a solution where none of the programs fits.
+/// Requires: a capacity for each kind. Complexity: that of synthesize, and of some 60 programs more where its own does not fit.
+[[nodiscard]] inline spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity,
+                                                double parameter_bytes, const synthesis_options& options = {}) {
+  spmd_fit fit;
+  auto fastest = synthesize(problem, options);
+  if (!fastest) return fit;
+  const double bound = fastest->bound;
+  double nearest = std::numeric_limits<double>::infinity();
+  // Takes a program if it fits and is better; returns whether it fits.
+  const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {
+    auto found = detail::within(problem, program, shares, capacity, parameter_bytes);
+    const auto memory = memory_of(problem, program, parameter_bytes);
+    if (found) {
+      if (fit.solution && fit.solution->seconds <= found->seconds) return true;
+      fit.bytes.clear();
+      for (const double share : found->shares) fit.bytes.push_back(memory.at(share));
+      fit.solution = std::move(found);
+      fit.solution->bound = bound;
+      return true;
+    }
+    if (fit.solution) return false;
+    const auto by_room = detail::shares_by_room(problem, capacity);
+    double most = 0;
+    std::vector<double> bytes;
+    for (std::size_t k = 0; k < capacity.size(); ++k) {
+      bytes.push_back(memory.at(by_room[k]));
+      most = std::max(most, bytes.back() / capacity[k]);
+    }
+    if (most < nearest) {
+      nearest = most;
+      fit.bytes = std::move(bytes);
+    }
+    return false;
+  };
+  if (take(fastest->program, fastest->shares)) return fit;
+  auto priced = problem;
+  // Holding has the high price up to a node and what belongs to its backward, the low one behind it: so alike layers need not be
+  // computed alike.
+  const auto program_at = [&](double low, double high, int to) {
+    priced.holding_s.clear();
+    for (int i = 0; i < problem.graph.size(); ++i) {
+      const auto& n = problem.graph.at(i);
+      const double per_byte = (n.gradient_of < 0 ? i : n.gradient_of) < to ? high : low;
+      priced.holding_s.push_back(per_byte * static_cast<double>(elements_of(n.shape)) *
+                                 (is_parameter(n) ? parameter_bytes : element_bytes(problem.graph.format)));
+    }
+    const detail::program_space space(priced, detail::form_pairs::none, options.largest_table);
+    bool fits = false;
+    for (const auto& shares : {detail::shares_by_speed(problem), detail::shares_by_room(problem, capacity)}) {
+      const auto prices = detail::prices_in({shares, shares}, problem, detail::shares_by_speed(problem));
+      const auto solved = space.solve(prices);
+      if (!std::isfinite(solved.value)) continue;
+      auto program = space.program(solved.values, prices);
+      const auto best = best_shares(stages_of(problem, program), problem.kinds, shares);
+      fits = take(program, best.shares) || fits;
+      fits = take(program, shares) || fits;
+    }
+    return fits;
+  };
+  double all_bytes = 0;
+  int forward = 0;
+  for (int i = 0; i < problem.graph.size(); ++i) {
+    all_bytes += tensor_bytes(problem.graph, i);
+    if (problem.graph.at(i).gradient_of < 0) forward = i + 1;
+  }
+  constexpr int most_raised = 12, halvings = 8;
+  double high = 1e-3 * fastest->seconds / all_bytes;
+  int raised = 0;
+  while (!program_at(high, high, forward) && raised < most_raised) {
+    high *= 8;
+    ++raised;
+  }
+  if (raised == most_raised && !fit.solution) return fit;
+  for (const double low : {0.0, high / 8}) {
+    int fits = forward, lacks = 0;
+    for (int halved = 0; halved < halvings && fits - lacks > 1; ++halved) {
+      const int middle = (fits + lacks) / 2;
+      (program_at(low, high, middle) ? fits : lacks) = middle;
+    }
+  }
+  return fit;
+}
+
+}  // namespace hetsched
