@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <iostream>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,7 +29,7 @@ using namespace hetsched;
 
 struct arguments {
   std::string graph, cluster, devices, svg;
-  bool training = false, json = false, any_memory = false;
+  bool training = false, json = false, any_memory = false, fewer_devices = false;
 };
 
 /// The SPECs of a list. A SPEC may have degrees, which have commas of their own.
@@ -94,6 +96,36 @@ std::string shortage_text(const spmd_problem& p, const std::vector<double>& byte
   return text;
 }
 
+const std::string& device_name(const cluster& c, const device_id& d) {
+  return c.subclusters[static_cast<std::size_t>(d.subcluster)].device.name;
+}
+
+/// All devices; with `fewer` also what is left without all devices of some kinds.
+std::vector<std::vector<device_id>> device_sets(const cluster& c, const std::vector<device_id>& all, bool fewer) {
+  std::vector<std::vector<device_id>> sets{all};
+  if (!fewer) return sets;
+  std::vector<std::string> kinds;
+  const auto kind_of = [&](const device_id& d) { return std::find(kinds.begin(), kinds.end(), device_name(c, d)); };
+  for (const auto& d : all)
+    if (kind_of(d) == kinds.end()) kinds.push_back(device_name(c, d));
+  constexpr std::size_t most = 6;
+  if (kinds.size() > most)
+    throw input_error("--fewer-devices: found " + std::to_string(kinds.size()) + " kinds of devices, expected " +
+                      std::to_string(most) + " at most");
+  for (std::size_t without = 1; without + 1 < std::size_t{1} << kinds.size(); ++without) {
+    auto& rest = sets.emplace_back(all);
+    std::erase_if(rest, [&](const device_id& d) { return (without >> (kind_of(d) - kinds.begin()) & 1) != 0; });
+  }
+  return sets;
+}
+
+/// Some devices, and the program that was found for them.
+struct attempt {
+  spmd_problem problem;
+  std::vector<double> capacity;  ///< bytes of a device of each kind
+  spmd_fit fit;
+};
+
 int spmd_command(const arguments& given) {
   command::outputs files;
   files.expect(given.svg);
@@ -109,75 +141,87 @@ int spmd_command(const arguments& given) {
       throw input_error(given.graph + ": " + file.graph.at(file.loss).name +
                         " depends on no parameter, so there is nothing to train");
   }
-  const auto problem = make_spmd_problem(c, devices, std::move(file.graph), std::move(goal));
-  if (!problem) {
-    std::cerr << "hetsched-spmd: no link joins two of the devices\n";
-    return command::infeasible;
-  }
   command::progress_line progress;
   auto show = [&](double seconds, double bound) {
     progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
     return true;
   };
-  const auto capacity = capacities(c, *problem);
-  const double parameter_bytes = state_bytes_of(problem->graph.format, given.training);
-  const auto unlimited = std::vector<double>(capacity.size(), 1e300);
-  const auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
-  if (!fit.solution) {
-    std::cerr << "hetsched-spmd: no program that was found fits: " << shortage_text(*problem, fit.bytes, capacity)
-              << " (--any-memory takes no account of it)\n";
+  const double parameter_bytes = state_bytes_of(file.graph.format, given.training);
+  std::optional<attempt> best;
+  std::optional<spmd_solution> even;  // on all devices
+  bool even_fits = true;
+  double bound = std::numeric_limits<double>::infinity();
+  std::string shortage;
+  for (const auto& set : device_sets(c, devices, given.fewer_devices)) {
+    auto problem = make_spmd_problem(c, set, file.graph, goal);
+    if (!problem) continue;
+    auto capacity = capacities(c, *problem);
+    const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
+    auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
+    if (set.size() == devices.size() && (even = even_data_parallel(*problem)))
+      even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
+                  *std::min_element(capacity.begin(), capacity.end());
+    bound = std::min(bound, fit.bound);
+    if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
+    if (fit.solution && (!best || fit.solution->seconds < best->fit.solution->seconds))
+      best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
+  }
+  if (!best) {
+    std::cerr << "hetsched-spmd: "
+              << (shortage.empty() ? "no link joins two of the devices"
+                                   : "no program that was found fits: " + shortage + " (--any-memory takes no account of it)")
+              << '\n';
     return command::infeasible;
   }
-  const auto* found = &*fit.solution;
-  const auto even = even_data_parallel(*problem);
-  const auto whole = round_shares(*problem, found->program, found->shares);
+  const auto& [problem, capacity, fit] = *best;
+  const auto& found = *fit.solution;
+  const auto whole = round_shares(problem, found.program, found.shares);
   if (!given.svg.empty()) {
-    if (static_cast<int>(found->program.size()) > command::most_drawn_steps)
-      throw input_error("--svg: the program has " + std::to_string(found->program.size()) + " steps, expected " +
+    if (static_cast<int>(found.program.size()) > command::most_drawn_steps)
+      throw input_error("--svg: the program has " + std::to_string(found.program.size()) + " steps, expected " +
                         std::to_string(command::most_drawn_steps) + " at most");
-    files.add(given.svg, command::spmd_picture(problem->graph, found->program,
-                                               given.graph + " on " + std::to_string(devices.size()) +
-                                                   " devices: " + format_seconds(found->seconds)));
+    files.add(given.svg, command::spmd_picture(problem.graph, found.program,
+                                               given.graph + " on " + std::to_string(problem.device_count()) +
+                                                   " devices: " + format_seconds(found.seconds)));
   }
   files.write();
-  std::vector<double> shares;  // of each device
+  std::vector<double> shares;  // of each device, and so on
   std::vector<bytes_t> bytes, most;
+  std::vector<std::vector<std::string>> rows;  // of each kind
   for (const auto& d : devices) {
-    const auto& name = c.subclusters[static_cast<std::size_t>(d.subcluster)].device.name;
-    const auto kind = std::find_if(problem->kinds.begin(), problem->kinds.end(), [&](const auto& k) { return k.name == name; });
-    const auto k = static_cast<std::size_t>(kind - problem->kinds.begin());
-    shares.push_back(found->shares[k]);
-    bytes.push_back(static_cast<bytes_t>(std::ceil(fit.bytes[k])));
-    most.push_back(static_cast<bytes_t>(capacity[k]));
+    const auto& name = device_name(c, d);
+    const auto kind = std::find_if(problem.kinds.begin(), problem.kinds.end(), [&](const auto& k) { return k.name == name; });
+    const auto k = static_cast<std::size_t>(kind - problem.kinds.begin());
+    const bool used = kind != problem.kinds.end();
+    shares.push_back(used ? found.shares[k] : 0);
+    bytes.push_back(used ? static_cast<bytes_t>(std::ceil(fit.bytes[k])) : 0);
+    most.push_back(c.subclusters[static_cast<std::size_t>(d.subcluster)].device.memory_bytes);
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r[0] == name; });
+    if (row == rows.end())
+      rows.push_back({name, "1", used ? format_percent(shares.back()) : "left out",
+                      format_bytes(bytes.back()) + " / " + format_bytes(most.back())});
+    else
+      (*row)[1] = std::to_string(std::stoi((*row)[1]) + 1);
   }
   if (given.json) {
     auto program = nlohmann::ordered_json::array();
-    for (const auto& step : found->program) program.push_back(text_of(problem->graph, step));
+    for (const auto& step : found.program) program.push_back(text_of(problem.graph, step));
     nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", nlohmann::ordered_json::array({shares})},
-                                  {"cost_s", found->seconds},      {"rounded_s", whole.seconds},
-                                  {"lower_bound_s", found->bound}, {"data_parallel_s", nullptr}};
+                                  {"cost_s", found.seconds},       {"rounded_s", whole.seconds},
+                                  {"lower_bound_s", bound},        {"data_parallel_s", nullptr}};
     if (even) result["data_parallel_s"] = even->seconds;
     result["memory_bytes"] = bytes;
     result["memory_capacity_bytes"] = most;
     std::cout << hetsched::detail::dump(result);
     return command::done;
   }
-  for (const auto& step : found->program) std::cout << text_of(problem->graph, step) << '\n';
-  std::cout << '\n';
-  std::vector<std::vector<std::string>> rows;
-  for (std::size_t k = 0; k < problem->kinds.size(); ++k)
-    rows.push_back({problem->kinds[k].name, std::to_string(problem->kinds[k].count), format_percent(found->shares[k]),
-                    format_bytes(static_cast<bytes_t>(fit.bytes[k])) + " / " + format_bytes(static_cast<bytes_t>(capacity[k]))});
-  std::cout << format_table({"device", ">count", ">share of each", ">memory / device"}, rows) << '\n';
-  const auto even_text = [&] {
-    if (!even) return std::string("not possible");
-    const double held = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front());
-    return format_seconds(even->seconds) + (held > *std::min_element(capacity.begin(), capacity.end()) ? ", does not fit" : "");
-  };
-  std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found->seconds)},
+  for (const auto& step : found.program) std::cout << text_of(problem.graph, step) << '\n';
+  std::cout << '\n' << format_table({"device", ">count", ">share of each", ">memory / device"}, rows) << '\n';
+  const auto even_text = !even ? "not possible" : format_seconds(even->seconds) + (even_fits ? "" : ", does not fit");
+  std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found.seconds)},
                                              {"with whole rows", format_seconds(whole.seconds)},
-                                             {"lower bound", format_seconds(found->bound)},
-                                             {"even data parallelism", even_text()}})
+                                             {"lower bound", format_seconds(bound)},
+                                             {"even data parallelism", even_text}})
             << files.summary();
   return command::done;
 }
@@ -192,6 +236,8 @@ int main(int argc, char** argv) {
   app.add_option("--cluster", given.cluster, "cluster.json")->required();
   app.add_option("--devices", given.devices, "SUBCLUSTER:FIRST:NODESxDEVICES,... (all)");
   app.add_flag("--training", given.training, "with the backward: the loss and every parameter's gradient");
+  app.add_flag("--fewer-devices", given.fewer_devices,
+               "also without all devices of some kinds, where a program on the others is faster");
   app.add_flag("--any-memory", given.any_memory, "also a program that takes more memory than the devices have");
   app.add_option("--svg", given.svg, "picture of the graph with cuts and collectives, to write");
   app.add_flag("--json", given.json, "prints the result as JSON");

@@ -129,6 +129,34 @@ TEST_CASE("hetsched-spmd: a program that fits, where the fastest does not; what 
   CHECK(none.errors.find(" of its 16.0 GiB") != std::string::npos);
 }
 
+TEST_CASE("hetsched-spmd --fewer-devices: as fast as the fastest set of kinds, the others with a share of 0") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  // Few rows and wide weights: the network between V100 and P100 costs more than a P100 computes.
+  w.put("g.json", R"({"format": "hetsched/graph", "version": 1, "nodes": [
+    {"name": "x", "op": "placeholder", "shape": [64, 4096]}, {"name": "w", "op": "parameter", "shape": [4096, 4096]},
+    {"name": "h", "op": "matmul", "inputs": ["x", "w"]}, {"name": "p", "op": "softmax", "inputs": ["h"]},
+    {"name": "v", "op": "parameter", "shape": [4096, 4096]}, {"name": "y", "op": "matmul", "inputs": ["p", "v"]},
+    {"name": "q", "op": "softmax", "inputs": ["y"]}, {"name": "loss", "op": "sum", "inputs": ["q"]}]})");
+  const auto result_of = [&](const std::string& devices) {
+    const auto run = w.run("hetsched-spmd --graph g.json --cluster c.json --training --json --devices " + devices);
+    CAPTURE(run.errors);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.output);
+  };
+  const auto all = result_of("v:0:1x2,p:0:1x2"), fast = result_of("v:0:1x2"), slow = result_of("p:0:1x2"),
+             fewer = result_of("v:0:1x2,p:0:1x2 --fewer-devices");
+  const auto seconds = [](const nlohmann::json& r) { return r["cost_s"].get<double>(); };
+  CHECK(seconds(fewer) == std::min({seconds(all), seconds(fast), seconds(slow)}));
+  CHECK(seconds(fewer) < seconds(all));
+  CHECK(fewer["ratios"][0] == std::vector<double>{0.5, 0.5, 0, 0});
+  CHECK(fewer["memory_bytes"][2] == 0);
+  CHECK(fewer["lower_bound_s"] <= fewer["cost_s"]);
+  CHECK(fewer["data_parallel_s"] == all["data_parallel_s"]);
+  // Sets that no link joins are passed over.
+  CHECK(seconds(result_of("v:0:1x2,alone:0:1x1 --fewer-devices")) == seconds(fast));
+}
+
 TEST_CASE("hetsched-spmd: what cannot be is said") {
   const workplace w;
   w.put("c.json", cluster_text);

@@ -111,6 +111,7 @@ struct spmd_fit {
   std::optional<spmd_solution> solution{};  ///< none: no program that was found fits
   /// At the peak of a device of each kind; without a solution of the program that comes nearest, with shares by memory.
   std::vector<double> bytes{};
+  double bound = 0;  ///< no program, with any shares and whatever it holds, takes less
 };
 
 namespace detail {
@@ -177,7 +178,7 @@ namespace detail {
   spmd_fit fit;
   auto fastest = synthesize(problem, options);
   if (!fastest) return fit;
-  const double bound = fastest->bound;
+  fit.bound = fastest->bound;
   double nearest = std::numeric_limits<double>::infinity();
   // Takes a program if it fits and is better; returns whether it fits.
   const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {
@@ -188,7 +189,7 @@ namespace detail {
       fit.bytes.clear();
       for (const double share : found->shares) fit.bytes.push_back(memory.at(share));
       fit.solution = std::move(found);
-      fit.solution->bound = bound;
+      fit.solution->bound = fit.bound;
       return true;
     }
     if (fit.solution) return false;
