@@ -5,8 +5,10 @@
 #include <concepts>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -258,6 +260,31 @@ template <class Plan>
   return result;
 }
 
+/// Cost models by microbatch size, each asked for once.
+template <class CostsFor>
+class remembered_costs {
+  using answer = std::invoke_result_t<CostsFor&, int>;
+  using model = std::remove_cvref_t<answer>;
+  static constexpr bool lasting = std::is_lvalue_reference_v<answer>;
+
+ public:
+  explicit remembered_costs(CostsFor& costs_for) : costs_for_(&costs_for) {}
+  const model& operator()(int size) {
+    auto known = by_size_.find(size);
+    if constexpr (lasting) {
+      if (known == by_size_.end()) known = by_size_.emplace(size, &(*costs_for_)(size)).first;
+      return *known->second;
+    } else {
+      if (known == by_size_.end()) known = by_size_.emplace(size, (*costs_for_)(size)).first;
+      return known->second;
+    }
+  }
+
+ private:
+  CostsFor* costs_for_;
+  std::map<int, std::conditional_t<lasting, const model*, model>> by_size_;
+};
+
 /// The parts of each stage of a pipeline, with what they cost.
 struct priced_parts {
   std::vector<stage_part> parts;
@@ -401,16 +428,17 @@ concept costs_by_microbatch_size = requires(F& f) {
 /// What a plan is worth, whoever made it: asks the costs of its stages, boundaries and reductions, plays every pipeline under its
 /// schedule, adds the reduction of gradients between pipelines and the stages' updates, and bounds and memory. Every other figure
 /// of a plan in the library is this one's. What the plan says already of costs, memory and prediction is overwritten; warm-ups
-/// and actions count as they are. `costs_for`: the model for each microbatch size of the plan.
+/// and actions count as they are. `models`: that of each microbatch size of the plan, and of the samples of each part of a stage.
 /// Returns: the evaluation, also of a plan that does not fit in memory (`shortage` says so); a refusal where a link is missing,
 /// or schedule auto finds no room.
 /// Throws: input_error for a plan that does not fit cluster or costs, naming the stage, and where two stages share a device.
 /// Complexity: O(stages * microbatches) for the 1F1B family, else that of simulate.
 template <costs_by_microbatch_size CostsFor>
-[[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, CostsFor&& costs_for, plan p,
+[[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, CostsFor&& models, plan p,
                                            const evaluate_options& options = {}) {
   if (is_inference(p)) throw input_error("a plan with the objective " + p.objective + " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
+  detail::remembered_costs<std::remove_reference_t<CostsFor>> costs_for(models);
   std::vector<std::vector<detail::priced_parts>> priced(p.pipelines.size());
   const int size = p.pipelines.front().microbatch_size;
   validate(hardware, p, cost_of::layer_count(costs_for(size)));
