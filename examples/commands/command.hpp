@@ -19,6 +19,7 @@
 #include <CLI/CLI.hpp>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/write_file.hpp>
 
@@ -34,7 +35,7 @@ enum status { done = 0, infeasible = 1, bad_input = 2, fault = 3 };
 template <class Body>
 int run(CLI::App& app, int argc, char** argv, Body body) {
   const auto complain = [&](const char* what, status s) {
-    std::cerr << app.get_name() << ": " << what << '\n';
+    std::cerr << app.get_name() << ": " << hetsched::printable(what, true) << '\n';
     return s;
   };
   try {

@@ -5,7 +5,12 @@
 #include <hetsched/gloo/channel_engine.hpp>
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/gloo_communicator.hpp>
+#include <hetsched/gloo/hand_over.hpp>
+#include <hetsched/gloo/introduction.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/peer_state.hpp>
 #include <hetsched/gloo/process_place.hpp>
+#include <hetsched/gloo/proof.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/gloo/stranger.hpp>
+#include <hetsched/gloo/tcp_socket.hpp>

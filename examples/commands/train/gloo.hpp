@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <iostream>
 #include <string>
 
 #include <hetsched/gloo.hpp>
@@ -18,7 +19,11 @@ void on_gloo(const place_arguments& given, const hetsched::process_place& place,
                                                    .run = given.run,
                                                    .interface = given.interface,
                                                    .address = given.address,
-                                                   .connect_deadline_s = given.connect_deadline_s});
+                                                   .connect_deadline_s = given.connect_deadline_s,
+                                                   .secret = read_secret(given.secret_file)});
+  if (!comm.strangers().empty())
+    std::cerr << "rank " + std::to_string(place.rank) + " turned away " + hetsched::to_text(comm.strangers()) + '\n'
+              << std::flush;
   try {
     body(comm);
   } catch (const known_to_all&) {

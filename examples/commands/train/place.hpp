@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@
 namespace train {
 
 struct place_arguments {
-  std::string transport = "threads", store, run, interface, address;
+  std::string transport = "threads", store, run, interface, address, secret_file;
   std::optional<int> ranks;
   double deadline_s = 30, connect_deadline_s = 30;
 };
@@ -34,6 +35,8 @@ inline void add_place_options(CLI::App& app, place_arguments& given) {
   app.add_option("--run-name", given.run, "gloo: tells runs apart that meet in one store");
   app.add_option("--interface", given.interface, "gloo: network interface to use");
   app.add_option("--address", given.address, "gloo: own address to use");
+  app.add_option("--secret-file", given.secret_file,
+                 "gloo: a file whose first line all ranks prove to know (else HETSCHED_SECRET, if it is set)");
   app.add_option("--connect-deadline", given.connect_deadline_s, "gloo: seconds until all ranks have come")
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
@@ -54,6 +57,16 @@ inline constexpr bool with_gloo = true;
 inline constexpr bool with_gloo = false;
 #endif
 
+/// The first line of a file; empty, if no file is named.
+[[nodiscard]] inline std::string read_secret(const std::string& path) {
+  if (path.empty()) return {};
+  std::ifstream file(path);
+  std::string secret;
+  if (!std::getline(file, secret) || secret.empty())
+    throw hetsched::input_error(path + ": expected a secret in its first line, found " + (file.is_open() ? "none" : "no file"));
+  return secret;
+}
+
 /// This process among those of the run: of threads, rank 0 and how many were asked for (one, if nothing was). Throws input_error
 /// if that cannot be known.
 [[nodiscard]] inline hetsched::process_place find_place(const place_arguments& given) {
@@ -63,6 +76,7 @@ inline constexpr bool with_gloo = false;
     return threads;
   }
   if (!with_gloo) throw hetsched::input_error("--transport: this program was built without Gloo (HETSCHED_GLOO)");
+  if (!given.secret_file.empty()) (void)read_secret(given.secret_file);
   auto place = hetsched::place_from_environment();
   if (given.ranks && *given.ranks != place.ranks)
     throw hetsched::input_error(

@@ -25,6 +25,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/gloo/channel_end.hpp>
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/mesh.hpp>
@@ -340,7 +341,7 @@ class channel_engine {
       }
       case frame_kind::abort:
         peer.gave_up = true;
-        fail(std::string(body, header.bytes));
+        fail(printable({body, header.bytes}));
         happened_.notify_all();
         break;
       case frame_kind::leaving:

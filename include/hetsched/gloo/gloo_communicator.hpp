@@ -19,13 +19,15 @@
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/process_place.hpp>
+#include <hetsched/gloo/stranger.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {
 
 /// Connects ranks that are processes, on one host or several, over TCP with Gloo. Tensors are in host memory and are not
-/// copied on this side of the sockets. A rank whose process ends or whose connection is closed fails all others at once; one
+/// copied on this side of the sockets. Ranks prove to each other that they belong to the run; whoever else connects is turned
+/// away. A rank whose process ends or whose connection is closed fails all others at once; one
 /// that is stuck or cut off, at their deadlines. Needs a thread per channel and per other rank, and two more.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
 /// then ends the connections. Once aborted it stays so.
@@ -60,6 +62,8 @@ class gloo_communicator {
 
   [[nodiscard]] int rank() const { return engine_->rank(); }
   [[nodiscard]] int ranks() const { return engine_->ranks(); }
+  /// Who connected to this rank while all met, and could not prove to belong to the run.
+  [[nodiscard]] const std::vector<stranger>& strangers() const { return engine_->mesh().strangers; }
 
   [[nodiscard]] int open(const edge& e) {
     open_.push_back(&engine_->open(e));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/gloo/process_place.hpp>
 
 namespace hetsched::detail {
@@ -91,8 +92,8 @@ inline void replace_file(const std::filesystem::path& path, const std::string& t
     return error(text.str());
   };
   const auto disagree = [&](int rank, const std::string& theirs) {
-    return input_error("rank " + std::to_string(rank) + " is one of " + theirs + " ranks, rank " + std::to_string(place.rank) +
-                       " one of " + count);
+    return input_error("rank " + std::to_string(rank) + " is one of " + printable(theirs) + " ranks, rank " +
+                       std::to_string(place.rank) + " one of " + count);
   };
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
 
@@ -103,6 +104,7 @@ inline void replace_file(const std::filesystem::path& path, const std::string& t
       if (entry.path().filename().string().starts_with(prefix + "run-")) old.push_back(entry.path());
     for (const auto& path : old) fs::remove_all(path, ignored);
     fs::create_directories(run_folder(nonce));
+    fs::permissions(run_folder(nonce), fs::perms::owner_all);  // who reads what is in it can be a rank
     replace_file(file(0), nonce);
     while (true) {
       const auto missing = missing_by(nonce);

@@ -2,13 +2,8 @@
 #pragma once
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -25,12 +21,18 @@
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/printable.hpp>
+#include <hetsched/core/sha256.hpp>
+#include <hetsched/gloo/hand_over.hpp>
+#include <hetsched/gloo/introduction.hpp>
 #include <hetsched/gloo/meeting.hpp>
 #include <hetsched/gloo/process_place.hpp>
+#include <hetsched/gloo/proof.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/gloo/stranger.hpp>
+#include <hetsched/gloo/tcp_socket.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched {
@@ -42,10 +44,13 @@ struct gloo_options {
   /// ended, however it did; in other stores, never.
   std::string run;
   std::string interface;  ///< network interface to use; empty: see address
-  /// This rank's own address or host name. Empty: 127.0.0.1 if all ranks are on one host; else the only address there is, or
-  /// the one from which the launcher's master is reached.
+  /// This rank's own address, of IPv4 or IPv6, or host name. Empty: 127.0.0.1 if all ranks are on one host; else the only address
+  /// there is, or the one from which the launcher's master is reached.
   std::string address;
   double connect_deadline_s = 30;
+  /// What the ranks of a run prove to each other that they know, besides what they find in the store. Empty: HETSCHED_SECRET of
+  /// the environment; if that is not set either, whoever can read the store can be a rank.
+  std::string secret{};
 };
 
 namespace detail {
@@ -73,7 +78,8 @@ struct gloo_mesh {
   std::shared_ptr<::gloo::transport::Device> device;
   std::shared_ptr<::gloo::transport::Context> control, data;
   gloo_store store;
-  meeting met;  ///< empty where ranks do not meet in a folder
+  meeting met;                      ///< empty where ranks do not meet in a folder
+  std::vector<stranger> strangers;  ///< turned away while ranks met
 };
 
 /// A text that is the same for processes that reach each other over 127.0.0.1.
@@ -86,48 +92,17 @@ struct gloo_mesh {
   return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", none).string() + " " + name;
 }
 
-/// The own address from which packets to a host leave; empty if there is none.
-[[nodiscard]] inline std::string address_toward(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return {};
-  std::string address;
-  const int socket_number = socket(AF_INET, SOCK_DGRAM, 0);
-  sockaddr_in own{};
-  socklen_t size = sizeof own;
-  if (socket_number >= 0 && connect(socket_number, found->ai_addr, found->ai_addrlen) == 0 &&
-      getsockname(socket_number, reinterpret_cast<sockaddr*>(&own), &size) == 0) {
-    char text[INET_ADDRSTRLEN] = {};
-    if (inet_ntop(AF_INET, &own.sin_addr, text, sizeof text)) address = text;
-  }
-  if (socket_number >= 0) close(socket_number);
-  freeaddrinfo(found);
-  return address.starts_with("127.") ? std::string() : address;
-}
-
-/// IPv4 addresses that other hosts can reach, with their interfaces.
-[[nodiscard]] inline std::vector<std::pair<std::string, std::string>> own_addresses() {
-  std::vector<std::pair<std::string, std::string>> found;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return found;
-  for (const ifaddrs* i = all; i; i = i->ifa_next) {
-    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) continue;
-    char text[INET_ADDRSTRLEN] = {};
-    const auto* const address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
-    if (inet_ntop(AF_INET, &address->sin_addr, text, sizeof text)) found.emplace_back(text, i->ifa_name);
-  }
-  freeifaddrs(all);
-  return found;
-}
-
 [[nodiscard]] inline std::string choose_address(const process_place& place, const gloo_options& options, bool one_host) {
+  if (!options.interface.empty()) {
+    const auto own = own_addresses(options.interface);
+    if (own.empty()) throw input_error("interface " + options.interface + " cannot be used: it is not there, or has no address");
+    return own.front().address;
+  }
   if (!options.address.empty()) return options.address;
   if (one_host) return "127.0.0.1";
   const auto own = own_addresses();
   if (own.empty()) throw error("rank " + std::to_string(place.rank) + " has no network address that other hosts could reach");
-  if (own.size() == 1) return own.front().first;
+  if (own.size() == 1) return own.front().address;
   std::string toward = place.master;
   if (toward.empty() && options.rendezvous.starts_with("redis:")) toward = parse_store(options.rendezvous).path_or_host;
   if (const auto address = toward.empty() ? std::string() : address_toward(toward); !address.empty()) return address;
@@ -136,17 +111,13 @@ struct gloo_mesh {
   throw input_error("rank " + std::to_string(place.rank) + " has several network interfaces, " + names + ": say which to use");
 }
 
-[[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> make_device(const process_place& place,
-                                                                            const gloo_options& options, bool one_host) {
-  ::gloo::transport::tcp::attr attributes;
-  attributes.iface = options.interface;
-  if (options.interface.empty()) attributes.hostname = choose_address(place, options, one_host);
+[[nodiscard]] inline listener open_door(const process_place& place, const gloo_options& options, bool one_host) {
+  const auto address = choose_address(place, options, one_host);
   try {
-    const no_signals in_its_thread;
-    return ::gloo::transport::tcp::CreateDevice(attributes);
-  } catch (const std::exception& e) {
-    throw input_error((options.interface.empty() ? "address " + attributes.hostname : "interface " + options.interface) +
-                      " cannot be used: " + gloo_text(e));
+    return listen_on(address);
+  } catch (const error& e) {
+    throw input_error((options.interface.empty() ? "" : "interface " + options.interface + ": ") + "address " + address +
+                      " cannot be used: " + e.what());
   }
 }
 
@@ -164,22 +135,32 @@ class roll_call {
         deadline_s_(deadline_s),
         until_(until) {}
 
+  /// From then on what is put has a proof, and what is got has to have one.
+  void prove_with(const sha256_digest& run) { proves_ = run; }
+
   void put(const std::string& name, const std::vector<char>& value) const {
     try {
-      store_.set(key(name, rank_), value);
+      const auto at = key(name, rank_);
+      store_.set(at, proves_ ? with_proof(*proves_, at, value) : value);
     } catch (const std::exception& e) {
       throw error("rank " + std::to_string(rank_) + " cannot enter " + run_text_ + " in the rendezvous" + where_ +
                   ", maybe as an earlier run of this name has not been cleaned up (choose another name): " + gloo_text(e));
     }
   }
   [[nodiscard]] std::vector<char> get(const std::string& name, int rank) const {
+    const auto at = key(name, rank);
+    std::vector<char> value;
     try {
-      store_.wait({key(name, rank)}, left());
-      return store_.get(key(name, rank));
+      store_.wait({at}, left());
+      value = store_.get(at);
     } catch (const std::exception& e) {
       throw error("rank " + std::to_string(rank) + " has not come to " + run_text_ + " in the rendezvous" + where_ + " within " +
                   std::to_string(deadline_s_) + " s: " + gloo_text(e));
     }
+    if (proves_ && !take_proof(*proves_, at, value))
+      throw input_error("rank " + std::to_string(rank) + " has another secret than rank " + std::to_string(rank_) + " in " +
+                        run_text_ + " in the rendezvous" + where_ + ": all have to be given the same one");
+    return value;
   }
   [[nodiscard]] std::chrono::milliseconds left() const {
     return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(until_ - clock::now()));
@@ -196,6 +177,7 @@ class roll_call {
   std::string run_, run_text_, where_;
   double deadline_s_;
   clock::time_point until_;
+  std::optional<sha256_digest> proves_;
 };
 
 /// Connects this rank with all others.
@@ -203,8 +185,14 @@ class roll_call {
 [[nodiscard]] inline gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
-  gloo_mesh mesh{
-      .rank = place.rank, .ranks = place.ranks, .device = {}, .control = {}, .data = {}, .store = options.store, .met = {}};
+  gloo_mesh mesh{.rank = place.rank,
+                 .ranks = place.ranks,
+                 .device = {},
+                 .control = {},
+                 .data = {},
+                 .store = options.store,
+                 .met = {},
+                 .strangers = {}};
   if (place.ranks == 1) return mesh;
   const std::string run = options.run.empty() ? place.run : options.run;
   const auto until = deadline_in(options.connect_deadline_s);
@@ -216,8 +204,15 @@ class roll_call {
     }
   }
   const std::string where = options.rendezvous.empty() ? std::string() : " " + options.rendezvous;
-  const roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
+  roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
 
+  if (place.rank == 0) {
+    const auto word = fresh_bytes<32>();
+    const auto* const chars = reinterpret_cast<const char*>(word.data());
+    call.put("word", {chars, chars + word.size()});
+  }
+  const auto key = run_key(secret_of(options.secret), call.get("word", 0));
+  call.prove_with(key);
   const std::string self = std::to_string(place.ranks) + " " + host_identity();
   call.put("host", {self.begin(), self.end()});
   bool one_host = true;
@@ -226,43 +221,40 @@ class roll_call {
     const auto value = call.get("host", r);
     const std::string other(value.begin(), value.end());
     if (other.substr(0, other.find(' ')) != std::to_string(place.ranks))
-      throw input_error("rank " + std::to_string(r) + " is one of " + other.substr(0, other.find(' ')) + " ranks, rank " +
-                        std::to_string(place.rank) + " one of " + std::to_string(place.ranks));
+      throw input_error("rank " + std::to_string(r) + " is one of " + printable(other.substr(0, other.find(' '))) +
+                        " ranks, rank " + std::to_string(place.rank) + " one of " + std::to_string(place.ranks));
     one_host = one_host && other == self;
   }
 
-  mesh.device = make_device(place, options, one_host);
-  mesh.control = mesh.device->createContext(place.rank, place.ranks);
-  mesh.data = mesh.device->createContext(place.rank, place.ranks);
-  std::vector<char> addresses;
-  const auto contexts = {mesh.control.get(), mesh.data.get()};
-  try {
-    for (auto* const context : contexts) {
-      context->setTimeout(call.left() / 5 + std::chrono::milliseconds(1));  // Gloo waits five times as long for a connection
-      for (int r = 0; r < place.ranks; ++r) {
-        if (r == place.rank) continue;
-        const auto bytes = context->createPair(r)->address().bytes();
-        addresses.insert(addresses.end(), bytes.begin(), bytes.end());
-      }
-    }
-  } catch (const std::exception& e) {
-    throw error("rank " + std::to_string(place.rank) + " cannot listen: " + gloo_text(e));
-  }
-  call.put("address", addresses);
-  for (int r = 0; r < place.ranks; ++r) {
-    if (r == place.rank) continue;
+  auto door = open_door(place, options, one_host);
+  const auto own = door.at.host + ' ' + door.at.port;
+  call.put("address", {own.begin(), own.end()});
+  introduction ranks(place.rank, place.ranks, key, std::move(door.socket));
+  for (int r = 0; r < place.rank; ++r) {  // higher ones call
     const auto theirs = call.get("address", r);
-    const std::size_t peers = static_cast<std::size_t>(place.ranks) - 1, size = theirs.size() / (2 * peers);
-    std::size_t index = static_cast<std::size_t>(place.rank < r ? place.rank : place.rank - 1);
-    for (auto* const context : contexts) {
-      const auto first = theirs.begin() + static_cast<std::ptrdiff_t>(index * size);
+    const auto space = std::find(theirs.begin(), theirs.end(), ' ');
+    ranks.call(r, find_address({theirs.begin(), space}, space == theirs.end() ? "" : std::string{space + 1, theirs.end()}));
+  }
+  ranks.run(until, options.connect_deadline_s);
+  mesh.strangers = ranks.strangers();
+
+  const no_signals in_its_thread;
+  const auto device = make_device();
+  mesh.device = device;
+  mesh.control = device->createContext(place.rank, place.ranks);
+  mesh.data = device->createContext(place.rank, place.ranks);
+  std::size_t line = 0;
+  for (auto* const context : {mesh.control.get(), mesh.data.get()}) {
+    context->setTimeout(call.left() / 5 + std::chrono::milliseconds(1));  // Gloo waits five times as long for a connection
+    for (int r = 0; r < place.ranks; ++r) {
+      if (r == place.rank) continue;
       try {
-        context->getPair(r)->connect({first, first + static_cast<std::ptrdiff_t>(size)});
+        hand_over(device, *context, r, ranks.take(r, line));
       } catch (const std::exception& e) {
         throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " + gloo_text(e));
       }
-      index += peers;
     }
+    ++line;
   }
   return mesh;
 }

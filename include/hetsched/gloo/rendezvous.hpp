@@ -53,29 +53,34 @@ struct store_place {
   if (!text.starts_with(redis)) throw bad("is of no known kind");
   found.redis = true;
   found.path_or_host = text.substr(redis.size());
-  if (const auto colon = found.path_or_host.rfind(':'); colon != std::string::npos) {
+  if (const auto colon = found.path_or_host.rfind(':'); colon != std::string::npos && !found.path_or_host.ends_with(']')) {
     const std::string port = found.path_or_host.substr(colon + 1);
     found.path_or_host.erase(colon);
     const auto end = port.data() + port.size();
     const auto [stop, problem] = std::from_chars(port.data(), end, found.port);
     if (problem != std::errc() || stop != end || found.port < 1 || found.port > 65535) throw bad("has no port of 1 to 65535");
   }
+  if (found.path_or_host.starts_with('[') && found.path_or_host.ends_with(']'))  // of IPv6
+    found.path_or_host = found.path_or_host.substr(1, found.path_or_host.size() - 2);
   if (found.path_or_host.empty()) throw bad("names no host");
   return found;
 }
 
-/// What Gloo says, without the place in its sources.
+/// What Gloo says, without the place in its sources and the address that its pairs are told.
 [[nodiscard]] inline std::string gloo_text(const std::exception& e) {
   std::string text = e.what();
   if (text.starts_with("["))
     if (const auto end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
+  constexpr std::string_view told = " [255.255.255.255]:65535";  // see hand_over
+  if (const auto at = text.find(told); at != std::string::npos) text.erase(at, told.size());
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
 
 }  // namespace detail
 
-/// Opens "file:FOLDER" (shared by all hosts; made if it is not there) or "redis://HOST:PORT" (port 6379 if left out).
+/// Opens "file:FOLDER" (shared by all hosts; made if it is not there) or "redis://HOST:PORT" (port 6379 if left out; an
+/// address of IPv6 in brackets).
 /// Throws: input_error for other texts, error if it cannot be opened.
 [[nodiscard]] inline gloo_store open_gloo_store(const std::string& where) {
   const auto place = detail::parse_store(where);

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/gloo/strangers_test.cpp.
+
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/sha256.hpp>
+
+namespace hetsched::detail {
+
+using nonce = std::array<std::byte, 16>;
+
+/// Bytes that nobody can guess.
+template <std::size_t Size>
+[[nodiscard]] std::array<std::byte, Size> fresh_bytes() {
+  std::array<std::byte, Size> bytes{};
+  if (getentropy(bytes.data(), bytes.size()) != 0) throw error("the system has no random bytes");
+  return bytes;
+}
+
+/// The secret of a run: the given one, or that of the environment.
+[[nodiscard]] inline std::string secret_of(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* const set = std::getenv("HETSCHED_SECRET");
+  return set ? set : "";
+}
+
+/// What the ranks of a run prove to know: of its secret, and of the word that its first rank has left in the store.
+[[nodiscard]] inline sha256_digest run_key(const std::string& secret, std::span<const char> word) {
+  return keyed_digest(std::as_bytes(std::span(secret)), std::as_bytes(word));
+}
+
+/// A text with the proof that one of the run has written it, at that place.
+[[nodiscard]] inline std::vector<char> with_proof(const sha256_digest& key, const std::string& place,
+                                                  std::span<const char> text) {
+  std::vector<char> all(place.begin(), place.end());
+  all.push_back('\0');
+  all.insert(all.end(), text.begin(), text.end());
+  const auto proof = keyed_digest(key, std::as_bytes(std::span(all)));
+  all.assign(text.begin(), text.end());
+  const std::size_t before = all.size();
+  all.resize(before + proof.size());
+  std::memcpy(all.data() + before, proof.data(), proof.size());
+  return all;
+}
+
+/// Takes the proof off a text. False if it has none, or one of another run, secret or place.
+[[nodiscard]] inline bool take_proof(const sha256_digest& key, const std::string& place, std::vector<char>& text) {
+  sha256_digest proof{};
+  if (text.size() < proof.size()) return false;
+  const std::size_t before = text.size() - proof.size();
+  std::memcpy(proof.data(), text.data() + before, proof.size());
+  text.resize(before);
+  const auto expected = with_proof(key, place, text);
+  sha256_digest right{};
+  std::memcpy(right.data(), expected.data() + before, right.size());
+  return same_digest(proof, right);
+}
+
+/// What the one that connects says first. Its proof follows when it has been challenged.
+struct hello {
+  std::array<char, 8> magic{'h', 'e', 't', 's', 'c', 'h', 'e', 'd'};
+  std::uint32_t version = 1, from = 0, to = 0, line = 0;  ///< ranks; which of their connections
+  nonce fresh{};
+
+  [[nodiscard]] bool is_one() const { return magic == hello{}.magic && version == hello{}.version; }
+};
+static_assert(sizeof(hello) == 40);
+
+/// The proof of one side of a connection, for what both have said: neither side's can be used as the other's, for other ranks or
+/// a second time.
+[[nodiscard]] inline sha256_digest proof_of(const sha256_digest& key, std::string_view side, const hello& said,
+                                            const nonce& challenge) {
+  std::vector<std::byte> all(side.size() + sizeof said + sizeof challenge);
+  std::memcpy(all.data(), side.data(), side.size());
+  std::memcpy(all.data() + side.size(), &said, sizeof said);
+  std::memcpy(all.data() + side.size() + sizeof said, challenge.data(), sizeof challenge);
+  return keyed_digest(key, all);
+}
+
+}  // namespace hetsched::detail
