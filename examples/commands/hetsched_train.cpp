@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,9 +40,11 @@ std::string report_page(const train::job& j) {
   const auto& p = r.plan.plan;
   report page;
   page.title = "Measured training step";
-  page.summary = "Step " + std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
-                 train::describe(j.config) + ": " + train::batch_text(p, j.given.accumulate) + " microbatches, schedule " +
-                 p.pipelines.front().schedule.name + ".";
+  page.summary =
+      (j.given.trace_steps > 1 ? "Medians of " + std::to_string(j.given.trace_steps) + " steps up to step " : "Step ") +
+      std::to_string(r.first_step + static_cast<std::int64_t>(r.losses.size()) - 1) + " of a GPT of " +
+      train::describe(j.config) + ": " + train::batch_text(p, j.given.accumulate) + " microbatches, schedule " +
+      p.pipelines.front().schedule.name + ".";
   double measured_s = 0;
   for (const auto& t : r.measured)
     for (const auto& a : t.actions) measured_s = std::max(measured_s, a.end_s);
@@ -146,7 +147,8 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
 
 int train_command(const train::arguments& given) {
   command::outputs files;
-  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics}) files.expect(path);
+  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
+    files.expect(path);
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
@@ -175,9 +177,13 @@ int train_command(const train::arguments& given) {
   check_length("--text", j.corpus);
   if (!given.validation.empty()) check_length("--validation", j.validation);
   if (given.validation.empty() && given.validate_every > 0) throw input_error("--validate-every needs --validation");
+  if ((given.elastic || given.join) && (given.place.transport != "gloo" || given.checkpoint.folder.empty()))
+    throw input_error(std::string(given.join ? "--join" : "--elastic") +
+                      " needs --transport gloo, and --checkpoint to go on from");
   j.place = train::find_place(given.place);
-  if (!given.plan.empty()) {
-    j.plan = read_plan_for(given, j.config, j.place.rank == 0);
+  if (given.join) j.place.rank = 1;  // until it is taken in
+  if (!given.plan.empty()) j.plan = read_plan_for(given, j.config, j.place.rank == 0);
+  if (!given.plan.empty() && !given.join) {
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
     const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport == "gloo", j.place);
@@ -189,12 +195,7 @@ int train_command(const train::arguments& given) {
             given.plan +
             (named ? elsewhere : " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks)) +
             ": plans anew");
-      // The same samples per step, in microbatches that all of the plan's can be cut into.
-      int size = 0;
-      for (const auto& line : j.plan->plan.pipelines) size = std::gcd(size, line.microbatch_size);
-      j.given.microbatches = static_cast<int>(sample_count(j.plan->plan)) / size;
-      j.given.microbatch_size = size;
-      j.plan.reset();
+      train::forget_plan(j);
     } else if (!ranks.there && named) {
       throw input_error(given.plan + elsewhere);
     } else if (!ranks.there && given.place.transport == "threads") {
@@ -220,7 +221,6 @@ int train_command(const train::arguments& given) {
           throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
     lock.emplace(folder);
   }
-  const int rank = j.place.rank;
   try {
     if (given.place.transport == "threads") train::train_on_threads(j);
 #ifdef HETSCHED_WITH_GLOO
@@ -231,12 +231,13 @@ int train_command(const train::arguments& given) {
     return command::infeasible;
   }
   const auto& told = j.told;
-  if (rank == 0) {
+  if (j.place.rank == 0) {
     files.add(given.losses, losses_csv(told));
     files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
     if (!told.losses.empty()) {
       if (!given.trace.empty()) files.add(given.trace, chrome_trace(side_by_side(told.measured)));
       if (!given.report.empty()) files.add(given.report, report_page(j));
+      if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
     }
     files.write();
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
@@ -307,8 +308,19 @@ int main(int argc, char** argv) {
       "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
       "the same, but begins at step 0 if there is none");
   train::add_place_options(app, given.place);
+  app.add_flag("--elastic", given.elastic,
+               "gloo: if ranks are lost, the others go on from the last checkpoint, in the same processes");
+  app.add_option("--settle", given.settle_s, "seconds that ranks wait for each other to go on")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--join", [&] { given.elastic = given.join = true; }, "joins an --elastic training at the end of a step");
   app.add_option("--trace", given.trace, "Chrome trace of the last step to write (for ui.perfetto.dev)");
   app.add_option("--report", given.report, "HTML report of the last step to write");
+  app.add_option("--times", given.times, "CSV of what actions took, by kind and stage, to write: median and spread");
+  app.add_option("--trace-steps", given.trace_steps, "how many last steps these three tell of, by medians")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
   app.add_option("--losses", given.losses, "CSV of steps and losses to write");
   app.add_option("--log", given.log, "JSON lines to write, one behind each step");
   app.add_option("--metrics", given.metrics, "Prometheus text to write, after each step anew");

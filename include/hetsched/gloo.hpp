@@ -3,6 +3,7 @@
 
 #include <hetsched/gloo/channel_end.hpp>
 #include <hetsched/gloo/channel_engine.hpp>
+#include <hetsched/gloo/elastic.hpp>
 #include <hetsched/gloo/frame.hpp>
 #include <hetsched/gloo/gloo_communicator.hpp>
 #include <hetsched/gloo/hand_over.hpp>
@@ -12,5 +13,6 @@
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/proof.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/gloo/roster.hpp>
 #include <hetsched/gloo/stranger.hpp>
 #include <hetsched/gloo/tcp_socket.hpp>

@@ -152,3 +152,43 @@ TEST_CASE("kill -9 in a group of devices: the others end with the cause, and wha
     CHECK(resumed == finish("undisturbed", ""));
   }
 }
+
+TEST_CASE(
+    "ranks are lost and come while a training goes on in the same processes, with the losses of one that was never disturbed") {
+  const workplace w;
+  // 4 ranks, 3 of them behind a kill, 4 again when one has joined.
+  const std::string training =
+      "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 --precision fp64 --steps 100 ";
+  const std::string elastic = training + "--checkpoint state --every 5 --losses losses.csv --elastic --settle 1.5 --deadline 20";
+  auto all = start_ranks(w, 4, "elastic", [&](int) { return elastic; });
+  REQUIRE(appears(w.path("state/step-000010")));
+  // The first one, which writes the losses and holds the checkpoints' lock.
+  all[0].signal(SIGKILL);
+  CHECK(all[0].wait().status == 128 + SIGKILL);
+  REQUIRE(appears(w.path("state/step-000030")));
+  // They pause until the new one is there, however fast steps are.
+  for (int r = 1; r < 4; ++r) all[static_cast<std::size_t>(r)].signal(SIGSTOP);
+  process late(w, elastic + " --join --transport gloo --store file:store-elastic", "late", "");
+  const auto somebody_waits = [&] {
+    for (const auto& e : fs::recursive_directory_iterator(w.path("store-elastic")))
+      if (e.path().filename().string().starts_with("waits.")) return true;
+    return false;
+  };
+  for (int k = 0; k < 1000 && !somebody_waits(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  REQUIRE(somebody_waits());
+  for (int r = 1; r < 4; ++r) all[static_cast<std::size_t>(r)].signal(SIGCONT);
+  const auto joined = late.wait(100);
+  CAPTURE(joined.errors);
+  CHECK(joined.status == 0);
+  for (int r = 1; r < 4; ++r) {
+    CAPTURE(r);
+    const auto ended = all[static_cast<std::size_t>(r)].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    CHECK(contains(ended.errors, "rank 0 was lost"));
+    CHECK(contains(ended.errors, "generation 1: rank " + std::to_string(r - 1) + " of 3"));
+    CHECK(contains(ended.errors, "generation 2: rank " + std::to_string(r - 1) + " of 4"));
+  }
+  REQUIRE(w.run(training + "--ranks 1 --losses one.csv").status == 0);
+  CHECK(w.get("losses.csv") == w.get("one.csv"));
+}

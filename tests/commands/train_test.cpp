@@ -119,11 +119,13 @@ TEST_CASE("training writes a plan that it runs again, a trace, a report") {
   CHECK(nlohmann::json::parse(w.get("trace.json")).at("traceEvents").size() > 3 * 4 * 2);
   CHECK(contains(w.get("report.html"), "Measured training step"));
   // Without --ranks: as many as the plan has.
-  const auto again = w.run(small + "--steps 2 --plan plan.json --losses two.csv --json");
+  const auto again = w.run(small + "--steps 3 --plan plan.json --losses two.csv --json --times times.csv --trace-steps 2");
   CAPTURE(again.errors);
   REQUIRE(again.status == 0);
+  CHECK(w.get("times.csv").starts_with("pipeline,stage,direction,action,count,median_s,spread_s\n0,0,0,F,8,"));
+  CHECK(contains(w.get("times.csv"), "\n0,2,0,B,8,"));
   CHECK(nlohmann::json::parse(again.output).at("ranks").get<int>() == 3);
-  CHECK(w.get("one.csv") == w.get("two.csv"));
+  CHECK(w.get("two.csv").starts_with(w.get("one.csv")));
   // Under another schedule than the plan's, what is written is what was run.
   REQUIRE(w.run(small + "--steps 1 --plan plan.json --schedule gpipe --out-plan other.json").status == 0);
   const auto other = parse_plan(w.get("other.json"), "other.json").plan;
@@ -259,9 +261,11 @@ TEST_CASE("the log has a line per step, of a training that goes on, too; metrics
       CHECK(rank.at("span_s").get<double>() > 0.999 * computing_s);
       CHECK(last.at("seconds").get<double>() > 0.999 * rank.at("span_s").get<double>());
       CHECK(rank.at("held_bytes").get<double>() > 0);
+      CHECK(!rank.contains("sent_bytes"));  // threads swap tensors
     }
   }
   CHECK(count == 5);
+  CHECK(last.at("level") == "info");
   CHECK(contains(w.get("losses.csv"), "4," + last.at("loss").dump()));
   // Every sample has its metric's type before it.
   std::string type;
@@ -495,7 +499,13 @@ TEST_CASE("processes that Gloo connects train by the same bits as one") {
   REQUIRE(w.run(fifty + "--ranks 1 --losses one.csv").status == 0);
   for (const int ranks : {2, 4}) {
     CAPTURE(ranks);
-    run_all(w, ranks, "n" + std::to_string(ranks), fifty + "--losses many.csv --trace trace.json");
+    run_all(w, ranks, "n" + std::to_string(ranks), fifty + "--losses many.csv --trace trace.json --log log.jsonl");
+    // Of the first rank, per step: an activation of 32 x 32 floats for each of four microbatches, and gradients that others
+    // share.
+    std::istringstream log(w.get("log.jsonl"));
+    for (std::string line; std::getline(log, line);)
+      CHECK(nlohmann::json::parse(line).at("ranks").at(0).at("sent_bytes").get<double>() >= 4 * 32 * 32 * 4);
+    fs::remove(w.path("log.jsonl"));
     CHECK(w.get("many.csv") == w.get("one.csv"));
     fs::remove(w.path("many.csv"));
   }

@@ -134,6 +134,33 @@ TEST_CASE("gloo between two network namespaces: the right address is found, and 
   }
 }
 
+TEST_CASE("gloo between two network namespaces: a host that is cut off is known although nobody waits for it") {
+  const two_hosts hosts;
+  if (!hosts.usable) {
+    MESSAGE("skipped: network namespaces need root and iproute2");
+    return;
+  }
+  const scratch_folder folder;
+  process_group processes(2, [&](int rank, const auto& say) {
+    hosts.enter(rank);
+    gloo_options options;
+    options.rendezvous = "file:" + folder.path;
+    options.heartbeat_s = 1;
+    channel comm({.rank = rank, .ranks = 2, .launcher = {}, .master = {}, .run = {}}, options);
+    say("connected");
+    for (int k = 0; k < 2000 && comm.failure().empty(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return comm.failure();
+  });
+  for (int r = 0; r < 2; ++r) REQUIRE(processes.hear(r) == "connected");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // nothing is under way
+  REQUIRE(hosts.cut());
+  for (int r = 0; r < 2; ++r) {
+    const auto last = processes.hear(r, 30);
+    CAPTURE(last);
+    CHECK(contains(last, "rank " + std::to_string(1 - r) + " was lost: "));
+  }
+}
+
 TEST_CASE("gloo: of several interfaces one must be chosen, or be the way to the master") {
   const two_hosts hosts;
   if (!hosts.usable) {

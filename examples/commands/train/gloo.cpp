@@ -1,10 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+
 #include <train/gloo.hpp>
 #include <train/rank.hpp>
 
+namespace {
+
+/// As long as there are ranks: those that are left go on from the last checkpoint, on a plan for as many as they are.
+template <class Real>
+void train_elastically(train::job& j) {
+  using clock = std::chrono::steady_clock;
+  const auto planned = j.plan;
+  const auto given = j.given;
+  const int planned_for =
+      planned ? hetsched::make_training_layout(planned->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks() : 0;
+  const bool holds_lock = j.place.rank == 0 && !given.join;
+  std::optional<hetsched::checkpoint_lock> lock;
+  const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
+    train::tell_strangers(comm);
+    j.place = here.place;
+    j.given = given;
+    j.plan = planned;
+    if (planned && here.place.ranks != planned_for) train::forget_plan(j);
+    if (here.generation > 0) j.given.checkpoint.resume = j.given.checkpoint.or_start = true;
+    if (here.place.rank == 0 && !holds_lock && !lock) lock.emplace(given.checkpoint.folder);
+    j.somebody_waits = [&, next = clock::now()]() mutable {
+      if (clock::now() < next) return false;
+      next = clock::now() + std::chrono::milliseconds(200);
+      return here.somebody_waits();
+    };
+    train::train_rank<Real>(j, comm, j.told);
+    return !j.told.lets_others_in;
+  };
+  hetsched::run_elastically<gpt::tensor<Real>>(
+      j.place, train::options_of(given.place),
+      {.joins = given.join, .settle_s = given.settle_s, .say = [](const std::string& text) { train::say(text); }}, body);
+}
+
+template <class Real>
+void train_as(train::job& j) {
+  if (j.given.elastic) return train_elastically<Real>(j);
+  train::on_gloo<gpt::tensor<Real>>(j.given.place, j.place, [&](auto& comm) { train::train_rank<Real>(j, comm, j.told); });
+}
+
+}  // namespace
+
 void train::train_on_gloo(job& j) {
   if (j.given.model.precision == "fp64")
-    on_gloo<gpt::tensor<double>>(j.given.place, j.place, [&](auto& comm) { j.told = train_rank<double>(j, comm); });
+    train_as<double>(j);
   else
-    on_gloo<gpt::tensor<float>>(j.given.place, j.place, [&](auto& comm) { j.told = train_rank<float>(j, comm); });
+    train_as<float>(j);
 }

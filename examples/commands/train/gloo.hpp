@@ -11,19 +11,27 @@
 
 namespace train {
 
+[[nodiscard]] inline hetsched::gloo_options options_of(const place_arguments& given) {
+  return {.rendezvous = given.store,
+          .store = {},
+          .run = given.run,
+          .interface = given.interface,
+          .address = given.address,
+          .connect_deadline_s = given.connect_deadline_s,
+          .secret = read_secret(given.secret_file)};
+}
+
+template <class Communicator>
+void tell_strangers(const Communicator& comm) {
+  if (comm.strangers().empty()) return;
+  std::cerr << "rank " + std::to_string(comm.rank()) + " turned away " + hetsched::to_text(comm.strangers()) + '\n' << std::flush;
+}
+
 /// Calls body(Communicator&) for this process's rank, and sees to it that what fails here fails everywhere.
 template <class Tensor, class Body>
 void on_gloo(const place_arguments& given, const hetsched::process_place& place, Body&& body) {
-  hetsched::gloo_communicator<Tensor> comm(place, {.rendezvous = given.store,
-                                                   .store = {},
-                                                   .run = given.run,
-                                                   .interface = given.interface,
-                                                   .address = given.address,
-                                                   .connect_deadline_s = given.connect_deadline_s,
-                                                   .secret = read_secret(given.secret_file)});
-  if (!comm.strangers().empty())
-    std::cerr << "rank " + std::to_string(place.rank) + " turned away " + hetsched::to_text(comm.strangers()) + '\n'
-              << std::flush;
+  hetsched::gloo_communicator<Tensor> comm(place, options_of(given));
+  tell_strangers(comm);
   try {
     body(comm);
   } catch (const known_to_all&) {

@@ -2,6 +2,7 @@
 // What a training writes about each step as it goes: lines of JSON, and metrics as Prometheus reads them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -24,18 +25,19 @@ namespace train {
 struct rank_line {
   hetsched::rank_times times;
   double held_bytes = 0;
+  double sent_bytes = -1;  ///< to other processes, in the step; -1: nobody counts
 };
 
 /// As numbers that can be gathered, and back.
 [[nodiscard]] inline std::vector<double> to_numbers(const rank_line& line) {
-  std::vector<double> numbers{line.held_bytes, line.times.span_s, line.times.computing_s};
+  std::vector<double> numbers{line.held_bytes, line.sent_bytes, line.times.span_s, line.times.computing_s};
   for (const auto& s : line.times.stages)
     numbers.insert(numbers.end(), {static_cast<double>(s.direction), static_cast<double>(s.stage), s.forward_s, s.backward_s});
   return numbers;
 }
 [[nodiscard]] inline rank_line rank_line_of(std::span<const double> numbers) {
-  rank_line line{.times = {.span_s = numbers[1], .computing_s = numbers[2]}, .held_bytes = numbers[0]};
-  for (std::size_t i = 3; i + 4 <= numbers.size(); i += 4)
+  rank_line line{.times = {.span_s = numbers[2], .computing_s = numbers[3]}, .held_bytes = numbers[0], .sent_bytes = numbers[1]};
+  for (std::size_t i = 4; i + 4 <= numbers.size(); i += 4)
     line.times.stages.push_back({.direction = static_cast<int>(numbers[i]),
                                  .stage = static_cast<int>(numbers[i + 1]),
                                  .forward_s = numbers[i + 2],
@@ -53,7 +55,8 @@ struct step_line {
 };
 
 [[nodiscard]] inline std::string json_line(const step_line& s) {
-  nlohmann::ordered_json line{{"step", s.report.step},
+  nlohmann::ordered_json line{{"level", s.report.updated ? "info" : "warning"},
+                              {"step", s.report.step},
                               {"loss", s.report.loss},
                               {"gradient_norm", s.report.gradient_norm},
                               {"updated", s.report.updated},
@@ -74,6 +77,7 @@ struct step_line {
     ranks.push_back({{"computing_s", r.times.computing_s},
                      {"span_s", r.times.span_s},
                      {"held_bytes", static_cast<std::int64_t>(r.held_bytes)}});
+    if (r.sent_bytes >= 0) ranks.back()["sent_bytes"] = static_cast<std::int64_t>(r.sent_bytes);
     ranks.back()["stages"] = std::move(stages);
   }
   return line.dump() + '\n';
@@ -111,6 +115,10 @@ struct step_line {
     value("rank_computing_seconds", '{' + rank_label(r) + '}', s.ranks[r].times.computing_s);
   metric("rank_held_bytes", "gauge", "Tensors that a rank holds between steps.");
   for (std::size_t r = 0; r < s.ranks.size(); ++r) value("rank_held_bytes", '{' + rank_label(r) + '}', s.ranks[r].held_bytes);
+  const bool counted = std::any_of(s.ranks.begin(), s.ranks.end(), [](const auto& r) { return r.sent_bytes >= 0; });
+  if (counted) metric("rank_sent_bytes", "gauge", "Tensors that a rank sent to other processes in the last step.");
+  for (std::size_t r = 0; counted && r < s.ranks.size(); ++r)
+    value("rank_sent_bytes", '{' + rank_label(r) + '}', s.ranks[r].sent_bytes);
   metric("stage_seconds", "gauge", "Computations of a stage in the last step.");
   for (std::size_t r = 0; r < s.ranks.size(); ++r)
     for (const auto& t : s.ranks[r].times.stages)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -123,9 +124,10 @@ hetsched::plan_file make_plan(const job& j, Communicator& comm) {
   return *std::move(found);
 }
 
-/// One rank of the training. What rank 0 returns is whole, of others it is as far as they know it.
+/// One rank of the training. The result of rank 0 is whole, that of others is as far as they know it. Losses that are there
+/// already are those of steps that it has seen before.
 template <class Real, class Communicator>
-[[nodiscard]] job::result train_rank(const job& j, Communicator& comm) {
+void train_rank(const job& j, Communicator& comm, job::result& result) {
   using namespace hetsched;
   using tensor = gpt::tensor<Real>;
   const auto& given = j.given;
@@ -165,9 +167,17 @@ template <class Real, class Communicator>
   }
   auto& trainer = *made;
 
-  job::result result;
   if (given.checkpoint.resume) result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
-  result.first_step = trainer.committed_step();
+  result.lets_others_in = false;
+  result.measured.clear();
+  result.times.clear();
+  const auto seen = trainer.committed_step() - result.first_step;
+  if (result.losses.empty() || seen < 0 || seen > static_cast<std::int64_t>(result.losses.size())) {
+    result.losses.clear();
+    result.first_step = trainer.committed_step();
+  } else {
+    result.losses.resize(static_cast<std::size_t>(seen));  // the steps behind are done again
+  }
 
   int first_sample = 0, samples = 0;
   for (const auto& line : layout.pipelines) samples += line.order.microbatches * line.microbatch_size;
@@ -184,6 +194,8 @@ template <class Real, class Communicator>
   const auto rate = rate_of(given);
   command::progress_line progress;
   losses_so_far losses(speaks ? given.losses : "");
+  for (std::size_t i = 0; i < result.losses.size(); ++i)
+    losses.add(result.first_step + static_cast<std::int64_t>(i), result.losses[i]);
   step_log log(speaks ? given.log : "", speaks ? given.metrics : "");
   using clock = std::chrono::steady_clock;
   const auto seconds_since = [](clock::time_point t) { return std::chrono::duration<double>(clock::now() - t).count(); };
@@ -213,9 +225,20 @@ template <class Real, class Communicator>
     return sum / given.validation_batches;
   };
   const double tokens = static_cast<double>(sample_count(plan.plan)) * given.accumulate * j.config.sequence;
+  const bool wants_timelines = !given.trace.empty() || !given.report.empty() || !given.times.empty();
+  std::deque<timeline> recent;  // the last steps, as measured
+  // Since the last call; -1: the communicator does not count.
+  auto sent_bytes = [&comm, before = std::uint64_t{0}]() mutable {
+    if constexpr (requires { comm.bytes_sent(); }) {
+      const std::uint64_t now = comm.bytes_sent();
+      return static_cast<double>(now - std::exchange(before, now));
+    } else {
+      return -1.0;
+    }
+  };
   checkpoints saves(comm, given.checkpoint, notes, deadline_s);
   command::listen_to_signals();
-  while (trainer.committed_step() < given.steps && result.stopped_by == 0) {
+  while (trainer.committed_step() < given.steps && result.stopped_by == 0 && !result.lets_others_in) {
     const auto step = trainer.committed_step();
     for (int b = 0; b + 1 < given.accumulate; ++b) {
       draw(j.corpus, step, b);
@@ -224,27 +247,35 @@ template <class Real, class Communicator>
     draw(j.corpus, step, given.accumulate - 1);
     std::visit([&](auto& o) { o.learning_rate = rate.at(step); }, trainer.optimizer_settings().own);
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    if (wants_timelines) recent.push_back(trainer.measured());
+    if (recent.size() > static_cast<std::size_t>(given.trace_steps)) recent.pop_front();
     result.losses.push_back(done.loss);
     losses.add(step, done.loss);
     step_line line{.report = done, .learning_rate = rate.at(step)};
     // All ranks stop after the same step.
-    auto mine = to_numbers(
-        {.times = times_of_rank(trainer.measured(), there.group), .held_bytes = static_cast<double>(trainer.held().total())});
-    mine.insert(mine.begin(), {static_cast<double>(command::interruption), saves.is_written() ? 1.0 : 0.0});
+    auto mine = to_numbers({.times = times_of_rank(trainer.measured(), there.group),
+                            .held_bytes = static_cast<double>(trainer.held().total()),
+                            .sent_bytes = sent_bytes()});
+    const bool somebody_waits = speaks && j.somebody_waits && j.somebody_waits();
+    mine.insert(mine.begin(),
+                {static_cast<double>(command::interruption), saves.is_written() ? 1.0 : 0.0, somebody_waits ? 1.0 : 0.0});
     bool written = true;
     for (const auto& told : gather(comm, mine, deadline_s, "between steps")) {
       if (told[0] != 0) result.stopped_by = static_cast<int>(told[0]);
       written = written && told[1] != 0;
-      if (log.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(2)));
+      if (told[2] != 0) result.lets_others_in = true;
+      if (log.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(3)));
     }
     if (written) saves.all_written();
     const auto now = trainer.committed_step();
     const bool last = now == given.steps || result.stopped_by != 0;
+    result.lets_others_in = result.lets_others_in && !last;
     if (!j.validation.empty() && (last || (given.validate_every > 0 && now % given.validate_every == 0))) {
       line.validation_loss = validate();
       result.validations.emplace_back(now, *line.validation_loss);
     }
-    if (!given.checkpoint.folder.empty() && (last || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
+    if (!given.checkpoint.folder.empty() &&
+        (last || result.lets_others_in || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
       saves.begin(trainer);
     line.seconds = seconds_since(step_start);
     line.tokens_per_s = line.seconds > 0 ? tokens / line.seconds : 0;
@@ -255,15 +286,21 @@ template <class Real, class Communicator>
                     "step " + std::to_string(now) + " of " + std::to_string(given.steps) + ", loss " + format_number(done.loss));
   }
   saves.end();
-  result.seconds = seconds_since(start);
-  if (!given.trace.empty() || !given.report.empty())
-    result.measured = gather_timelines(comm, layout, trainer.measured(), given.place.transport == "threads", deadline_s);
+  result.seconds += seconds_since(start);
+  if (result.lets_others_in) return;
+  if (wants_timelines) {
+    const std::vector<timeline> steps(recent.begin(), recent.end());
+    for (const auto& line : gather_timelines(comm, layout, steps, given.place.transport == "threads", deadline_s)) {
+      if (line.empty()) continue;
+      result.measured.push_back(median_timeline(line));
+      result.times.push_back(action_spreads(line));
+    }
+  }
   result.plan = plan;
   if (!given.schedule.empty())
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
       set_order(result.plan.plan.pipelines[p], given.schedule, layout.pipelines[p].order);
   result.layout = layout;
-  return result;
 }
 
 }  // namespace train

@@ -10,7 +10,8 @@ template <class Real>
 void train_as(train::job& j) {
   train::job::result told;
   train::on_threads<gpt::tensor<Real>>(j.place.ranks, [&](auto& comm) {
-    auto result = train::train_rank<Real>(j, comm);
+    train::job::result result;
+    train::train_rank<Real>(j, comm, result);
     if (comm.rank() == 0) told = std::move(result);
   });
   j.told = std::move(told);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/runtime/measure/median_timeline.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
@@ -25,7 +28,8 @@ struct arguments {
   place_arguments place;
   checkpoint_arguments checkpoint;
   std::string plan, schedule, text, optimizer = "adamw";
-  std::string trace, report, losses, out_plan, log, metrics;
+  std::string trace, report, losses, out_plan, log, metrics, times;
+  int trace_steps = 1;     ///< of which trace, report and times tell
   std::string validation;  ///< text
   int validate_every = 0, validation_batches = 4;
   std::optional<int> microbatches, microbatch_size;
@@ -35,6 +39,8 @@ struct arguments {
   std::int64_t warmup = 0;
   double rate_floor = 0;
   bool json = false;
+  bool elastic = false, join = false;  ///< ranks may be lost and come; this one comes
+  double settle_s = 2;
 };
 
 /// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.
@@ -44,6 +50,7 @@ struct job {
   std::string corpus, validation;  ///< texts
   hetsched::process_place place;
   std::optional<hetsched::plan_file> plan;  ///< none: to be made
+  std::function<bool()> somebody_waits;     ///< to be let in; empty: nobody can
 
   struct result {
     hetsched::plan_file plan;
@@ -53,8 +60,10 @@ struct job {
     std::vector<double> losses;
     std::vector<std::pair<std::int64_t, double>> validations;  ///< by steps done
     double seconds = 0;
-    int stopped_by = 0;  ///< signal
-    std::vector<hetsched::timeline> measured;
+    int stopped_by = 0;                                       ///< signal
+    bool lets_others_in = false;                              ///< the training is not over: it goes on with those that wait
+    std::vector<hetsched::timeline> measured;                 ///< by pipeline: the last step, or the median of the last ones
+    std::vector<std::vector<hetsched::action_spread>> times;  ///< by pipeline
   };
   result told;
 };
@@ -64,6 +73,16 @@ class no_plan : public hetsched::error {
  public:
   using error::error;
 };
+
+/// Has the ranks at hand plan anew, for the same samples per step.
+inline void forget_plan(job& j) {
+  // In microbatches that all of the plan's can be cut into.
+  int size = 0;
+  for (const auto& line : j.plan->plan.pipelines) size = std::gcd(size, line.microbatch_size);
+  j.given.microbatches = static_cast<int>(sample_count(j.plan->plan)) / size;
+  j.given.microbatch_size = size;
+  j.plan.reset();
+}
 
 /// Trains on all ranks of this process, and fills `told`.
 void train_on_threads(job& j);

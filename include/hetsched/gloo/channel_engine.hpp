@@ -205,6 +205,11 @@ class channel_engine {
     });
   }
 
+  [[nodiscard]] std::uint64_t bytes_sent() const {
+    const lock hold(guard_);
+    return bytes_sent_;
+  }
+
   [[nodiscard]] std::string failure() const {
     const lock hold(guard_);
     return reason_;
@@ -554,6 +559,7 @@ class channel_engine {
         return drop_all(c);
       }
       ++peer.tensors_sent;
+      bytes_sent_ += t.bytes;
       end(c);
     }
   }
@@ -572,6 +578,7 @@ class channel_engine {
   bool aborted_ = false, stopped_ = false;
   std::string reason_;
   std::uint64_t round_ = 0;
+  std::uint64_t bytes_sent_ = 0;
   std::uint64_t questions_ = 0;  ///< whether the others are there
   std::thread messenger_;
 };

@@ -62,6 +62,8 @@ class gloo_communicator {
 
   [[nodiscard]] int rank() const { return engine_->rank(); }
   [[nodiscard]] int ranks() const { return engine_->ranks(); }
+  /// Of tensors and parts of them, so far.
+  [[nodiscard]] std::uint64_t bytes_sent() const { return engine_->bytes_sent(); }
   /// Who connected to this rank while all met, and could not prove to belong to the run.
   [[nodiscard]] const std::vector<stranger>& strangers() const { return engine_->mesh().strangers; }
 

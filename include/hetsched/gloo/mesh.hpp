@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -51,6 +53,9 @@ struct gloo_options {
   /// What the ranks of a run prove to each other that they know, besides what they find in the store. Empty: HETSCHED_SECRET of
   /// the environment; if that is not set either, whoever can read the store can be a rank.
   std::string secret{};
+  /// Seconds of silence after which the system asks another host whether it is there; six more without an answer, and its rank
+  /// is lost, whether anybody waits for it or not. (A process that is stopped is known to whoever waits, at the deadline.)
+  double heartbeat_s = 10;
 };
 
 namespace detail {
@@ -249,7 +254,9 @@ class roll_call {
     for (int r = 0; r < place.ranks; ++r) {
       if (r == place.rank) continue;
       try {
-        hand_over(device, *context, r, ranks.take(r, line));
+        auto connected = ranks.take(r, line);
+        if (!keep_alive(connected, options.heartbeat_s)) throw error(std::strerror(errno));
+        hand_over(device, *context, r, std::move(connected));
       } catch (const std::exception& e) {
         throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " + gloo_text(e));
       }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/gloo/meeting.hpp>
+
+namespace hetsched {
+
+/// The members of a run between two changes of them, rank by rank.
+struct generation {
+  std::int64_t number = 0;
+  std::vector<std::string> members;
+
+  /// The rank of a member; -1: it is none.
+  [[nodiscard]] int rank_of(const std::string& name) const {
+    const auto found = std::find(members.begin(), members.end(), name);
+    return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+  }
+};
+
+/// Who is in a run whose ranks come and go, in a folder that all see. For each generation those that are left say that they are
+/// ready, and the first to have waited long enough writes down who is in it, once and for all; so all read the same, and who
+/// comes later waits for the next one.
+class roster {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// `name`: this member's and no other's, without spaces and dots.
+  roster(std::filesystem::path folder, std::string name) : folder_(std::move(folder)), name_(std::move(name)) {
+    std::filesystem::create_directories(folder_);
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+  }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+  /// Whether somebody waits for the next generation.
+  [[nodiscard]] bool somebody_waits() const { return !named("waits.").empty(); }
+
+  /// Who goes on behind a generation: of its members those that say so, each no more than settle_s behind the one before, then
+  /// who waits. If that is settled without this member, it waits for a later generation.
+  /// Throws: error if nothing is settled before `until`.
+  [[nodiscard]] generation next(const generation& before, double settle_s, clock::time_point until) const {
+    const std::int64_t number = before.number + 1;
+    write(std::to_string(number) + ".ready." + name_);
+    std::vector<std::string> last;
+    auto changed = clock::now();
+    while (true) {
+      if (const auto settled = read(number); !settled.members.empty())
+        return settled.rank_of(name_) >= 0 ? settled : wait(number, until);
+      const auto ready = named(std::to_string(number) + ".ready."), waiting = named("waits.");
+      auto all = before.members;
+      std::erase_if(all, [&](const auto& m) { return std::find(ready.begin(), ready.end(), m) == ready.end(); });
+      const bool whole = all.size() == before.members.size();
+      all.insert(all.end(), waiting.begin(), waiting.end());
+      if (all != std::exchange(last, all)) changed = clock::now();
+      if (whole || clock::now() - changed > std::chrono::duration<double>(settle_s)) {
+        settle(number, all);
+        continue;
+      }
+      if (clock::now() > until) throw error(who() + "not all have settled who goes on in " + folder_.string());
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+  /// Waits for a generation later than `number` that this member is in.
+  /// Throws: error if none comes before `until`.
+  [[nodiscard]] generation wait(std::int64_t number, clock::time_point until) const {
+    write("waits." + name_);
+    while (true) {
+      for (const auto& text : named("members."))
+        if (const auto found = read(std::stoll(text)); found.number > number && found.rank_of(name_) >= 0) {
+          remove("waits." + name_);
+          return found;
+        }
+      if (clock::now() > until) {
+        remove("waits." + name_);
+        throw error(who() + "nobody has taken it in, in " + folder_.string());
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds pause{10};
+
+  [[nodiscard]] std::string who() const { return "member " + name_ + ": "; }
+  /// What follows a beginning in the names of files, in order.
+  [[nodiscard]] std::vector<std::string> named(const std::string& beginning) const {
+    std::vector<std::string> found;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored))
+      if (const auto name = entry.path().filename().string(); name.starts_with(beginning))
+        found.push_back(name.substr(beginning.size()));
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  void write(const std::string& name) const {
+    std::ofstream out(folder_ / name);
+    if (!out.flush()) throw error((folder_ / name).string() + ": cannot be written");
+  }
+  void remove(const std::string& name) const {
+    std::error_code ignored;
+    std::filesystem::remove(folder_ / name, ignored);
+  }
+  [[nodiscard]] generation read(std::int64_t number) const {
+    return {number, detail::words_of(folder_ / ("members." + std::to_string(number)))};
+  }
+  void settle(std::int64_t number, const std::vector<std::string>& members) const {
+    const auto part = folder_ / ("part." + name_);
+    std::ofstream out(part);
+    for (const auto& m : members) out << m << '\n';
+    out.close();
+    if (!out) throw error(part.string() + ": cannot be written");
+    std::error_code somebody_was_first;
+    std::filesystem::create_hard_link(part, folder_ / ("members." + std::to_string(number)), somebody_was_first);
+    if (somebody_was_first && somebody_was_first != std::errc::file_exists)
+      throw error(part.string() + ": cannot be linked: " + somebody_was_first.message());
+    remove(part.filename().string());
+    if (!somebody_was_first)
+      for (const auto& m : members) remove("waits." + m);  // whether it is still there or not: it is in, once
+  }
+
+  std::filesystem::path folder_;
+  std::string name_;
+};
+
+}  // namespace hetsched
