@@ -86,7 +86,7 @@ for ((trial = 1; trial <= trials; ++trial)); do
     grep -qhE "$cause" "$folder"/*.err || complain "nobody says that the disk is full"
     mount -o remount,size=60m "$mounted"
   fi
-  if [[ $kind == damage ]]; then
+  if [[ $kind == damage && $(find "$folder/state" -maxdepth 1 -name 'step-*' ! -name '*.*' | wc -l) -gt 1 ]]; then
     last=$(newest "$folder")
     part=$(find "$folder/state/$last" -type f | sort | sed -n "$((RANDOM % 2 + 1))p")
     printf '\x55' | dd of="$part" bs=1 seek=$((RANDOM % $(stat -c %s "$part"))) conv=notrunc 2>/dev/null

@@ -308,6 +308,13 @@ int main(int argc, char** argv) {
       "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
       "the same, but begins at step 0 if there is none");
   train::add_place_options(app, given.place);
+  app.add_option("--replan-every", given.replan_every,
+                 "steps after which the order of work is solved again, for what they took; 0: never")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--replan-gain", given.replan_gain, "share of the iteration by which another order has to be shorter")
+      ->check(CLI::Range(-1.0, 1.0))
+      ->capture_default_str();
   app.add_flag("--elastic", given.elastic,
                "gloo: if ranks are lost, the others go on from the last checkpoint, in the same processes");
   app.add_option("--settle", given.settle_s, "seconds that ranks wait for each other to go on")

@@ -182,6 +182,24 @@ TEST_CASE("the learning rate follows its decay") {
   CHECK(w.run(small + "--lr-decay exponential").status == 2);
 }
 
+TEST_CASE("the order of work is solved again for what stages take, and losses stay") {
+  const workplace w;
+  REQUIRE(w.run(small + "--steps 8 --ranks 1 --losses one.csv").status == 0);
+  // Whatever order is found is taken.
+  const auto always = w.run(small + "--steps 8 --ranks 3 --schedule gpipe --replan-every 2 --replan-gain -1 --losses always.csv");
+  CAPTURE(always.errors);
+  CHECK(always.status == 0);
+  for (const int step : {2, 4, 6})
+    CHECK(contains(always.errors, "step " + std::to_string(step) + ": works in another order, for "));
+  CHECK(w.get("always.csv") == w.get("one.csv"));
+  const auto never = w.run(small + "--steps 8 --ranks 3 --replan-every 2 --replan-gain 1 --losses never.csv");
+  CHECK(!contains(never.errors, "works in another order"));
+  CHECK(w.get("never.csv") == w.get("one.csv"));
+  const auto bad = w.run(small + "--steps 2 --ranks 2 --schedule interleaved_1f1b --replan-every 1");
+  CHECK(bad.status == 2);
+  CHECK(contains(bad.errors, "--replan-every needs schedules of one direction"));
+}
+
 TEST_CASE("batches that are accumulated are one step") {
   const workplace w;
   const auto losses = [&](const std::string& options) {

@@ -31,6 +31,7 @@
 #include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>
+#include <train/reschedule.hpp>
 #include <train/training.hpp>
 
 #include "../command.hpp"
@@ -226,6 +227,10 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   };
   const double tokens = static_cast<double>(sample_count(plan.plan)) * given.accumulate * j.config.sequence;
   const bool wants_timelines = !given.trace.empty() || !given.report.empty() || !given.times.empty();
+  auto ran = given.schedule;  // empty: as planned
+  const bool wants_replans = given.replan_every > 0;
+  if (wants_replans && !may_reschedule(layout))
+    throw known_to_all("--replan-every needs schedules of one direction with a stage per rank");
   std::deque<timeline> recent;  // the last steps, as measured
   // Since the last call; -1: the communicator does not count.
   auto sent_bytes = [&comm, before = std::uint64_t{0}]() mutable {
@@ -247,8 +252,8 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     draw(j.corpus, step, given.accumulate - 1);
     std::visit([&](auto& o) { o.learning_rate = rate.at(step); }, trainer.optimizer_settings().own);
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
-    if (wants_timelines) recent.push_back(trainer.measured());
-    if (recent.size() > static_cast<std::size_t>(given.trace_steps)) recent.pop_front();
+    if (wants_timelines || wants_replans) recent.push_back(trainer.measured());
+    if (recent.size() > static_cast<std::size_t>(std::max(given.trace_steps, given.replan_every))) recent.pop_front();
     result.losses.push_back(done.loss);
     losses.add(step, done.loss);
     step_line line{.report = done, .learning_rate = rate.at(step)};
@@ -277,6 +282,25 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     if (!given.checkpoint.folder.empty() &&
         (last || result.lets_others_in || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
       saves.begin(trainer);
+    if (wants_replans && !last && !result.lets_others_in && now % given.replan_every == 0) {
+      const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.replan_every, std::ssize(recent)),
+                                        recent.end());
+      std::vector<double> mine;
+      for (const auto& of_pipeline : gather_timelines(comm, layout, steps, given.place.transport == "threads", deadline_s)) {
+        const auto measured = measured_stages(of_pipeline, static_cast<std::size_t>(of_pipeline.front().ranks));
+        mine.insert(mine.end(), measured.begin(), measured.end());
+      }
+      // Clocks are compared by the first rank: all take its numbers.
+      auto next = solve_again(plan.plan, trainer.layout(), gather(comm, mine, deadline_s, "measured times").front());
+      if (next.then_s < (1 - given.replan_gain) * next.now_s) {
+        if (speaks)
+          say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +
+              " per iteration instead of " + format_seconds(next.now_s) + ", as stages and links are measured");
+        trainer.reschedule(next.orders);
+        ran = "auto";
+        recent.clear();
+      }
+    }
     line.seconds = seconds_since(step_start);
     line.tokens_per_s = line.seconds > 0 ? tokens / line.seconds : 0;
     step_start = clock::now();
@@ -289,7 +313,8 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   result.seconds += seconds_since(start);
   if (result.lets_others_in) return;
   if (wants_timelines) {
-    const std::vector<timeline> steps(recent.begin(), recent.end());
+    const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.trace_steps, std::ssize(recent)),
+                                      recent.end());
     for (const auto& line : gather_timelines(comm, layout, steps, given.place.transport == "threads", deadline_s)) {
       if (line.empty()) continue;
       result.measured.push_back(median_timeline(line));
@@ -297,10 +322,10 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     }
   }
   result.plan = plan;
-  if (!given.schedule.empty())
+  if (!ran.empty())
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
-      set_order(result.plan.plan.pipelines[p], given.schedule, layout.pipelines[p].order);
-  result.layout = layout;
+      set_order(result.plan.plan.pipelines[p], ran, trainer.layout().pipelines[p].order);
+  result.layout = trainer.layout();
 }
 
 }  // namespace train

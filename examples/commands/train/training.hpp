@@ -41,6 +41,8 @@ struct arguments {
   bool json = false;
   bool elastic = false, join = false;  ///< ranks may be lost and come; this one comes
   double settle_s = 2;
+  int replan_every = 0;  ///< steps; 0: never
+  double replan_gain = 0.05;
 };
 
 /// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.

@@ -76,8 +76,10 @@ class channel_engine {
           write(p, make_frame(frame_kind::leaving, &peer.tensors_sent, 1));
         }
       happened_.wait_for(hold, std::chrono::seconds(aborted_ ? 1 : 5), [&] {
-        for (const auto& peer : peers_)
-          if (peer.reader.joinable() && !peer.down && !peer.released) return false;
+        for (const auto& peer : peers_) {
+          const bool silent = aborted_ && peer.answered_to < questions_;  // it does not answer this either
+          if (peer.reader.joinable() && !peer.down && !peer.released && !silent) return false;
+        }
         return true;
       });
       stopped_ = true;

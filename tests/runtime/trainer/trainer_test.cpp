@@ -233,6 +233,32 @@ TEST_CASE("[threads] batches that are accumulated are a step of all their microb
   CHECK(k > 0);
 }
 
+TEST_CASE("[threads] schedules may change between steps: the bits stay") {
+  const toy<double> t{.seed = 37, .ties = some_ties};
+  const auto layout = even_layout(t.layers, one_f_one_b({3, 2, 1}, 6));
+  const auto expected = train(t, layout, 6, usual);
+  const std::vector<schedule> orders{one_f_one_b({6, 6, 1}, 6), one_f_one_b({5, 3, 1}, 6), schedule_of("gpipe", 3, 6),
+                                     one_f_one_b({3, 2, 1}, 6), schedule_of("zb_h1", 3, 6)};
+  std::vector<std::size_t> steps(3, 0);
+  const auto changed = train<double, sgd>(t, layout, 6, usual, {}, [&](toy_trainer<double, sgd>& trainer, int rank) {
+    const auto step = steps[static_cast<std::size_t>(rank)]++;
+    if (step == 0) return;
+    trainer.reschedule({orders[step - 1]});
+    CHECK(trainer.layout().pipelines[0].order == orders[step - 1]);
+    CHECK_THROWS_AS(trainer.reschedule({}), input_error);
+    CHECK_THROWS_AS(trainer.reschedule({schedule_of("1f1b", 3, 5)}), input_error);
+    CHECK_THROWS_AS(trainer.reschedule({schedule_of("interleaved_1f1b", 3, 6)}), input_error);
+  });
+  CHECK(changed.losses == expected.losses);
+  CHECK(changed.parameters == expected.parameters);
+  // Ranks that differ all hear of it, and go on as before.
+  const auto apart = train<double, sgd>(t, layout, 2, usual, {}, [&](toy_trainer<double, sgd>& trainer, int rank) {
+    CHECK_THROWS_WITH_AS(trainer.reschedule({orders[rank == 1 ? 1 : 0]}),
+                         "rank 1 does not train what the others do, it differs in: schedules", input_error);
+  });
+  CHECK(std::equal(apart.losses.begin(), apart.losses.end(), expected.losses.begin()));
+}
+
 TEST_CASE("[threads] a loss that is scaled by a power of two gives the same bits, and its scale follows skipped steps") {
   const toy<double> t{.seed = 32};
   using tensor = matrix<double>;

@@ -104,4 +104,12 @@ class digest {
   return text;
 }
 
+template <class Optimizer>
+[[nodiscard]] double settings_digest(const Optimizer& o) {
+  digest d;
+  if constexpr (requires { o.settings(); })
+    for (const double number : o.settings()) d.add(number);
+  return d.number();
+}
+
 }  // namespace hetsched::detail

@@ -159,6 +159,18 @@ class pipeline_trainer {
     make_executor();
   }
 
+  /// Works in other orders from the next step on; all ranks call it between the same steps, with the same. Throws, and nothing
+  /// has changed: as with_schedules, or input_error on all ranks if they differ.
+  void reschedule(const std::vector<schedule>& orders) {
+    auto next = with_schedules(layout_, orders);
+    mine_ = {detail::digest_of_schedules(next).number()};
+    guarded("between steps", [&] { gather("between steps"); });
+    constexpr std::string_view aspects[] = {"schedules"};
+    if (const auto text = detail::disagreement(all_, aspects); !text.empty()) throw input_error(text);
+    layout_ = std::move(next);
+    make_executor();
+  }
+
   /// Parameters and the optimizer's state, as slices that view them and stay valid as long as no step runs. Names do not
   /// depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it was updated) and
   /// <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n. `owned_only`: what this
@@ -173,10 +185,8 @@ class pipeline_trainer {
 
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
   [[nodiscard]] Optimizer& optimizer_settings() { return optimizer_; }
-
   /// The scaling of the loss as it is now, to be kept with a checkpoint and set again; on all ranks alike, between steps.
   [[nodiscard]] loss_scaling& scaling() { return options_.scaling; }
-
   /// This rank's layers with their numbers, stage by stage; of bidirectional schedules, both stages'.
   [[nodiscard]] std::vector<std::pair<int, Layer*>> layers() {
     std::vector<std::pair<int, Layer*>> found;
@@ -365,7 +375,7 @@ class pipeline_trainer {
     mine_ = {detail::digest_of_ranks(layout_).number(),
              detail::digest_of_stages(layout_).number(),
              detail::digest_of_schedules(layout_).number(),
-             of_optimizer.add(settings_digest()).number(),
+             of_optimizer.add(detail::settings_digest(optimizer_)).number(),
              of_ties.number(),
              of_options.number(),
              detail::digest()
@@ -447,7 +457,7 @@ class pipeline_trainer {
   /// Of a microbatch in the mean.
   [[nodiscard]] double weight_of(const pipeline_layout& p) const { return equal_sizes_ ? 1 : p.microbatch_size; }
 
-  void make_executor() { executor_ = executor_for(pipeline().order, step_, "step"); }
+  void make_executor() { evaluator_.reset(), executor_ = executor_for(pipeline().order, step_, "step"); }
   [[nodiscard]] std::unique_ptr<executor_type> executor_for(const schedule& order, std::int64_t first, std::string_view counted) {
     const auto& line = pipeline();
     return std::make_unique<executor_type>(order, std::span<stage_type>(stages_), transfers_, comm_,
@@ -459,12 +469,6 @@ class pipeline_trainer {
                                                             .sums_directions = false});
   }
 
-  [[nodiscard]] double settings_digest() const {
-    detail::digest d;
-    if constexpr (requires { optimizer_.settings(); })
-      for (const double number : optimizer_.settings()) d.add(number);
-    return d.number();
-  }
   void scale_sums(double factor) {
     if (factor == 1) return;
     if constexpr (has_factor) {
@@ -502,7 +506,7 @@ class pipeline_trainer {
   /// a last stage, and the squares of the gradients that it owns.
   [[nodiscard]] step_report agree() {
     const int me = comm_.rank();
-    mine_.assign(1, settings_digest());
+    mine_.assign(1, detail::settings_digest(optimizer_));
     if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), losses_.begin(), losses_.end());
     sum_squares().append(mine_);
     gather("");

@@ -357,6 +357,26 @@ namespace detail {
   return t;
 }
 
+/// The same layers on the same ranks in other orders of work, one for each pipeline: for example as `auto` finds them for what
+/// stages and links take now.
+/// Throws: input_error, naming the pipeline, unless each has the stages, ranks and microbatches of the one before, a stage per
+/// rank and one direction.
+[[nodiscard]] inline training_layout with_schedules(training_layout t, const std::vector<schedule>& orders) {
+  if (orders.size() != t.pipelines.size()) throw input_error("expected a schedule for each pipeline");
+  for (std::size_t p = 0; p < orders.size(); ++p) {
+    auto& now = t.pipelines[p].order;
+    const auto& next = orders[p];
+    if (next.ranks != now.ranks || next.stages != now.stages || next.microbatches != now.microbatches ||
+        next.stages != next.ranks || next.directions != 1 || now.directions != 1 || next.rank_of != now.rank_of)
+      throw input_error("pipeline " + std::to_string(p) +
+                        ": a schedule of other stages, ranks or microbatches than it runs, of " +
+                        "several stages on a rank or of two directions");
+    now = next;
+  }
+  validate(t);
+  return t;
+}
+
 /// One pipeline without a plan: every stage of the schedule gets equally many layers, or one more.
 /// Throws: input_error for fewer layers than stages.
 [[nodiscard]] inline training_layout even_layout(int layers, schedule order, int microbatch_size = 1) {
