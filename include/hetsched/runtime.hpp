@@ -27,6 +27,7 @@
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/measure/median_timeline.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>

@@ -28,7 +28,7 @@
 
 using namespace hetsched;
 using namespace hetsched::test;
-using detail::hello, detail::nonce, detail::unique_socket;
+using detail::hello, detail::random_word, detail::unique_socket;
 
 namespace {
 
@@ -86,7 +86,7 @@ void disturb(random_source& random, const std::string& host, const std::string& 
     case 3: {  // a hello as ranks say it, and no proof
       const hello said{.from = 2, .to = 0, .line = static_cast<std::uint32_t>(random.integer(0, 1))};
       tell(s, &said, sizeof said);
-      nonce challenge;
+      random_word challenge;
       if (hear(s, challenge)) noise(32);
       return;
     }
@@ -226,9 +226,9 @@ TEST_CASE("[threads] gloo: proofs are of one connection, one side and one pair")
   });
   const hello said{.from = 1, .to = 0, .line = 0};
   sha256_digest first{};
-  const auto is_let_in = [&](const hello& h, const std::function<sha256_digest(const nonce&)>& proof) {
+  const auto is_let_in = [&](const hello& h, const std::function<sha256_digest(const random_word&)>& proof) {
     const auto s = visit(at.host, at.port);
-    nonce challenge;
+    random_word challenge;
     tell(s, &h, sizeof h);
     if (!hear(s, challenge)) return false;
     const auto mine = proof(challenge);
@@ -236,16 +236,16 @@ TEST_CASE("[threads] gloo: proofs are of one connection, one side and one pair")
     sha256_digest theirs;
     return hear(s, theirs) && same_digest(theirs, detail::proof_of(key, "is called", h, challenge));
   };
-  CHECK(is_let_in(said, [&](const nonce& c) { return first = detail::proof_of(key, "calls", said, c); }));
-  CHECK(!is_let_in(said, [&](const nonce&) { return first; }));
-  CHECK(!is_let_in(said, [&](const nonce& c) { return detail::proof_of(key, "is called", said, c); }));
+  CHECK(is_let_in(said, [&](const random_word& c) { return first = detail::proof_of(key, "calls", said, c); }));
+  CHECK(!is_let_in(said, [&](const random_word&) { return first; }));
+  CHECK(!is_let_in(said, [&](const random_word& c) { return detail::proof_of(key, "is called", said, c); }));
   auto of_other = said;
   of_other.from = 2;
-  CHECK(!is_let_in(of_other, [&](const nonce& c) { return detail::proof_of(key, "calls", said, c); }));
-  CHECK(is_let_in(of_other, [&](const nonce& c) { return detail::proof_of(key, "calls", of_other, c); }));
+  CHECK(!is_let_in(of_other, [&](const random_word& c) { return detail::proof_of(key, "calls", said, c); }));
+  CHECK(is_let_in(of_other, [&](const random_word& c) { return detail::proof_of(key, "calls", of_other, c); }));
   for (auto wrong : {hello{.from = 0, .to = 0}, hello{.from = 3, .to = 0}, hello{.from = 2, .to = 1}, hello{.from = 1, .line = 2},
                      hello{.version = 2, .from = 1}})
-    CHECK(!is_let_in(wrong, [&](const nonce& c) { return detail::proof_of(key, "calls", wrong, c); }));
+    CHECK(!is_let_in(wrong, [&](const random_word& c) { return detail::proof_of(key, "calls", wrong, c); }));
   meets.join();
   CHECK(to_text(ranks.strangers()) ==
         "8 connections from 127.0.0.1 (3 did not know the secret, 5 said something else than ranks do)");

@@ -90,7 +90,7 @@ class introduction {
     clock::time_point since;
     std::vector<std::byte> heard{};
     std::optional<hello> said{};
-    nonce challenge{};
+    random_word challenge{};
   };
   enum class call_state { waits, connects, said_hello, has_proved, done };
   /// A connection that this rank makes.
@@ -103,7 +103,7 @@ class introduction {
     unique_socket socket{};
     std::vector<std::byte> heard{};
     hello said{};
-    nonce challenge{};
+    random_word challenge{};
     std::string why = "it has not been tried";
   };
 
@@ -170,7 +170,7 @@ class introduction {
                         said.from < static_cast<std::uint32_t>(ranks_) && said.line < lines_per_pair;
       if (!fits) return send_away(g, "said something else than ranks do");
       g.said = said;
-      g.challenge = fresh_bytes<sizeof(nonce)>();
+      g.challenge = fresh_bytes<sizeof(random_word)>();
       if (!say(g.socket, g.challenge)) send_away(g, "left");
       return;
     }
@@ -207,16 +207,17 @@ class introduction {
       c.said = {.from = static_cast<std::uint32_t>(rank_),
                 .to = static_cast<std::uint32_t>(c.rank),
                 .line = c.line,
-                .fresh = fresh_bytes<sizeof(nonce)>()};
+                .fresh = fresh_bytes<sizeof(random_word)>()};
       c.state = call_state::said_hello;
       if (!say(c.socket, c.said)) give_up(c, "it closes the connection");
       return;
     }
-    const auto got = read_up_to(c.state == call_state::said_hello ? sizeof(nonce) : sizeof(sha256_digest), c.socket, c.heard);
+    const auto got =
+        read_up_to(c.state == call_state::said_hello ? sizeof(random_word) : sizeof(sha256_digest), c.socket, c.heard);
     if (got == reading::ended) return give_up(c, "it closes the connection");
     if (got == reading::more) return;
     if (c.state == call_state::said_hello) {
-      c.challenge = take_out<nonce>(c.heard);
+      c.challenge = take_out<random_word>(c.heard);
       c.state = call_state::has_proved;
       if (!say(c.socket, proof_of(key_, "calls", c.said, c.challenge))) give_up(c, "it closes the connection");
       return;

@@ -19,7 +19,7 @@
 
 namespace hetsched::detail {
 
-using nonce = std::array<std::byte, 16>;
+using random_word = std::array<std::byte, 16>;
 
 /// Bytes that nobody can guess.
 template <std::size_t Size>
@@ -72,7 +72,7 @@ template <std::size_t Size>
 struct hello {
   std::array<char, 8> magic{'h', 'e', 't', 's', 'c', 'h', 'e', 'd'};
   std::uint32_t version = 1, from = 0, to = 0, line = 0;  ///< ranks; which of their connections
-  nonce fresh{};
+  random_word fresh{};
 
   [[nodiscard]] bool is_one() const { return magic == hello{}.magic && version == hello{}.version; }
 };
@@ -81,7 +81,7 @@ static_assert(sizeof(hello) == 40);
 /// The proof of one side of a connection, for what both have said: neither side's can be used as the other's, for other ranks or
 /// a second time.
 [[nodiscard]] inline sha256_digest proof_of(const sha256_digest& key, std::string_view side, const hello& said,
-                                            const nonce& challenge) {
+                                            const random_word& challenge) {
   std::vector<std::byte> all(side.size() + sizeof said + sizeof challenge);
   std::memcpy(all.data(), side.data(), side.size());
   std::memcpy(all.data() + side.size(), &said, sizeof said);
