@@ -37,8 +37,12 @@ outcome<plan> refuse(refusal::kind why, const std::string& reason) { return refu
 }  // namespace
 
 TEST_CASE("tries all that divide the batch, and no others") {
-  const std::map<int, std::vector<std::pair<int, int>>> expected{
-      {1, {{1, 1}}}, {7, {{1, 7}, {7, 1}}}, {8, {{1, 8}, {2, 4}, {4, 2}, {8, 1}}}, {12, {{1, 12}, {2, 6}, {3, 4}, {4, 3}, {6, 2}, {12, 1}}}, {9, {{1, 9}, {3, 3}, {9, 1}}}, {1 << 30, {}}};
+  const std::map<int, std::vector<std::pair<int, int>>> expected{{1, {{1, 1}}},
+                                                                 {7, {{1, 7}, {7, 1}}},
+                                                                 {8, {{1, 8}, {2, 4}, {4, 2}, {8, 1}}},
+                                                                 {12, {{1, 12}, {2, 6}, {3, 4}, {4, 3}, {6, 2}, {12, 1}}},
+                                                                 {9, {{1, 9}, {3, 3}, {9, 1}}},
+                                                                 {1 << 30, {}}};
   for (const auto& [batch, sizes] : expected) {
     CAPTURE(batch);
     std::vector<std::pair<int, int>> tried;
