@@ -43,7 +43,7 @@ void train_elastically(train::job& j) {
 }
 
 template <class Real>
-void train_as(train::job& j) {
+void train_on_processes_as(train::job& j) {
   if (j.given.elastic) return train_elastically<Real>(j);
   train::on_gloo<gpt::tensor<Real>>(j.given.place, j.place, [&](auto& comm) { train::train_rank<Real>(j, comm, j.told); });
 }
@@ -52,7 +52,7 @@ void train_as(train::job& j) {
 
 void train::train_on_gloo(job& j) {
   if (j.given.model.precision == "fp64")
-    train_as<double>(j);
+    train_on_processes_as<double>(j);
   else
-    train_as<float>(j);
+    train_on_processes_as<float>(j);
 }

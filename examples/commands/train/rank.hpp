@@ -285,13 +285,13 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     if (wants_replans && !last && !result.lets_others_in && now % given.replan_every == 0) {
       const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.replan_every, std::ssize(recent)),
                                         recent.end());
-      std::vector<double> mine;
+      std::vector<double> taken;
       for (const auto& of_pipeline : gather_timelines(comm, layout, steps, given.place.transport == "threads", deadline_s)) {
         const auto measured = measured_stages(of_pipeline, static_cast<std::size_t>(of_pipeline.front().ranks));
-        mine.insert(mine.end(), measured.begin(), measured.end());
+        taken.insert(taken.end(), measured.begin(), measured.end());
       }
       // Clocks are compared by the first rank: all take its numbers.
-      auto next = solve_again(plan.plan, trainer.layout(), gather(comm, mine, deadline_s, "measured times").front());
+      auto next = solve_again(plan.plan, trainer.layout(), gather(comm, taken, deadline_s, "measured times").front());
       if (next.then_s < (1 - given.replan_gain) * next.now_s) {
         if (speaks)
           say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +

@@ -7,7 +7,7 @@
 namespace {
 
 template <class Real>
-void train_as(train::job& j) {
+void train_on_threads_as(train::job& j) {
   train::job::result told;
   train::on_threads<gpt::tensor<Real>>(j.place.ranks, [&](auto& comm) {
     train::job::result result;
@@ -21,7 +21,7 @@ void train_as(train::job& j) {
 
 void train::train_on_threads(job& j) {
   if (j.given.model.precision == "fp64")
-    train_as<double>(j);
+    train_on_threads_as<double>(j);
   else
-    train_as<float>(j);
+    train_on_threads_as<float>(j);
 }
