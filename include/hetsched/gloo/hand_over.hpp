@@ -54,17 +54,21 @@ using gloo_device = std::shared_ptr<::gloo::transport::tcp::Device>;
   return std::make_shared<::gloo::transport::tcp::Device>(attributes);
 }
 
-/// This process's socket whose other end has a name; -1: there is none.
-[[nodiscard]] inline int find_socket(const sockaddr_in& other_end) {
+/// This process's socket with these names of both ends; -1: there is none. One name is not enough: systems use a port for several
+/// connections, if they go to different addresses.
+[[nodiscard]] inline int find_socket(const sockaddr_in& own_end, const sockaddr_in& other_end) {
+  const auto is_named = [](int number, auto name_of, const sockaddr_in& wanted) {
+    sockaddr_in found{};
+    socklen_t size = sizeof found;
+    return name_of(number, reinterpret_cast<sockaddr*>(&found), &size) == 0 && found.sin_family == AF_INET &&
+           found.sin_port == wanted.sin_port && found.sin_addr.s_addr == wanted.sin_addr.s_addr;
+  };
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
     const std::string name = entry.path().filename().string();
     int number = -1;
-    sockaddr_in peer{};
-    socklen_t size = sizeof peer;
     if (std::from_chars(name.data(), name.data() + name.size(), number).ec == std::errc() &&
-        getpeername(number, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_family == AF_INET &&
-        peer.sin_port == other_end.sin_port && peer.sin_addr.s_addr == other_end.sin_addr.s_addr)
+        is_named(number, getpeername, other_end) && is_named(number, getsockname, own_end))
       return number;
   }
   return -1;
@@ -91,7 +95,9 @@ inline void hand_over(const gloo_device& device, ::gloo::transport::Context& con
   namespace tcp = ::gloo::transport::tcp;
   const auto failed = [](const char* what) { return error(std::string("the connection cannot be given to Gloo: ") + what); };
   auto& pair = context.createPair(rank);
-  const auto listens = tcp::Address(pair->address().bytes()).getSockaddr();
+  sockaddr_in listens{};
+  const auto at = tcp::Address(pair->address().bytes()).getSockaddr();
+  std::memcpy(&listens, &at, sizeof listens);
   const unique_socket local(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in name{};
   socklen_t size = sizeof name;
@@ -104,7 +110,7 @@ inline void hand_over(const gloo_device& device, ::gloo::transport::Context& con
   higher.sin_addr.s_addr = INADDR_NONE;
   higher.sin_port = 0xffff;
   pair->connect(tcp::Address(reinterpret_cast<const sockaddr*>(&higher), sizeof higher).bytes());
-  const int number = find_socket(name);
+  const int number = find_socket(listens, name);
   if (number < 0) throw failed("somebody else on this host has been connected");
   constexpr int on = 1;
   if (fcntl(connected.number(), F_SETFL, O_NONBLOCK) != 0 ||
