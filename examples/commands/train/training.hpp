@@ -51,8 +51,8 @@ struct job {
   gpt::config config;
   std::string corpus, validation;  ///< texts
   hetsched::process_place place;
-  std::optional<hetsched::plan_file> plan;  ///< none: to be made
-  std::function<bool()> somebody_waits;     ///< to be let in; empty: nobody can
+  std::optional<hetsched::plan_file> plan;    ///< none: to be made
+  std::function<bool()> somebody_waits = {};  ///< to be let in; empty: nobody can
 
   struct result {
     hetsched::plan_file plan;
