@@ -217,7 +217,8 @@ void staged(hetsched::cuda_devices<cuda>& gpus) {
   };
   const auto whole = with(0), chunked = with(std::size_t{1} << 20);
   row("64 MiB by way of the host, in chunks", whole.gradients == chunked.gradients,
-      number("%.2f ms a step,", chunked.seconds / (steps - 1) * 1e3) + number(" as one %.2f ms", whole.seconds / (steps - 1) * 1e3));
+      number("%.2f ms a step,", chunked.seconds / (steps - 1) * 1e3) +
+          number(" as one %.2f ms", whole.seconds / (steps - 1) * 1e3));
 }
 
 // Every schedule over NCCL against copies inside the process, to the last bit.
