@@ -3,6 +3,7 @@
 // Tested by tests/plan/stage_parts_test.cpp.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -54,7 +55,8 @@ template <class CostsFor>
 }
 
 // Samples of a microbatch that come before each part, and all of them.
-[[nodiscard]] inline std::vector<int> samples_before(std::span<const stage_part> parts) {
+template <std::same_as<stage_part> Part>
+[[nodiscard]] std::vector<int> samples_before(std::span<const Part> parts) {
   std::vector<int> points{0};
   for (const auto& p : parts) points.push_back(points.back() + p.samples);
   return points;

@@ -13,25 +13,27 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/stage_part.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 
 namespace hetsched {
 
 /// Whether devices of several subclusters work on one stage.
-[[nodiscard]] inline bool is_mixed(const std::vector<device_group>& devices) {
+template <std::same_as<device_group> Group>
+[[nodiscard]] bool is_mixed(const std::vector<Group>& devices) {
   return std::any_of(devices.begin(), devices.end(),
-                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
+                     [&](const Group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
 }
 
 namespace detail {
 
-[[nodiscard]] inline bool are_uneven(const std::vector<double>& shares) {
+template <std::same_as<double> Share>
+[[nodiscard]] bool are_uneven(const std::vector<Share>& shares) {
   return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
 }
 
 /// Appends the parts of one group of devices, whose replicas get these samples.
-inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, const device_group& g,
-                         const std::vector<int>& samples) {
+template <std::same_as<stage_part> Part>
+void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_group& g, const std::vector<int>& samples) {
   const int each = s.degrees.context * s.degrees.tensor, on_node = g.mesh.devices_per_node;
   if (each < on_node ? on_node % each != 0 : each % on_node != 0)
     throw input_error("a data rank of " + std::to_string(each) + " devices lies across nodes of " + std::to_string(on_node));

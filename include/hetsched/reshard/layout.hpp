@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/slice.hpp>
 
 namespace hetsched {
@@ -94,28 +95,6 @@ inline void validate(const layout& l) {
     if (cut.points.front() != 0 || cut.points.back() != cut.extent || !std::is_sorted(cut.points.begin(), cut.points.end()))
       throw input_error(here + "cut points must rise from 0 to " + std::to_string(cut.extent));
   }
-}
-
-/// Where cuts lie that give parts these shares of a dimension: in whole indices, by largest remainder.
-/// Requires: shares are not negative and not all 0.
-/// Source: HAP sec. 5; hetsched: rounding.
-[[nodiscard]] inline std::vector<std::int64_t> cut_points(std::int64_t extent, std::span<const double> shares) {
-  double all = 0;
-  for (const double s : shares) all += s;
-  std::vector<std::int64_t> sizes;
-  std::vector<std::pair<double, std::size_t>> remainders;
-  std::int64_t left = extent;
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    const double wanted = shares[i] / all * static_cast<double>(extent);
-    sizes.push_back(static_cast<std::int64_t>(wanted));
-    remainders.emplace_back(static_cast<double>(sizes[i]) - wanted, i);
-    left -= sizes[i];
-  }
-  std::sort(remainders.begin(), remainders.end());
-  for (std::size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++sizes[remainders[i].second];
-  std::vector<std::int64_t> points{0};
-  for (const auto size : sizes) points.push_back(points.back() + size);
-  return points;
 }
 
 /// Axes of the mesh of a stage.
