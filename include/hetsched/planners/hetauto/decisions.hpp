@@ -477,7 +477,7 @@ class hetauto_decisions {
           const int n = (good + bad) / 2;
           const int a = in_front ? low : high - n, b = in_front ? low + n : high;
           const double work = table_.time(s.placement, a, b);
-          bool fits = work <= period;
+          bool fits = work <= period && (!exact_ || (work < infinity && period > 0));  // no warm-ups for 0 / 0
           if (fits && exact_ && !in_front) {
             (void)exact_algebra::extend(work, i > 0 ? way_between(s.placement, open[here + 1].placement, b) : transfer_price{},
                                         behind, period, own);
