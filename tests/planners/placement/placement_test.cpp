@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -98,7 +99,7 @@ TEST_CASE("placement: neighbours on one node talk over its links") {
   const inference_cost_model<> costs(hardware, model, {.prompt_tokens = 512, .output_tokens = 64});
   const auto found = place_stages(hardware, costs, {.microbatches = 2, .objective = plan_objective::latency}, {.stages = 4});
   REQUIRE(found);
-  CHECK(found->evidence->objective_value / found->evidence->objective_bound - 1 < 1e-9);
+  CHECK(std::abs(found->evidence->objective_value / found->evidence->objective_bound - 1) < 1e-12);  // sums in another order
   int across = 0;
   const auto& stages = found->pipelines[0].stages;
   for (std::size_t i = 0; i + 1 < stages.size(); ++i) {
