@@ -36,6 +36,47 @@ outcome<plan> refuse(refusal::kind why, const std::string& reason) { return refu
 
 }  // namespace
 
+TEST_CASE("microbatches of another size: every pipeline keeps its share of the batch, to a whole microbatch") {
+  const auto line = [](int microbatches, int data) {
+    return pipeline_plan{.microbatches = microbatches,
+                         .microbatch_size = 4,
+                         .stages = {{.layers = {0, 2}, .degrees = {.data = data}, .warmup = 3}},
+                         .boundaries = {{}},
+                         .schedule = {.name = "exact_1f1b"}};
+  };
+  const plan p{.pipelines = {line(7, 2), line(2, 1), line(1, 1)}};  // 28, 8 and 4 of 40 samples
+  const auto counts = [&](int size) {
+    std::vector<int> all;
+    const auto lines = with_microbatch_size(p, size);
+    REQUIRE(lines);
+    for (const auto& own : *lines) {
+      CHECK(own.microbatch_size == size);
+      CHECK(own.stages.front().warmup == 0);
+      CHECK(own.boundaries.empty());
+      CHECK(own.schedule == p.pipelines.front().schedule);
+      all.push_back(own.microbatches);
+    }
+    return all;
+  };
+  CHECK(counts(4) == std::vector{7, 2, 1});
+  CHECK(counts(2) == std::vector{14, 4, 2});
+  CHECK(counts(8) == std::vector{4, 1});   // 3.5, 1 and 0.5: the first of equal rests gets it
+  CHECK(counts(10) == std::vector{3, 1});  // 2.8, 0.8 and 0.4
+  CHECK(counts(40) == std::vector{1});     // 0.7, 0.2 and 0.1
+  CHECK(!with_microbatch_size(p, 5));      // two replicas cannot share it
+  CHECK(!with_microbatch_size(p, 6));      // no divisor of 40
+  CHECK(!with_microbatch_size(p, 0));
+}
+
+TEST_CASE("planners are told the best plan of the sizes before") {
+  std::vector<int> told;
+  (void)best_microbatch_size(8, [&](const size_request& r) {
+    if (r.first_plan) told.push_back(r.best ? r.best->pipelines.front().microbatch_size : 0);
+    return of_rate(r.microbatch_size == 2 ? 2 : 1, r.microbatch_size);
+  });
+  CHECK(told == std::vector{0, 1, 2, 2});
+}
+
 TEST_CASE("tries all that divide the batch, and no others") {
   const std::map<int, std::vector<std::pair<int, int>>> expected{{1, {{1, 1}}},
                                                                  {7, {{1, 7}, {7, 1}}},

@@ -41,6 +41,7 @@ outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs,
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
   if (!given.known.empty()) options.start.push_back(given.known);
+  if (!given.similar.empty()) options.start.push_back(given.similar);
   constexpr double none = std::numeric_limits<double>::infinity();
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});

@@ -24,9 +24,10 @@ struct planner_options {
   bool all_orders = false;  ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
   hetsched::hetauto_principles principles = {};
-  std::string schedule = {};                        ///< what the stages are to run; empty: the planner's
-  int stages = 0;                                   ///< of placement; 0: as many as are best
-  std::vector<hetsched::pipeline_plan> known = {};  ///< pipelines that a first look has found
+  std::string schedule = {};                          ///< what the stages are to run; empty: the planner's
+  int stages = 0;                                     ///< of placement; 0: as many as are best
+  std::vector<hetsched::pipeline_plan> known = {};    ///< pipelines that a first look has found
+  std::vector<hetsched::pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
 };
 
 using planner_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const any_costs&,

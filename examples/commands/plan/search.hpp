@@ -175,6 +175,7 @@ class sized_costs {
     const auto& costs = costs_for(size);
     auto options = given.options;
     if (const auto known = first_look.find(size); known != first_look.end()) options.known = known->second;
+    if (asked.best) options.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     auto found = planner.make(hardware, costs, problem, options);
     if (found && soon) first_look[size] = found->pipelines;
     if (given.mixed_stages) {

@@ -20,6 +20,7 @@ struct size_request {
   int microbatches = 1;
   bool first_plan = false;                                ///< any plan will do, soon
   double beat = std::numeric_limits<double>::infinity();  ///< the least objective known, of any size
+  const plan* best = nullptr;                             ///< the best plan so far, of any size; null before there is one
 };
 
 /// The sizes of equal microbatches that a batch can be cut into: its divisors, from 1 up. O(sqrt batch).
@@ -33,6 +34,38 @@ struct size_request {
   }
   small.insert(small.end(), large.rbegin(), large.rend());
   return small;
+}
+
+/// The stages of a plan with microbatches of another size: each pipeline keeps its share of the batch, in whole microbatches, and
+/// those that would keep none are left out. What evaluate fills in is left to it: warm-ups, boundaries, reductions.
+/// Returns: none if the size does not divide the batch, or the data degree of a stage does not divide the size.
+/// Requires: pipelines of one microbatch size. O(stages + pipelines^2).
+[[nodiscard]] inline std::optional<std::vector<pipeline_plan>> with_microbatch_size(const plan& p, int size) {
+  std::int64_t batch = 0;
+  for (const auto& own : p.pipelines) batch += std::int64_t{own.microbatches} * own.microbatch_size;
+  if (size < 1 || batch % size != 0) return std::nullopt;
+  auto lines = p.pipelines;
+  std::vector<double> left;  // of the share that has no whole microbatch
+  std::int64_t open = batch / size;
+  for (auto& own : lines) {
+    for (auto& s : own.stages) {
+      if (size % s.degrees.data != 0) return std::nullopt;
+      s.warmup = 0;
+    }
+    const double share = static_cast<double>(own.microbatches) * own.microbatch_size / size;
+    own.microbatches = static_cast<int>(share);
+    own.microbatch_size = size;
+    own.boundaries.clear();
+    left.push_back(share - own.microbatches);
+    open -= own.microbatches;
+  }
+  for (; open > 0; --open) {
+    const auto most = std::max_element(left.begin(), left.end());
+    ++lines[static_cast<std::size_t>(most - left.begin())].microbatches;
+    *most -= 1;
+  }
+  std::erase_if(lines, [](const pipeline_plan& own) { return own.microbatches == 0; });
+  return lines;
 }
 
 /// The plan of the least objective among the microbatch sizes that divide the global batch.
@@ -55,6 +88,7 @@ template <class PlanFor, class GoOn>
   std::optional<refusal> first_refusal;
   bool stopped = false;
   const auto ask = [&](tried_size& s) {
+    s.request.best = best ? &*best : nullptr;
     outcome<plan> found = plan_for(std::as_const(s.request));
     if (!found) {
       stopped = stopped || found.why_not().why == refusal::kind::stopped;
