@@ -68,9 +68,11 @@ struct with_reductions : Costs {
 };
 
 /// The least value(iteration, devices by subcluster) over all sets of pipelines whose reductions take time, by trying all of
-/// them. Requires: a value that grows with both.
+/// them. `by_periods`: no stage is done before latency + (microbatches - 1) * period, less the backwards and gradients on their
+/// way in front of it, which is what bounds speak of. Requires: a value that grows with both.
 template <class Costs>
-double all_sets(const instance& given, const Costs& costs, const std::function<double(double, const std::vector<int>&)>& value) {
+double all_sets(const instance& given, const Costs& costs, const std::function<double(double, const std::vector<int>&)>& value,
+                bool by_periods = false) {
   struct line {
     bare_plan times;
     std::vector<int> used;
@@ -139,7 +141,16 @@ double all_sets(const instance& given, const Costs& costs, const std::function<d
       bare.transfer_s.push_back(l.times.transfer[i].forward_s);
       bare.gradient_transfer_s.push_back(l.times.transfer[i].backward_s);
     }
-    return stage_ends(bare, counts, m);
+    auto found = stage_ends(bare, counts, m);
+    if (!by_periods) return found;
+    double left = (m - 1) * *period;
+    for (int i = 0; i < bare.stages(); ++i) left += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
+    for (int i = 0; i < bare.stages(); ++i) {
+      auto& own = found[static_cast<std::size_t>(i)];
+      own = std::max(own, left);
+      left -= bare.backward_s[static_cast<std::size_t>(i)] + (i + 1 < bare.stages() ? bare.slower_way_s(i) : 0.0);
+    }
+    return found;
   };
   auto left = devices;
   double best = never;

@@ -12,6 +12,7 @@
 
 #include <hetsched/planners/interop_dp/least_period.hpp>
 #include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/parallel_pipelines/layer_homes.hpp>
 
 namespace hetsched::detail {
 
@@ -31,30 +32,47 @@ class end_table {
     const auto may_partner = [&](const interop_placement& p, const interop_placement& q) {
       return all.size() <= few || &p == &q || q.devices == problem.devices[at(q.subcluster)];
     };
-    for (const auto& p : all) {
-      // The best partner for the whole model.
+    // Adds a row of sums: with the best partner for the whole model. Returns what that takes.
+    const auto add_row = [&](std::vector<double>& sums, const interop_placement& p, auto may) {
       double least = infinity;
       const placement* partner = nullptr;
       for (const auto& q : all) {
-        if (!may_partner(p, q)) continue;
+        if (!may_partner(p, q) || !may(q)) continue;
         const double s = sync(0, problem.layers, p.where, q.where);
         if (s < least) {
           least = s;
           partner = &q.where;
         }
       }
-      any_ = any_ || least > 0;
-      alone_ = alone_ && !(least < infinity);
-      sums_.push_back(0);
+      sums.push_back(0);
       if (!(least > 0 && least < infinity)) {
-        sums_.resize(sums_.size() + row_ - 1, 0.0);
-        continue;
+        sums.resize(sums.size() + row_ - 1, 0.0);
+        return least;
       }
       const auto of = [&](int first, int last) { return sync(first, last, p.where, *partner); };
       // A constant per call is left out: it counts once per group of layers, whose number is not known.
       double base = problem.layers > 1 ? std::clamp(of(0, 1) + of(1, 2) - of(0, 2), 0.0, of(0, 1)) : 0;
-      for (int l = 0; l < problem.layers; ++l) sums_.push_back(sums_.back() + std::max(0.0, of(l, l + 1) - base));
+      for (int l = 0; l < problem.layers; ++l) sums.push_back(sums.back() + std::max(0.0, of(l, l + 1) - base));
+      return least;
+    };
+    for (const auto& p : all) {
+      const double least = add_row(sums_, p, [](const auto&) { return true; });
+      any_ = any_ || least > 0;
+      alone_ = alone_ && !(least < infinity);
+      add_row(apart_, p, [&](const auto& q) { return q.subcluster != p.subcluster; });
     }
+  }
+
+  /// The same for sets of pipelines that hold layers in these places: gradients of layers that are apart leave their subcluster.
+  [[nodiscard]] end_table in(const layer_homes& homes) const {
+    auto found = *this;
+    for (std::size_t row = 0; row < sums_.size(); row += row_)
+      for (std::size_t l = 1; l < row_; ++l) {
+        double own = sums_[row + l] - sums_[row + l - 1];
+        if (homes.of[l - 1] == layer_homes::apart) own = std::max(own, apart_[row + l] - apart_[row + l - 1]);
+        found.sums_[row + l] = found.sums_[row + l - 1] + own;
+      }
+    return found;
   }
 
   /// Whether reductions between pipelines take any time.
@@ -71,7 +89,8 @@ class end_table {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   update_table updates_;
   std::size_t row_;
-  std::vector<double> sums_;  // [placement][layer]
+  std::vector<double> sums_;   // [placement][layer]
+  std::vector<double> apart_;  // the same with a partner in another subcluster
   bool any_ = false, alone_ = true;
 };
 

@@ -19,6 +19,7 @@
 #include <hetsched/planners/parallel_pipelines/copied_boxes.hpp>
 #include <hetsched/planners/parallel_pipelines/counted.hpp>
 #include <hetsched/planners/parallel_pipelines/counted_search.hpp>
+#include <hetsched/planners/parallel_pipelines/home_cases.hpp>
 #include <hetsched/planners/parallel_pipelines/money_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/relaxation.hpp>
@@ -227,6 +228,15 @@ class parallel_planner {
     looked_at_ = relaxed.looked_at();
     fill();
     sets.copy_columns();
+    if (problem_.devices.size() < 2 || !ends_.any() || closed() || !go_on()) return;
+    home_cases<Table, Algebra> cases(problem_, table_, ends_, algebra_, asked_.microbatches);
+    const auto more_columns = [&](const relaxation& of) {
+      for (const auto& c : of.columns()) pool.add(c);
+    };
+    const double enough = std::min(asked_.beat, found_.best_s());
+    several_bound_ = std::max(several_bound_, cases.bound(relaxed, enough, options_.gap / 2, most, ask, more_columns));
+    looked_at_ += cases.looked_at();
+    sets.pack(infinity, found_.best_s() * 1.02);
   }
 
   // Cheap sets: the fastest pipelines of boxes of devices and copies of them, and sets of these within one limit of money per

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
@@ -28,11 +31,12 @@ template <class Table, class Algebra>
 class pipeline_relaxation {
  public:
   pipeline_relaxation(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
-                      int microbatches, bool reductions)
+                      int microbatches, bool reductions, layer_homes homes = {})
       : problem_(problem),
         table_(table),
         ends_(ends),
         algebra_(algebra),
+        homes_(std::move(homes)),
         microbatches_(microbatches),
         reductions_(reductions),
         path_(problem, table, ends),
@@ -68,7 +72,7 @@ class pipeline_relaxation {
         if (k < kinds && other != k) rent_.devices[other] = 1e6 * all.devices[other];
       double least = infinity;
       for (double low = shortest_; low < 1e6 * shortest_; low *= 1.6) {
-        period_range r(low, low * 1.6);
+        period_range r(low, low * 1.6, homes_);
         bound(r, infinity);
         if (r.bound > 1.5 * least) break;
         least = std::min(least, r.bound);
@@ -90,6 +94,7 @@ class pipeline_relaxation {
   double add(std::vector<interop_stage> stages) {
     const auto known = std::find_if(columns_.begin(), columns_.end(), [&](const auto& c) { return c.stages == stages; });
     if (known != columns_.end()) return known->period;
+    if (!homes_.allow(problem_, stages)) return infinity;
     auto found = column_of(problem_, table_, ends_, algebra_, std::move(stages), microbatches_, reductions_);
     if (!found) return infinity;
     for (std::size_t k = 0; k < found->devices.size(); ++k)
@@ -99,14 +104,43 @@ class pipeline_relaxation {
     return columns_.back().period;
   }
 
+  /// The rents of the best bound so far.
+  [[nodiscard]] const set_rents& best_rents() const { return best_rent_; }
+  void start_from(const set_rents& rents) { rent_ = rents; }
+
+  /// The layer that the cheapest pipelines, at the best rents, hold in the most different places, of those whose place is open;
+  /// the middle one where several are alike. -1 if no place is open. O(layers * subclusters).
+  [[nodiscard]] int disputed() const {
+    const auto layers = static_cast<std::size_t>(problem_.layers), kinds = problem_.devices.size();
+    std::vector<int> dispute(layers, -1);
+    for (std::size_t l = 0; l < layers; ++l) {
+      if (!homes_.of.empty() && homes_.of[l] != layer_homes::open) continue;
+      const auto own = std::span(votes_).subspan(votes_.empty() ? 0 : l * kinds, votes_.empty() ? 0 : kinds);
+      dispute[l] = own.empty() ? 0 : std::accumulate(own.begin(), own.end(), 0) - *std::max_element(own.begin(), own.end());
+    }
+    const int most = *std::max_element(dispute.begin(), dispute.end());
+    int best = -1, longest = 0;
+    for (std::size_t l = 0; l < layers && most >= 0;) {
+      std::size_t end = l;
+      while (end < layers && dispute[end] == most) ++end;
+      if (static_cast<int>(end - l) > longest) {
+        longest = static_cast<int>(end - l);
+        best = static_cast<int>((l + end) / 2);
+      }
+      l = std::max(end, l + 1);
+    }
+    return best;
+  }
+
   /// One round: bounds by the current rents, and new columns. Returns false if there is nothing more to gain: the bound is above
   /// `enough`, or within `gap` of what any rents give; within `coarse` where they cannot give enough.
   [[nodiscard]] bool improve(double enough, double gap, double coarse, function_ref<bool()> go_on) {
     const double before = bound_;
+    if (cuts_.empty()) start();
     scan(enough, gap, go_on);
     const auto next = highest_rents(cuts_, problem_.devices, fewest, microbatches_);
     const double within = next.seconds < enough ? coarse : gap;
-    if (bound_ >= std::min(next.seconds, enough) * (1 - within) || !(next.seconds < infinity)) return false;
+    if (bound_ >= std::min(next.seconds, enough) * (1 - within) || next.devices.empty()) return false;
     // Not all the way from the best rents so far: pipelines are few, and their prices jump. Less far where that brought nothing.
     share_ = bound_ > before * (1 + gap) ? std::min(0.9, 1.5 * share_) : 0.4 * share_;
     if (share_ < 0.07) return false;
@@ -129,7 +163,7 @@ class pipeline_relaxation {
       prices_.rent.assign(kinds, 0.0);
       high = r.low;
     }
-    double cost = path_.solve(r.low, r.high, prices_, reductions_, r.critical);
+    double cost = path_.solve(r.low, r.high, prices_, reductions_, r.critical, r.homes);
     for (std::size_t k = 0; k < r.fine.size(); ++k) cost -= r.fine[k] * problem_.devices[k];
     return cost - (1 + rent_.off) * high;
   }
@@ -143,6 +177,7 @@ class pipeline_relaxation {
     r.final = !(now < goal) || !(now < infinity);
     if (r.final) return;
     const auto stages = path_.stages();
+    r.see(problem_, stages);
     const auto bare = search_pipeline(problem_, table_, stages);
     const auto last = last_done(ends_, table_, stages, bare, reductions_);
     const auto used = path_.devices();
@@ -156,6 +191,7 @@ class pipeline_relaxation {
     const auto& late = stages[last.stage].layers;
     const bool other = last.end_s > 0 && r.count_more((late.first + late.last) / 2);
     const bool fined = r.fine_more(used, problem_.devices, now, goal);
+    r.beyond = r.beyond || fined;
     r.final = !other && !fined;
   }
 
@@ -191,19 +227,18 @@ class pipeline_relaxation {
     std::vector<period_range> open;
     // All that lies beyond a period is looked at now and then. By the goal a pipeline of a period as long as that does one
     // microbatch or none, whatever its period: each of these bounds holds for it.
-    double beyond = 0;
+    period_range beyond(0, infinity, homes_);
     for (double low = shortest_;; low *= 1.2) {
       if (open.size() % 4 == 0 || low >= goal) {
-        period_range rest(low, infinity);
-        beyond = std::max(beyond, solve(rest));
-        const bool last = beyond >= goal || low >= goal || (go_on && !go_on());
-        if (last) {
-          open.emplace_back(low, infinity).bound = beyond;
-          open.back().final = true;
+        period_range rest(low, infinity, homes_);
+        rest.bound = solve(rest);
+        if (rest.bound >= beyond.bound) beyond = std::move(rest);
+        if (beyond.bound >= goal || low >= goal || (go_on && !go_on())) {
+          open.push_back(std::move(beyond));
           break;
         }
       }
-      open.emplace_back(low, low * 1.2);
+      open.emplace_back(low, low * 1.2, homes_);
       bound(open.back(), goal);
     }
     std::make_heap(open.begin(), open.end(), later);
@@ -216,26 +251,53 @@ class pipeline_relaxation {
         std::push_heap(open.begin(), open.end(), later);
         continue;
       }
-      if (narrow || i % 16 == 8) visit(r, goal);
-      if (narrow || !(r.high < infinity) || (go_on && !go_on())) {
+      // Where paths in several subclusters together stay within the devices there are, each alone may not.
+      const int layer = r.beyond ? r.disputed() : -1;
+      const bool done = layer < 0 && (narrow || !(r.high < infinity));
+      if (done || i % 16 == 8) visit(r, goal);
+      if (done || (go_on && !go_on())) {
         std::push_heap(open.begin(), open.end(), later);
         break;
       }
-      auto second = r;
-      r.high = second.low = (r.low + r.high) / 2;
-      for (auto* half : {&r, &second}) {
-        half->tries = 0;
-        bound(*half, goal);
+      const auto add = [&](period_range part) {
+        part.tries = 0;
+        part.seen.clear();
+        bound(part, goal);
+        open.push_back(std::move(part));
+        std::push_heap(open.begin(), open.end(), later);
+      };
+      auto whole = std::move(r);
+      open.pop_back();
+      if (layer >= 0) {
+        whole.homes.of.resize(static_cast<std::size_t>(problem_.layers), layer_homes::open);
+        for (std::size_t k = 0; k < problem_.devices.size(); ++k) {
+          if (!homes_.allow(layer, static_cast<int>(k))) continue;
+          auto part = whole;
+          part.homes.of[static_cast<std::size_t>(layer)] = static_cast<int>(k);
+          add(std::move(part));
+        }
+      } else {
+        auto part = whole;
+        part.high = whole.low = (whole.low + whole.high) / 2;
+        add(std::move(part));
+        add(std::move(whole));
       }
-      std::push_heap(open.begin(), open.end(), later);
-      open.push_back(std::move(second));
-      std::push_heap(open.begin(), open.end(), later);
     }
     const double least = std::min(open.front().bound, goal);
     if (least > bound_ || best_rent_.devices.empty()) {
       bound_ = std::max(bound_, least);
       best_rent_ = rent_;
+      count_votes(open, least);
     }
+  }
+
+  void count_votes(const std::vector<period_range>& ranges, double least) {
+    const auto kinds = problem_.devices.size();
+    votes_.assign(static_cast<std::size_t>(problem_.layers) * kinds, 0);
+    for (const auto& r : ranges)
+      if (r.bound <= least * (1 + alike))
+        for (std::size_t l = 0; l < r.seen.size(); ++l)
+          for (std::size_t k = 0; k < std::min<std::size_t>(kinds, 64); ++k) votes_[l * kinds + k] += r.seen[l] >> k & 1;
   }
 
   // Cheap pipelines of a range of periods become columns.
@@ -259,12 +321,14 @@ class pipeline_relaxation {
   static constexpr int fewest = 2;  // pipelines of a set
   static constexpr double first_share = 0.5;
   static constexpr int most_tries = 4, most_steps = 600;
+  static constexpr double alike = 0.03;
   static constexpr std::int64_t most_looks = 30'000;
 
   const interop_problem& problem_;
   const Table& table_;
   const end_table& ends_;
   const Algebra& algebra_;
+  const layer_homes homes_;
   int microbatches_;
   bool reductions_;
   rented_path<Table> path_;
@@ -274,6 +338,7 @@ class pipeline_relaxation {
   set_rents rent_, best_rent_;
   device_prices prices_;
   std::vector<rented_pipeline> cuts_;
+  std::vector<int> votes_;  // [layer][subcluster]: cheap ranges of the best bound that hold the layer there
   std::vector<pipeline_column> columns_;
   std::int64_t work_ = 0;
 };

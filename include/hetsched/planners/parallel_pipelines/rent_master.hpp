@@ -56,23 +56,33 @@ struct set_rents {
     solved.value -= 2 * largest * fewest;
     return solved;
   };
+  constexpr double far = 8;
   double late = 0;
   std::vector<double> periods;
   for (const auto& p : pipelines) {
     late = std::max(late, p.first + p.period);
     periods.push_back(p.period);
   }
+  if (!(late > 0)) return found;
+  const auto by = [&](const auto& solved) {
+    const double off = solved.prices[kinds];
+    double all = 0;
+    for (std::size_t k = 0; k < kinds; ++k) all += solved.prices[k] * devices[k];
+    const double total = all - off * fewest;
+    // Where not even the fewest fit, any scale will do.
+    const double scale = total > 1e-9 * all ? microbatches / total : all > 0 ? far * microbatches / all : 0;
+    for (std::size_t k = 0; k < kinds; ++k) found.devices.push_back(solved.prices[k] * scale);
+    found.off = off * scale;
+    return scale > 0 && total > 1e-9 * all;
+  };
+  const double first_late = late;
   while (solve(late).value < microbatches)
-    if ((late *= 2) > 1e300 || !(late > 0)) return found;
+    if ((late *= 2) > 1e6 * microbatches * first_late) {
+      (void)by(solve(first_late));
+      return found;
+    }
   const auto [seconds, solved] = when_it_holds(microbatches, late, periods, solve);
-  const double off = solved.prices[kinds];
-  double total = -off * fewest;
-  for (std::size_t k = 0; k < kinds; ++k) total += solved.prices[k] * devices[k];
-  if (!(total > 0)) return found;
-  const double scale = microbatches / total;
-  for (std::size_t k = 0; k < kinds; ++k) found.devices.push_back(solved.prices[k] * scale);
-  found.off = off * scale;
-  found.seconds = seconds;
+  if (by(solved)) found.seconds = seconds;
   return found;
 }
 

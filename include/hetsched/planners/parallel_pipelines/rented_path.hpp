@@ -47,14 +47,15 @@ class rented_path {
   /// over pipelines of which no stage and no transfer takes longer than `high`; infinity if there is none. What a stage adds is
   /// its update (and reduction, if these count) less the way of a gradient from it to the first stage: the most that a stage adds
   /// is no less than any mean of them. A stage pays rent for its own time or `low`, whichever is longer: no more than for a
-  /// period from low to high. Requires: critical layers in order, with shares that add up to 1. O(layers * (classes^2 +
-  /// placements) * critical layers) for additive costs; times the length of a stage for others.
+  /// period from low to high. `homes`: where layers may be. Requires: critical layers in order, with shares that add up to 1.
+  /// O(layers * (classes^2 + placements) * critical layers) for additive costs; times the length of a stage for others.
   [[nodiscard]] double solve(double low, double high, const device_prices& prices, bool reductions,
-                             std::span<const critical_layer> critical) {
+                             std::span<const critical_layer> critical, const layer_homes& homes = {}) {
     const auto layers = at(problem_.layers);
     low_ = low;
     divide(critical);
     measure(low, high);
+    if (!homes.of.empty()) close(homes);
     for (std::size_t j = 0; j < open_.size(); ++j) {
       const auto& placed = placement_of(j);
       const auto k = at(placed.subcluster);
@@ -214,6 +215,24 @@ class rented_path {
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] const interop_placement& placement_of(std::size_t j) const { return problem_.placements[at(open_[j])]; }
 
+  // Lets stages begin no sooner than behind the last layer that their subcluster may not hold.
+  void close(const layer_homes& homes) {
+    own_nearest_.assign(nearest_, nearest_ + open_.size() * row_);
+    own_near_low_.assign(near_low_, near_low_ + open_.size() * row_);
+    for (std::size_t j = 0; j < open_.size(); ++j) {
+      int first = 0;
+      for (std::size_t e = 1; e < row_; ++e) {
+        if (!homes.allow(static_cast<int>(e) - 1, placement_of(j).subcluster)) first = static_cast<int>(e);
+        for (auto* all : {&own_nearest_, &own_near_low_}) {
+          auto& own = (*all)[j * row_ + e];
+          own = std::max(own, first);
+        }
+      }
+    }
+    nearest_ = own_nearest_.data();
+    near_low_ = own_near_low_.data();
+  }
+
   // Those that may be the cheapest. Only one microbatch in flight must fit, so most ways of saving memory drop out.
   void open_placements() {
     const auto count = problem_.placements.size();
@@ -339,8 +358,9 @@ class rented_path {
   std::map<double, std::vector<int>> known_;            // first layers by period, [open][layer]
   const int *nearest_ = nullptr, *near_low_ = nullptr;  // for the longest and the shortest period
   std::vector<int> ends_of_;
-  std::vector<int> segment_;   // of a stage's end or start: how many critical layers lie before it
-  std::vector<double> share_;  // of critical layers before the end, by segment
+  std::vector<int> own_nearest_, own_near_low_;  // where some layers may not be held everywhere
+  std::vector<int> segment_;                     // of a stage's end or start: how many critical layers lie before it
+  std::vector<double> share_;                    // of critical layers before the end, by segment
   std::vector<window> windows_;
   std::vector<typename window::start> room_;
   double low_ = 0;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/planners/parallel_pipelines/home_cases.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include <hetsched/planners/parallel_pipelines.hpp>
+
+#include "all_sets.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+TEST_CASE("gradients that go to another subcluster: no bound lies above the best set, and most reach it") {
+  random_source random(6120);
+  int feasible = 0, proved = 0;
+  for (int n = 0; n < 300 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 4, .subclusters = 2, .devices = 2});
+    if (given.costs.rows.empty() || given.hardware.subclusters.size() < 2) continue;
+    given.problem.use_all_devices = false;
+    given.problem.microbatches = random.integer(2, 8);
+    with_reductions<additive_costs> costs{{given.costs}, 0, 0};
+    const double scale = sum_of_layers(costs, {0, given.costs.layers}, given.costs.rows[0].where).total_s();
+    costs.each_s = random.uniform(0, 0.1) * scale;
+    costs.across_s = costs.each_s * random.uniform(2, 40);
+    CAPTURE(costs.each_s);
+    CAPTURE(costs.across_s);
+    INFO(text(given));
+    const auto seconds_of = [](double seconds, const auto&) { return seconds; };
+    const double least = all_sets(given, costs, seconds_of, true);
+    auto options = as_parallel(given.options);
+    options.listed = 0;
+    const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);
+    if (!(least < never) || !found) continue;
+    ++feasible;
+    check(given, costs, *found);
+    const double bound = found->evidence->objective_bound;
+    CAPTURE(least);
+    CAPTURE(bound);
+    CHECK(bound <= least * (1 + 1e-9));
+    proved += bound >= least * 0.99;
+  }
+  MESSAGE(proved << " of " << feasible << " bounds within 1 % of the best set");
+  if (sanitizer_share > 1) return;
+  CHECK(feasible > 100);
+  CHECK(proved > 60);
+}
