@@ -48,7 +48,9 @@ class home_cases {
         relaxation relaxed(problem_, table_, ends, algebra_, microbatches_, true, child.homes);
         relaxed.start_from(parent.rents);
         for (int round = 0; round < most_rounds; ++round)
-          if (!relaxed.improve(enough, gap, gap, go_on) || relaxed.bound() >= enough * (1 - gap)) break;
+          if (!relaxed.improve(enough, gap, gap, go_on) || relaxed.bound() >= enough * (1 - gap) ||
+              looked_at_ + relaxed.looked_at() > most_work)
+            break;
         child.bound = std::max(child.bound, relaxed.bound());
         child.rents = relaxed.best_rents();
         child.disputed = relaxed.disputed();

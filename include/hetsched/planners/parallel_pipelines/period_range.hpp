@@ -29,9 +29,9 @@ struct period_range {
   bool beyond = false;              // a path took more devices than there are
   bool final = false;               // no other shares or fines bring more
 
-  /// Moves shares to a layer whose stage is done last; false if it has all. O(layers that count).
-  bool count_more(int layer) {
-    constexpr std::size_t most = 12;
+  /// Moves shares to a layer whose stage is done last; false if it has all. No more than `most` layers count. O(layers that
+  /// count).
+  bool count_more(int layer, std::size_t most) {
     if (critical.size() == 1 && critical.front().layer == layer) return false;
     const double share = 1.0 / (1 + ++counted);
     for (auto& c : critical) c.share *= 1 - share;

@@ -41,6 +41,7 @@ class pipeline_relaxation {
         reductions_(reductions),
         path_(problem, table, ends),
         search_(problem, table, ends, algebra, microbatches) {
+    most_critical_ = static_cast<std::size_t>(std::clamp<std::int64_t>(40'000 / std::max<std::int64_t>(path_.work(), 1), 4, 12));
     // Rents in proportion to speed, to begin with.
     double total = 0;
     for (std::size_t k = 0; k < problem.devices.size(); ++k) {
@@ -189,7 +190,7 @@ class pipeline_relaxation {
     }
     // Its middle layer: no cut near by takes it out of the stage.
     const auto& late = stages[last.stage].layers;
-    const bool other = last.end_s > 0 && r.count_more((late.first + late.last) / 2);
+    const bool other = last.end_s > 0 && r.count_more((late.first + late.last) / 2, most_critical_);
     const bool fined = r.fine_more(used, problem_.devices, now, goal);
     r.beyond = r.beyond || fined;
     r.final = !other && !fined;
@@ -242,6 +243,7 @@ class pipeline_relaxation {
       bound(open.back(), goal);
     }
     std::make_heap(open.begin(), open.end(), later);
+    int splits = 0;
     for (int i = 0; i < most_steps && open.front().bound < goal * (1 - gap / 2); ++i) {
       std::pop_heap(open.begin(), open.end(), later);
       auto& r = open.back();
@@ -252,7 +254,7 @@ class pipeline_relaxation {
         continue;
       }
       // Where paths in several subclusters together stay within the devices there are, each alone may not.
-      const int layer = r.beyond ? r.disputed() : -1;
+      const int layer = r.beyond && splits < most_splits ? r.disputed() : -1;
       const bool done = layer < 0 && (narrow || !(r.high < infinity));
       if (done || i % 16 == 8) visit(r, goal);
       if (done || (go_on && !go_on())) {
@@ -269,6 +271,7 @@ class pipeline_relaxation {
       auto whole = std::move(r);
       open.pop_back();
       if (layer >= 0) {
+        ++splits;
         whole.homes.of.resize(static_cast<std::size_t>(problem_.layers), layer_homes::open);
         for (std::size_t k = 0; k < problem_.devices.size(); ++k) {
           if (!homes_.allow(layer, static_cast<int>(k))) continue;
@@ -320,7 +323,7 @@ class pipeline_relaxation {
 
   static constexpr int fewest = 2;  // pipelines of a set
   static constexpr double first_share = 0.5;
-  static constexpr int most_tries = 4, most_steps = 600;
+  static constexpr int most_tries = 4, most_steps = 600, most_splits = 60;
   static constexpr double alike = 0.03;
   static constexpr std::int64_t most_looks = 30'000;
 
@@ -333,6 +336,7 @@ class pipeline_relaxation {
   bool reductions_;
   rented_path<Table> path_;
   rented_search<Table, Algebra> search_;
+  std::size_t most_critical_ = 4;  // layers whose ends count: paths take so many times as long
   double shortest_ = 0;
   double bound_ = 0, share_ = first_share;
   set_rents rent_, best_rent_;
