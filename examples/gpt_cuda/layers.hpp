@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/cuda/tensor.hpp>
+#include <hetsched/runtime/layer/any_layer.hpp>
+
+#include <gpt_cuda/kernels.hpp>
+#include <gpt_cuda/tensor.hpp>
+
+// The layers of gpt/ for the queues of GPUs and hosts: products of bf16 numbers with sums of floats, or of floats; all else, and
+// what lies between layers, in floats.
+namespace gpt_cuda {
+
+/// The sizes and kinds of gpt::config.
+struct shape {
+  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, sequence = 0, vocab = 0;
+  bool rms = false, gated = false, rotary = false, bias = true, tied = true;
+  bool half = true;  ///< products of bf16 numbers
+
+  [[nodiscard]] int layer_count() const { return layers + 2; }
+};
+
+/// Numbers in the host's memory.
+struct numbers {
+  std::size_t rows = 0, columns = 0;
+  std::vector<float> values;
+};
+
+/// Numbers on a queue. Waits for nothing but, now and then, pinned memory.
+template <class Api>
+[[nodiscard]] tensor<Api> upload(const hetsched::cuda_queue<Api>& q, const numbers& from) {
+  const hetsched::cuda_queue<Api> host(q.devices());
+  tensor<Api> pinned(from.rows, from.columns, host);
+  pinned.buffer().host_access(true);
+  if (!from.values.empty()) std::memcpy(pinned.data(), from.values.data(), from.values.size() * sizeof(float));
+  if (q.on_host()) return pinned;
+  auto made = hetsched::tensor_traits<tensor<Api>>::make({from.rows, from.columns}, q);
+  hetsched::tensor_traits<tensor<Api>>::assign(made, pinned, q);
+  return made;
+}
+/// Waits for all that is on the queue.
+template <class Api>
+[[nodiscard]] numbers download(const hetsched::cuda_queue<Api>& q, const tensor<Api>& from) {
+  const hetsched::cuda_queue<Api> host(q.devices());
+  tensor<Api> pinned(from.shape()[0], from.shape()[1], host);
+  hetsched::tensor_traits<tensor<Api>>::assign(pinned, from, q);
+  q.finish();
+  numbers found{from.shape()[0], from.shape()[1], std::vector<float>(static_cast<std::size_t>(from.size()))};
+  pinned.buffer().host_access(false);
+  if (!found.values.empty()) std::memcpy(found.values.data(), pinned.data(), found.values.size() * sizeof(float));
+  return found;
+}
+
+/// A parameter: its master weights, their gradient and, if it is a factor of products, what these take of it.
+template <class Api>
+struct parameter {
+  tensor<Api> value, gradient;
+  halves<Api> half;  ///< none: products take the value
+
+  parameter(const hetsched::cuda_queue<Api>& q, const numbers& first, bool rounds)
+      : value(upload(q, first)), gradient(hetsched::tensor_traits<tensor<Api>>::make({first.rows, first.columns}, q)) {
+    each(q, gradient.size(), fill_with{}, 0.0f, out(gradient));
+    if (rounds) half = halves<Api>(first.rows, first.columns, q);
+    refresh(q);
+  }
+  /// Behind a change of the value.
+  void refresh(const hetsched::cuda_queue<Api>& q) {
+    if (half.size() > 0) each(q, half.size(), round_to_bf16{}, in(value), out(half));
+  }
+  [[nodiscard]] factor as_factor() const { return half.size() > 0 ? factor_of(half) : factor_of(value); }
+};
+/// Those of a layer, in the order of gpt::make_layer. The layer and whoever updates them share them.
+template <class Api>
+using parameters = std::shared_ptr<std::vector<parameter<Api>>>;
+
+/// What layers have in common: contexts keep where an input's numbers are, which stay there, and all else that a backward needs.
+template <class Api>
+class layer_base {
+ public:
+  using queue = hetsched::cuda_queue<Api>;
+  using own_tensor = tensor<Api>;
+  layer_base(const shape& m, parameters<Api> own) : m_(m), own_(std::move(own)) {}
+
+  std::vector<std::reference_wrapper<own_tensor>> parameters() {
+    std::vector<std::reference_wrapper<own_tensor>> found;
+    for (auto& p : *own_) found.push_back(p.value);
+    return found;
+  }
+  std::vector<std::reference_wrapper<own_tensor>> gradients() {
+    std::vector<std::reference_wrapper<own_tensor>> found;
+    for (auto& p : *own_) found.push_back(p.gradient);
+    return found;
+  }
+
+ protected:
+  [[nodiscard]] parameter<Api>& own(int i) { return (*own_)[static_cast<std::size_t>(i)]; }
+  static own_tensor make(const queue& q, int rows, int columns) {
+    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
+  }
+
+  /// A factor of products, and what it needs to stay one.
+  struct kept_factor {
+    halves<Api> half;
+    factor as;
+  };
+  void keep(const queue& q, const own_tensor& x, kept_factor& kept) const {
+    if (!m_.half) {
+      kept.as = factor_of(x);
+      return;
+    }
+    kept.half = halves<Api>(x.shape()[0], x.shape()[1], q);
+    each(q, x.size(), round_to_bf16{}, in(x), out(kept.half));
+    kept.as = factor_of(kept.half);
+  }
+
+  // Parameters first and, with biases, first + 1.
+  [[nodiscard]] int linear_parameters() const { return m_.bias ? 2 : 1; }
+  own_tensor linear(const queue& q, int first, const own_tensor& x, kept_factor& input) {
+    keep(q, x, input);
+    auto y = make(q, x.rows(), own(first).value.columns());
+    multiply(q, y, 0, input.as, own(first).as_factor());
+    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), in(own(first + 1).value), out(y));
+    return y;
+  }
+  own_tensor linear_backward(const queue& q, int first, const own_tensor& dy) {
+    kept_factor d;
+    keep(q, dy, d);
+    auto dx = make(q, dy.rows(), own(first).value.rows());
+    multiply(q, dx, 0, d.as, own(first).as_factor(), transposed::second);
+    return dx;
+  }
+  void linear_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
+    kept_factor d;
+    keep(q, dy, d);
+    multiply(q, own(first).gradient, 1, input.as, d.as, transposed::first);
+    if (m_.bias) each(q, dy.columns(), sum_column{}, dy.rows(), dy.columns(), in(dy), out(own(first + 1).gradient));
+  }
+
+  struct norm_context {
+    own_tensor unit, scale;
+  };
+  [[nodiscard]] int norm_parameters() const { return m_.rms ? 1 : 2; }
+  own_tensor norm(const queue& q, int first, const own_tensor& x, norm_context& c) {
+    auto y = make(q, x.rows(), x.columns());
+    c.unit = make(q, x.rows(), x.columns());
+    c.scale = make(q, x.rows(), 1);
+    const auto bias = m_.rms ? argument<const float>() : in(own(first + 1).value);
+    teams(q, x.rows(), norm_forward{}, x.columns(), in(x), in(own(first).value), bias, out(c.unit), out(c.scale), out(y));
+    return y;
+  }
+  own_tensor norm_backward(const queue& q, int first, const own_tensor& dy, const norm_context& c) {
+    auto dx = make(q, dy.rows(), dy.columns());
+    teams(q, dy.rows(), gpt_cuda::norm_backward{}, dy.columns(), !m_.rms, in(dy), in(own(first).value), in(c.unit), in(c.scale),
+          out(dx));
+    return dx;
+  }
+  void norm_weight(const queue& q, int first, const own_tensor& dy, const norm_context& c) {
+    each(q, dy.columns(), norm_gain_backward{}, dy.rows(), dy.columns(), in(dy), in(c.unit), out(own(first).gradient));
+    if (!m_.rms) each(q, dy.columns(), sum_column{}, dy.rows(), dy.columns(), in(dy), out(own(first + 1).gradient));
+  }
+
+  own_tensor sum(const queue& q, const own_tensor& a, const own_tensor& b) {
+    auto y = make(q, a.rows(), a.columns());
+    each(q, y.size(), add_both{}, in(a), in(b), out(y));
+    return y;
+  }
+
+  shape m_;
+  gpt_cuda::parameters<Api> own_;
+};
+
+/// See gpt::embedding.
+template <class Api>
+class embedding : public layer_base<Api> {
+  using base = layer_base<Api>;
+  using base::m_, base::own;
+
+ public:
+  using typename base::own_tensor, typename base::queue;
+  struct context {
+    argument<const float> tokens;
+  };
+  using base::base;
+
+  own_tensor forward(const own_tensor& tokens, context& c, const queue& q) {
+    c.tokens = in(tokens);
+    auto y = base::make(q, tokens.rows(), m_.hidden);
+    const auto positions = m_.rotary ? argument<const float>() : in(own(1).value);
+    each(q, y.size(), look_up{}, m_.hidden, m_.sequence, c.tokens, in(own(0).value), positions, out(y));
+    return y;
+  }
+  /// Zero: tokens have no gradient.
+  own_tensor backward_input(const own_tensor& dy, context&, const queue& q) {
+    auto dx = base::make(q, dy.rows(), 1);
+    each(q, dx.size(), fill_with{}, 0.0f, out(dx));
+    return dx;
+  }
+  void backward_weight(const own_tensor& dy, context& c, const queue& q) {
+    const auto positions = m_.rotary ? argument<float>() : out(own(1).gradient);
+    each(q, dy.columns(), look_up_backward{}, dy.rows(), dy.columns(), m_.sequence, c.tokens, in(dy), out(own(0).gradient),
+         positions);
+  }
+  own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
+    backward_weight(dy, c, q);
+    return backward_input(dy, c, q);
+  }
+};
+
+/// See gpt::block.
+template <class Api>
+class block : public layer_base<Api> {
+  using base = layer_base<Api>;
+  using base::m_, base::own;
+
+ public:
+  using typename base::own_tensor, typename base::queue;
+  struct context {
+    typename base::norm_context norm_1, norm_2;
+    typename base::kept_factor qkv_input, out_input, up_input, down_input;
+    own_tensor normed_1, qkv, weights, mixed, middle, normed_2, up, sigmoid, active;
+    own_tensor dmiddle, dnormed_1, dqkv, dnormed_2, dup;  ///< for the weights' half
+  };
+
+  block(const shape& m, parameters<Api> own, const queue& q) : base(m, std::move(own)) {
+    qkv_ = base::norm_parameters();
+    out_ = qkv_ + base::linear_parameters();
+    norm_2_ = out_ + base::linear_parameters();
+    up_ = norm_2_ + base::norm_parameters();
+    down_ = up_ + base::linear_parameters();
+    if (!m.rotary) return;
+    const int half = size() / 2;
+    numbers cosine{static_cast<std::size_t>(m.sequence), static_cast<std::size_t>(half), {}}, sine = cosine;
+    for (int p = 0; p < m.sequence; ++p)
+      for (int i = 0; i < half; ++i) {
+        const double angle = p * std::pow(1e4, -2.0 * i / size());
+        cosine.values.push_back(static_cast<float>(std::cos(angle)));
+        sine.values.push_back(static_cast<float>(std::sin(angle)));
+      }
+    cosine_ = std::make_shared<own_tensor>(upload(q, cosine));
+    sine_ = std::make_shared<own_tensor>(upload(q, sine));
+  }
+
+  own_tensor forward(const own_tensor& x, context& c, const queue& q) {
+    const auto s = attention();
+    c.normed_1 = base::norm(q, 0, x, c.norm_1);
+    c.qkv = base::linear(q, qkv_, c.normed_1, c.qkv_input);
+    turn(q, c.qkv, 1);
+    c.weights = base::make(q, x.rows() * m_.heads, m_.sequence);
+    teams(q, x.rows() * m_.heads, attention_weights{}, s, in(c.qkv), out(c.weights));
+    c.mixed = base::make(q, x.rows(), m_.hidden);
+    teams(q, x.rows() * m_.heads, attention_mix{}, s, in(c.qkv), in(c.weights), out(c.mixed));
+    c.middle = base::sum(q, x, base::linear(q, out_, c.mixed, c.out_input));
+
+    c.normed_2 = base::norm(q, norm_2_, c.middle, c.norm_2);
+    c.up = base::linear(q, up_, c.normed_2, c.up_input);
+    c.sigmoid = base::make(q, x.rows(), m_.ffn);
+    c.active = base::make(q, x.rows(), m_.ffn);
+    each(q, c.active.size(), activate{}, m_.ffn, m_.gated, in(c.up), out(c.sigmoid), out(c.active));
+    return base::sum(q, c.middle, base::linear(q, down_, c.active, c.down_input));
+  }
+  own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
+    const auto dactive = base::linear_backward(q, down_, dy);
+    c.dup = base::make(q, c.up.rows(), c.up.columns());
+    each(q, dactive.size(), activate_backward{}, m_.ffn, m_.gated, in(c.up), in(c.sigmoid), in(dactive), out(c.dup));
+    c.dnormed_2 = base::linear_backward(q, up_, c.dup);
+    c.dmiddle = base::sum(q, dy, base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2));
+
+    const auto s = attention();
+    const auto dmixed = base::linear_backward(q, out_, c.dmiddle);
+    auto dscores = base::make(q, c.weights.rows(), c.weights.columns());
+    teams(q, c.weights.rows(), attention_scores_backward{}, s, in(c.qkv), in(c.weights), in(dmixed), out(dscores));
+    c.dqkv = base::make(q, c.qkv.rows(), c.qkv.columns());
+    teams(q, c.weights.rows(), attention_queries_backward{}, s, in(c.qkv), in(dscores), out(c.dqkv));
+    teams(q, dy.rows() * m_.kv_heads, attention_keys_backward{}, s, in(c.qkv), in(c.weights), in(dscores), in(dmixed),
+          out(c.dqkv));
+    turn(q, c.dqkv, -1);
+    c.dnormed_1 = base::linear_backward(q, qkv_, c.dqkv);
+    return base::sum(q, c.dmiddle, base::norm_backward(q, 0, c.dnormed_1, c.norm_1));
+  }
+  void backward_weight(const own_tensor& dy, context& c, const queue& q) {
+    base::linear_weight(q, down_, dy, c.down_input);
+    base::linear_weight(q, up_, c.dup, c.up_input);
+    base::norm_weight(q, norm_2_, c.dnormed_2, c.norm_2);
+    base::linear_weight(q, out_, c.dmiddle, c.out_input);
+    base::linear_weight(q, qkv_, c.dqkv, c.qkv_input);
+    base::norm_weight(q, 0, c.dnormed_1, c.norm_1);
+  }
+  own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
+    auto dx = backward_input(dy, c, q);
+    backward_weight(dy, c, q);
+    return dx;
+  }
+
+ private:
+  [[nodiscard]] int size() const { return m_.hidden / m_.heads; }
+  [[nodiscard]] attention_shape attention() const { return {m_.sequence, m_.heads, m_.kv_heads, size()}; }
+  void turn(const queue& q, own_tensor& qkv, float direction) const {
+    if (!m_.rotary) return;
+    const int heads = m_.heads + m_.kv_heads, half = size() / 2;
+    each(q, qkv.rows() * heads * half, turn_pair{}, heads, half, qkv.columns(), m_.sequence, direction, in(*cosine_), in(*sine_),
+         out(qkv));
+  }
+
+  int qkv_ = 0, out_ = 0, norm_2_ = 0, up_ = 0, down_ = 0;  ///< first parameters; those of the first norm are the first
+  std::shared_ptr<own_tensor> cosine_, sine_;               ///< sequence x size / 2
+};
+
+/// See gpt::head.
+template <class Api>
+class head : public layer_base<Api> {
+  using base = layer_base<Api>;
+  using base::m_, base::own;
+
+ public:
+  using typename base::own_tensor, typename base::queue;
+  struct context {
+    typename base::norm_context norm;
+    typename base::kept_factor input;
+    own_tensor normed, dnormed;
+  };
+  using base::base;
+
+  own_tensor forward(const own_tensor& x, context& c, const queue& q) {
+    c.normed = base::norm(q, 1, x, c.norm);
+    base::keep(q, c.normed, c.input);
+    auto y = base::make(q, x.rows(), m_.vocab);
+    multiply(q, y, 0, c.input.as, own(0).as_factor(), transposed::second);
+    return y;
+  }
+  own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
+    typename base::kept_factor d;
+    base::keep(q, dy, d);
+    c.dnormed = base::make(q, dy.rows(), m_.hidden);
+    multiply(q, c.dnormed, 0, d.as, own(0).as_factor());
+    return base::norm_backward(q, 1, c.dnormed, c.norm);
+  }
+  void backward_weight(const own_tensor& dy, context& c, const queue& q) {
+    typename base::kept_factor d;
+    base::keep(q, dy, d);
+    multiply(q, own(0).gradient, 1, d.as, c.input.as, transposed::first);
+    base::norm_weight(q, 1, c.dnormed, c.norm);
+  }
+  own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
+    auto dx = backward_input(dy, c, q);
+    backward_weight(dy, c, q);
+    return dx;
+  }
+};
+
+template <class Api>
+using any_layer = hetsched::any_layer<tensor<Api>, hetsched::cuda_queue<Api>>;
+
+/// The parameters of a layer with these first values, in the order of gpt::make_layer. The table that only looks up is no factor.
+template <class Api>
+[[nodiscard]] parameters<Api> make_parameters(const shape& m, int layer, const std::vector<numbers>& first,
+                                              const hetsched::cuda_queue<Api>& q) {
+  auto made = std::make_shared<std::vector<parameter<Api>>>();
+  for (const auto& n : first) made->emplace_back(q, n, m.half && layer > 0 && n.rows > 1);
+  return made;
+}
+/// Layer 0 is the embedding, then come blocks, then the head.
+template <class Api>
+[[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const hetsched::cuda_queue<Api>& q) {
+  if (layer == 0) return embedding<Api>(m, std::move(own));
+  if (layer <= m.layers) return block<Api>(m, std::move(own), q);
+  return head<Api>(m, std::move(own));
+}
+
+/// The mean over a microbatch's rows; enqueues its work: a loss for the executor.
+struct cross_entropy {
+  template <class Api>
+  tensor<Api> operator()(const tensor<Api>& logits, const tensor<Api>& targets, const hetsched::cuda_queue<Api>& q,
+                         double& value) const {
+    tensor<Api> gradient(logits.shape()[0], logits.shape()[1], q), losses(logits.shape()[0], 1, q);
+    teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(logits.rows()), in(logits),
+          in(targets), out(gradient), out(losses));
+    each(q, 1, sum_losses{}, logits.rows(), in(losses), argument<double>{&value, sizeof value});
+    return gradient;
+  }
+};
+
+}  // namespace gpt_cuda

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gpt_cuda/on_gpus.hpp>
+
+#include <hetsched/cuda/runtime.hpp>
+
+#include <gpt_cuda/cuda_launcher.cuh>
+#include <gpt_cuda/training.hpp>
+
+int gpt_cuda::gpu_count() { return hetsched::cuda_devices<hetsched::cuda_runtime>().count(); }
+
+gpt_cuda::trained gpt_cuda::train_on_gpus(const training& t) {
+  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
+  return train(devices, t);
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/cuda/tensor.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+#include <gpt_cuda/kernels.hpp>
+
+namespace gpt_cuda {
+
+/// Rows x columns, row after row, on a GPU or in pinned memory.
+template <hetsched::cuda_api Api, class Real>
+class matrix {
+ public:
+  matrix() = default;
+  matrix(std::size_t rows, std::size_t columns, const hetsched::cuda_queue<Api>& q)
+      : shape_{rows, columns}, memory_(q, rows * columns * sizeof(Real)) {}
+  matrix(const hetsched::tensor_shape& shape, const hetsched::cuda_queue<Api>& q) : matrix(shape.at(0), shape.at(1), q) {}
+
+  [[nodiscard]] const std::array<std::size_t, 2>& shape() const { return shape_; }
+  [[nodiscard]] int rows() const { return static_cast<int>(shape_[0]); }
+  [[nodiscard]] int columns() const { return static_cast<int>(shape_[1]); }
+  [[nodiscard]] int size() const { return rows() * columns(); }
+  [[nodiscard]] Real* data() { return static_cast<Real*>(memory_.data()); }
+  [[nodiscard]] const Real* data() const { return static_cast<const Real*>(memory_.data()); }
+  hetsched::cuda_buffer<Api>& buffer() { return memory_; }
+  [[nodiscard]] const hetsched::cuda_buffer<Api>& buffer() const { return memory_; }
+
+ private:
+  std::array<std::size_t, 2> shape_{};
+  hetsched::cuda_buffer<Api> memory_;
+};
+template <hetsched::cuda_api Api>
+using tensor = matrix<Api, float>;
+template <hetsched::cuda_api Api>
+using halves = matrix<Api, bf16>;
+
+/// Memory as a kernel's argument, which gets the pointer: const if it only reads.
+template <class T>
+struct argument {
+  T* data = nullptr;
+  std::size_t bytes = 0;
+};
+template <class Api, class Real>
+[[nodiscard]] argument<const Real> in(const matrix<Api, Real>& m) {
+  return {m.data(), static_cast<std::size_t>(m.size()) * sizeof(Real)};
+}
+template <class Api, class Real>
+[[nodiscard]] argument<Real> out(matrix<Api, Real>& m) {
+  return {m.data(), static_cast<std::size_t>(m.size()) * sizeof(Real)};
+}
+
+/// c = op(a) op(b) + beta c as cublasGemmEx takes it: column after column, lda and so on from one to the next. a and b are of
+/// bf16 or of floats, sums of floats.
+struct product_call {
+  bool transpose_a = false, transpose_b = false;
+  int m = 0, n = 0, k = 0;
+  bool half = false;
+  argument<const void> a = {}, b = {};
+  int lda = 0, ldb = 0;
+  float beta = 0;
+  argument<float> c = {};
+  int ldc = 0;
+};
+
+/// The same on the host.
+template <class Real>
+void multiply_on_host(const product_call& p, const Real* a, const Real* b, float* c) {
+  const auto at = [](int row, int column, int ld) {
+    return static_cast<std::size_t>(row) + static_cast<std::size_t>(column) * static_cast<std::size_t>(ld);
+  };
+  for (int j = 0; j < p.n; ++j) {
+    float* const column = c + at(0, j, p.ldc);
+    for (int i = 0; i < p.m; ++i) column[i] = p.beta == 0 ? 0 : p.beta * column[i];
+    const auto factor = [&](int l) { return to_float(p.transpose_b ? b[at(j, l, p.ldb)] : b[at(l, j, p.ldb)]); };
+    if (p.transpose_a)
+      for (int i = 0; i < p.m; ++i) {
+        float sum = 0;
+        for (int l = 0; l < p.k; ++l) sum += to_float(a[at(l, i, p.lda)]) * factor(l);
+        column[i] += sum;
+      }
+    else
+      for (int l = 0; l < p.k; ++l) {
+        const float by = factor(l);
+        for (int i = 0; i < p.m; ++i) column[i] += to_float(a[at(i, l, p.lda)]) * by;
+      }
+  }
+}
+inline void multiply_on_host(const product_call& p) {
+  if (p.half)
+    multiply_on_host(p, static_cast<const bf16*>(p.a.data), static_cast<const bf16*>(p.b.data), p.c.data);
+  else
+    multiply_on_host(p, static_cast<const float*>(p.a.data), static_cast<const float*>(p.b.data), p.c.data);
+}
+
+/// How kernels get onto a device of this Api, to be specialised:
+///   each(queue, n, body, arguments...)    body(i, arguments...) for i from 0 to n - 1, an argument<T> as its pointer
+///   teams(queue, n, body, arguments...)   body(team, i, arguments...)
+///   multiply(queue, product_call)
+template <hetsched::cuda_api Api>
+struct launcher;
+
+template <class T>
+[[nodiscard]] T* passed(const argument<T>& a) {
+  return a.data;
+}
+template <class T>
+[[nodiscard]] const T& passed(const T& a) {
+  return a;
+}
+
+/// Says that the host itself uses an argument, to an Api that asks for that.
+template <class Api, class T>
+void touch(const hetsched::cuda_queue<Api>& q, const T& a) {
+  if constexpr (requires(const Api& api) { api.host_access(a.data, a.bytes, true); })
+    if (a.data) q.devices().api().host_access(a.data, a.bytes, !std::is_const_v<std::remove_pointer_t<decltype(a.data)>>);
+}
+
+/// Enqueues a kernel, or does it at once on the host's queue.
+template <class Api, class Body, class... Arguments>
+void each(const hetsched::cuda_queue<Api>& q, int n, const Body& body, const Arguments&... a) {
+  if (n == 0) return;
+  if (!q.on_host()) return launcher<Api>::each(q, n, body, a...);
+  (touch(q, a), ...);
+  for (int i = 0; i < n; ++i) body(i, passed(a)...);
+}
+/// The same for those that work on a row together.
+template <class Api, class Body, class... Arguments>
+void teams(const hetsched::cuda_queue<Api>& q, int n, const Body& body, const Arguments&... a) {
+  if (n == 0) return;
+  if (!q.on_host()) return launcher<Api>::teams(q, n, body, a...);
+  (touch(q, a), ...);
+  for (int i = 0; i < n; ++i) body(one_lane{}, i, passed(a)...);
+}
+
+/// A matrix as a factor.
+struct factor {
+  argument<const void> memory;
+  int rows = 0, columns = 0;
+  bool half = false;
+};
+template <class Api, class Real>
+[[nodiscard]] factor factor_of(const matrix<Api, Real>& m) {
+  const auto memory = in(m);
+  return {{memory.data, memory.bytes}, m.rows(), m.columns(), std::is_same_v<Real, bf16>};
+}
+/// What to transpose of a product.
+enum class transposed { none, first, second };
+
+/// c = a b + beta c, with one of them transposed. Rows lie one after the other, so cuBLAS sees all matrices transposed:
+/// c^T = b^T a^T.
+template <class Api>
+void multiply(const hetsched::cuda_queue<Api>& q, tensor<Api>& c, float beta, const factor& a, const factor& b,
+              transposed which = transposed::none) {
+  const bool first = which == transposed::first, second = which == transposed::second;
+  const product_call p{.transpose_a = second,
+                       .transpose_b = first,
+                       .m = second ? b.rows : b.columns,
+                       .n = first ? a.columns : a.rows,
+                       .k = first ? a.rows : a.columns,
+                       .half = a.half,
+                       .a = b.memory,
+                       .b = a.memory,
+                       .lda = b.columns,
+                       .ldb = a.columns,
+                       .beta = beta,
+                       .c = out(c),
+                       .ldc = c.columns()};
+  if (p.m == 0 || p.n == 0) return;
+  if (!q.on_host()) return launcher<Api>::multiply(q, p);
+  touch(q, p.a), touch(q, p.b), touch(q, p.c);
+  multiply_on_host(p);
+}
+
+}  // namespace gpt_cuda
+
+template <class Api>
+struct hetsched::tensor_traits<gpt_cuda::matrix<Api, float>>
+    : hetsched::cuda_tensor_traits<gpt_cuda::matrix<Api, float>, float, Api> {
+  using tensor = gpt_cuda::matrix<Api, float>;
+  static void add(tensor& sum, const tensor& term, const hetsched::cuda_queue<Api>& q) {
+    work_on(q, {&term.buffer()}, {&sum.buffer()},
+            [&] { gpt_cuda::each(q, sum.size(), gpt_cuda::add_to{}, gpt_cuda::in(term), gpt_cuda::out(sum)); });
+  }
+  static void scale(tensor& t, double factor, const hetsched::cuda_queue<Api>& q) {
+    work_on(q, {}, {&t.buffer()},
+            [&] { gpt_cuda::each(q, t.size(), gpt_cuda::scale_by{}, static_cast<float>(factor), gpt_cuda::out(t)); });
+  }
+};

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gpt_cuda/training.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/trainer/trainer.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+
+#include <gpt/batch.hpp>
+#include <gpt/model.hpp>
+
+#include "../cuda/fake_cuda.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+/// Kernels of the example on the fake: jobs that are told which memory they read and write.
+template <>
+struct gpt_cuda::launcher<fake_cuda> {
+  using queue = cuda_queue<fake_cuda>;
+  using view = fake_machine::view;
+
+  template <class T>
+  static void add(std::vector<fake_machine::range>& ranges, const argument<T>& a) {
+    if (a.data) ranges.push_back({a.data, a.bytes, !std::is_const_v<T>});
+  }
+  template <class T>
+  static void add(std::vector<fake_machine::range>&, const T&) {}
+  template <class T>
+  static T* seen(const view& v, const argument<T>& a) {
+    if (!a.data) return nullptr;
+    using plain = std::remove_const_t<T>;
+    if constexpr (std::is_void_v<plain>)
+      return v.read(static_cast<const char*>(a.data));
+    else if constexpr (std::is_const_v<T>)
+      return v.read(a.data);
+    else
+      return v.write(a.data);
+  }
+  template <class T>
+  static const T& seen(const view&, const T& a) {
+    return a;
+  }
+  template <class Work, class... Arguments>
+  static void launch(const queue& q, Work work, const Arguments&... a) {
+    std::vector<fake_machine::range> ranges;
+    (add(ranges, a), ...);
+    q.own()->require(q.api().machine->launch(q.stream(), "a kernel", std::move(ranges), std::move(work)), "a kernel");
+  }
+  template <class Body, class... Arguments>
+  static void each(const queue& q, int n, const Body& body, const Arguments&... a) {
+    launch(
+        q,
+        [=](const view& v) {
+          for (int i = 0; i < n; ++i) body(i, seen(v, a)...);
+        },
+        a...);
+  }
+  template <class Body, class... Arguments>
+  static void teams(const queue& q, int n, const Body& body, const Arguments&... a) {
+    launch(
+        q,
+        [=](const view& v) {
+          for (int i = 0; i < n; ++i) body(one_lane{}, i, seen(v, a)...);
+        },
+        a...);
+  }
+  static void multiply(const queue& q, const product_call& p) {
+    launch(
+        q,
+        [=](const view& v) {
+          auto here = p;
+          here.a.data = seen(v, p.a);
+          here.b.data = seen(v, p.b);
+          here.c.data = seen(v, p.c);
+          multiply_on_host(here);
+        },
+        p.a, p.b, p.c);
+  }
+};
+
+namespace {
+
+using devices = cuda_devices<fake_cuda>;
+using queue = cuda_queue<fake_cuda>;
+using tensor = gpt_cuda::tensor<fake_cuda>;
+using host_tensor = gpt::tensor<float>;
+
+gpt_cuda::shape shape_of(const gpt::config& m, bool half) {
+  return {.layers = m.layers,
+          .hidden = m.hidden,
+          .heads = m.heads,
+          .kv_heads = m.key_heads(),
+          .ffn = m.ffn_width(),
+          .sequence = m.sequence,
+          .vocab = m.vocab,
+          .rms = m.norm == gpt::norm_kind::rms,
+          .gated = m.activation == gpt::activation_kind::swiglu,
+          .rotary = m.positions == gpt::position_kind::rotary,
+          .bias = m.bias,
+          .tied = m.tied,
+          .half = half};
+}
+gpt_cuda::numbers numbers_of(const host_tensor& t) {
+  return {t.rows(), t.columns(), std::vector<float>(t.data(), t.data() + t.size())};
+}
+std::vector<gpt_cuda::numbers> first_weights(const gpt::config& m, int layer) {
+  std::vector<gpt_cuda::numbers> found;
+  auto made = gpt::make_layer<float>(m, layer);
+  for (host_tensor& p : made.parameters()) found.push_back(numbers_of(p));
+  return found;
+}
+host_tensor random_tensor(std::size_t rows, std::size_t columns, random_source& random) {
+  host_tensor t(rows, columns);
+  for (std::size_t i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(random.uniform(-1, 1));
+  return t;
+}
+
+/// The largest difference, relative to the largest number.
+double difference(const gpt_cuda::numbers& a, const host_tensor& b) {
+  REQUIRE(a.rows == b.rows());
+  REQUIRE(a.columns == b.columns());
+  double most = 0, largest = 1e-6;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a.values[i]) - static_cast<double>(b.data()[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(b.data()[i])));
+  }
+  return most / largest;
+}
+
+std::vector<gpt::config> kinds() {
+  const gpt::config small{.layers = 2, .hidden = 24, .heads = 6, .sequence = 7, .vocab = 31};
+  auto rotary = small;
+  rotary.kv_heads = 2;
+  rotary.norm = gpt::norm_kind::rms;
+  rotary.activation = gpt::activation_kind::swiglu;
+  rotary.positions = gpt::position_kind::rotary;
+  rotary.bias = false;
+  rotary.tied = false;
+  rotary.ffn_hidden = 20;
+  return {small, rotary};
+}
+
+/// A layer on a queue against gpt's: outputs, both gradients, and what the two halves of a backward give.
+void compare_layer(const gpt::config& m, int layer, const queue& q, bool half, double within) {
+  CAPTURE(layer);
+  random_source random(7);
+  const std::size_t rows = 3 * static_cast<std::size_t>(m.sequence);
+  auto host = gpt::make_layer<float>(m, layer);
+  for (host_tensor& p : host.parameters())  // no zero biases, no even gains
+    for (std::size_t i = 0; i < p.size(); ++i) p.data()[i] += static_cast<float>(random.uniform(-0.2, 0.2));
+  std::vector<gpt_cuda::numbers> weights;
+  for (host_tensor& p : host.parameters()) weights.push_back(numbers_of(p));
+  host_tensor x = random_tensor(rows, layer == 0 ? 1 : static_cast<std::size_t>(m.hidden), random);
+  if (layer == 0)
+    for (std::size_t i = 0; i < rows; ++i) x.data()[i] = static_cast<float>(i * i % static_cast<std::size_t>(m.vocab));
+  auto c = host.make_context();
+  const host_tensor y = host.forward(x, c);
+  const host_tensor dy = random_tensor(y.rows(), y.columns(), random);
+  const host_tensor dx = host.backward(dy, c);
+
+  const auto shape = shape_of(m, half);
+  for (const bool split : {false, true}) {
+    CAPTURE(split);
+    auto own = gpt_cuda::make_layer<fake_cuda>(shape, layer, gpt_cuda::make_parameters<fake_cuda>(shape, layer, weights, q), q);
+    auto own_context = own.make_context();
+    const auto own_x = gpt_cuda::upload(q, numbers_of(x)), own_dy = gpt_cuda::upload(q, numbers_of(dy));
+    const auto own_y = own.forward(own_x, own_context, q);
+    tensor own_dx;
+    if (split) {
+      own_dx = own.backward_input(own_dy, own_context, q);
+      own.backward_weight(own_dy, own_context, q);
+    } else {
+      own_dx = own.backward(own_dy, own_context, q);
+    }
+    CHECK(difference(gpt_cuda::download(q, own_y), y) < within);
+    CHECK(difference(gpt_cuda::download(q, own_dx), dx) < within);
+    const auto wanted = host.gradients();
+    const auto found = own.gradients();
+    REQUIRE(found.size() == wanted.size());
+    for (std::size_t k = 0; k < found.size(); ++k) {
+      CAPTURE(k);
+      CHECK(difference(gpt_cuda::download<fake_cuda>(q, found[k]), wanted[k]) < within);
+    }
+  }
+}
+
+/// A team of several lanes that come to its sums together, as those of a warp do.
+struct threads_team {
+  int lane = 0, lanes = 1;
+  std::barrier<>* meet = nullptr;
+  std::vector<float>* told = nullptr;
+  [[nodiscard]] float together(float x, const std::function<float(float, float)>& by) const {
+    (*told)[static_cast<std::size_t>(lane)] = x;
+    meet->arrive_and_wait();
+    float all = (*told)[0];
+    for (std::size_t l = 1; l < told->size(); ++l) all = by(all, (*told)[l]);
+    meet->arrive_and_wait();
+    return all;
+  }
+  [[nodiscard]] float sum(float x) const { return together(x, std::plus<>()); }
+  [[nodiscard]] float most(float x) const {
+    return together(x, [](float a, float b) { return std::max(a, b); });
+  }
+};
+template <class Body, class... Arguments>
+void with_lanes(int lanes, int n, const Body& body, Arguments... a) {
+  std::barrier meet(lanes);
+  std::vector<float> told(static_cast<std::size_t>(lanes));
+  std::vector<std::jthread> threads;
+  for (int lane = 0; lane < lanes; ++lane)
+    threads.emplace_back([&, lane] {
+      for (int i = 0; i < n; ++i) body(threads_team{lane, lanes, &meet, &told}, i, a...);
+    });
+}
+
+/// Each layer of a model on the host, or on a fake GPU.
+void compare_layers(int place, bool half, double within) {
+  for (const auto& m : kinds()) {
+    fake_machine machine({.devices = 1});
+    {
+      devices all(fake_cuda{&machine});
+      const cuda_backend<fake_cuda> own(all, place, "a layer");
+      const auto bound = own.bind();
+      for (int l = 0; l < gpt::layer_count(m); ++l) compare_layer(m, l, own.compute_queue(), half, within);
+    }
+    CHECK(machine.reports() == std::vector<std::string>{});
+    CHECK(machine.leaks() == std::vector<std::string>{});
+  }
+}
+
+/// A small training: what gpt's layers give under the trainer on one rank, and what comes of it on GPUs and hosts.
+struct small_training {
+  gpt::config model = kinds()[0];
+  int microbatches = 4, samples = 2;
+  std::int64_t steps = 3;
+  std::string text = std::string("so it was, and so it is, and so it will be for as long as anyone looks; then it was not");
+
+  gpt::microbatch<float> draw(std::int64_t step, int m) const {
+    auto b = gpt::draw<float>(text, model.sequence, {.seed = 3, .step = step, .first_sample = m * samples, .samples = samples});
+    for (host_tensor* t : {&b.inputs, &b.targets})
+      for (std::size_t i = 0; i < t->size(); ++i) t->data()[i] = std::fmod(t->data()[i], static_cast<float>(model.vocab));
+    return b;
+  }
+
+  template <class Optimizer>
+  std::vector<double> on_host(Optimizer optimizer, double clip) const {
+    const int layers = gpt::layer_count(model);
+    training_layout layout{
+        .layers = layers,
+        .pipelines = {{.order = one_f_one_b({1}, microbatches), .stages = {{0, layers}}, .microbatch_size = samples}}};
+    std::vector<double> losses;
+    run_on_threads(thread_communicator<host_tensor>::connect(1), [&](auto& comm) {
+      auto trainer = make_trainer<host_tensor>(
+          layout, [&](int l) { return gpt::make_layer<float>(model, l); },
+          [&](int l, int n) { return gpt::shape_after(model, l, n); }, comm, optimizer,
+          {.clip_norm = clip, .ties = gpt::ties(model)});
+      for (std::int64_t step = 0; step < steps; ++step) {
+        std::vector<host_tensor> inputs, targets;
+        for (int m = 0; m < microbatches; ++m) {
+          auto b = draw(step, m);
+          inputs.push_back(std::move(b.inputs));
+          targets.push_back(std::move(b.targets));
+        }
+        losses.push_back(trainer
+                             .step(std::span<const host_tensor>(inputs), std::span<const host_tensor>(targets),
+                                   [](const host_tensor& y, const host_tensor& t) { return gpt::cross_entropy(y, t); })
+                             .loss);
+      }
+    });
+    return losses;
+  }
+  template <class Optimizer>
+  gpt_cuda::training on_gpus(const std::vector<int>& places, Optimizer optimizer, double clip, bool half) const {
+    const int ranks = static_cast<int>(places.size()), layers = gpt::layer_count(model);
+    std::vector<int> warmups;
+    std::vector<layer_range> stages;
+    for (int r = 0; r < ranks; ++r) {
+      warmups.push_back(ranks - r);
+      stages.push_back({r * layers / ranks, (r + 1) * layers / ranks});
+    }
+    return {.model = shape_of(model, half),
+            .order = one_f_one_b(warmups, microbatches),
+            .stages = stages,
+            .microbatch_size = samples,
+            .places = places,
+            .first_weights = [this](int l) { return first_weights(model, l); },
+            .draw = [this](std::int64_t step, int m) -> gpt_cuda::batch {
+              const auto b = draw(step, m);
+              return {numbers_of(b.inputs), numbers_of(b.targets)};
+            },
+            .optimizer = optimizer,
+            .learning_rate = [rate = optimizer.learning_rate](std::int64_t) { return rate; },
+            .clip = clip,
+            .steps = steps,
+            .timelines = 1};
+  }
+};
+
+gpt_cuda::trained run(const gpt_cuda::training& t, const fake_habits& habits) {
+  fake_machine machine(habits);
+  gpt_cuda::trained found;
+  {
+    devices all(fake_cuda{&machine});
+    found = gpt_cuda::train(all, t);
+  }
+  CHECK(machine.reports() == std::vector<std::string>{});
+  CHECK(machine.leaks() == std::vector<std::string>{});
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("bf16: the nearest, ties to even, as a table of all and their middles") {
+  for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
+    const float here = gpt_cuda::to_float(gpt_cuda::bf16{static_cast<std::uint16_t>(upper)});
+    const float next = gpt_cuda::to_float(gpt_cuda::bf16{static_cast<std::uint16_t>(upper + 1)});
+    if (gpt_cuda::to_bf16(here).bits != upper) FAIL_CHECK("not itself: " << here);
+    if (!std::isfinite(next)) continue;
+    const float middle = static_cast<float>((static_cast<double>(here) + static_cast<double>(next)) / 2);
+    const auto above = std::nextafter(middle, next), below = std::nextafter(middle, here);
+    if (gpt_cuda::to_bf16(middle).bits != upper + upper % 2) FAIL_CHECK("a tie: " << middle);
+    if (gpt_cuda::to_bf16(above).bits != upper + 1) FAIL_CHECK("above the middle: " << above);
+    if (gpt_cuda::to_bf16(-below).bits != (upper | 0x8000)) FAIL_CHECK("below the middle: " << below);
+  }
+  CHECK(std::isnan(gpt_cuda::to_float(gpt_cuda::to_bf16(NAN))));
+  CHECK(std::isinf(gpt_cuda::to_float(gpt_cuda::to_bf16(3.4e38f))));
+}
+
+TEST_CASE("the layers for GPUs against those of the host, in floats") { compare_layers(-1, false, 2e-5); }
+TEST_CASE("the same on a fake GPU: nothing is read before it is there [threads]") { compare_layers(0, false, 2e-5); }
+TEST_CASE("the layers for GPUs with products of bf16 numbers") { compare_layers(-1, true, 0.03); }
+
+TEST_CASE("several lanes of a team do what one does [threads]") {
+  random_source random(5);
+  const auto draw = [&](std::size_t n) {
+    std::vector<float> x(n);
+    for (auto& v : x) v = static_cast<float>(random.uniform(-1, 1));
+    return x;
+  };
+  const auto close = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double most = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    CHECK(most < 1e-5);
+  };
+  // Runs a body once with one lane and once with several, on copies of what it writes.
+  const auto compare = [&](int n, const auto& body, std::vector<std::vector<float>> written, const auto& call) {
+    auto alone = written, together = written;
+    const auto with = [&](auto& outs) { return [&](const auto& team, int i) { call(body, team, i, outs); }; };
+    const auto one = with(alone), several = with(together);
+    for (int i = 0; i < n; ++i) one(gpt_cuda::one_lane{}, i);
+    with_lanes(4, n, several);
+    for (std::size_t k = 0; k < written.size(); ++k) close(alone[k], together[k]);
+  };
+  const int rows = 6, columns = 11;
+  const auto cells = static_cast<std::size_t>(rows * columns);
+  const auto x = draw(cells), dy = draw(cells), gain = draw(11), bias = draw(11), scale = draw(6);
+  compare(rows, gpt_cuda::norm_forward{}, {draw(cells), draw(6), draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, columns, x.data(), gain.data(), bias.data(), o[0].data(), o[1].data(), o[2].data());
+  });
+  compare(rows, gpt_cuda::norm_backward{}, {draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, columns, true, dy.data(), gain.data(), x.data(), scale.data(), o[0].data());
+  });
+  const std::vector<float> targets{0, 3, 10, 5, 5, 1};
+  compare(rows, gpt_cuda::cross_entropy_row{}, {draw(cells), draw(6)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, columns, 0.25f, x.data(), targets.data(), o[0].data(), o[1].data()); });
+  const gpt_cuda::attention_shape s{.sequence = 3, .heads = 4, .kv_heads = 2, .size = 5};
+  const auto qkv = draw(6 * 40), dmixed = draw(6 * 20), weights = draw(6 * 4 * 3), dscores = draw(6 * 4 * 3);
+  compare(24, gpt_cuda::attention_weights{}, {draw(72)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), o[0].data()); });
+  compare(24, gpt_cuda::attention_mix{}, {draw(120)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), weights.data(), o[0].data()); });
+  compare(24, gpt_cuda::attention_scores_backward{}, {draw(72)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), weights.data(), dmixed.data(), o[0].data()); });
+  compare(24, gpt_cuda::attention_queries_backward{}, {draw(240)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), dscores.data(), o[0].data()); });
+  compare(12, gpt_cuda::attention_keys_backward{}, {draw(240)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, s, qkv.data(), weights.data(), dscores.data(), dmixed.data(), o[0].data());
+  });
+}
+
+TEST_CASE("a training on GPUs and hosts has the losses of the trainer on the host [threads]") {
+  small_training small;
+  const adamw adam{.learning_rate = 0.02, .weight_decay = 0.1};
+  const sgd descent{.learning_rate = 0.3, .momentum = 0.5, .weight_decay = 0.01};
+  const auto compare = [&](const std::vector<double>& wanted, const auto& optimizer, double clip) {
+    std::vector<double> first;
+    for (const auto& places : std::vector<std::vector<int>>{{-1}, {0}, {-1, 0, 1}, {0, -1}}) {
+      CAPTURE(places.size());
+      const auto found = run(small.on_gpus(places, optimizer, clip, false), {.seed = 4});
+      REQUIRE(found.losses.size() == wanted.size());
+      for (std::size_t s = 0; s < wanted.size(); ++s) CHECK(found.losses[s] == doctest::Approx(wanted[s]).epsilon(1e-5));
+      if (first.empty()) first = found.losses;
+      CHECK(found.losses == first);  // wherever stages are: the same bits
+      REQUIRE(found.measured.size() == 1);
+      CHECK(found.measured[0].size() == places.size());
+    }
+  };
+  compare(small.on_host(adam, 0.5), adam, 0.5);
+  small.model.tied = false;
+  compare(small.on_host(descent, 0), descent, 0);
+}
+
+TEST_CASE("tied tables stay equal, and a training ends when it is told to [threads]") {
+  const small_training small;
+  auto t = small.on_gpus({0, 1}, adamw{.learning_rate = 0.02}, 1, true);
+  t.told = [](std::int64_t step, double) { return step < 1; };
+  const auto found = run(t, {.seed = 9, .in_order = true});
+  CHECK(found.losses.size() == 2);
+  CHECK(found.weights.front()[0].values == found.weights.back()[0].values);
+  CHECK(found.weights.front()[0].values != first_weights(small.model, 0)[0].values);
+  CHECK(found.losses[1] < found.losses[0]);
+}
