@@ -150,6 +150,7 @@ int train_command(const train::arguments& given) {
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
     files.expect(path);
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
+  train::require_device(given.device);
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
     const auto names = schedule_names();
@@ -222,9 +223,12 @@ int train_command(const train::arguments& given) {
     lock.emplace(folder);
   }
   try {
-    if (given.place.transport == "threads") train::train_on_threads(j);
+#ifdef HETSCHED_WITH_CUDA
+    if (given.device != "cpu") train::train_on_gpus(j);
+#endif
+    if (given.device == "cpu" && given.place.transport == "threads") train::train_on_threads(j);
 #ifdef HETSCHED_WITH_GLOO
-    if (given.place.transport == "gloo") train::train_on_gloo(j);
+    if (given.device == "cpu" && given.place.transport == "gloo") train::train_on_gloo(j);
 #endif
   } catch (const train::no_plan& why) {
     train::say(why.what());
@@ -308,6 +312,12 @@ int main(int argc, char** argv) {
       "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
       "the same, but begins at step 0 if there is none");
   train::add_place_options(app, given.place);
+  app.add_option("--device", given.device,
+                 "where ranks compute: cpu, cuda (GPUs in turn) or cuda:N, for all or, with commas between, for each of them")
+      ->capture_default_str();
+  app.add_option("--products", given.products, "on GPUs: numbers of matrix products; their sums, and all else, are fp32")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))

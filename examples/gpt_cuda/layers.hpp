@@ -14,27 +14,13 @@
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 
+#include <gpt_cuda/description.hpp>
 #include <gpt_cuda/kernels.hpp>
 #include <gpt_cuda/tensor.hpp>
 
 // The layers of gpt/ for the queues of GPUs and hosts: products of bf16 numbers with sums of floats, or of floats; all else, and
 // what lies between layers, in floats.
 namespace gpt_cuda {
-
-/// The sizes and kinds of gpt::config.
-struct shape {
-  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, sequence = 0, vocab = 0;
-  bool rms = false, gated = false, rotary = false, bias = true, tied = true;
-  bool half = true;  ///< products of bf16 numbers
-
-  [[nodiscard]] int layer_count() const { return layers + 2; }
-};
-
-/// Numbers in the host's memory.
-struct numbers {
-  std::size_t rows = 0, columns = 0;
-  std::vector<float> values;
-};
 
 /// Numbers on a queue. Waits for nothing but, now and then, pinned memory.
 template <class Api>

@@ -4,6 +4,7 @@
 #include <hetsched/cuda/runtime.hpp>
 
 #include <gpt_cuda/cuda_launcher.cuh>
+#include <gpt_cuda/timing.hpp>
 #include <gpt_cuda/training.hpp>
 
 int gpt_cuda::gpu_count() { return hetsched::cuda_devices<hetsched::cuda_runtime>().count(); }
@@ -11,4 +12,9 @@ int gpt_cuda::gpu_count() { return hetsched::cuda_devices<hetsched::cuda_runtime
 gpt_cuda::trained gpt_cuda::train_on_gpus(const training& t) {
   hetsched::cuda_devices<hetsched::cuda_runtime> devices;
   return train(devices, t);
+}
+
+std::vector<gpt_cuda::layer_costs> gpt_cuda::time_on_gpu(int place, const timing& t) {
+  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
+  return time_layers(devices, place, t);
 }

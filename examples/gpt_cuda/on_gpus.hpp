@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include <gpt_cuda/training.hpp>
+#include <gpt_cuda/description.hpp>
 
 namespace gpt_cuda {
 
@@ -12,5 +11,7 @@ namespace gpt_cuda {
 [[nodiscard]] int gpu_count();
 /// Trains on the GPUs at hand, and on the host where a rank's place is -1. Throws: as train; error where cuBLAS fails.
 [[nodiscard]] trained train_on_gpus(const training& t);
+/// Times the layers on a GPU, or on the host where `place` is -1. Throws: as time_layers.
+[[nodiscard]] std::vector<layer_costs> time_on_gpu(int place, const timing& t);
 
 }  // namespace gpt_cuda

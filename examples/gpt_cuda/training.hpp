@@ -26,38 +26,10 @@
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
+#include <gpt_cuda/description.hpp>
 #include <gpt_cuda/layers.hpp>
 
 namespace gpt_cuda {
-
-/// Tokens, and those that follow them.
-struct batch {
-  numbers inputs, targets;
-};
-
-/// A pipeline of stages on GPUs and hosts of this process.
-struct training {
-  shape model;
-  hetsched::schedule order;                   ///< of one direction
-  std::vector<hetsched::layer_range> stages;  ///< of the schedule's stages
-  int microbatch_size = 1;                    ///< samples
-  std::vector<int> places;                    ///< of each rank: a device, or -1, the host
-  std::function<std::vector<numbers>(int layer)> first_weights;
-  std::function<batch(std::int64_t step, int microbatch)> draw;
-  std::variant<hetsched::adamw, hetsched::sgd> optimizer;
-  std::function<double(std::int64_t step)> learning_rate;
-  double clip = 0;  ///< longest gradient; 0: none
-  std::int64_t steps = 1;
-  double deadline_s = 30;
-  int timelines = 0;  ///< how many last steps to keep
-  /// Told by one rank behind each step; returns whether to go on.
-  std::function<bool(std::int64_t step, double loss)> told = [](std::int64_t, double) { return true; };
-};
-struct trained {
-  std::vector<double> losses;                             ///< of the steps
-  std::vector<std::vector<hetsched::timeline>> measured;  ///< of the last steps, of all ranks
-  std::vector<std::vector<numbers>> weights;              ///< in the end, by layer
-};
 
 /// The sum of a parameter's gradients on two ranks, for both. One device's: added at once.
 template <class Api>

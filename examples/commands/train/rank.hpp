@@ -19,7 +19,6 @@
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
-#include <hetsched/runtime/trainer/learning_rate.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 
@@ -31,6 +30,7 @@
 #include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>
+#include <train/rate.hpp>
 #include <train/reschedule.hpp>
 #include <train/training.hpp>
 
@@ -88,17 +88,6 @@ struct chosen_optimizer {
                                      std::to_string(j.given.steps) + " behind " + std::to_string(j.given.warmup) +
                                      " steps of warm-up";
   return notes;
-}
-
-[[nodiscard]] inline hetsched::learning_rate rate_of(const arguments& given) {
-  using enum hetsched::decay_shape;
-  return {.peak = given.learning_rate,
-          .warmup = given.warmup,
-          .steps = given.steps,
-          .shape = given.decay == "linear"   ? linear
-                   : given.decay == "cosine" ? cosine
-                                             : constant,
-          .floor = given.rate_floor};
 }
 
 /// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.

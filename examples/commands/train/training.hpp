@@ -43,6 +43,7 @@ struct arguments {
   double settle_s = 2;
   int replan_every = 0;  ///< steps; 0: never
   double replan_gain = 0.05;
+  std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
 };
 
 /// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.
@@ -89,6 +90,17 @@ inline void forget_plan(job& j) {
 /// Trains on all ranks of this process, and fills `told`.
 void train_on_threads(job& j);
 void train_on_gloo(job& j);
+void train_on_gpus(job& j);
+
+#ifdef HETSCHED_WITH_CUDA
+inline constexpr bool with_cuda = true;
+#else
+inline constexpr bool with_cuda = false;
+#endif
+/// Throws: input_error where another device is asked for than the host, and this program has none.
+inline void require_device(const std::string& device) {
+  if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
+}
 
 /// What a step trains.
 [[nodiscard]] inline std::string batch_text(const hetsched::plan& p, int batches) {

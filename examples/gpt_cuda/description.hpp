@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/runtime/measure/profile_layers.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/timeline.hpp>
+
+// What to train, in the host's memory: without CUDA's headers.
+namespace gpt_cuda {
+
+/// The sizes and kinds of gpt::config.
+struct shape {
+  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, sequence = 0, vocab = 0;
+  bool rms = false, gated = false, rotary = false, bias = true, tied = true;
+  bool half = true;  ///< products of bf16 numbers
+
+  [[nodiscard]] int layer_count() const { return layers + 2; }
+};
+
+/// Numbers in the host's memory.
+struct numbers {
+  std::size_t rows = 0, columns = 0;
+  std::vector<float> values;
+};
+
+/// Tokens, and those that follow them.
+struct batch {
+  numbers inputs, targets;
+};
+
+/// A pipeline of stages on GPUs and hosts of this process.
+struct training {
+  shape model;
+  hetsched::schedule order;                   ///< of one direction
+  std::vector<hetsched::layer_range> stages;  ///< of the schedule's stages
+  int microbatch_size = 1;                    ///< samples
+  std::vector<int> places;                    ///< of each rank: a device, or -1, the host
+  std::function<std::vector<numbers>(int layer)> first_weights;
+  std::function<batch(std::int64_t step, int microbatch)> draw;
+  std::variant<hetsched::adamw, hetsched::sgd> optimizer;
+  std::function<double(std::int64_t step)> learning_rate;
+  double clip = 0;  ///< longest gradient; 0: none
+  std::int64_t steps = 1;
+  double deadline_s = 30;
+  int timelines = 0;  ///< how many last steps to keep
+  /// Told by one rank behind each step; returns whether to go on.
+  std::function<bool(std::int64_t step, double loss)> told = [](std::int64_t, double) { return true; };
+};
+struct trained {
+  std::vector<double> losses;                             ///< of the steps
+  std::vector<std::vector<hetsched::timeline>> measured;  ///< of the last steps, of all ranks
+  std::vector<std::vector<numbers>> weights;              ///< in the end, by layer
+};
+
+/// What to time a model's layers with.
+struct timing {
+  shape model;
+  int samples = 1;
+  std::function<std::vector<numbers>(int layer)> first_weights;
+  batch data;
+  int warmup = 3, repeats = 15;
+  std::function<void(int layer)> before = [](int) {};
+};
+/// Of a layer, by the clock of its device.
+struct layer_costs {
+  hetsched::layer_profile took;
+  hetsched::bytes_t activation_bytes =
+      0;  ///< what a microbatch takes from its forward to its backward, output included; 0: not known
+};
+
+}  // namespace gpt_cuda

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cuda/backend.hpp>
+
+#include <gpt_cuda/layers.hpp>
+
+namespace gpt_cuda {
+
+/// Times one layer of each kind, by events where the place is a GPU; the loss counts as the last forward's. Returns one entry per
+/// layer of the model.
+/// Throws: cuda_error.
+template <hetsched::cuda_api Api>
+[[nodiscard]] std::vector<layer_costs> time_layers(hetsched::cuda_devices<Api>& devices, int place, const timing& t) {
+  hetsched::cuda_backend<Api> own(devices, place, "layers that are timed");
+  const auto bound = own.bind();
+  const auto q = own.compute_queue();
+  const auto numbers = own.make_numbers(1);
+  const auto targets = upload(q, t.data.targets);
+  const auto in_use = [&] { return place < 0 ? std::size_t{0} : devices.memory(place).now_bytes; };
+  const int runs = t.warmup + t.repeats;
+  std::vector<layer_costs> found;
+  tensor<Api> input = upload(q, t.data.inputs);
+  for (const int l : {0, 1, t.model.layer_count() - 1}) {
+    t.before(l);
+    const bool last = l + 1 == t.model.layer_count();
+    const auto parameters = make_parameters<Api>(t.model, l, t.first_weights(l), q);
+    auto layer = make_layer<Api>(t.model, l, parameters, q);
+    auto context = layer.make_context();
+    auto clock = own.make_clock(std::vector<std::string>(static_cast<std::size_t>(2 * runs), "layer " + std::to_string(l)));
+    tensor<Api> output;
+    layer_costs one;
+    for (int run = 0; run < runs; ++run) {
+      const auto k = static_cast<std::size_t>(2 * run);
+      const auto before = in_use();
+      clock.begin(k);
+      output = layer.forward(input, context, q);
+      if (run == 0) one.activation_bytes = static_cast<hetsched::bytes_t>(in_use() - before);
+      tensor<Api> gradient;
+      if (last) gradient = cross_entropy{}(output, targets, q, *numbers.data());
+      clock.end(k);
+      clock.begin(k + 1);
+      (void)layer.backward(last ? gradient : output, context, q);  // outputs are of an ordinary size
+      clock.end(k + 1);
+    }
+    q.finish();
+    clock.read();
+    std::vector<double> forward_s, backward_s;
+    for (int run = t.warmup; run < runs; ++run) {
+      const auto k = static_cast<std::size_t>(2 * run);
+      forward_s.push_back(clock.end_s(k) - clock.start_s(k));
+      backward_s.push_back(clock.end_s(k + 1) - clock.start_s(k + 1));
+    }
+    one.took = {.forward = hetsched::median_and_spread(std::move(forward_s)),
+                .backward = hetsched::median_and_spread(std::move(backward_s))};
+    for (const auto& p : *parameters) one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
+    one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());
+    for (int same = l == 1 ? t.model.layers : 1; same > 0; --same) found.push_back(one);
+    input = std::move(output);
+  }
+  return found;
+}
+
+}  // namespace gpt_cuda
