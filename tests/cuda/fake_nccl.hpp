@@ -40,7 +40,7 @@ class fake_nccl_world {
     bool done = false, mismatched = false;
   };
   struct end;
-  enum class collective : std::uint8_t { none, all_reduce, all_gather, reduce_scatter, broadcast };
+  enum class collective : std::uint8_t { none, all_reduce, all_gather, reduce_scatter, broadcast, reduce };
   struct call {
     bool sends = false;
     void* memory = nullptr;  ///< of a collective: to where
@@ -219,6 +219,7 @@ class fake_nccl_world {
     return c.kind == collective::all_reduce       ? "ncclAllReduce"
            : c.kind == collective::all_gather     ? "ncclAllGather"
            : c.kind == collective::reduce_scatter ? "ncclReduceScatter"
+           : c.kind == collective::reduce         ? "ncclReduce"
                                                   : "ncclBroadcast";
   }
 
@@ -291,7 +292,7 @@ class fake_nccl_world {
           k->shares.emplace_back(own.back(), own.size() - 1);
           const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
           ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
-          ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
+          if (c.memory) ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
           continue;
         }
         auto& l = e->of->lanes[c.sends ? std::pair(e->rank, c.peer) : std::pair(c.peer, e->rank)];
@@ -363,13 +364,17 @@ class fake_nccl_world {
     std::vector<double> result = from.front();
     for (std::size_t r = 1; r < from.size(); ++r) {
       if (first.kind == collective::all_gather) result.insert(result.end(), from[r].begin(), from[r].end());
-      if (first.kind == collective::all_reduce || first.kind == collective::reduce_scatter)
+      if (first.kind == collective::all_reduce || first.kind == collective::reduce_scatter || first.kind == collective::reduce)
         for (std::size_t i = 0; i < result.size(); ++i) result[i] += from[r][i];
     }
     if (first.kind == collective::broadcast) result = from[static_cast<std::size_t>(first.peer)];
     for (std::size_t r = 0; r < all.size(); ++r) {
       const bool scattered = first.kind == collective::reduce_scatter;
       const std::size_t count = first.bytes / sizeof(double);
+      if (first.kind == collective::reduce && static_cast<int>(r) != first.peer) {
+        all[r]->done = true;
+        continue;
+      }
       machine.copy_in_now(all[r]->what.memory, result.data() + (scattered ? r * count : 0),
                           scattered ? first.bytes : result.size() * sizeof(double));
       all[r]->done = true;
@@ -419,6 +424,9 @@ struct fake_nccl {
   }
   [[nodiscard]] int broadcast(const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c, stream s) const {
     return together(collective::broadcast, from, to, n, t, root, c, s);
+  }
+  [[nodiscard]] int reduce(const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c, stream s) const {
+    return together(collective::reduce, from, to, n, t, root, c, s);
   }
   [[nodiscard]] int begin_group() const { return world->begin_group(); }
   [[nodiscard]] int end_group() const { return world->end_group(); }

@@ -66,6 +66,9 @@ struct nccl_runtime {
   static int broadcast(const void* from, void* to, std::size_t elements, nccl_type t, int root, communicator c, stream s) {
     return ncclBroadcast(from, to, elements, type_of(t), root, c, s);
   }
+  static int reduce(const void* from, void* to, std::size_t elements, nccl_type t, int root, communicator c, stream s) {
+    return ncclReduce(from, to, elements, type_of(t), ncclSum, root, c, s);
+  }
   static int begin_group() { return ncclGroupStart(); }
   static int end_group() { return ncclGroupEnd(); }
   static int finish(communicator c) { return ncclCommFinalize(c); }

@@ -56,6 +56,8 @@ inline constexpr nccl_type nccl_type_of<double> = nccl_type::f64;
 ///                             as all_reduce; elements: of one rank [ncclAllGather, ncclReduceScatter]
 ///   broadcast(const void* from, void* to, elements, nccl_type, root, communicator, stream)
 ///                             [ncclBroadcast]
+///   reduce(const void* from, void* to, elements, nccl_type, root, communicator, stream)
+///                             the sum, at the root; elsewhere `to` is null [ncclReduce]
 ///   begin_group(), end_group()[ncclGroupStart, ncclGroupEnd]
 ///   finish(communicator), destroy(communicator), abort(communicator)
 ///                             [ncclCommFinalize, ncclCommDestroy, ncclCommAbort]
@@ -77,6 +79,7 @@ concept nccl_api = std::copyable<A> &&
   { a.all_gather(from, to, bytes, type, c, s) } -> std::same_as<int>;
   { a.reduce_scatter(from, to, bytes, type, c, s) } -> std::same_as<int>;
   { a.broadcast(from, to, bytes, type, n, c, s) } -> std::same_as<int>;
+  { a.reduce(from, to, bytes, type, n, c, s) } -> std::same_as<int>;
   { a.begin_group() } -> std::same_as<int>;
   { a.end_group() } -> std::same_as<int>;
   { a.finish(c) } -> std::same_as<int>;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/cuda/nccl_groups_test.cpp.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +18,8 @@
 namespace hetsched {
 
 /// One rank's end of the ranks along an axis of a group, for layers: collectives of whole tensors in device memory. They are
-/// enqueued behind what is on the queue that is given, which goes on behind them; nobody waits. A default-constructed one is
+/// enqueued behind what is on the queue that is given, which goes on behind them; nobody waits. Parts lie one behind the other in
+/// the order of the axis; `counts`: their elements, the same on all ranks, which may be none. A default-constructed one is
 /// one rank alone. All ranks of the axis make one before set_plan, which connects them, and call the same in the same order:
 /// inside a computation of an executor on several devices, or in stage_ended; or between steps, all ranks of the plane in one
 /// order.
@@ -56,12 +59,65 @@ class nccl_axis {
       return nccl.all_gather(from, to, n, type, with, s);
     });
   }
+  /// Parts of these sizes.
+  void all_gather(const Tensor& mine, Tensor& all, std::span<const std::size_t> counts, const Queue& q) const {
+    expect_parts(mine, all, counts);
+    if (size_ == 1) return traits::assign(all, mine, q);
+    call("ncclBroadcast", mine, all, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
+      auto* at = static_cast<std::byte*>(to);
+      return grouped(nccl, size_, 1, [&](int k) {
+        const auto n = counts[static_cast<std::size_t>(k)];
+        auto* const here = std::exchange(at, at + n * sizeof(typename traits::element));
+        return n == 0 ? 0 : nccl.broadcast(k == rank_ ? from : here, here, n, type, k, with, s);
+      });
+    });
+  }
   /// mine: part rank() of the sum over all ranks of `all`, in size() parts of one size.
   void reduce_scatter(const Tensor& all, Tensor& mine, const Queue& q) const {
     expect_parts(mine, all);
     if (size_ == 1) return traits::assign(mine, all, q);
     call("ncclReduceScatter", all, mine, q, [n = elements(mine)](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       return nccl.reduce_scatter(from, to, n, type, with, s);
+    });
+  }
+  /// Parts of these sizes.
+  void reduce_scatter(const Tensor& all, Tensor& mine, std::span<const std::size_t> counts, const Queue& q) const {
+    expect_parts(mine, all, counts);
+    if (size_ == 1) return traits::assign(mine, all, q);
+    call("ncclReduce", all, mine, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
+      const auto* at = static_cast<const std::byte*>(from);
+      return grouped(nccl, size_, 1, [&](int k) {
+        const auto n = counts[static_cast<std::size_t>(k)];
+        const auto* const here = std::exchange(at, at + n * sizeof(typename traits::element));
+        return n == 0 ? 0 : nccl.reduce(here, k == rank_ ? to : nullptr, n, type, k, with, s);
+      });
+    });
+  }
+  /// send: a part for each rank; receive: the parts that they have for this one. send_counts[k] is what rank k receives from
+  /// here, receive_counts[k] what it sends here.
+  void all_to_all(const Tensor& send, std::span<const std::size_t> send_counts, Tensor& receive,
+                  std::span<const std::size_t> receive_counts, const Queue& q) const {
+    expect_sum(send, send_counts);
+    expect_sum(receive, receive_counts);
+    if (size_ == 1) return traits::assign(receive, send, q);
+    const auto at = [](auto* first, std::span<const std::size_t> counts, int k) {
+      const auto before = std::accumulate(counts.begin(), counts.begin() + k, std::size_t{0});
+      return first + before * sizeof(typename traits::element);
+    };
+    call("ncclSend", send, receive, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
+      // In turn d all send d ranks on, so both ends of a transfer are in the same turn, and in the same group.
+      return grouped(nccl, size_, 2, [&](int d) {
+        const int next = (rank_ + d) % size_, last = (rank_ - d + size_) % size_;
+        const auto bytes = [](std::span<const std::size_t> counts, int k) {
+          return counts[static_cast<std::size_t>(k)] * sizeof(typename traits::element);
+        };
+        int code = 0;
+        if (const auto n = bytes(send_counts, next); n > 0)
+          code = nccl.send(at(static_cast<const std::byte*>(from), send_counts, next), n, next, with, s);
+        if (const auto n = bytes(receive_counts, last); n > 0 && (code == 0 || code == detail::nccl_in_progress))
+          code = nccl.receive(at(static_cast<std::byte*>(to), receive_counts, last), n, last, with, s);
+        return code;
+      });
     });
   }
   /// values: those of rank `root` of the axis.
@@ -81,6 +137,33 @@ class nccl_axis {
     if (elements(all) != elements(one) * static_cast<std::size_t>(size_))
       throw input_error(std::to_string(elements(all)) + " elements are not those of " + std::to_string(size_) + " ranks with " +
                         std::to_string(elements(one)));
+  }
+  void expect_sum(const Tensor& all, std::span<const std::size_t> counts) const {
+    const auto sum = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    if (counts.size() != static_cast<std::size_t>(size_) || sum != elements(all))
+      throw input_error(std::to_string(elements(all)) + " elements are not those of " + std::to_string(counts.size()) +
+                        " parts with " + std::to_string(sum) + ", for " + std::to_string(size_) + " ranks");
+  }
+  void expect_parts(const Tensor& one, const Tensor& all, std::span<const std::size_t> counts) const {
+    expect_sum(all, counts);
+    if (const auto own = counts[static_cast<std::size_t>(rank_)]; own != elements(one))
+      throw input_error(std::to_string(elements(one)) + " elements are not part " + std::to_string(rank_) + " with " +
+                        std::to_string(own));
+  }
+  /// body(k) -> code for k from 0 to n - 1, each with so many operations, in groups that NCCL does not cut.
+  template <class Nccl, class Body>
+  static int grouped(const Nccl& nccl, int n, int operations, Body&& body) {
+    const int most = 256 / operations;
+    const auto is_wrong = [](int code) { return code != 0 && code != detail::nccl_in_progress; };
+    int code = 0;
+    for (int first = 0; first < n; first += most) {
+      if (code = nccl.begin_group(); is_wrong(code)) return code;
+      for (int k = first; k < std::min(n, first + most) && !is_wrong(code); ++k) code = body(k);
+      const int end = nccl.end_group();  // else what aborts would be in this group
+      if (is_wrong(code)) return code;
+      if (code = end; is_wrong(code)) return code;
+    }
+    return code;
   }
   template <class Body>
   void call(const char* name, const Tensor& from, Tensor& to, const Queue& q, Body&& body) const {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of different sizes, and all_to_all; other collectives are in nccl_groups_test.cpp.
+#include <hetsched/cuda/nccl_axis.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "fake_layers.hpp"
+#include "fake_nccl.hpp"
+#include "nccl_ranks.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using threads = thread_communicator<matrix<double>>;
+using counts_type = std::vector<std::size_t>;
+
+matrix<double> row_of(random_source& random, std::size_t n) { return random_matrix<double>(random, 1, n); }
+std::size_t sum(const counts_type& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
+
+/// What each rank puts in: a part of its own, parts for all, and parts for each other.
+struct uneven_task {
+  int ranks = 2;
+  counts_type counts;           ///< of parts
+  std::vector<counts_type> to;  ///< [from][to]
+  std::vector<matrix<double>> mine, all, sends;
+
+  explicit uneven_task(std::uint64_t seed) {
+    random_source random(seed);
+    ranks = random.integer(2, 5);
+    const auto n = static_cast<std::size_t>(ranks);
+    const auto draw = [&] { return static_cast<std::size_t>(std::max(0, random.integer(-2, 9))); };
+    counts.resize(n);
+    for (auto& c : counts) c = draw();
+    to.assign(n, counts_type(n));
+    for (auto& row : to)
+      for (auto& c : row) c = draw();
+    for (std::size_t r = 0; r < n; ++r) {
+      mine.push_back(row_of(random, counts[r]));
+      all.push_back(row_of(random, sum(counts)));
+      sends.push_back(row_of(random, sum(to[r])));
+    }
+  }
+  [[nodiscard]] counts_type from(std::size_t rank) const {
+    counts_type column;
+    for (const auto& row : to) column.push_back(row[rank]);
+    return column;
+  }
+};
+
+using results = std::vector<std::vector<double>>;
+
+results on_threads(const uneven_task& t) {
+  results found(static_cast<std::size_t>(3 * t.ranks));
+  std::vector<int> members(static_cast<std::size_t>(t.ranks));
+  std::iota(members.begin(), members.end(), 0);
+  run_on_threads(threads::connect(t.ranks), [&](threads& end) {
+    const auto r = static_cast<std::size_t>(end.rank());
+    const axis_group<matrix<double>, threads> axis(end, members);
+    const auto in = [](const matrix<double>& m) { return std::span<const double>(m.data(), m.rows() * m.columns()); };
+    std::vector<double> gathered(sum(t.counts)), scattered(t.counts[r]), exchanged(sum(t.from(r)));
+    axis.all_gather(in(t.mine[r]), gathered, t.counts);
+    axis.reduce_scatter(in(t.all[r]), scattered, t.counts);
+    axis.all_to_all(in(t.sends[r]), t.to[r], exchanged, t.from(r));
+    found[3 * r] = std::move(gathered);
+    found[3 * r + 1] = std::move(scattered);
+    found[3 * r + 2] = std::move(exchanged);
+  });
+  return found;
+}
+
+results on_nccl(const uneven_task& t, const fake_habits& habits) {
+  results found(static_cast<std::size_t>(3 * t.ranks));
+  std::vector<int> members(static_cast<std::size_t>(t.ranks));
+  std::iota(members.begin(), members.end(), 0);
+  fake_machine machine(habits);
+  fake_nccl_world world(machine, {.turns_late = static_cast<int>(habits.seed % 3)});
+  {
+    fake_devices devices(fake_cuda{&machine}, {.records = 4});
+    run_on_threads(connect_nccl(devices, world, t.ranks), [&](nccl_ranks& end) {
+      const auto r = static_cast<std::size_t>(end.rank());
+      const auto q = devices.make_queue(end.rank(), "layers");
+      const auto current = q.make_current();
+      const nccl_ranks::axis axis(end, members);
+      end.set_plan({});
+      const auto mine = upload(q, t.mine[r]), all = upload(q, t.all[r]), sends = upload(q, t.sends[r]);
+      fake_tensor gathered(1, sum(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, sum(t.from(r)), q);
+      axis.all_gather(mine, gathered, t.counts, q);
+      axis.reduce_scatter(all, scattered, t.counts, q);
+      axis.all_to_all(sends, t.to[r], exchanged, t.from(r), q);
+      std::size_t k = 3 * r;
+      for (const auto* m : {&gathered, &scattered, &exchanged}) {
+        const auto host = download(q, *m);
+        found[k++].assign(host.data(), host.data() + host.rows() * host.columns());
+      }
+      q.finish();
+      end.close();
+    });
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.blocks_alive() == 0);
+  CHECK(world.alive() == 0);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] uneven parts and all_to_all over NCCL have the bits of those of threads, empty parts among them") {
+  for (int instance = 0; instance < 60 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const auto seed = static_cast<std::uint64_t>(instance) + 1;
+    const uneven_task t(seed);
+    CHECK(on_nccl(t, {.seed = seed, .devices = t.ranks, .in_order = instance % 2 == 0, .launch_queue = 32}) == on_threads(t));
+  }
+}
+
+TEST_CASE("[threads] counts that do not fit are refused") {
+  fake_machine machine({.devices = 2});
+  fake_nccl_world world(machine);
+  fake_devices devices(fake_cuda{&machine});
+  run_on_threads(connect_nccl(devices, world, 2), [&](nccl_ranks& end) {
+    const auto q = devices.make_queue(end.rank(), "layers");
+    const auto current = q.make_current();
+    const nccl_ranks::axis axis(end, {0, 1});
+    end.set_plan({});
+    fake_tensor three(1, 3, q), five(1, 5, q);
+    const auto error_of = [](const auto& body) -> std::string {
+      try {
+        body();
+      } catch (const input_error& e) {
+        return e.what();
+      }
+      return {};
+    };
+    CHECK(error_of([&] {
+            axis.all_gather(three, five, counts_type{3, 3}, q);
+          }) == "5 elements are not those of 2 parts with 6, for 2 ranks");
+    CHECK(error_of([&] { axis.reduce_scatter(five, three, counts_type{5}, q); }) ==
+          "5 elements are not those of 1 parts with 5, for 2 ranks");
+    CHECK(error_of([&] {
+            axis.all_gather(three, five, counts_type{4, 1}, q);
+          }) == (end.rank() == 0 ? "3 elements are not part 0 with 4" : "3 elements are not part 1 with 1"));
+    CHECK(error_of([&] {
+            axis.all_to_all(five, counts_type{2, 3}, three, counts_type{1, 1}, q);
+          }) == "3 elements are not those of 2 parts with 2, for 2 ranks");
+    end.close();
+  });
+}
