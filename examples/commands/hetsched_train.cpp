@@ -151,6 +151,7 @@ int train_command(const train::arguments& given) {
     files.expect(path);
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
   train::require_device(given.device);
+  if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
     const auto names = schedule_names();
@@ -318,6 +319,8 @@ int main(int argc, char** argv) {
   app.add_option("--products", given.products, "on GPUs: numbers of matrix products; their sums, and all else, are fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  app.add_flag("--graphs", given.graphs,
+               "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))

@@ -48,7 +48,8 @@ struct training {
   std::function<batch(std::int64_t step, int microbatch)> draw;
   std::variant<hetsched::adamw, hetsched::sgd> optimizer;
   std::function<double(std::int64_t step)> learning_rate;
-  double clip = 0;  ///< longest gradient; 0: none
+  bool graphs = false;  ///< what stages enqueue is captured
+  double clip = 0;      ///< longest gradient; 0: none
   std::int64_t steps = 1;
   double deadline_s = 30;
   int timelines = 0;  ///< how many last steps to keep

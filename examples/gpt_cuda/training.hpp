@@ -17,6 +17,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/local_communicator.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
@@ -73,20 +74,21 @@ class tied_gradient {
 };
 
 /// One rank of a training.
-template <hetsched::cuda_api Api>
+template <hetsched::cuda_graph_api Api>
 class training_rank {
   using own_tensor = tensor<Api>;
   using traits = hetsched::tensor_traits<own_tensor>;
   using queue = hetsched::cuda_queue<Api>;
   using backend = hetsched::cuda_backend<Api>;
   using channels = hetsched::cuda_local_communicator<own_tensor, Api>;
-  using stage = hetsched::layer_list<own_tensor, any_layer<Api>, queue>;
+  using layers = hetsched::layer_list<own_tensor, any_layer<Api>, queue>;
+  using stage = hetsched::cuda_graphed_stage<own_tensor, layers, Api>;
   using executor = hetsched::pipeline_executor<own_tensor, stage, channels, hetsched::no_stager, backend>;
 
  public:
   training_rank(const training& t, channels& comm, backend& own) : t_(t), comm_(comm), q_(own.compute_queue()) {
     for (const auto& copy : hetsched::stages_of_rank(t.order, comm.rank())) {
-      std::vector<any_layer<Api>> layers;
+      std::vector<any_layer<Api>> list;
       for (int l = t.stages[static_cast<std::size_t>(copy.stage)].first; l < t.stages[static_cast<std::size_t>(copy.stage)].last;
            ++l) {
         held_.push_back({l, make_parameters<Api>(t.model, l, t.first_weights(l), q_), {}});
@@ -95,9 +97,9 @@ class training_rank {
             held_.back().state.push_back(upload(q_, numbers{p.value.shape()[0], p.value.shape()[1],
                                                             std::vector<float>(static_cast<std::size_t>(p.value.size()))}));
           }
-        layers.push_back(make_layer<Api>(t.model, l, held_.back().own, q_));
+        list.push_back(make_layer<Api>(t.model, l, held_.back().own, q_));
       }
-      stages_.emplace_back(std::move(layers));
+      stages_.emplace_back(layers(std::move(list)), t.graphs);
       reads_ = reads_ || copy.stage == 0;
       tells_ = tells_ || copy.stage + 1 == t.order.stages;
     }
@@ -245,10 +247,12 @@ class training_rank {
 
 /// Trains on a thread per rank.
 /// Throws: cuda_error, communication_error; input_error for a device that is not there.
-template <hetsched::cuda_api Api>
+template <hetsched::cuda_graph_api Api>
 [[nodiscard]] trained train(hetsched::cuda_devices<Api>& devices, const training& t) {
   using channels = hetsched::cuda_local_communicator<tensor<Api>, Api>;
   if (t.order.directions != 1) throw hetsched::input_error("schedules of two directions are not trained on GPUs");
+  if (t.graphs && std::find(t.places.begin(), t.places.end(), -1) != t.places.end())
+    throw hetsched::input_error("CUDA graphs are for pipelines whose ranks are all on GPUs");
   trained result;
   result.weights.resize(static_cast<std::size_t>(t.model.layer_count()));
   std::vector<std::vector<hetsched::timeline>> measured(t.places.size());

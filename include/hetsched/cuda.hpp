@@ -5,6 +5,7 @@
 #include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/local_communicator.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/cuda/nccl_axis.hpp>

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/graphs.hpp>
 
 #include "fake_machine.hpp"
 
@@ -15,6 +17,7 @@ struct fake_cuda {
   using stream = fake_machine::stream_state*;
   using event = fake_machine::event_state*;
   using pool = fake_machine::pool_state*;
+  using graph = std::shared_ptr<fake_machine::graph_state>*;
   fake_machine* machine = nullptr;
 
   [[nodiscard]] int device_count(int& count) const { return machine->device_count(count); }
@@ -31,6 +34,10 @@ struct fake_cuda {
   [[nodiscard]] int record(event e, stream s) const { return machine->record(e, s); }
   [[nodiscard]] int wait(stream s, event e) const { return machine->wait(s, e); }
   [[nodiscard]] int query(event e) const { return machine->query(e); }
+  [[nodiscard]] int begin_capture(stream s) const { return machine->begin_capture(s); }
+  [[nodiscard]] int end_capture(stream s, graph& made) const { return machine->end_capture(s, made); }
+  [[nodiscard]] int launch(graph g, stream s) const { return machine->launch(g, s); }
+  [[nodiscard]] int destroy_graph(graph g) const { return machine->destroy_graph(g); }
   [[nodiscard]] int synchronize(stream s) const { return machine->synchronize(s); }
   [[nodiscard]] int create_pool(int d, pool& p) const { return machine->create_pool(d, p); }
   [[nodiscard]] int destroy_pool(pool p) const { return machine->destroy_pool(p); }
@@ -58,6 +65,6 @@ struct fake_cuda {
   }
 };
 
-static_assert(cuda_api<fake_cuda>);
+static_assert(cuda_api<fake_cuda> && cuda_graph_api<fake_cuda>);
 
 }  // namespace hetsched::test

@@ -53,6 +53,7 @@ struct fake_habits {
 /// What a job draws depends on the seed, its stream's number on its device and its own on the stream, not on when threads call.
 class fake_machine {
  public:
+  struct graph_state;
   struct stream_state {
     int device = 0;
     std::size_t actor = 0;
@@ -60,6 +61,7 @@ class fake_machine {
     vector_clock now = {};
     std::uint64_t issued = 0, done = 0;  ///< jobs
     bool alive = true;
+    std::shared_ptr<graph_state> captured = {};  ///< what is captured now
   };
   struct event_state {
     int device = 0;
@@ -244,6 +246,7 @@ class fake_machine {
   int synchronize(stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaStreamSynchronize"); code != 0) return code;
+    if (s->captured) return refuse_capture(*s, "a wait of the host"), capture_invalidated;
     const auto last = s->issued;
     const auto at = s->now;
     while (s->done < last) {
@@ -335,6 +338,49 @@ class fake_machine {
             "a memset");
     return 0;
   }
+  int begin_capture(stream_state* s) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaStreamBeginCapture"); code != 0) return code;
+    if (s->captured) return report("a stream is captured twice"), invalid_value;
+    s->captured = std::make_shared<graph_state>();
+    return 0;
+  }
+  int end_capture(stream_state* s, std::shared_ptr<graph_state>*& made) {
+    const std::lock_guard lock(guard_);
+    const auto found = std::exchange(s->captured, nullptr);
+    if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
+    if (!found) return report("a capture ends that has not begun"), invalid_value;
+    if (found->invalid) return capture_invalidated;
+    made = &graphs_.emplace_back(found);
+    return 0;
+  }
+  int launch(std::shared_ptr<graph_state>* g, stream_state* s) {
+    std::unique_lock lock(guard_);
+    if (const int code = begin("cudaGraphLaunch"); code != 0) return code;
+    make_room(lock, s);
+    needs_current(s, "a graph");
+    if (!*g) return report("a graph is launched that is destroyed"), invalid_handle;
+    std::vector<range> ranges;
+    for (const auto& j : (*g)->jobs) ranges.insert(ranges.end(), j.ranges.begin(), j.ranges.end());
+    enqueue({.on = s,
+             .ranges = std::move(ranges),
+             .after =
+                 [all = *g] {
+                   for (const auto& j : all->jobs)
+                     if (j.after) j.after();
+                 },
+             .works = true},
+            "a graph", s->device);
+    return 0;
+  }
+  int destroy_graph(std::shared_ptr<graph_state>* g) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaGraphExecDestroy"); code != 0) return code;
+    if (!*g) report("a graph is destroyed twice");
+    g->reset();
+    return 0;
+  }
+
   /// A kernel; the ranges are what it reads and writes.
   int launch(stream_state* s, const char* name, std::vector<range> ranges, work body) {
     std::unique_lock lock(guard_);
@@ -433,6 +479,8 @@ class fake_machine {
     add(count(pools_), "pools");
     add(pinned_.size(), "blocks of pinned memory");
     add(blocks, "blocks of device memory");
+    add(static_cast<std::size_t>(std::count_if(graphs_.begin(), graphs_.end(), [](const auto& g) { return g != nullptr; })),
+        "graphs");
     return found;
   }
   /// How many streams were made on a device.
@@ -452,7 +500,7 @@ class fake_machine {
   }
 
  private:
-  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400;
+  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, capture_invalidated = 901;
   static constexpr std::chrono::microseconds look{200};
   using time_point = std::chrono::steady_clock::time_point;
   struct job {
@@ -468,6 +516,15 @@ class fake_machine {
     int late = 0;
     std::uint64_t priority = 0;  ///< among those that can be done
   };
+
+ public:
+  /// Nothing of it is done before a launch, and all of it in one piece then.
+  struct graph_state {
+    std::vector<job> jobs;
+    bool invalid = false;
+  };
+
+ private:
   struct device {
     fake_memory memory;
     std::deque<job> to_do;  ///< in the order of the calls
@@ -594,6 +651,11 @@ class fake_machine {
   void enqueue(job j, const char* what, int on_device = -1) {
     auto& to_do = devices_[static_cast<std::size_t>(j.on->device)]->to_do;
     auto& s = *j.on;
+    if (s.captured) {
+      if (!j.works) refuse_capture(s, what);
+      s.captured->jobs.push_back(std::move(j));
+      return;
+    }
     s.now.join(here().now);
     s.now.join(hosts_);
     s.now.step(s.actor);
@@ -606,6 +668,11 @@ class fake_machine {
     to_do.push_back(std::move(j));
     longest_ = std::max(longest_, to_do.size());
     if (!habits_.lazy) changed_.notify_one();
+  }
+  /// Kernels, copies and memsets can be captured; the fake's callers have no use for more.
+  void refuse_capture(stream_state& s, const char* what) {
+    s.captured->invalid = true;
+    report(std::string(what) + " is captured");
   }
   /// A thread wants to see results.
   void ask() {
@@ -702,6 +769,7 @@ class fake_machine {
   std::deque<stream_state> streams_;
   std::deque<event_state> events_;
   std::deque<pool_state> pools_;
+  std::deque<std::shared_ptr<graph_state>> graphs_;
   std::map<const void*, pinned_block> pinned_;
   std::vector<std::unique_ptr<unsigned char[]>> freed_;
   std::map<std::thread::id, thread_state> threads_;

@@ -143,6 +143,7 @@ void train::train_on_gpus(job& j) {
                                                                .samples = line.microbatch_size}));
                            },
                        .learning_rate = [&](std::int64_t step) { return rate.at(step); },
+                       .graphs = given.graphs,
                        .clip = given.clip,
                        .steps = given.steps,
                        .deadline_s = given.place.deadline_s};

@@ -3,12 +3,15 @@
 // Tested by tests/cuda/buffer_test.cpp.
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +36,64 @@ struct cuda_memory_use {
   std::size_t most_bytes = 0;  ///< since the beginning
   std::uint64_t allocations = 0;
 };
+
+namespace detail {
+
+/// The memory of work that is captured: graphs use the same whenever they are launched, so it stays until this ends. What is
+/// freed during the capture may serve again in it, as a queue's work has one order.
+template <cuda_api Api>
+class captured_memory {
+ public:
+  explicit captured_memory(const cuda_queue<Api>& q) : q_(q) {}
+  captured_memory(const captured_memory&) = delete;
+  captured_memory& operator=(const captured_memory&) = delete;
+  ~captured_memory() {
+    try {
+      settle();
+      for (const auto& [memory, bytes] : all_) q_.devices().forget_captured(q_, memory, bytes);
+    } catch (const std::exception&) {
+      // The device has failed, and the next call says so.
+    }
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) {
+    const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.second == bytes; });
+    if (same != idle_.end()) {
+      auto* const found = same->first;
+      idle_.erase(same);
+      return found;
+    }
+    auto* const made = q_.devices().allocate_captured(q_, bytes);
+    all_.emplace_back(made, bytes);
+    return made;
+  }
+  [[nodiscard]] bool has(const void* memory) const {
+    return std::any_of(all_.begin(), all_.end(), [&](const auto& b) { return b.first == memory; });
+  }
+  void reuse(void* memory, std::size_t bytes) { idle_.emplace_back(memory, bytes); }
+  /// Memory from before the capture, to be freed behind it.
+  void free_later(void* memory, std::size_t bytes, std::vector<cuda_moment<Api>> uses) {
+    later_.push_back({memory, bytes, std::move(uses)});
+  }
+  /// Behind a capture that has failed: the memory stays until the pool ends, as whoever has it may not know.
+  void abandon() { all_.clear(); }
+  /// Behind the capture.
+  void settle() {
+    for (auto& f : std::exchange(later_, {})) q_.devices().free(q_, f.memory, f.bytes, f.uses);
+  }
+
+ private:
+  struct freed {
+    void* memory;
+    std::size_t bytes;
+    std::vector<cuda_moment<Api>> uses;
+  };
+  cuda_queue<Api> q_;
+  std::vector<std::pair<void*, std::size_t>> all_, idle_;
+  std::vector<freed> later_;
+};
+
+}  // namespace detail
 
 /// The GPUs of this process with their memory pools, queues, and pinned memory. A device is used from the first queue on. The
 /// calling threads' current devices stay what they were. Outlives whatever was made by it.
@@ -84,6 +145,36 @@ class cuda_devices {
   /// Throws: cuda_error where there is not enough, or the limit is reached.
   [[nodiscard]] void* allocate(const cuda_queue<Api>& q, std::size_t bytes) {
     if (q.on_host()) return pinned_.allocate(bytes);
+    if (auto* const captured = q.own()->capturing()) return captured->allocate(bytes);
+    return allocate_on(q, bytes, q.stream());
+  }
+  /// The same for work of q that is captured; to be used behind what this has enqueued elsewhere.
+  [[nodiscard]] void* allocate_captured(const cuda_queue<Api>& q, std::size_t bytes) {
+    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    {
+      const std::lock_guard lock(guard_);
+      if (!p.allocates) p.allocates = &make_stream(q.device(), "memory of CUDA graphs");
+    }
+    const std::lock_guard lock(p.captured_guard);
+    p.has_captured = true;
+    auto* const made = allocate_on(q, bytes, p.allocates->stream());
+    p.captured.insert(made);
+    p.allocates->finish();  // a graph cannot wait for it; it is made once
+    return made;
+  }
+  /// Frees it behind what is on q.
+  void forget_captured(const cuda_queue<Api>& q, void* memory, std::size_t bytes) {
+    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    {
+      const std::lock_guard lock(p.captured_guard);
+      p.captured.erase(memory);
+    }
+    count_free(p, bytes);
+    q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
+  }
+
+ private:
+  [[nodiscard]] void* allocate_on(const cuda_queue<Api>& q, std::size_t bytes, typename Api::stream stream) {
     auto& p = *pools_[static_cast<std::size_t>(q.device())];
     {
       const std::lock_guard lock(p.guard);
@@ -96,17 +187,23 @@ class cuda_devices {
       ++p.use.allocations;
     }
     void* made = nullptr;
-    if (const int code = api_.allocate(made, bytes, p.memory, q.stream()); code != 0) {
+    if (const int code = api_.allocate(made, bytes, p.memory, stream); code != 0) {
       count_free(p, bytes);
       throw cuda_error("cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), code,
                        api_.error_text(code));
     }
     return made;
   }
+
+ public:
   /// Frees what was allocated on q, behind these moments. Nobody waits; the queue itself does only where it has done the last.
   void free(const cuda_queue<Api>& q, void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     if (q.on_host()) return pinned_.free(memory, bytes, uses);
     auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    auto* const capturing = q.own()->capturing();
+    if (capturing && capturing->has(memory)) return capturing->reuse(memory, bytes);
+    if (is_captured(p, memory)) return;  // its graph's
+    if (capturing) return capturing->free_later(memory, bytes, uses);
     count_free(p, bytes);
     if (std::all_of(uses.begin(), uses.end(), [&](const auto& m) { return !m.stream() || m.stream() == q.own(); })) {
       q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
@@ -131,7 +228,11 @@ class cuda_devices {
     Api api;
     mutable std::mutex guard;
     typename Api::pool memory{};
-    stream_type* frees = nullptr;  ///< waits so that no queue has to
+    stream_type* frees = nullptr;      ///< waits so that no queue has to
+    stream_type* allocates = nullptr;  ///< for work that is captured; null: none was yet
+    std::atomic<bool> has_captured = false;
+    std::mutex captured_guard;
+    std::set<void*> captured;  ///< memory of graphs
     cuda_memory_use use;
   };
 
@@ -154,6 +255,11 @@ class cuda_devices {
   stream_type& make_stream(int device, const std::string& name) {
     return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s,
                                  &idle_[static_cast<std::size_t>(device)]);
+  }
+  static bool is_captured(pool& p, void* memory) {
+    if (!p.has_captured) return false;
+    const std::lock_guard lock(p.captured_guard);
+    return p.captured.contains(memory);
   }
   static void count_free(pool& p, std::size_t bytes) {
     const std::lock_guard lock(p.guard);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -21,6 +22,12 @@ template <cuda_api Api>
 class cuda_devices;
 
 namespace detail {
+
+template <cuda_api Api>
+class captured_memory;
+
+/// Of a moment inside of captured work: it is in the order of its queue, and nobody else can wait for it.
+inline constexpr std::uint64_t captured_point = ~std::uint64_t{0};
 
 /// A stream with the events that mark points of its order. Event k % size marks the k-th record; it is used again only when that
 /// has been reached, so the host is never more than `size` records ahead of the stream.
@@ -58,6 +65,7 @@ class cuda_stream {
 
   /// Records the next point; waits until one is free.
   [[nodiscard]] std::uint64_t record() {
+    if (capturing_) return captured_point;
     const auto next = recorded_.load(std::memory_order_relaxed) + 1;
     if (next > events_.size()) wait_for(next - events_.size());
     require(api_.record(event_of(next), stream_), "cudaEventRecord");
@@ -71,17 +79,21 @@ class cuda_stream {
     auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const auto& s) { return s.first == &other; });
     if (seen == seen_.end()) seen = seen_.insert(seen, {&other, 0});
     if (seen->second >= point) return;
+    if (capturing_) refuse_captured("waits for work of " + other.name_);
+    if (point == captured_point) other.refuse_captured("is waited for by " + name_);
     // If the event marks a later point by now, that has been enqueued already: waiting for it ends, too.
     require(api_.wait(stream_, other.event_of(point)), "cudaStreamWaitEvent");
     seen->second = point;
   }
   [[nodiscard]] bool reached(std::uint64_t point) const {
+    if (point == captured_point) refuse_captured("is asked for by the host");
     const bool is_past = recorded_.load(std::memory_order_acquire) >= point + events_.size();  // its event is in use again
     return is_ready(event_of(point)) || is_past;
   }
   /// Holds up the host until a point has been reached.
   /// Throws: cuda_error where the device has failed, or comes to no further point in time.
   void wait_for(std::uint64_t point) const {
+    if (capturing_ || point == captured_point) refuse_captured("is waited for by the host");
     if (reached(point)) return;
     const auto last = recorded_.load(std::memory_order_acquire);
     for (auto p = last > events_.size() ? last - events_.size() + 1 : 1; p <= point; ++p)
@@ -91,10 +103,16 @@ class cuda_stream {
                            "no progress for " + std::to_string(deadline_s_) + " s");
   }
   void finish() {
+    if (capturing_) refuse_captured("is waited for by the host");
     // A call that waits could not be ended where a peer is lost.
     if (idle_ && *idle_) wait_for(record());
     require(api_.synchronize(stream_), "cudaStreamSynchronize");
   }
+
+  /// From here on the work is captured, and its buffers are those of `memory`; null: not, or no more.
+  void begin_capture(captured_memory<Api>& memory) { capturing_ = &memory; }
+  void end_capture() { capturing_ = nullptr; }
+  [[nodiscard]] captured_memory<Api>* capturing() const { return capturing_; }
 
   /// Throws: cuda_error unless the code is 0.
   void require(int code, const char* call) const { require_cuda(api_, code, call, name_, device_); }
@@ -107,6 +125,10 @@ class cuda_stream {
   cuda_stream(Api api, int device, std::string name, double deadline_s, const std::function<void()>* idle)
       : api_(std::move(api)), device_(device), name_(std::move(name)), deadline_s_(deadline_s), idle_(idle) {}
 
+  /// Throws: input_error.
+  [[noreturn]] void refuse_captured(const std::string& what) const {
+    throw input_error(name_ + ", captured in a CUDA graph, " + what + ": graphs are of work of one queue");
+  }
   void pass_time() const {
     if (idle_ && *idle_) (*idle_)();
     std::this_thread::yield();
@@ -127,6 +149,7 @@ class cuda_stream {
   typename Api::stream stream_{};
   std::vector<typename Api::event> events_;
   std::atomic<std::uint64_t> recorded_{0};
+  captured_memory<Api>* capturing_ = nullptr;
   std::vector<std::pair<const cuda_stream*, std::uint64_t>> seen_;  ///< the last points that were waited for
 };
 

@@ -10,6 +10,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/graphs.hpp>
 
 namespace hetsched {
 
@@ -18,6 +19,7 @@ struct cuda_runtime {
   using stream = cudaStream_t;
   using event = cudaEvent_t;
   using pool = cudaMemPool_t;
+  using graph = cudaGraphExec_t;
 
   static int device_count(int& count) { return cudaGetDeviceCount(&count); }
   static int get_device(int& device) { return cudaGetDevice(&device); }
@@ -76,11 +78,22 @@ struct cuda_runtime {
     how.flags = cudaMemAccessFlagsProtReadWrite;
     return cudaMemPoolSetAccess(p, &how, 1);
   }
+  /// Relaxed: other calls of the thread, such as those that allocate elsewhere, are nothing that this queue's capture depends on.
+  static int begin_capture(stream s) { return cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed); }
+  static int end_capture(stream s, graph& made) {
+    cudaGraph_t found{};
+    if (const int code = cudaStreamEndCapture(s, &found); code != 0) return code;
+    const int code = cudaGraphInstantiate(&made, found, 0);
+    (void)cudaGraphDestroy(found);
+    return code;
+  }
+  static int launch(graph g, stream s) { return cudaGraphLaunch(g, s); }
+  static int destroy_graph(graph g) { return cudaGraphExecDestroy(g); }
   static void begin_range(const char* name) { nvtxRangePushA(name); }
   static void end_range() { nvtxRangePop(); }
   static std::string error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 };
 
-static_assert(cuda_api<cuda_runtime>);
+static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime>);
 
 }  // namespace hetsched

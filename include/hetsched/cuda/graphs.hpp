@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched {
+
+/// A cuda_api that captures work and does it again.
+///   begin_capture(stream)       what is enqueued from here on is not done but kept; nothing else of the thread is refused
+///                               meanwhile [cudaStreamBeginCapture, relaxed]
+///   end_capture(stream, graph&) ends that, also after a failure, and makes it ready to be launched [cudaStreamEndCapture,
+///                               cudaGraphInstantiate]
+///   launch(graph, stream)       [cudaGraphLaunch]
+///   destroy_graph(graph)        [cudaGraphExecDestroy]
+/// Not checked: any of that.
+template <class A>
+concept cuda_graph_api = cuda_api<A> && requires(const A& a, typename A::stream s, typename A::graph g, typename A::graph& made) {
+  { a.begin_capture(s) } -> std::same_as<int>;
+  { a.end_capture(s, made) } -> std::same_as<int>;
+  { a.launch(g, s) } -> std::same_as<int>;
+  { a.destroy_graph(g) } -> std::same_as<int>;
+};
+
+namespace detail {
+
+/// Work of a queue that was captured, with the memory that it uses.
+template <cuda_graph_api Api>
+class cuda_graph {
+ public:
+  /// Captures what body() enqueues on q. Buffers that it makes on q live as long as this.
+  /// Throws: input_error where it waits for, or is waited for by, other queues or the host; cuda_error; what body throws.
+  template <class Body>
+  cuda_graph(const cuda_queue<Api>& q, Body&& body) : q_(q), memory_(q) {
+    auto& own = *q_.own();
+    const auto current = own.make_current();
+    own.require(own.api().begin_capture(own.stream()), "cudaStreamBeginCapture");
+    own.begin_capture(memory_);
+    std::exception_ptr failure;
+    try {
+      body();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    own.end_capture();
+    const int code = own.api().end_capture(own.stream(), graph_);
+    if (failure || code != 0) memory_.abandon();
+    if (failure && code == 0) (void)own.api().destroy_graph(graph_);
+    if (failure) std::rethrow_exception(failure);
+    own.require(code, "cudaStreamEndCapture");
+    memory_.settle();
+  }
+  cuda_graph(const cuda_graph&) = delete;
+  cuda_graph& operator=(const cuda_graph&) = delete;
+  ~cuda_graph() { (void)q_.api().destroy_graph(graph_); }
+
+  void launch() const {
+    auto& own = *q_.own();
+    const auto current = own.make_current();
+    own.require(own.api().launch(graph_, own.stream()), "cudaGraphLaunch");
+  }
+
+ private:
+  cuda_queue<Api> q_;
+  captured_memory<Api> memory_;
+  typename Api::graph graph_{};
+};
+
+}  // namespace detail
+
+/// A stage whose work on a GPU is captured: the first time that a context is used it works as ever, the second time what each
+/// of forward, backward and its halves enqueues becomes a CUDA graph, and from then on one launch does it, between copies of what
+/// comes in and of what goes out. So the host's time is that of a few calls, however many kernels the layers have. Schedules and
+/// transports are as ever.
+/// Requires, and not checked: the layers' calls depend on nothing that changes from step to step but what tensors hold; shapes
+/// and parameters stay where they are; contexts, one at a time, are used by one microbatch after the other. Throws: input_error
+/// for a rank on the host, whose work nobody can capture, and for layers that wait for the device or for other queues, such as
+/// collectives over NCCL; cuda_error.
+template <class Tensor, class Stage, cuda_graph_api Api>
+class cuda_graphed_stage {
+  using queue = cuda_queue<Api>;
+  struct piece {
+    std::unique_ptr<detail::cuda_graph<Api>> graph;  ///< ends last: the output is in its memory
+    bool has_run = false;
+    Tensor input, output;
+  };
+
+ public:
+  struct context {
+    piece forward, backward, input, weight;
+    typename Stage::context own;  ///< ends first: what is in it may be a graph's
+  };
+
+  /// Not `captures`: it works as the stage itself.
+  explicit cuda_graphed_stage(Stage stage, bool captures = true) : stage_(std::move(stage)), captures_(captures) {}
+
+  [[nodiscard]] context make_context() {
+    return {.forward = {}, .backward = {}, .input = {}, .weight = {}, .own = detail::make_context(stage_)};
+  }
+  [[nodiscard]] Tensor forward(const Tensor& x, context& c, const queue& q) {
+    return run(c.forward, x, q, [&](const Tensor& in) { return detail::forward<Tensor>(stage_, in, c.own, q); });
+  }
+  [[nodiscard]] Tensor backward(const Tensor& dy, context& c, const queue& q) {
+    return run(c.backward, dy, q, [&](const Tensor& in) { return detail::backward<Tensor>(stage_, in, c.own, q); });
+  }
+  [[nodiscard]] Tensor backward_input(const Tensor& dy, context& c, const queue& q) {
+    return run(c.input, dy, q, [&](const Tensor& in) { return detail::backward_input<Tensor>(stage_, in, c.own, q); });
+  }
+  /// Of the gradient that backward_input has got.
+  void backward_weight(const Tensor& dy, context& c, const queue& q) {
+    const auto body = [&] { detail::backward_weight<Tensor>(stage_, c.input.input, c.own, q); };
+    auto& p = c.weight;
+    if (!captures_) return detail::backward_weight<Tensor>(stage_, dy, c.own, q);
+    if (!std::exchange(p.has_run, true)) return body();
+    if (!p.graph) p.graph = std::make_unique<detail::cuda_graph<Api>>(q, body);
+    p.graph->launch();
+  }
+  [[nodiscard]] auto parameters() { return stage_.parameters(); }
+  [[nodiscard]] auto gradients() { return stage_.gradients(); }
+  [[nodiscard]] Stage& stage() { return stage_; }
+
+ private:
+  template <class Body>
+  [[nodiscard]] Tensor run(piece& p, const Tensor& in, const queue& q, Body&& body) const {
+    using traits = tensor_traits<Tensor>;
+    if (!captures_) return body(in);
+    if (q.on_host()) throw input_error("a rank on the host has no CUDA graphs: its stage is to be used as it is");
+    const bool is_first = !std::exchange(p.has_run, true);
+    if (is_first) p.input = traits::make(detail::shape_of(in), q);
+    traits::assign(p.input, in, q);
+    if (is_first) return body(std::as_const(p.input));
+    if (!p.graph) p.graph = std::make_unique<detail::cuda_graph<Api>>(q, [&] { p.output = body(std::as_const(p.input)); });
+    p.graph->launch();
+    traits::buffer(p.output).end_write(q, q.record());
+    Tensor out = traits::make(detail::shape_of(std::as_const(p.output)), q);
+    traits::assign(out, p.output, q);
+    return out;
+  }
+
+  Stage stage_;
+  bool captures_;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cuda/graphs.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/check/check.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "../schedule/random_schedule.hpp"
+#include "fake_layers.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using graphed = cuda_graphed_stage<fake_tensor, fake_stage, fake_cuda>;
+using channels = cuda_local_communicator<fake_tensor, fake_cuda>;
+
+/// What run_on_fake does, with stages that are captured; `behind`: called by rank 0 behind each step.
+outcome_of_step<double> run_graphed(fake_devices& devices, const std::vector<int>& places, const task<double>& t,
+                                    const schedule& order, int steps, const std::function<void(int)>& behind = {}) {
+  using backend = cuda_backend<fake_cuda>;
+  outcome_of_step<double> result;
+  result.losses.assign(t.inputs.size(), 0);
+  result.gradients.resize(order.rank_of.size());
+  std::vector<std::vector<double>> losses(places.size());
+  run_on_threads(channels::connect(devices, places), [&](channels& end) {
+    const auto rank = static_cast<std::size_t>(end.rank());
+    backend own(devices, places[rank], "rank " + std::to_string(rank));
+    const auto bound = own.bind();
+    const auto q = own.compute_queue();
+    const auto copies = stages_of_rank(order, end.rank());
+    std::vector<graphed> stages;
+    for (const auto& c : copies) stages.emplace_back(stage_on(q, t, c.stage));
+    std::vector<fake_tensor> inputs, targets;
+    for (const auto& m : t.inputs) inputs.push_back(upload(q, m));
+    for (const auto& m : t.targets) targets.push_back(upload(q, m));
+    pipeline_executor<fake_tensor, graphed, channels, no_stager, backend> executor(order, std::span(stages), t.boundaries(), end,
+                                                                                   {.deadline_s = 20}, {}, own);
+    for (int i = 0; i < steps; ++i) {
+      executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss);
+      if (behind && rank == 0) behind(i);
+    }
+    losses[rank].assign(executor.losses().begin(), executor.losses().end());
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      auto& sums = result.gradients[static_cast<std::size_t>(copies[i].direction * order.stages + copies[i].stage)];
+      for (const fake_tensor& g : stages[i].gradients()) sums.push_back(download(q, g));
+    }
+  });
+  for (const auto& part : losses)
+    for (std::size_t m = 0; m < part.size(); ++m) result.losses[m] += part[m];
+  return result;
+}
+
+std::vector<fake_tensor>& nothing() {
+  static std::vector<fake_tensor> none;
+  return none;
+}
+/// A layer that does something else than to enqueue.
+struct odd_layer {
+  using context = int;
+  std::function<void(const fake_queue&)> does;
+  fake_tensor forward(const fake_tensor& x, context&, const fake_queue& q) {
+    does(q);
+    return {x.shape()[0], x.shape()[1], q};
+  }
+  fake_tensor backward(const fake_tensor& dy, context& c, const fake_queue& q) { return forward(dy, c, q); }
+  static std::vector<fake_tensor>& parameters() { return nothing(); }
+  static std::vector<fake_tensor>& gradients() { return nothing(); }
+};
+}  // namespace
+
+TEST_CASE("[threads] captured stages have the bits of those that are not, under random schedules, and no races") {
+  int ran = 0;
+  for (int instance = 0; instance < 100 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    std::vector<int> layers, places;
+    for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
+    const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
+    const fake_habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                             .devices = random.integer(1, 3),
+                             .most_turns_late = random.integer(0, 8),
+                             .lazy = random.integer(0, 1) == 0,
+                             .in_order = random.integer(0, 1) == 0};
+    for (int r = 0; r < order.ranks; ++r) places.push_back(random.integer(0, habits.devices - 1));
+    fake_machine machine(habits);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
+      CHECK(run_graphed(devices, places, t, order, 3) == reference(t, order));
+    }
+    CHECK(machine.calls("cudaGraphLaunch") > 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.leaks().empty());
+    ++ran;
+  }
+  CHECK(ran > 40 / sanitizer_share);
+}
+
+TEST_CASE("[threads] a captured stage is one launch each time, and allocates for what goes out only") {
+  const task<double> t(3, {5}, 6);
+  fake_machine machine({.seed = 5, .devices = 1});
+  std::vector<std::size_t> kernels, graphs, captures;
+  {
+    fake_devices devices(fake_cuda{&machine});
+    std::vector<std::size_t> in_use;
+    CHECK(run_graphed(devices, {0}, t, one_f_one_b({1}, 6), 5, [&](int) {
+            kernels.push_back(machine.calls("cudaLaunchKernel"));
+            graphs.push_back(machine.calls("cudaGraphLaunch"));
+            captures.push_back(machine.calls("cudaStreamBeginCapture"));
+            in_use.push_back(devices.memory(0).now_bytes);
+          }) == reference(t, one_f_one_b({1}, 6)));
+    CHECK(in_use[4] == in_use[2]);
+  }
+  // One context: it runs once as ever, once to be captured, then it is launched.
+  CHECK(captures.back() == 2);
+  CHECK(graphs[0] == 10);
+  CHECK(graphs[4] - graphs[3] == 12);
+  const auto in_a_step = kernels[4] - kernels[3];  // losses, and gradients that are scaled
+  CHECK(in_a_step < 20);
+  CHECK(kernels[0] > 3 * in_a_step / 2);
+  CHECK(in_a_step == kernels[3] - kernels[2]);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
+
+TEST_CASE("what cannot be captured is refused") {
+  fake_machine machine({.devices = 1});
+  fake_devices devices(fake_cuda{&machine});
+  const auto q = devices.make_queue(0, "the stage"), other = devices.make_queue(0, "others");
+  const auto current = q.make_current();
+  const auto error_of = [&](const fake_queue& on, const std::function<void(const fake_queue&)>& does) -> std::string {
+    using stage = cuda_graphed_stage<fake_tensor, odd_layer, fake_cuda>;
+    stage own{odd_layer{does}};
+    auto c = own.make_context();
+    const fake_tensor x = tensor_traits<fake_tensor>::make({2, 2}, on);
+    try {
+      for (int i = 0; i < 3; ++i) (void)own.forward(x, c, on);
+    } catch (const input_error& e) {
+      return e.what();
+    }
+    return {};
+  };
+  CHECK(error_of(fake_queue(devices), [](const fake_queue&) {}) ==
+        "a rank on the host has no CUDA graphs: its stage is to be used as it is");
+  CHECK(error_of(q, [](const fake_queue& on) { on.finish(); }) ==
+        "the stage, captured in a CUDA graph, is waited for by the host: graphs are of work of one queue");
+  CHECK(error_of(q, [&](const fake_queue& on) { on.wait(other.record()); }) ==
+        "the stage, captured in a CUDA graph, waits for work of others: graphs are of work of one queue");
+  CHECK(error_of(q, [&](const fake_queue& on) { other.wait(on.record()); }) ==
+        "the stage, captured in a CUDA graph, is waited for by others: graphs are of work of one queue");
+  CHECK(error_of(q, [](const fake_queue&) {}).empty());
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  machine.fail("cudaStreamEndCapture", 901);
+  CHECK_THROWS_AS((void)error_of(q, [](const fake_queue&) {}), cuda_error);
+  CHECK(machine.reports().empty());
+}
