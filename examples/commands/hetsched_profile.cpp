@@ -10,6 +10,7 @@
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
+#include <train/device.hpp>
 #include <train/measure.hpp>
 
 #include "command.hpp"
@@ -22,7 +23,7 @@ struct arguments {
   train::model_arguments model;
   train::place_arguments place;
   train::measure_arguments how;
-  std::string text, profile, cluster, model_out;
+  std::string text, profile, cluster, model_out, device = "cpu", products = "bf16";
 };
 
 std::string times_cell(const measured_time& t) { return format_seconds(t.median_s) + " (" + format_seconds(t.spread_s) + ")"; }
@@ -61,11 +62,31 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
   return text;
 }
 
+/// Of GPUs, and of the network cards beside them.
+std::string hardware_table(const train::measuring& m) {
+  if (m.found.gpus.empty()) return {};
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& group : m.found.groups) {
+    const auto& d = m.found.gpus[static_cast<std::size_t>(group.first)];
+    const auto rate = [&](precision p) { return format_number(d.peak_flops[static_cast<std::size_t>(p)] * 1e-12) + " TFLOP/s"; };
+    rows.push_back({group.name(), d.name, format_bytes(d.memory_bytes), format_number(d.memory_bandwidth * 1e-9) + " GB/s",
+                    rate(precision::fp32), rate(precision::bf16)});
+  }
+  auto text = format_table({"GPUs", "are", ">memory", ">copies within", ">fp32 products", ">bf16 products"}, rows) + '\n';
+  rows.clear();
+  for (const auto& n : m.found.nics)
+    rows.push_back(
+        {n.name, std::to_string(n.port), n.bandwidth > 0 ? format_number(n.bandwidth * 8e-9) + " Gbit/s" : "not known"});
+  if (!rows.empty()) text += format_table({"network card", ">port", ">its rate, not measured"}, rows) + '\n';
+  return text;
+}
+
 int profile_command(arguments given) {
   for (auto* list : {&given.how.microbatch_sizes, &given.how.tensors}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
+  train::require_device(given.device);
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
   for (const auto& path : {given.model.file, given.text}) files.reads(path);
@@ -77,11 +98,16 @@ int profile_command(arguments given) {
                      .place = train::find_place(given.place),
                      .how = given.how,
                      .before = [&](const std::string& what) { progress.show(0, "measures " + what); },
-                     .found = {}};
+                     .found = {},
+                     .device = given.device,
+                     .products = given.products};
   for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
-  if (given.place.transport == "threads") train::measure_on_threads(m);
+#ifdef HETSCHED_WITH_CUDA
+  if (given.device != "cpu") train::measure_on_gpus(m);
+#endif
+  if (given.device == "cpu" && given.place.transport == "threads") train::measure_on_threads(m);
 #ifdef HETSCHED_WITH_GLOO
-  if (given.place.transport == "gloo") train::measure_on_gloo(m);
+  if (given.device == "cpu" && given.place.transport == "gloo") train::measure_on_gloo(m);
 #endif
   if (m.place.rank != 0) return command::done;
   const auto costs = train::to_profile(m.found, m.config, m.how, given.model.element_bytes());
@@ -91,7 +117,7 @@ int profile_command(arguments given) {
   files.add(given.cluster, to_json(hardware));
   files.add(given.model_out, train::to_model_json(m.config));
   files.write();
-  std::cout << tables(m, costs) << files.summary();
+  std::cout << tables(m, costs) << hardware_table(m) << files.summary();
   return command::done;
 }
 
@@ -121,6 +147,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--each-rank", given.how.each_rank, "every rank is a subcluster of its own; else those of a host are one");
   train::add_place_options(app, given.place);
+  app.add_option("--device", given.device, "cpu, cuda (a rank for each GPU, or --ranks) or GPUs as cuda:0,cuda:2")
+      ->capture_default_str();
+  app.add_option("--products", given.products, "on GPUs: numbers of matrix products")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
   app.add_option("--out-profile", given.profile, "profile.json to write");
   app.add_option("--out-cluster", given.cluster, "cluster.json to write");
   app.add_option("--out-model", given.model_out, "model.json to write");

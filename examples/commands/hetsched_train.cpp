@@ -12,6 +12,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/schedule.hpp>
 
+#include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>

@@ -75,7 +75,8 @@ struct timing {
 struct layer_costs {
   hetsched::layer_profile took;
   hetsched::bytes_t activation_bytes =
-      0;  ///< what a microbatch takes from its forward to its backward, output included; 0: not known
+      0;                             ///< what a microbatch takes from its forward to its backward, output included; 0: not known
+  hetsched::bytes_t half_bytes = 0;  ///< of what products take of its parameters
 };
 
 }  // namespace gpt_cuda

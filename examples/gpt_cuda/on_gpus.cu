@@ -18,3 +18,16 @@ std::vector<gpt_cuda::layer_costs> gpt_cuda::time_on_gpu(int place, const timing
   hetsched::cuda_devices<hetsched::cuda_runtime> devices;
   return time_layers(devices, place, t);
 }
+
+hetsched::device gpt_cuda::measure_gpu(int place) {
+  constexpr int rows = 4096;
+  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
+  return measure_device(devices, place, rows);
+}
+
+gpt_cuda::gpu_link gpt_cuda::time_gpu_link(int from, int to) {
+  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
+  hetsched::cuda_peer peer;
+  hetsched::detail::require_cuda(devices.api(), devices.api().peer(peer, from, to), "cudaDeviceCanAccessPeer", "a link", from);
+  return {hetsched::profile_copies(devices, from, to), peer.direct};
+}

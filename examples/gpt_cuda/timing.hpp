@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/device.hpp>
 #include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/hardware.hpp>
 
 #include <gpt_cuda/layers.hpp>
 
@@ -58,11 +62,58 @@ template <hetsched::cuda_api Api>
     }
     one.took = {.forward = hetsched::median_and_spread(std::move(forward_s)),
                 .backward = hetsched::median_and_spread(std::move(backward_s))};
-    for (const auto& p : *parameters) one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
+    for (const auto& p : *parameters) {
+      one.half_bytes += static_cast<hetsched::bytes_t>(p.half.buffer().bytes());
+      one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
+    }
     one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());
     for (int same = l == 1 ? t.model.layers : 1; same > 0; --same) found.push_back(one);
     input = std::move(output);
   }
+  return found;
+}
+
+/// FLOP/s of products of square matrices of `n` rows, the best of a few, by the clock of the GPU.
+/// Throws: cuda_error.
+template <class Real, hetsched::cuda_api Api>
+[[nodiscard]] double time_products(hetsched::cuda_devices<Api>& devices, int place, int n) {
+  constexpr int runs = 8;
+  hetsched::cuda_backend<Api> own(devices, place, "products that are timed");
+  const auto bound = own.bind();
+  const auto q = own.compute_queue();
+  const auto rows = static_cast<std::size_t>(n);
+  matrix<Api, Real> a(rows, rows, q);
+  tensor<Api> c(rows, rows, q);
+  if constexpr (std::is_same_v<Real, bf16>) {
+    tensor<Api> ones(rows, rows, q);
+    each(q, ones.size(), fill_with{}, 1.0f, out(ones));
+    each(q, a.size(), round_to_bf16{}, in(ones), out(a));
+  } else {
+    each(q, a.size(), fill_with{}, 1.0f, out(a));
+  }
+  auto clock = own.make_clock(std::vector<std::string>(runs, "product"));
+  for (std::size_t run = 0; run < runs; ++run) {
+    clock.begin(run);
+    multiply(q, c, 0, factor_of(a), factor_of(a));
+    clock.end(run);
+  }
+  q.finish();
+  clock.read();
+  double best_s = 1e9;
+  for (std::size_t run = 0; run < runs; ++run) best_s = std::min(best_s, clock.end_s(run) - clock.start_s(run));
+  return 2.0 * n * n * n / best_s;
+}
+
+/// A GPU with its rates as measured: of products of `n` rows, and of copies within it, which read and write.
+/// Throws: cuda_error.
+template <hetsched::cuda_query_api Api>
+[[nodiscard]] hetsched::device measure_device(hetsched::cuda_devices<Api>& devices, int place, int n,
+                                              const hetsched::copy_options& copies = {}) {
+  auto found = hetsched::describe_device(devices, place);
+  found.peak_flops[static_cast<std::size_t>(hetsched::precision::fp32)] = time_products<float>(devices, place, n);
+  found.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)] = time_products<bf16>(devices, place, n);
+  const auto largest = hetsched::profile_copies(devices, place, place, copies).back();
+  found.memory_bandwidth = 2 * static_cast<double>(largest.bytes) / largest.took.median_s;
   return found;
 }
 

@@ -7,6 +7,7 @@
 
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/hardware.hpp>
 
 #include "fake_machine.hpp"
 
@@ -38,6 +39,22 @@ struct fake_cuda {
   [[nodiscard]] int end_capture(stream s, graph& made) const { return machine->end_capture(s, made); }
   [[nodiscard]] int launch(graph g, stream s) const { return machine->launch(g, s); }
   [[nodiscard]] int destroy_graph(graph g) const { return machine->destroy_graph(g); }
+  /// Two GPUs of each kind; those of a kind reach each other.
+  [[nodiscard]] int properties(int d, cuda_properties& found) const {
+    int count = 0;
+    if (const int code = machine->device_count(count); code != 0) return code;
+    if (d < 0 || d >= count) return 101;
+    found = {.name = "fake kind " + std::to_string(d / 2),
+             .memory_bytes = std::size_t{16} << 30,
+             .l2_bytes = std::size_t{4} << 20,
+             .multiprocessors = 10 + d / 2,
+             .clock_hz = 1e9};
+    return 0;
+  }
+  [[nodiscard]] static int peer(cuda_peer& found, int from, int to) {
+    found = {.direct = from / 2 == to / 2, .rank = from / 2 == to / 2 ? 0 : 1};
+    return 0;
+  }
   [[nodiscard]] int synchronize(stream s) const { return machine->synchronize(s); }
   [[nodiscard]] int create_pool(int d, pool& p) const { return machine->create_pool(d, p); }
   [[nodiscard]] int destroy_pool(pool p) const { return machine->destroy_pool(p); }

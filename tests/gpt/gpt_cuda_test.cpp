@@ -69,7 +69,10 @@ struct gpt_cuda::launcher<fake_cuda> {
     launch(
         q,
         [=](const view& v) {
-          for (int i = 0; i < n; ++i) body(i, seen(v, a)...);
+          const auto all = [&](auto... here) {
+            for (int i = 0; i < n; ++i) body(i, here...);
+          };
+          all(seen(v, a)...);
         },
         a...);
   }
@@ -78,7 +81,10 @@ struct gpt_cuda::launcher<fake_cuda> {
     launch(
         q,
         [=](const view& v) {
-          for (int i = 0; i < n; ++i) body(one_lane{}, i, seen(v, a)...);
+          const auto all = [&](auto... here) {
+            for (int i = 0; i < n; ++i) body(one_lane{}, i, here...);
+          };
+          all(seen(v, a)...);
         },
         a...);
   }
@@ -318,7 +324,7 @@ gpt_cuda::trained run(const gpt_cuda::training& t, const fake_habits& habits) {
   fake_machine machine(habits);
   gpt_cuda::trained found;
   {
-    devices all(fake_cuda{&machine});
+    devices all(fake_cuda{&machine}, {.records = 1024});
     found = gpt_cuda::train(all, t);
   }
   CHECK(machine.reports() == std::vector<std::string>{});
@@ -453,6 +459,10 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   CHECK(costs[1].activation_bytes > 10 * costs[0].activation_bytes);
   CHECK(costs[3].took.output_bytes == static_cast<bytes_t>(4 * rows * 31));
   for (const auto& c : costs) CHECK(c.took.forward.median_s > 0);
+  const auto gpu = gpt_cuda::measure_device(all, 1, 8, {.bytes = {64, 4096}, .warmup = 1, .repeats = 3});
+  CHECK(gpu.name == "fake kind 0");
+  CHECK(gpu.memory_bandwidth > 0);
+  for (const auto p : {precision::fp32, precision::bf16}) CHECK(gpu.peak_flops[static_cast<std::size_t>(p)] > 0);
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 

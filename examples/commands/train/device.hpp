@@ -2,6 +2,7 @@
 // Where ranks compute: on the host, on GPUs, or some on each.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -10,6 +11,16 @@
 #include <hetsched/core/error.hpp>
 
 namespace train {
+
+#ifdef HETSCHED_WITH_CUDA
+inline constexpr bool with_cuda = true;
+#else
+inline constexpr bool with_cuda = false;
+#endif
+/// Throws: input_error where another device is asked for than the host, and this program has none.
+inline void require_device(const std::string& device) {
+  if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
+}
 
 /// The place of each rank: the number of a GPU, or -1 for the host. `text`: cpu, cuda or cuda:N for all ranks, or such names for
 /// each of them, with commas between; cuda alone takes the GPUs in turn.

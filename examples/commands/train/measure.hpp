@@ -16,6 +16,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/replica_profile.hpp>
+#include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
@@ -52,6 +53,11 @@ struct measurements {
     std::vector<hetsched::link_sample> samples;
   };
   std::vector<measured_link> links;
+  // Of GPUs only; else formulas say what layers take.
+  std::vector<hetsched::nic> nics;                                      ///< beside them
+  std::vector<hetsched::device> gpus;                                   ///< by rank
+  std::vector<std::vector<std::vector<hetsched::bytes_t>>> activation;  ///< by rank and size: of the layers, of a microbatch
+  std::vector<hetsched::bytes_t> half;                                  ///< of the layers: copies of parameters for products
 };
 
 /// What hetsched-profile measures on the ranks of this process.
@@ -62,10 +68,12 @@ struct measuring {
   place_arguments given;
   hetsched::process_place place;
   measure_arguments how;
-  std::function<void(std::string)> before;  ///< told on rank 0 what comes next
-  measurements found;                       ///< rank 0's
+  std::function<void(std::string)> before;        ///< told on rank 0 what comes next
+  measurements found;                             ///< rank 0's
+  std::string device = "cpu", products = "bf16";  ///< where ranks compute
 };
 void measure_on_threads(measuring& m);
+void measure_on_gpus(measuring& m);
 void measure_on_gloo(measuring& m);
 
 /// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
@@ -161,6 +169,7 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
                 .memory_bytes = static_cast<bytes_t>(m.memory_bytes[r]),
                 .memory_bandwidth = 1e10};  // not measured: profiles do not need it
     host.peak_flops[static_cast<std::size_t>(precision::fp32)] = m.flops[r];
+    if (!m.gpus.empty()) host = m.gpus[r];
     result.subclusters.push_back({.name = g.name(),
                                   .device = host,
                                   .nodes = 1,
@@ -168,6 +177,14 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
                                   .intra_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)},
                                   .inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)}});
   }
+  // By the cards' rates: for clusters of several such nodes, of which one was here.
+  double rates = 0;
+  for (const auto& n : m.nics) rates += n.bandwidth;
+  for (auto& s : result.subclusters)
+    if (rates > 0) {
+      s.inter_node.bandwidth = rates;
+      if (m.nics.size() == 1) s.inter_node_path.nic = m.nics.front().name;
+    }
   for (const auto& l : m.links) {
     const auto fitted = fit_link(l.samples);
     if (l.from == l.to)
@@ -204,10 +221,13 @@ void measure_rank(measuring& m, Communicator& comm, double host) {
         const auto parameters = m.layers[0][i][l].parameter_bytes;
         row.forward_s.push_back(forward_s);
         row.backward_s.push_back(backward_s);
-        row.weight_bytes.push_back(4 * parameters);
+        row.weight_bytes.push_back(4 * parameters + (m.half.empty() ? 0 : m.half[l]));
         row.gradient_bytes.push_back(parameters);
-        row.activation_bytes.push_back(
-            l < chain.layers.size() ? ceil_div(row.microbatch_size * chain.layers[l].activation_bytes, row.tensor) : 0);
+        if (!m.activation.empty())
+          row.activation_bytes.push_back(m.activation[static_cast<std::size_t>(g.first)][i][l]);
+        else
+          row.activation_bytes.push_back(
+              l < chain.layers.size() ? ceil_div(row.microbatch_size * chain.layers[l].activation_bytes, row.tensor) : 0);
       }
       result.rows.push_back(std::move(row));
     }

@@ -93,16 +93,6 @@ void train_on_threads(job& j);
 void train_on_gloo(job& j);
 void train_on_gpus(job& j);
 
-#ifdef HETSCHED_WITH_CUDA
-inline constexpr bool with_cuda = true;
-#else
-inline constexpr bool with_cuda = false;
-#endif
-/// Throws: input_error where another device is asked for than the host, and this program has none.
-inline void require_device(const std::string& device) {
-  if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
-}
-
 /// What a step trains.
 [[nodiscard]] inline std::string batch_text(const hetsched::plan& p, int batches) {
   std::string text;

@@ -11,6 +11,7 @@
 
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/hardware.hpp>
 
 namespace hetsched {
 
@@ -89,11 +90,31 @@ struct cuda_runtime {
   }
   static int launch(graph g, stream s) { return cudaGraphLaunch(g, s); }
   static int destroy_graph(graph g) { return cudaGraphExecDestroy(g); }
+  static int properties(int device, cuda_properties& found) {
+    cudaDeviceProp all{};
+    if (const int code = cudaGetDeviceProperties(&all, device); code != 0) return code;
+    int khz = 0;
+    if (const int code = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device); code != 0) return code;
+    found = {.name = all.name,
+             .memory_bytes = all.totalGlobalMem,
+             .l2_bytes = static_cast<std::size_t>(all.l2CacheSize),
+             .multiprocessors = all.multiProcessorCount,
+             .clock_hz = 1e3 * khz,
+             .major = all.major,
+             .minor = all.minor};
+    return 0;
+  }
+  static int peer(cuda_peer& found, int from, int to) {
+    int direct = 0;
+    if (const int code = cudaDeviceCanAccessPeer(&direct, from, to); code != 0) return code;
+    found.direct = direct != 0;
+    return cudaDeviceGetP2PAttribute(&found.rank, cudaDevP2PAttrPerformanceRank, from, to);
+  }
   static void begin_range(const char* name) { nvtxRangePushA(name); }
   static void end_range() { nvtxRangePop(); }
   static std::string error_text(int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 };
 
-static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime>);
+static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime> && cuda_query_api<cuda_runtime>);
 
 }  // namespace hetsched
