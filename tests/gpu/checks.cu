@@ -6,11 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <type_traits>
 
+#include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/stager.hpp>
+#include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 #ifdef CHECKS_NCCL
 #include <hetsched/cuda/nccl.hpp>
 #include <hetsched/cuda/nccl_communicator.hpp>
@@ -39,6 +45,16 @@ struct outcome {
   std::vector<std::size_t> most_bytes;        // by GPU, behind the second and behind the last step
 };
 
+__global__ void spin(long long ns) {
+  const auto now = [] {
+    long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+  };
+  for (const long long end = now() + ns; now() < end;) {
+  }
+}
+
 std::vector<int> places_on(hetsched::cuda_devices<cuda>& gpus, const hetsched::schedule& order) {
   std::vector<int> places;
   for (int r = 0; r < order.ranks; ++r) places.push_back(r % gpus.count());
@@ -51,8 +67,29 @@ auto summed_loss = [](const tensor& y, const tensor& wanted, const queue& on, do
   return gradient;
 };
 
+// A gate per stage, which takes its time besides.
+struct slow_gate : gate {
+  static inline long long forward_ns = 0, backward_ns = 0;
+  tensor forward(const tensor& x, context& c, const queue& q) {
+    spin<<<1, 1, 0, q.stream()>>>(forward_ns);
+    return gate::forward(x, c, q);
+  }
+  tensor backward(const tensor& dy, context& c, const queue& q) {
+    spin<<<1, 1, 0, q.stream()>>>(backward_ns);
+    return gate::backward(dy, c, q);
+  }
+};
+using graphed_gate = hetsched::cuda_graphed_stage<tensor, gate, cuda>;
+template <class Stage>
+gate& gate_of(Stage& stage) {
+  if constexpr (requires { stage.stage(); })
+    return stage.stage();
+  else
+    return stage;
+}
+
 // Steps of a schedule with a gate per stage. Staged: what it lists as copies goes by way of pinned memory.
-template <bool Staged, class Channels, class Loss>
+template <bool Staged, class Stage = gate, class Channels, class Loss>
 outcome run_over(hetsched::cuda_devices<cuda>& gpus, const std::vector<int>& places, std::vector<Channels> ends,
                  const hetsched::schedule& order, int width, int steps, const Loss& loss,
                  const hetsched::executor_options& options = {}) {
@@ -71,8 +108,8 @@ outcome run_over(hetsched::cuda_devices<cuda>& gpus, const std::vector<int>& pla
     const auto bound = own.bind();
     const auto q = own.compute_queue();
     const auto copies = hetsched::stages_of_rank(order, rank);
-    std::vector<gate> stages;
-    for (const auto& c : copies) stages.push_back({{{n}, q, 1 + 0.05f * c.stage, 0.01f}, {{n}, q, 0, 0}});
+    std::vector<Stage> stages;
+    for (const auto& c : copies) stages.push_back(Stage{gate{{{n}, q, 1 + 0.05f * c.stage, 0.01f}, {{n}, q, 0, 0}}});
     std::vector<tensor> inputs, targets;
     for (int m = 0; m < order.microbatches; ++m) {
       inputs.emplace_back(hetsched::tensor_shape{n}, q, 0.1f * m, 0.02f);
@@ -84,7 +121,7 @@ outcome run_over(hetsched::cuda_devices<cuda>& gpus, const std::vector<int>& pla
       else
         return stager();
     };
-    hetsched::pipeline_executor<tensor, gate, Channels, stager, backend> executor(
+    hetsched::pipeline_executor<tensor, Stage, Channels, stager, backend> executor(
         order, std::span(stages), std::vector<hetsched::tensor_shape>(order.stages - 1, {n}), channel, options, make_stager(),
         own);
     double begin_s = 0;
@@ -100,7 +137,7 @@ outcome run_over(hetsched::cuda_devices<cuda>& gpus, const std::vector<int>& pla
       auto& own_gradients = all.gradients[copies[i].stage];
       own_gradients.resize(n);
       q.finish();
-      cudaMemcpy(own_gradients.data(), stages[i].gradient.data(), n * sizeof(float), cudaMemcpyDefault);
+      cudaMemcpy(own_gradients.data(), gate_of(stages[i]).gradient.data(), n * sizeof(float), cudaMemcpyDefault);
     }
   });
   for (const auto& part : losses)
@@ -221,6 +258,71 @@ void staged(hetsched::cuda_devices<cuda>& gpus) {
           number(" as one %.2f ms", whole.seconds / (steps - 1) * 1e3));
 }
 
+// Transfers that take a share of the longest computation, on a link that is made that slow, against the simulator.
+void overlap(hetsched::cuda_devices<cuda>& gpus) {
+  using network = hetsched::shaped_communicator<hetsched::thread_communicator<tensor>>;
+  constexpr int width = 1 << 16, microbatches = 16, steps = 6, ranks = 2;
+  constexpr double forward_s = 8e-3, backward_s = 16e-3;
+  slow_gate::forward_ns = static_cast<long long>(forward_s * 1e9);
+  slow_gate::backward_ns = static_cast<long long>(backward_s * 1e9);
+  for (const double share : {0.25, 0.5, 1.0}) {
+    const double transfer_s = share * (forward_s + backward_s);
+    const hetsched::pipeline times{
+        .forward_s = {forward_s, forward_s}, .backward_s = {backward_s, backward_s}, .transfer_s = {transfer_s}};
+    const auto plain = hetsched::one_f_one_b({4, 1}, microbatches);
+    const double wanted_s = hetsched::simulate(times, plain).makespan_s;
+    const auto order =
+        hetsched::split_streams(hetsched::stage_transfers(hetsched::add_transfers(plain), [](int, int) { return true; }));
+    std::vector<network> ends;
+    for (auto& end : hetsched::thread_communicator<tensor>::connect(ranks))
+      ends.emplace_back(std::move(end), [&](int, int) {
+        return hetsched::link{.latency_s = 0, .bandwidth = width * sizeof(float) / transfer_s};
+      });
+    const auto found = run_over<true, slow_gate>(gpus, places_on(gpus, order), std::move(ends), order, width, steps, summed_loss);
+    const double took_s = found.seconds / (steps - 1);
+    row(("overlap, transfers of " + number("%.2f", share)).c_str(), std::abs(took_s / wanted_s - 1) <= 0.05,
+        number("%.1f ms a step,", 1e3 * took_s) + number(" simulated %.1f ms", 1e3 * wanted_s));
+  }
+}
+
+// A rank that fails in the midst of a step, and one that does not come: the others end with one error, and the GPUs go on.
+template <class Connect>
+void lost_ranks(hetsched::cuda_devices<cuda>& gpus, const char* over, int ranks, const Connect& connect) {
+  std::vector<int> warmups;
+  for (int r = 0; r < ranks; ++r) warmups.push_back(ranks - r);
+  const auto order = hetsched::one_f_one_b(warmups, 6);
+  const auto places = places_on(gpus, order);
+  const auto wanted = run_over<false>(gpus, places, connect(), order, 4096, 2, summed_loss);
+  const auto failing = [calls = std::make_shared<int>(0)](const tensor& y, const tensor& t, const queue& on, double& value) {
+    if (++*calls == 9) throw std::runtime_error("the loss has failed");
+    return summed_loss(y, t, on, value);
+  };
+  std::string text;
+  const double begin_s = hetsched::steady_now_s();
+  try {
+    (void)run_over<false>(gpus, places, connect(), order, 4096, 5, failing, {.deadline_s = 10});
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  const double took_s = hetsched::steady_now_s() - begin_s;
+  row((std::string(over) + ": a rank that fails ends all").c_str(), text.find("has failed") != std::string::npos && took_s < 9,
+      number("%.2f s", took_s));
+  const auto again = run_over<false>(gpus, places, connect(), order, 4096, 2, summed_loss);
+  row((std::string(over) + ": the next training").c_str(), again.losses == wanted.losses, "bits of the first");
+}
+
+void graphs(hetsched::cuda_devices<cuda>& gpus) {
+  const auto order = hetsched::one_f_one_b({2, 1}, 64);
+  const auto places = places_on(gpus, order);
+  const auto with = [&](auto stage) {
+    return run_over<false, typename decltype(stage)::type>(
+        gpus, places, hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, places), order, 32, 51, summed_loss);
+  };
+  const auto plain = with(std::type_identity<gate>()), launched = with(std::type_identity<graphed_gate>());
+  row("CUDA graphs: bits of launches", plain.gradients == launched.gradients && plain.losses == launched.losses,
+      number("%.2f us per computation", 1e6 * launched.seconds / 50 / 128));
+}
+
 // Every schedule over NCCL against copies inside the process, to the last bit.
 #ifdef CHECKS_NCCL
 void nccl(hetsched::cuda_devices<cuda>& gpus) {
@@ -245,6 +347,15 @@ void nccl(hetsched::cuda_devices<cuda>& gpus) {
     same += good;
     if (!good) wrong += " " + std::string(name);
   }
+  lost_ranks(gpus, "NCCL", ranks, [&] {
+    const auto places = places_on(gpus, hetsched::one_f_one_b(std::vector<int>(ranks, 1), 1));
+    std::vector<channels> ends;
+    for (auto& end : control::connect(ranks)) {
+      const int device = places[end.rank()];
+      ends.emplace_back(gpus, device, std::move(end), hetsched::nccl_runtime(), hetsched::nccl_options{.deadline_s = 10});
+    }
+    return ends;
+  });
   row("schedules over NCCL: bits of copies", wrong.empty(), std::to_string(same) + (wrong.empty() ? "" : ", wrong:" + wrong));
 }
 #else
@@ -261,6 +372,11 @@ int main() try {
   growth(gpus);
   host_time(gpus);
   staged(gpus);
+  graphs(gpus);
+  overlap(gpus);
+  lost_ranks(gpus, "copies", 2, [&] {
+    return hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, {0, 1 % gpus.count()});
+  });
   nccl(gpus);
   return failed > 0;
 } catch (const std::exception& e) {

@@ -16,7 +16,7 @@ failed=0
 part() { # part NAME COMMAND...: one line of the table, and a log
   local name=$1 log begin=$SECONDS status=0 word=ok
   shift
-  log=$out/${name//[^a-z0-9]/_}.log
+  log=$out/$(tr -c "a-z0-9\n" _ <<<"${name,,}").log
   "$@" >"$log" 2>&1 || status=$?
   ((status == 0)) || { word="FAILED ($status)"; ((++failed)); }
   printf '%-32s %-12s %4d s\n' "$name" "$word" $((SECONDS - begin)) | tee -a "$table"
@@ -45,6 +45,11 @@ echo '#include <nccl.h>' | nvcc -E -x cu - >/dev/null 2>&1 && nccl=(-DCHECKS_NCC
 if part "build the checks" "${build[@]}" tests/gpu/checks.cu -o "$out/checks" "${nccl[@]}"; then
   part "the checks" "$out/checks"
   cat "$out/the_checks.log" | tee -a "$table"
+fi
+if part "build the GPT" "${build[@]}" -I examples tests/gpu/gpt.cu -o "$out/gpt" -lcublas; then
+  part "the GPT" "$out/gpt"
+  cat "$out/the_gpt.log" | tee -a "$table"
+  if command -v compute-sanitizer >/dev/null; then part "the GPT under memcheck" compute-sanitizer --error-exitcode 1 "$out/gpt"; fi
 fi
 echo "log: $out"
 ((failed == 0))

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPT of the examples on a GPU against the same on the host, whose kernels tests/gpt/gpt_cuda_test.cpp compares with those of
+// gpt/: what is left to see is that launches and cuBLAS do the same.
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/cuda/runtime.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+
+#include <gpt_cuda/cuda_launcher.cuh>
+#include <gpt_cuda/timing.hpp>
+#include <gpt_cuda/training.hpp>
+
+namespace {
+
+int failed = 0;
+
+void row(const char* what, bool good, const std::string& figure) {
+  failed += !good;
+  std::printf("%-44s %-6s %s\n", what, good ? "ok" : "FAILED", figure.c_str());
+  std::fflush(stdout);
+}
+
+gpt_cuda::numbers random_numbers(hetsched::random_source& random, int rows, int columns, double deviation) {
+  gpt_cuda::numbers n{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), {}};
+  for (int i = 0; i < rows * columns; ++i) n.values.push_back(static_cast<float>(random.uniform(-1.7, 1.7) * deviation));
+  return n;
+}
+gpt_cuda::numbers even(int columns, float value) {
+  return {1, static_cast<std::size_t>(columns), std::vector<float>(static_cast<std::size_t>(columns), value)};
+}
+
+std::vector<gpt_cuda::numbers> first_weights(const gpt_cuda::shape& m, int layer) {
+  hetsched::random_source random(static_cast<std::uint64_t>(m.tied && layer == m.layer_count() - 1 ? 0 : layer) + 1);
+  const int h = m.hidden, kv = m.kv_heads * (h / m.heads);
+  const double by = 1 / std::sqrt(static_cast<double>(h));
+  const auto table = random_numbers(random, m.vocab, h, 0.5 * by);
+  if (layer == 0) return {table, random_numbers(random, m.sequence, h, 0.02)};
+  if (layer == m.layer_count() - 1) return {table, even(h, 1), even(h, 0)};
+  return {even(h, 1),
+          even(h, 0),
+          random_numbers(random, h, h + 2 * kv, by),
+          even(h + 2 * kv, 0),
+          random_numbers(random, h, h, 0.3 * by),
+          even(h, 0),
+          even(h, 1),
+          even(h, 0),
+          random_numbers(random, h, m.ffn, by),
+          even(m.ffn, 0),
+          random_numbers(random, m.ffn, h, 0.3 / std::sqrt(static_cast<double>(m.ffn))),
+          even(h, 0)};
+}
+
+gpt_cuda::training training_on(std::vector<int> places, bool half) {
+  gpt_cuda::training t;
+  t.model = {.layers = 4, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn = 256, .sequence = 64, .vocab = 96, .half = half};
+  std::vector<int> warmups;
+  const int ranks = static_cast<int>(places.size()), layers = t.model.layer_count();
+  for (int r = 0; r < ranks; ++r) {
+    warmups.push_back(ranks - r);
+    t.stages.push_back({r * layers / ranks, (r + 1) * layers / ranks});
+  }
+  t.order = hetsched::one_f_one_b(warmups, 4);
+  t.microbatch_size = 2;
+  t.places = std::move(places);
+  t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
+  t.draw = [m = t.model](std::int64_t step, int microbatch) {
+    hetsched::random_source random(static_cast<std::uint64_t>(100 * step + microbatch) + 7);
+    gpt_cuda::batch b{{static_cast<std::size_t>(2 * m.sequence), 1, {}}, {static_cast<std::size_t>(2 * m.sequence), 1, {}}};
+    for (int i = 0; i < 2 * m.sequence; ++i) {  // the next is a function of the last one: something to learn
+      const int token = random.integer(0, m.vocab - 1);
+      b.inputs.values.push_back(static_cast<float>(token));
+      b.targets.values.push_back(static_cast<float>((7 * token + 3) % m.vocab));
+    }
+    return b;
+  };
+  t.optimizer = hetsched::adamw{};
+  t.learning_rate = [](std::int64_t) { return 3e-3; };
+  t.clip = 1;
+  t.steps = 30;
+  return t;
+}
+
+double farthest(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = a.size() == b.size() ? 0 : 1e9;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return most;
+}
+std::string number(const char* format, double x) {
+  char text[80];
+  std::snprintf(text, sizeof text, format, x);
+  return text;
+}
+
+}  // namespace
+
+int main() try {
+  hetsched::cuda_devices<hetsched::cuda_runtime> gpus;
+  const auto losses = [&](std::vector<int> places, bool half, bool graphs = false) {
+    auto t = training_on(std::move(places), half);
+    t.graphs = graphs;
+    return gpt_cuda::train(gpus, t).losses;
+  };
+  const int last = gpus.count() - 1;
+  const auto host = losses({-1}, false), host_half = losses({-1}, true);
+  const auto gpu = losses({0}, false), gpu_half = losses({0}, true);
+  row("GPT, products of floats, against the host", farthest(gpu, host) < 1e-3,
+      number("losses differ by %.1e at most", farthest(gpu, host)));
+  row("GPT, products of bf16, against the host", farthest(gpu_half, host_half) < 2e-2,
+      number("losses differ by %.1e at most", farthest(gpu_half, host_half)));
+  row("GPT, bf16 against floats", farthest(gpu_half, gpu) < 5e-2,
+      number("losses differ by %.1e at most", farthest(gpu_half, gpu)));
+  row("GPT learns", gpu_half.back() < 0.7 * gpu_half.front(),
+      number("loss %.3f", gpu_half.front()) + number(" to %.3f", gpu_half.back()));
+  row("GPT, three stages against one", losses({0, last, 0}, true) == gpu_half, "bits of losses");
+  row("GPT, CUDA graphs against none", losses({0, last, 0}, true, true) == gpu_half, "bits of losses");
+  row("GPT, stages on GPU and host", farthest(losses({0, -1, last}, false), host) < 1e-3, "against the host");
+  const auto t = training_on({0}, true);
+  const auto costs =
+      gpt_cuda::time_layers(gpus, 0, {.model = t.model, .samples = 2, .first_weights = t.first_weights, .data = t.draw(0, 0)});
+  row("a block of the GPT, forward", costs[1].took.forward.median_s > 0, number("%.1f us", 1e6 * costs[1].took.forward.median_s));
+  const auto measured = gpt_cuda::measure_device(gpus, 0, 4096);
+  row("products of bf16, 4096 rows", true,
+      number("%.1f TFLOP/s", 1e-12 * measured.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)]));
+  row("copies within the GPU", true, number("%.0f GB/s", 1e-9 * measured.memory_bandwidth));
+  return failed > 0;
+} catch (const hetsched::error& e) {
+  std::printf("%s\n", e.what());
+  return 2;
+}
