@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include <cublas_v2.h>
@@ -40,16 +41,17 @@ __global__ void run_teams(int n, Body body, Arguments... a) {
   for (int i = blockIdx.x * warps + threadIdx.x / warp::lanes; i < n; i += gridDim.x * warps) body(team, i, a...);
 }
 
-/// A handle of cuBLAS for the device that is current when it is made: one for each thread, as a rank has one and a device.
+/// A handle of cuBLAS for the device that is current when it is made.
 class cublas {
  public:
   cublas() { require(cublasCreate(&handle_), "cublasCreate"); }
   cublas(const cublas&) = delete;
   cublas& operator=(const cublas&) = delete;
   ~cublas() { (void)cublasDestroy(handle_); }
-  static cublas& of_thread() {
-    static thread_local cublas own;
-    return own;
+  /// The calling thread's own for this device, which is current.
+  static cublas& of_thread(int device) {
+    static thread_local std::map<int, cublas> own;
+    return own[device];
   }
   void multiply(cudaStream_t stream, const product_call& p) {
     require(cublasSetStream(handle_, stream), "cublasSetStream");
@@ -87,7 +89,7 @@ struct launcher<hetsched::cuda_runtime> {
     detail::run_teams<<<blocks(n, threads / detail::warp::lanes), threads, 0, q.stream()>>>(n, body, passed(a)...);
     q.own()->require(cudaPeekAtLastError(), "cudaLaunchKernel");
   }
-  static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread().multiply(q.stream(), p); }
+  static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread(q.device()).multiply(q.stream(), p); }
 };
 
 }  // namespace gpt_cuda

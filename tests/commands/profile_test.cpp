@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -11,6 +13,8 @@
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
+
+#include <train/device.hpp>
 
 #include "processes.hpp"
 #include "workplace.hpp"
@@ -193,4 +197,37 @@ TEST_CASE("layers that several ranks share are measured by them, for plans with 
   const auto heads = w.run("hetsched-profile " + sizes + "--tensor 3 --repeats 1 --ranks 3");
   CHECK(heads.status == 2);
   CHECK(contains(heads.errors, "heads (4) must be divisible by the tensor degree (3)"));
+}
+
+TEST_CASE("--device names the place of each rank") {
+  using list = std::vector<int>;
+  CHECK(train::places_of("cpu", 3, 0) == list{-1, -1, -1});
+  CHECK(train::places_of("cuda", 5, 2) == list{0, 1, 0, 1, 0});
+  CHECK(train::places_of("cuda:1", 2, 2) == list{1, 1});
+  CHECK(train::places_of("cuda,cpu,cuda:0,cuda", 4, 2) == list{0, -1, 0, 1});
+  for (const auto& [text, what] :
+       std::vector<std::pair<const char*, const char*>>{{"cuda,cpu", "found 2 names for 3 ranks"},
+                                                        {"cuda:2", "there is no GPU 2 among 2"},
+                                                        {"gpu", "expected cpu, cuda or cuda:N, found \"gpu\""},
+                                                        {"cuda:", "expected cpu, cuda or cuda:N, found \"cuda:\""},
+                                                        {"cuda:99999", "expected cpu, cuda or cuda:N, found \"cuda:99999\""},
+                                                        {"", "expected cpu, cuda or cuda:N, found \"\""}}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS((void)train::places_of(text, 3, 2), (std::string("--device: ") + what).c_str(), input_error);
+  }
+}
+
+TEST_CASE("--device cuda: without CUDA, or without a GPU, one clear error and no file") {
+  const workplace w;
+  for (const std::string command :
+       {"hetsched-train --steps 1 --ranks 2 --losses losses.csv", "hetsched-profile --out-cluster c.json"}) {
+    CAPTURE(command);
+    const auto found = w.run(command + " --device cuda --layers 2 --hidden 32 --heads 4 --sequence 32");
+    CAPTURE(found.errors);
+    if (found.status == 0) continue;  // there is one
+    CHECK(found.status == (contains(found.errors, "built without CUDA (HETSCHED_CUDA)") ? 2 : 3));
+    CHECK((found.status == 2 || contains(found.errors, ": there is no GPU to use: cudaGetDeviceCount: ")));
+    CHECK(found.errors.find('\n') == found.errors.size() - 1);
+    CHECK(w.files().empty());
+  }
 }

@@ -100,6 +100,7 @@ void train::train_on_gpus(job& j) {
   using namespace hetsched;
   const auto& given = j.given;
   require_supported(given);
+  if (!j.plan && !given.place.ranks) j.place.ranks = names_in(given.device);
   const auto places = places_of(given.device, j.place.ranks, gpt_cuda::gpu_count());
   if (!j.plan) {
     if (std::any_of(places.begin(), places.end(), [&](int p) { return (p < 0) != (places[0] < 0); }))

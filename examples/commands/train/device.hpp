@@ -22,6 +22,11 @@ inline void require_device(const std::string& device) {
   if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
 }
 
+/// How many names there are, with commas between.
+[[nodiscard]] inline int names_in(std::string_view text) {
+  return static_cast<int>(std::count(text.begin(), text.end(), ',')) + 1;
+}
+
 /// The place of each rank: the number of a GPU, or -1 for the host. `text`: cpu, cuda or cuda:N for all ranks, or such names for
 /// each of them, with commas between; cuda alone takes the GPUs in turn.
 /// Throws: input_error for other names, another number of them than ranks, and GPUs that are not there.

@@ -17,7 +17,7 @@ void train::measure_on_gpus(measuring& m) {
   refuse(m.given.transport != "threads", "--transport gloo");
   refuse(m.wide, "--precision fp64");
   refuse(m.how.tensors != std::vector{1}, "--tensor");
-  const int gpus = gpt_cuda::gpu_count(), ranks = m.given.ranks.value_or(gpus);
+  const int gpus = gpt_cuda::gpu_count(), ranks = m.given.ranks.value_or(m.device == "cuda" ? gpus : names_in(m.device));
   const auto places = places_of(m.device, ranks, gpus);
   auto& found = m.found;
   found.nics = hetsched::find_nics();
