@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank on a GPU costs the host, but for what CUDA's calls cost: 1F1B of 64 microbatches on 1 to 8 stages, a middle rank
-// whose messages are always there, layers without kernels, and a runtime whose calls do nothing. A transfer enqueues a copy on a
-// queue of its own. host_us: time per action (computations, sends and receives).
+// whose messages are always there, layers without kernels, as they are and captured as CUDA graphs, and a runtime whose calls do
+// nothing. A transfer enqueues a copy on a queue of its own. host_us: time per action (computations, sends and receives).
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
@@ -27,6 +28,7 @@ struct instant_cuda {
   using stream = void*;
   using event = void*;
   using pool = void*;
+  using graph = void*;
   static int device_count(int& count) { return count = 1, 0; }
   static int get_device(int& device) { return device = 0, 0; }
   static int set_device(int) { return 0; }
@@ -51,6 +53,10 @@ struct instant_cuda {
   static int copy_rows(void*, std::size_t, const void*, std::size_t, std::size_t, std::size_t, stream) { return 0; }
   static int set_zero(void*, std::size_t, stream) { return 0; }
   static int share_pool(pool, int, int) { return 0; }
+  static int begin_capture(stream) { return 0; }
+  static int end_capture(stream, graph&) { return 0; }
+  static int launch(graph, stream) { return 0; }
+  static int destroy_graph(graph) { return 0; }
   static void begin_range(const char*) {}
   static void end_range() {}
   static std::string error_text(int) { return {}; }
@@ -112,6 +118,7 @@ struct ready_communicator {
   }
 };
 
+template <class Stage>
 void alone(benchmark::State& state) {
   const int stages = static_cast<int>(state.range(0)), rank = stages / 2;
   std::vector<int> warmups;
@@ -123,21 +130,25 @@ void alone(benchmark::State& state) {
   const std::vector<int> targets(microbatches);
   std::vector<tensor> inputs;
   for (int m = 0; m < microbatches; ++m) inputs.emplace_back(tensor_shape{1}, backend.compute_queue());
-  std::vector<empty_layer> layers(1);
+  std::vector<Stage> layers;
+  layers.emplace_back(empty_layer());
   const std::vector<tensor_shape> boundaries(static_cast<std::size_t>(stages) - 1, tensor_shape{1});
-  pipeline_executor<tensor, empty_layer, ready_communicator, no_stager, cuda_backend<instant_cuda>> executor(
+  pipeline_executor<tensor, Stage, ready_communicator, no_stager, cuda_backend<instant_cuda>> executor(
       order, std::span(layers), boundaries, ready_communicator{rank, stages, devices.make_queue(0, "copies")}, {}, {}, backend);
   const auto step = [&] {
     executor.step(std::span<const tensor>(inputs), std::span<const int>(targets),
                   [](const tensor&, int, const queue& q, double&) { return tensor({1}, q); });
   };
-  step();
+  for (int warm = 0; warm < 3; ++warm) step();
   double began_s = steady_now_s();
   std::size_t steps = 0;
   for (auto _ : state) step(), ++steps;
   state.counters["host_us"] = 1e6 * (steady_now_s() - began_s) / (static_cast<double>(steps) * actions);
 }
 
-BENCHMARK(alone)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+using graphed_layer = cuda_graphed_stage<tensor, empty_layer, instant_cuda>;
+
+BENCHMARK(alone<empty_layer>)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+BENCHMARK(alone<graphed_layer>)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
 
 }  // namespace

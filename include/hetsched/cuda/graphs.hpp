@@ -79,13 +79,13 @@ class cuda_graph {
 }  // namespace detail
 
 /// A stage whose work on a GPU is captured: the first time that a context is used it works as ever, the second time what each
-/// of forward, backward and its halves enqueues becomes a CUDA graph, and from then on one launch does it, between copies of what
-/// comes in and of what goes out. So the host's time is that of a few calls, however many kernels the layers have. Schedules and
-/// transports are as ever.
-/// Requires, and not checked: the layers' calls depend on nothing that changes from step to step but what tensors hold; shapes
-/// and parameters stay where they are; contexts, one at a time, are used by one microbatch after the other. Throws: input_error
-/// for a rank on the host, whose work nobody can capture, and for layers that wait for the device or for other queues, such as
-/// collectives over NCCL; cuda_error.
+/// of forward, backward and its halves enqueues becomes a CUDA graph, and from then on one launch does it, between copies of
+/// what comes in and of what goes out. So the host's time is that of a few calls, however many kernels the layers have.
+/// Schedules and transports are as ever.
+/// Requires: the layers' calls depend on nothing that changes from step to step but what tensors hold; shapes and parameters
+/// stay where they are. Not checked.
+/// Throws: input_error for a rank on the host, whose work nobody can capture, and for layers that wait for the device or for
+/// other queues, such as collectives over NCCL; cuda_error.
 template <class Tensor, class Stage, cuda_graph_api Api>
 class cuda_graphed_stage {
   using queue = cuda_queue<Api>;
