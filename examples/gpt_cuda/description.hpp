@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,14 @@ struct batch {
   numbers inputs, targets;
 };
 
+/// A parameter, and what its optimizer keeps of it.
+struct saved_parameter {
+  numbers value;
+  std::vector<numbers> state;
+};
+/// Parameters by layer.
+using saved_model = std::vector<std::vector<saved_parameter>>;
+
 /// A pipeline of stages on GPUs and hosts of this process.
 struct training {
   shape model;
@@ -45,6 +54,8 @@ struct training {
   int microbatch_size = 1;                    ///< samples
   std::vector<int> places;                    ///< of each rank: a device, or -1, the host
   std::function<std::vector<numbers>(int layer)> first_weights;
+  std::optional<saved_model> resumed = {};  ///< goes on with these, in place of the first weights ...
+  std::int64_t first_step = 0;              ///< ... from here
   std::function<batch(std::int64_t step, int microbatch)> draw;
   std::variant<hetsched::adamw, hetsched::sgd> optimizer;
   std::function<double(std::int64_t step)> learning_rate;
@@ -53,13 +64,16 @@ struct training {
   std::int64_t steps = 1;
   double deadline_s = 30;
   int timelines = 0;  ///< how many last steps to keep
+  /// Told by one rank what there is behind so many steps, every so many (0: never) and behind the last.
+  std::function<void(std::int64_t steps, saved_model& all)> save = {};
+  std::int64_t save_every = 0;
   /// Told by one rank behind each step; returns whether to go on.
   std::function<bool(std::int64_t step, double loss)> told = [](std::int64_t, double) { return true; };
 };
 struct trained {
   std::vector<double> losses;                             ///< of the steps
   std::vector<std::vector<hetsched::timeline>> measured;  ///< of the last steps, of all ranks
-  std::vector<std::vector<numbers>> weights;              ///< in the end, by layer
+  saved_model state;                                      ///< in the end
 };
 
 /// What to time a model's layers with.

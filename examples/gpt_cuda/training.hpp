@@ -91,11 +91,19 @@ class training_rank {
       std::vector<any_layer<Api>> list;
       for (int l = t.stages[static_cast<std::size_t>(copy.stage)].first; l < t.stages[static_cast<std::size_t>(copy.stage)].last;
            ++l) {
-        held_.push_back({l, make_parameters<Api>(t.model, l, t.first_weights(l), q_), {}});
-        for (auto& p : *held_.back().own)
+        const auto* const resumed = t.resumed ? &(*t.resumed)[static_cast<std::size_t>(l)] : nullptr;
+        std::vector<numbers> first;
+        if (resumed)
+          for (const auto& p : *resumed) first.push_back(p.value);
+        else
+          first = t.first_weights(l);
+        held_.push_back({l, make_parameters<Api>(t.model, l, first, q_), {}});
+        for (std::size_t i = 0; i < first.size(); ++i)
           for (std::size_t s = 0; s < states(); ++s) {
-            held_.back().state.push_back(upload(q_, numbers{p.value.shape()[0], p.value.shape()[1],
-                                                            std::vector<float>(static_cast<std::size_t>(p.value.size()))}));
+            const bool is_kept = resumed && s < (*resumed)[i].state.size();
+            const auto& f = first[i];
+            held_.back().state.push_back(
+                upload(q_, is_kept ? (*resumed)[i].state[s] : numbers{f.rows, f.columns, std::vector<float>(f.values.size())}));
           }
         list.push_back(make_layer<Api>(t.model, l, held_.back().own, q_));
       }
@@ -154,9 +162,16 @@ class training_rank {
   }
   [[nodiscard]] bool tells() const { return tells_; }
   [[nodiscard]] const hetsched::timeline& measured() const { return executor_->measured(); }
-  void read_weights(std::vector<std::vector<numbers>>& by_layer) const {
-    for (const auto& h : held_)
-      for (const auto& p : *h.own) by_layer[static_cast<std::size_t>(h.layer)].push_back(download(q_, p.value));
+  /// Of this rank's layers. Waits for all that is on the queue.
+  void read(saved_model& all) const {
+    for (const auto& h : held_) {
+      auto& layer = all[static_cast<std::size_t>(h.layer)];
+      layer.clear();
+      for (std::size_t i = 0; i < h.own->size(); ++i) {
+        layer.push_back({download(q_, (*h.own)[i].value), {}});
+        for (std::size_t s = 0; s < states(); ++s) layer.back().state.push_back(download(q_, h.state[i * states() + s]));
+      }
+    }
   }
 
  private:
@@ -254,20 +269,26 @@ template <hetsched::cuda_graph_api Api>
   if (t.graphs && std::find(t.places.begin(), t.places.end(), -1) != t.places.end())
     throw hetsched::input_error("CUDA graphs are for pipelines whose ranks are all on GPUs");
   trained result;
-  result.weights.resize(static_cast<std::size_t>(t.model.layer_count()));
+  result.state.resize(static_cast<std::size_t>(t.model.layer_count()));
   std::vector<std::vector<hetsched::timeline>> measured(t.places.size());
   hetsched::run_on_threads(channels::connect(devices, t.places), [&](channels& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
     hetsched::cuda_backend<Api> own(devices, t.places[r], "rank " + std::to_string(r));
     const auto bound = own.bind();
     training_rank<Api> rank(t, comm, own);
-    for (std::int64_t step = 0; step < t.steps; ++step) {
+    bool goes_on = t.first_step < t.steps;
+    for (auto step = t.first_step; goes_on; ++step) {
       const double loss = rank.step(step);
       if (step + t.timelines >= t.steps) measured[r].push_back(rank.measured());
       if (rank.tells()) result.losses.push_back(loss);
-      if (!rank.all_go_on(!rank.tells() || t.told(step, loss))) break;
+      goes_on = rank.all_go_on(!rank.tells() || t.told(step, loss)) && step + 1 < t.steps;
+      const bool saves = t.save && (!goes_on || (t.save_every > 0 && (step + 1) % t.save_every == 0));
+      if (goes_on && !saves) continue;
+      rank.read(result.state);
+      (void)rank.all_go_on(true);  // all have read theirs
+      if (saves && rank.tells()) t.save(step + 1, result.state);
+      (void)rank.all_go_on(true);  // nobody reads anew before it is saved
     }
-    rank.read_weights(result.weights);
   });
   for (std::size_t s = 0; s < measured[0].size(); ++s) {
     auto& parts = result.measured.emplace_back();

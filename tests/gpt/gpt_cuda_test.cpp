@@ -10,9 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,6 +27,8 @@
 
 #include <gpt/batch.hpp>
 #include <gpt/model.hpp>
+
+#include <commands/train/saved_model.hpp>
 
 #include "../cuda/fake_cuda.hpp"
 #include "fake_launcher.hpp"
@@ -401,7 +406,61 @@ TEST_CASE("tied tables stay equal, and a training ends when it is told to [threa
   t.told = [](std::int64_t step, double) { return step < 1; };
   const auto found = run(t, {.seed = 9, .in_order = true});
   CHECK(found.losses.size() == 2);
-  CHECK(found.weights.front()[0].values == found.weights.back()[0].values);
-  CHECK(found.weights.front()[0].values != first_weights(small.model, 0)[0].values);
+  const auto &first = found.state.front()[0], &last = found.state.back()[0];
+  CHECK(first.value.values == last.value.values);
+  CHECK(first.value.values != first_weights(small.model, 0)[0].values);
+  REQUIRE(first.state.size() == 2);
+  CHECK(first.state[1].values == last.state[1].values);
   CHECK(found.losses[1] < found.losses[0]);
+}
+
+TEST_CASE("a training that goes on from what was saved, in other places, has the bits of one that was not stopped [threads]") {
+  const small_training small;
+  const auto optimizer = adamw{.learning_rate = 0.02};
+  auto t = small.on_gpus({0, 1}, optimizer, 1, true);
+  t.steps = 4;
+  std::map<std::int64_t, gpt_cuda::saved_model> saved;
+  t.save = [&](std::int64_t steps, gpt_cuda::saved_model& all) { saved[steps] = all; };
+  t.save_every = 3;
+  const auto wanted = run(t, {.seed = 6});
+  REQUIRE(saved.size() == 2);
+  CHECK(saved.contains(4));
+  auto rest = small.on_gpus({-1}, optimizer, 1, true);
+  rest.steps = 4;
+  rest.first_step = 3;
+
+  // By way of the slices of a checkpoint, which are those of the trainer on the host.
+  std::int64_t updates = 3;
+  auto& state = saved.at(3);
+  const auto slices = train::slices_of(state, {"adamw.first_moment", "adamw.second_moment"}, small.model.tied, updates);
+  gpt_cuda::saved_model empty = state;
+  for (auto& layer : empty)
+    for (auto& p : layer) {
+      std::fill(p.value.values.begin(), p.value.values.end(), 0.0f);
+      for (auto& s : p.state) std::fill(s.values.begin(), s.values.end(), 0.0f);
+    }
+  std::int64_t read = 0;
+  auto into = train::slices_of(empty, {"adamw.first_moment", "adamw.second_moment"}, small.model.tied, read);
+  REQUIRE(into.size() == slices.size());
+  for (std::size_t k = 0; k < into.size(); ++k) std::copy(slices[k].bytes.begin(), slices[k].bytes.end(), into[k].bytes.begin());
+  train::tie(empty, small.model.tied);
+  CHECK(read == 3);
+  rest.resumed = empty;
+  const auto found = run(rest, {.seed = 7});
+  CHECK(found.losses == std::vector<double>{wanted.losses.back()});
+  CHECK(found.state[1][2].value.values == wanted.state[1][2].value.values);
+
+  std::set<std::tuple<int, std::string, std::string, tensor_shape>> own, trainers;
+  const auto key = [](const state_slice& s) { return std::tuple(s.layer, s.name, s.element, s.shape); };
+  for (const auto& s : slices) own.insert(key(s));
+  const int layers = gpt::layer_count(small.model);
+  const training_layout layout{.layers = layers,
+                               .pipelines = {{.order = one_f_one_b({1}, 2), .stages = {{0, layers}}, .microbatch_size = 1}}};
+  run_on_threads(thread_communicator<host_tensor>::connect(1), [&](auto& comm) {
+    auto trainer = make_trainer<host_tensor>(
+        layout, [&](int l) { return gpt::make_layer<float>(small.model, l); },
+        [&](int l, int n) { return gpt::shape_after(small.model, l, n); }, comm, optimizer, {.ties = gpt::ties(small.model)});
+    for (const auto& s : trainer.state(true)) trainers.insert(key(s));
+  });
+  CHECK(own == trainers);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/runtime/measure/measured.hpp>
 #include <hetsched/runtime/measure/median_timeline.hpp>
@@ -16,8 +17,10 @@
 #include <train/device.hpp>
 #include <train/layers.hpp>
 #include <train/losses.hpp>
+#include <train/notes.hpp>
 #include <train/plan.hpp>
 #include <train/rate.hpp>
+#include <train/saved_model.hpp>
 
 #include "../command.hpp"
 
@@ -43,7 +46,7 @@ void require_supported(const train::arguments& given) {
       throw hetsched::input_error(std::string(option) + " is not for --device " + given.device + ": ranks on GPUs do not do it");
   };
   refuse(given.place.transport != "threads", "--transport gloo");
-  refuse(!given.checkpoint.folder.empty(), "--checkpoint");
+  refuse(given.checkpoint.behind, "--checkpoint-behind");
   refuse(!given.validation.empty(), "--validation");
   refuse(given.accumulate > 1, "--accumulate");
   refuse(given.replan_every > 0, "--replan-every");
@@ -65,6 +68,39 @@ void require_supported(const hetsched::training_layout& layout, const std::strin
     refuse(!line.recompute.empty() && line.recompute[static_cast<std::size_t>(g)] != hetsched::recomputation::none,
            "recomputation");
   }
+}
+
+/// What the optimizer keeps of each parameter, as checkpoints name it.
+std::vector<std::string> kept_by(const train::arguments& given) {
+  if (given.optimizer == "adamw") return {"adamw.first_moment", "adamw.second_moment"};
+  if (given.momentum != 0) return {"sgd.velocity"};
+  return {};
+}
+
+/// Has the training go on from the newest whole checkpoint, if it is to.
+void go_on_from_newest(const train::job& j, const train::training_notes& notes, gpt_cuda::training& t) {
+  const auto& how = j.given.checkpoint;
+  if (!how.resume) return;
+  const auto found = hetsched::find_checkpoint(how.folder);
+  for (const auto& text : found.damaged) train::say("skips a damaged checkpoint: " + text);
+  if (!found.newest && !how.or_start)
+    throw hetsched::input_error("--resume: there is no whole checkpoint in " + how.folder +
+                                " to go on from; --resume-or-start begins at step 0 then");
+  if (!found.newest) return train::say("there is no checkpoint in " + how.folder + ": begins at step 0");
+  for (const auto& text : train::compare_notes(*found.newest, notes)) train::say(text);
+  const auto names = kept_by(j.given);
+  gpt_cuda::saved_model state(static_cast<std::size_t>(gpt::layer_count(j.config)));
+  for (std::size_t l = 0; l < state.size(); ++l)
+    for (auto& value : first_weights(j.config, static_cast<int>(l))) {
+      std::vector<gpt_cuda::numbers> kept(names.size(), value);
+      state[l].push_back({std::move(value), std::move(kept)});
+    }
+  std::int64_t updates = 0;
+  auto slices = train::slices_of(state, names, j.config.tied, updates);
+  hetsched::load_checkpoint(*found.newest, slices);
+  train::tie(state, j.config.tied);
+  t.resumed = std::move(state);
+  t.first_step = found.newest->step;
 }
 
 }  // namespace
@@ -160,6 +196,19 @@ void train::train_on_gpus(job& j) {
     told.stopped_by = command::interruption;
     return told.stopped_by == 0;
   };
+  const auto notes = notes_of(j, told.plan.plan);
+  go_on_from_newest(j, notes, t);
+  if (t.resumed) told.resumed = t.first_step;
+  told.first_step = t.first_step;
+  if (const auto& how = given.checkpoint; !how.folder.empty()) {
+    t.save_every = how.every;
+    t.save = [&](std::int64_t steps, gpt_cuda::saved_model& all) {
+      auto updates = steps;
+      write_checkpoint_part(how.folder, steps, 0, slices_of(all, kept_by(given), j.config.tied, updates));
+      commit_checkpoint(how.folder, steps, 1, notes);
+      prune_checkpoints(how.folder, how.keep, steps);
+    };
+  }
   const auto start = std::chrono::steady_clock::now();
   const auto done = gpt_cuda::train_on_gpus(t);
   told.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

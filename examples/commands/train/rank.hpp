@@ -14,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include <hetsched/core/checksum.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
@@ -29,6 +28,7 @@
 #include <train/log.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
+#include <train/notes.hpp>
 #include <train/plan.hpp>
 #include <train/rate.hpp>
 #include <train/reschedule.hpp>
@@ -66,28 +66,6 @@ struct chosen_optimizer {
   if (given.optimizer == "sgd")
     return {hetsched::sgd{.learning_rate = given.learning_rate, .momentum = given.momentum, .weight_decay = given.weight_decay}};
   return {hetsched::adamw{.learning_rate = given.learning_rate, .weight_decay = given.weight_decay}};
-}
-
-[[nodiscard]] inline training_notes notes_of(const job& j, const hetsched::plan& p) {
-  const auto number = [](double value) { return nlohmann::json(value).dump(); };
-  auto optimizer = j.given.optimizer;
-  if (optimizer == "sgd" && j.given.momentum != 0) optimizer += " with momentum";
-  training_notes notes{{"model", describe(j.config)},
-                       {"precision", j.given.model.precision},
-                       {"optimizer", optimizer},
-                       {"learning rate", number(j.given.learning_rate)},
-                       {"momentum", number(j.given.momentum)},
-                       {"weight decay", number(j.given.weight_decay)},
-                       {"clip", number(j.given.clip)},
-                       {"seed", std::to_string(j.given.model.seed)},
-                       {"batch", batch_text(p, j.given.accumulate)},
-                       {"text", std::to_string(j.corpus.size()) + " bytes, " +
-                                    hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
-  if (j.given.decay != "constant" || j.given.warmup > 0)
-    notes["learning rate's decay"] = j.given.decay + " to " + number(j.given.rate_floor) + " at step " +
-                                     std::to_string(j.given.steps) + " behind " + std::to_string(j.given.warmup) +
-                                     " steps of warm-up";
-  return notes;
 }
 
 /// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.
