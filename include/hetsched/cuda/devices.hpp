@@ -57,22 +57,30 @@ class captured_memory {
   }
 
   [[nodiscard]] void* allocate(std::size_t bytes) {
-    const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.second == bytes; });
-    if (same != idle_.end()) {
-      auto* const found = same->first;
-      idle_.erase(same);
-      return found;
+    {
+      const std::lock_guard lock(guard_);
+      const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.second == bytes; });
+      if (same != idle_.end()) {
+        auto* const found = same->first;
+        idle_.erase(same);
+        return found;
+      }
     }
     auto* const made = q_.devices().allocate_captured(q_, bytes);
+    const std::lock_guard lock(guard_);
     all_.emplace_back(made, bytes);
     return made;
   }
-  [[nodiscard]] bool has(const void* memory) const {
-    return std::any_of(all_.begin(), all_.end(), [&](const auto& b) { return b.first == memory; });
+  /// Whether it was from here; then it may serve again.
+  [[nodiscard]] bool reuse(void* memory, std::size_t bytes) {
+    const std::lock_guard lock(guard_);
+    if (std::none_of(all_.begin(), all_.end(), [&](const auto& b) { return b.first == memory; })) return false;
+    idle_.emplace_back(memory, bytes);
+    return true;
   }
-  void reuse(void* memory, std::size_t bytes) { idle_.emplace_back(memory, bytes); }
   /// Memory from before the capture, to be freed behind it.
   void free_later(void* memory, std::size_t bytes, std::vector<cuda_moment<Api>> uses) {
+    const std::lock_guard lock(guard_);
     later_.push_back({memory, bytes, std::move(uses)});
   }
   /// Behind a capture that has failed: the memory stays until the pool ends, as whoever has it may not know.
@@ -89,6 +97,7 @@ class captured_memory {
     std::vector<cuda_moment<Api>> uses;
   };
   cuda_queue<Api> q_;
+  std::mutex guard_;  ///< other threads free what they got from the queue
   std::vector<std::pair<void*, std::size_t>> all_, idle_;
   std::vector<freed> later_;
 };
@@ -200,8 +209,9 @@ class cuda_devices {
   void free(const cuda_queue<Api>& q, void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     if (q.on_host()) return pinned_.free(memory, bytes, uses);
     auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    const std::lock_guard no_capture(q.own()->capture_guard());
     auto* const capturing = q.own()->capturing();
-    if (capturing && capturing->has(memory)) return capturing->reuse(memory, bytes);
+    if (capturing && capturing->reuse(memory, bytes)) return;
     if (is_captured(p, memory)) return;  // its graph's
     if (capturing) return capturing->free_later(memory, bytes, uses);
     count_free(p, bytes);

@@ -44,16 +44,14 @@ class cuda_graph {
   cuda_graph(const cuda_queue<Api>& q, Body&& body) : q_(q), memory_(q) {
     auto& own = *q_.own();
     const auto current = own.make_current();
-    own.require(own.api().begin_capture(own.stream()), "cudaStreamBeginCapture");
-    own.begin_capture(memory_);
+    own.require(own.begin_capture(memory_), "cudaStreamBeginCapture");
     std::exception_ptr failure;
     try {
       body();
     } catch (...) {
       failure = std::current_exception();
     }
-    own.end_capture();
-    const int code = own.api().end_capture(own.stream(), graph_);
+    const int code = own.end_capture(graph_);
     if (failure || code != 0) memory_.abandon();
     if (failure && code == 0) (void)own.api().destroy_graph(graph_);
     if (failure) std::rethrow_exception(failure);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -93,7 +94,7 @@ class cuda_stream {
   /// Holds up the host until a point has been reached.
   /// Throws: cuda_error where the device has failed, or comes to no further point in time.
   void wait_for(std::uint64_t point) const {
-    if (capturing_ || point == captured_point) refuse_captured("is waited for by the host");
+    if (point == captured_point) refuse_captured("is waited for by the host");
     if (reached(point)) return;
     const auto last = recorded_.load(std::memory_order_acquire);
     for (auto p = last > events_.size() ? last - events_.size() + 1 : 1; p <= point; ++p)
@@ -109,10 +110,23 @@ class cuda_stream {
     require(api_.synchronize(stream_), "cudaStreamSynchronize");
   }
 
-  /// From here on the work is captured, and its buffers are those of `memory`; null: not, or no more.
-  void begin_capture(captured_memory<Api>& memory) { capturing_ = &memory; }
-  void end_capture() { capturing_ = nullptr; }
+  /// From here on the work is captured, and its buffers are those of `memory`. Returns the code of the call, as end_capture.
+  [[nodiscard]] int begin_capture(captured_memory<Api>& memory) {
+    const std::lock_guard lock(capture_guard_);
+    const int code = api_.begin_capture(stream_);
+    if (code == 0) capturing_ = &memory;
+    return code;
+  }
+  template <class Graph>
+  [[nodiscard]] int end_capture(Graph& made) {
+    const std::lock_guard lock(capture_guard_);
+    capturing_ = nullptr;
+    return api_.end_capture(stream_, made);
+  }
+  /// For the thread that uses the stream; for others while they hold capture_guard().
   [[nodiscard]] captured_memory<Api>* capturing() const { return capturing_; }
+  /// No capture begins or ends while it is held: other threads free on the stream what they got from here.
+  [[nodiscard]] std::mutex& capture_guard() { return capture_guard_; }
 
   /// Throws: cuda_error unless the code is 0.
   void require(int code, const char* call) const { require_cuda(api_, code, call, name_, device_); }
@@ -149,6 +163,7 @@ class cuda_stream {
   typename Api::stream stream_{};
   std::vector<typename Api::event> events_;
   std::atomic<std::uint64_t> recorded_{0};
+  std::mutex capture_guard_;
   captured_memory<Api>* capturing_ = nullptr;
   std::vector<std::pair<const cuda_stream*, std::uint64_t>> seen_;  ///< the last points that were waited for
 };
