@@ -57,7 +57,7 @@ struct training {
   std::optional<saved_model> resumed = {};  ///< goes on with these, in place of the first weights ...
   std::int64_t first_step = 0;              ///< ... from here
   std::function<batch(std::int64_t step, int microbatch)> draw;
-  std::variant<hetsched::adamw, hetsched::sgd> optimizer;
+  std::variant<hetsched::adamw, hetsched::sgd> optimizer = {};
   std::function<double(std::int64_t step)> learning_rate;
   bool graphs = false;  ///< what stages enqueue is captured
   double clip = 0;      ///< longest gradient; 0: none
