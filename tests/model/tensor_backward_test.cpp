@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -24,14 +26,16 @@ using namespace spmd_test;
 
 TEST_CASE("gradients of random graphs equal finite differences") {
   int checked = 0;
-  for (int instance = 0; instance < 500 / hetsched::test::sanitizer_share; ++instance) {
+  for (int instance = 0; instance < 700 / hetsched::test::sanitizer_share; ++instance) {
     random_source random(static_cast<std::uint64_t>(instance));
-    auto graph = random_graph(random, random.integer(2, 8), {2, 3, 4});
+    auto graph = instance % 7 == 5   ? random_images(random, random.integer(1, 4))
+                 : instance % 7 == 6 ? random_experts(random)
+                                     : random_graph(random, random.integer(2, 8), {2, 3, 4});
     const int loss = graph.size() - 1;
     const auto goal = add_backward(graph, loss);
     auto leaves = random_leaves(random, graph);
     const auto values = run_whole(graph, leaves);
-    // Steps over a corner of relu or maximum have no meaning.
+    // Steps over a corner of relu or maximum have no meaning, nor do those that send a token elsewhere.
     for (const auto& [parameter, gradient] : goal.gradients) {
       CHECK(graph.at(gradient).shape == graph.at(parameter).shape);
       auto& data = leaves.at(parameter).data;
@@ -85,4 +89,47 @@ TEST_CASE("every node has a name of its own: parts of a gradient are numbered, a
   CHECK(g.at(goal.gradients[0].second).name == "d_w_3");  // of w: d_w is taken
   CHECK(g.at(goal.gradients[1].second).name == "d_d_w");
   CHECK(g.at(g.at(goal.gradients[1].second).inputs[0]).name == "d_d_w_1");
+}
+
+TEST_CASE("a convolution, a pooling and a route by hand") {
+  tensor_graph g;
+  const int x = add_placeholder(g, "x", {1, 1, 3, 3}), w = add_parameter(g, "w", {1, 1, 2, 2});
+  const int valid = add_convolution(g, "valid", x, w), padded = add_convolution(g, "padded", x, w, 2, 1);
+  const int most = add_pooling(g, "most", x, true, {2, 2, 1, 0}), mean = add_pooling(g, "mean", x, false, {3, 3, 1, 0});
+  const int gates = add_placeholder(g, "gates", {1, 3, 2});
+  const int first = add_route(g, "first", gates, 1, 1), both = add_route(g, "both", gates, 2, 2);
+  std::map<int, tensor> leaves;
+  const auto give = [&](int node, std::vector<double> values) {
+    tensor t(g.at(node).shape);
+    t.data = std::move(values);
+    leaves.emplace(node, std::move(t));
+  };
+  give(x, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  give(w, {1, 10, 100, 1000});
+  give(gates, {0.9, 0.1, 0.7, 0.3, 0.2, 0.8});
+  const auto values = run_whole(g, leaves);
+  const auto data = [&](int node) { return values[static_cast<std::size_t>(node)].data; };
+  CHECK(data(valid) == std::vector<double>{5421, 6532, 8754, 9865});
+  CHECK(data(padded) == std::vector<double>{1000, 3200, 7040, 9865});
+  CHECK(data(most) == std::vector<double>{5, 6, 8, 9});
+  CHECK(data(mean)[0] == doctest::Approx(5));
+  CHECK(data(first) == std::vector<double>{1, 0, 0, 0, 0, 1});  // the second token finds no slot
+  CHECK(data(both) == std::vector<double>{1, 2, 2, 0, 0, 1});   // second choices come after all first ones
+}
+
+TEST_CASE("convolutions and experts refuse shapes that do not fit") {
+  tensor_graph g;
+  const int x = add_placeholder(g, "x", {2, 3, 4, 4}), w = add_parameter(g, "w", {4, 2, 3, 3}),
+            large = add_parameter(g, "l", {4, 3, 5, 5});
+  CHECK_THROWS_AS(static_cast<void>(add_convolution(g, "c", x, w)), input_error);
+  CHECK_THROWS_AS(static_cast<void>(add_convolution(g, "c", x, large)), input_error);
+  CHECK_NOTHROW(static_cast<void>(add_convolution(g, "c", x, large, 1, 2)));
+  CHECK_THROWS_AS(static_cast<void>(add_convolution(g, "c", x, large, 1, 5)), input_error);
+  CHECK_THROWS_AS(static_cast<void>(add_pooling(g, "p", x, true, {2, 2, 0, 0})), input_error);
+  const int gates = add_placeholder(g, "gates", {2, 5, 3}), tokens = add_placeholder(g, "tokens", {2, 5, 8});
+  CHECK_THROWS_AS(static_cast<void>(add_route(g, "r", gates, 4, 1)), input_error);
+  const int routes = add_route(g, "r", gates, 2, 4);
+  CHECK_THROWS_AS(static_cast<void>(add_dispatch(g, "d", tokens, gates)), input_error);
+  CHECK_THROWS_AS(static_cast<void>(add_combine(g, "y", tokens, routes)), input_error);
+  CHECK(g.at(add_dispatch(g, "d", tokens, routes)).shape == std::vector<std::int64_t>{3, 2, 4, 8});
 }

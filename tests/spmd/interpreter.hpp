@@ -92,6 +92,92 @@ inline double partial_slope(const std::string& op, int of, double a, double b) {
   throw std::invalid_argument("no slope: " + op);
 }
 
+/// Convolutions and poolings, and their gradients: every pixel that a window reads, by its definition.
+inline void images(const tensor_node& n, const std::vector<const tensor*>& in, tensor& out) {
+  const auto window = window_of(n);
+  const bool to_image = n.op == "conv2d_input_grad" || n.op.ends_with("pool2d_grad");  // the result is the image
+  const auto& image = to_image ? out : *in[0];
+  const auto& pixels = to_image ? *in[0] : n.op == "conv2d_weight_grad" ? *in[1] : out;
+  // Calls visit with the indices of a result's pixel, of the image's under the window, and of the window; outside it is none.
+  const auto each_read = [&](const auto& visit) {
+    each_index({pixels.shape[2], pixels.shape[3], window.height, window.width}, [&](const auto& i) {
+      const auto y = i[0] * window.stride + i[2] - window.padding, x = i[1] * window.stride + i[3] - window.padding;
+      if (y >= 0 && x >= 0 && y < image.shape[2] && x < image.shape[3]) visit(i[0], i[1], y, x, i[2], i[3]);
+    });
+  };
+  if (n.op.starts_with("conv2d")) {
+    const auto& weights = n.op == "conv2d_weight_grad" ? out : *in[1];
+    each_index({image.shape[0], weights.shape[0], weights.shape[1]}, [&](const auto& i) {
+      each_read([&](auto oy, auto ox, auto y, auto x, auto a, auto b) {
+        const auto at_pixel = pixels.at({i[0], i[1], oy, ox}), at_image = image.at({i[0], i[2], y, x}),
+                   at_weight = weights.at({i[1], i[2], a, b});
+        if (n.op == "conv2d") out.data[at_pixel] += in[0]->data[at_image] * in[1]->data[at_weight];
+        if (n.op == "conv2d_input_grad") out.data[at_image] += in[0]->data[at_pixel] * in[1]->data[at_weight];
+        if (n.op == "conv2d_weight_grad") out.data[at_weight] += in[0]->data[at_image] * in[1]->data[at_pixel];
+      });
+    });
+    return;
+  }
+  const double area = static_cast<double>(window.height * window.width);
+  each_index({image.shape[0], image.shape[1]}, [&](const auto& i) {
+    std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, std::size_t>> most;  // and where, by pixel
+    each_read([&](auto oy, auto ox, auto y, auto x, auto, auto) {
+      const auto at_pixel = pixels.at({i[0], i[1], oy, ox}), at_image = image.at({i[0], i[1], y, x});
+      if (n.op == "avg_pool2d") out.data[at_pixel] += in[0]->data[at_image] / area;
+      if (n.op == "avg_pool2d_grad") out.data[at_image] += in[0]->data[at_pixel] / area;
+      if (!n.op.starts_with("max")) return;
+      const double value = in.back()->data[at_image];
+      const auto [known, fresh] = most.try_emplace({oy, ox}, value, at_image);
+      if (!fresh && value > known->second.first) known->second = {value, at_image};
+    });
+    for (const auto& [pixel, largest] : most) {
+      const auto at_pixel = pixels.at({i[0], i[1], pixel.first, pixel.second});
+      if (to_image)
+        out.data[largest.second] += in[0]->data[at_pixel];
+      else
+        out.data[at_pixel] = largest.first;
+    }
+  });
+}
+
+/// Where tokens go: one choice of all tokens after the other.
+inline void route(const tensor_node& n, const tensor& gates, tensor& out) {
+  for (std::int64_t g = 0; g < gates.shape[0]; ++g) {
+    std::vector<std::int64_t> taken(static_cast<std::size_t>(gates.shape[2]));
+    for (std::int64_t choice = 0; choice < n.settings[0]; ++choice)
+      for (std::int64_t s = 0; s < gates.shape[1]; ++s) {
+        // The expert of which exactly `choice` others have a larger gate, or as large a one and come first.
+        for (std::int64_t e = 0; e < gates.shape[2]; ++e) {
+          std::int64_t before = 0;
+          for (std::int64_t f = 0; f < gates.shape[2]; ++f) {
+            const double mine = gates.data[gates.at({g, s, e})], other = gates.data[gates.at({g, s, f})];
+            before += other > mine || (other == mine && f < e);
+          }
+          if (before != choice || taken[static_cast<std::size_t>(e)] == n.settings[1]) continue;
+          out.data[out.at({g, s, e})] = static_cast<double>(++taken[static_cast<std::size_t>(e)]);
+        }
+      }
+  }
+}
+
+/// dispatch, combine and gate_grad: sums over all slots that tokens have.
+inline void experts(const tensor_node& n, const std::vector<const tensor*>& in, tensor& out) {
+  const bool to_slots = n.op == "dispatch", to_gates = n.op == "gate_grad";
+  const tensor& routes = to_gates ? *in[2] : *in[1];
+  const tensor& tokens = to_slots || to_gates ? *in[0] : out;
+  const tensor& slots = to_slots ? out : to_gates ? *in[1] : *in[0];
+  each_index({routes.shape[0], routes.shape[1], routes.shape[2], tokens.shape[2]}, [&](const auto& i) {
+    const auto at_gate = routes.at({i[0], i[1], i[2]});
+    const auto slot = static_cast<std::int64_t>(routes.data[at_gate]) - 1;
+    if (slot < 0) return;
+    const auto at_token = tokens.at({i[0], i[1], i[3]}), at_slot = slots.at({i[2], i[0], slot, i[3]});
+    const double gate = !to_gates && in.size() > 2 ? in[2]->data[at_gate] : 1;
+    if (to_slots) out.data[at_slot] += gate * in[0]->data[at_token];
+    if (n.op == "combine") out.data[at_token] += gate * in[0]->data[at_slot];
+    if (to_gates) out.data[at_gate] += in[0]->data[at_token] * in[1]->data[at_slot];
+  });
+}
+
 /// What a node makes of (parts of) its inputs. `shape`: of the (part of the) result. `row`: the first row of an embedding's
 /// table, or of its gradient, that the device has.
 inline tensor compute(const tensor_node& n, const std::vector<const tensor*>& in, const std::vector<std::int64_t>& shape,
@@ -120,6 +206,12 @@ inline tensor compute(const tensor_node& n, const std::vector<const tensor*>& in
       out.data[out.at(pick(n.result_loops))] +=
           in[0]->data[in[0]->at(pick(n.input_loops[0]))] * in[1]->data[in[1]->at(pick(n.input_loops[1]))];
     });
+  } else if (n.op.starts_with("conv2d") || n.op.find("pool2d") != std::string::npos) {
+    images(n, in, out);
+  } else if (n.op == "route") {
+    route(n, *in[0], out);
+  } else if (n.op == "dispatch" || n.op == "combine" || n.op == "gate_grad") {
+    experts(n, in, out);
   } else if (n.op == "ones") {
     elementwise([](const auto&) { return 1.0; });
   } else if (n.op == "softmax" || n.op == "softmax_grad" || n.op.starts_with("layernorm")) {

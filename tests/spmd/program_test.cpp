@@ -79,7 +79,7 @@ TEST_CASE("the programs of HAP's figure 11 cost what it says") {
 TEST_CASE("programs of random graphs compute what one device does, on uneven shares") {
   for (int instance = 0; instance < 2000 / hetsched::test::sanitizer_share; ++instance) {
     random_source random(static_cast<std::uint64_t>(instance));
-    auto graph = random_graph(random, random.integer(2, 8), {4, 6, 8});
+    auto graph = random_model(random, random.integer(2, 8), {4, 6, 8});
     CAPTURE(instance);
     tensor_goal goal{.loss = graph.size() - 1, .gradients = {}};
     if (instance % 2 == 0) goal = add_backward(graph, graph.size() - 1);

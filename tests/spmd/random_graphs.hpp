@@ -86,6 +86,78 @@ inline tensor_graph random_graph(random_source& random, int operators, const std
   return g;
 }
 
+/// Convolutions, poolings and a classifier that ends in a sum.
+inline tensor_graph random_images(random_source& random, int operators) {
+  tensor_graph g;
+  const auto pick = [&](std::vector<std::int64_t> sizes) {
+    return sizes[static_cast<std::size_t>(random.integer(0, static_cast<int>(sizes.size()) - 1))];
+  };
+  const auto name = [&](const char* what) { return what + std::to_string(g.size()); };
+  int x = add_placeholder(g, "x", {pick({4, 6}), pick({1, 4, 6}), pick({4, 5}), pick({3, 6})});
+  for (int i = 0; i < operators; ++i) {
+    const auto shape = g.at(x).shape;
+    switch (random.integer(0, 5)) {
+      case 0:
+      case 1:
+      case 2: {
+        const auto a = std::min(pick({1, 2, 3}), shape[2]), b = std::min(pick({1, 3}), shape[3]);
+        const int w = add_parameter(g, name("w"), {pick({4, 6}), shape[1], a, b});
+        x = add_convolution(g, name("c"), x, w, pick({1, 2}), std::min(a, b) > 1 ? pick({0, 1}) : 0);
+        break;
+      }
+      case 3:
+      case 4: {
+        const image_window window{std::min<std::int64_t>(2, shape[2]), std::min(pick({2, 3}), shape[3]), pick({1, 2}), 0};
+        x = add_pooling(g, name("p"), x, random.integer(0, 1) == 0, window);
+        break;
+      }
+      default:
+        x = add_elementwise(g, name("b"), "add", {x, add_parameter(g, name("bias"), {shape[1], 1, 1})}, {{0, 1}});
+        x = add_elementwise(g, name("t"), "tanh", {x});
+    }
+  }
+  const auto shape = g.at(x).shape;
+  x = add_reshape(g, "flat", x, {shape[0], shape[1] * shape[2] * shape[3]});
+  x = add_matmul(g, "logits", x, add_parameter(g, "head", {g.at(x).shape[1], 4}));
+  add_sum(g, "loss", add_elementwise(g, "squares", "square", {x}));
+  return g;
+}
+
+/// A layer of experts of random sizes, with a matrix before it, that ends in a sum.
+inline tensor_graph random_experts(random_source& random) {
+  tensor_graph g;
+  const std::int64_t groups = 2 * random.integer(2, 3), tokens = random.integer(3, 6), experts = 2 * random.integer(2, 3),
+                     width = 4;
+  const int x = add_placeholder(g, "x", {groups, tokens, width});
+  const int h = add_elementwise(g, "h", "tanh", {add_matmul(g, "xw", x, add_parameter(g, "w", {width, width}))});
+  const int gates = add_softmax(g, "gates", add_matmul(g, "scores", h, add_parameter(g, "wg", {width, experts})));
+  const int routes = add_route(g, "routes", gates, random.integer(1, 2), random.integer(1, 3));
+  int slots = add_dispatch(g, "slots", h, routes, random.integer(0, 3) == 0 ? gates : -1);
+  const auto capacity = g.at(slots).shape[2];
+  if (random.integer(0, 1) == 0) {
+    slots = add_reshape(g, "rows", slots, {experts, groups * capacity, width});
+    slots = add_matmul(g, "up", slots, add_parameter(g, "w1", {experts, width, 6}));
+    slots = add_elementwise(g, "a", "gelu", {slots});
+    slots = add_matmul(g, "down", slots, add_parameter(g, "w2", {experts, 6, width}));
+    slots = add_reshape(g, "made", slots, {experts, groups, capacity, width});
+  } else {
+    const int w = add_parameter(g, "we", {experts, width, width});
+    slots = add_contraction(g, "made", "matmul", slots, w, {{experts}, {groups}, {capacity}, {width}, {width}}, {0, 1, 2, 3},
+                            {0, 3, 4}, {0, 1, 2, 4});
+  }
+  const int y = add_combine(g, "y", slots, routes, random.integer(0, 3) > 0 ? gates : -1);
+  add_sum(g, "loss", add_elementwise(g, "squares", "square", {add_elementwise(g, "r", "add", {h, y}, {{0, 1}})}));
+  return g;
+}
+
+/// A graph of one of the three.
+inline tensor_graph random_model(random_source& random, int operators, const std::vector<std::int64_t>& sizes) {
+  const int which = random.integer(0, 3);
+  return which == 0   ? random_images(random, random.integer(1, 4))
+         : which == 1 ? random_experts(random)
+                      : random_graph(random, operators, sizes);
+}
+
 /// Costs that have nothing to do with sizes, so that every kind of program is the best one now and then.
 inline spmd_problem random_problem(random_source& random, tensor_graph graph, tensor_goal goal, int most_devices) {
   spmd_problem p{.graph = std::move(graph), .goal = std::move(goal)};

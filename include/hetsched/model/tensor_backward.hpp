@@ -13,7 +13,9 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/model/tensor_experts.hpp>
 #include <hetsched/model/tensor_graph.hpp>
+#include <hetsched/model/tensor_images.hpp>
 
 namespace hetsched {
 
@@ -114,6 +116,21 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
     if (wants(0)) sums.add(n.inputs[0], add_transpose(graph, name(0), dy, back));
   } else if (n.op == "sum") {
     if (wants(0)) sums.add(n.inputs[0], add_expand(graph, name(0), dy, graph.at(n.inputs[0]).shape));
+  } else if (n.op == "expand") {
+    if (wants(0)) sums.add_reduced(n.inputs[0], dy);
+  } else if (n.op == "conv2d") {
+    if (wants(0)) sums.add(n.inputs[0], add_convolution_gradient(graph, name(0), node, dy, 0));
+    if (wants(1)) sums.add(n.inputs[1], add_convolution_gradient(graph, name(1), node, dy, 1));
+  } else if (n.op == "max_pool2d" || n.op == "avg_pool2d") {
+    if (wants(0)) sums.add(n.inputs[0], add_pooling_gradient(graph, name(0), node, dy));
+  } else if (n.op == "dispatch" || n.op == "combine") {
+    const bool out = n.op == "dispatch";
+    const int routes = n.inputs[1], gates = n.inputs.size() > 2 ? n.inputs[2] : -1;
+    if (wants(0))
+      sums.add(n.inputs[0],
+               out ? add_combine(graph, name(0), dy, routes, gates) : add_dispatch(graph, name(0), dy, routes, gates));
+    if (gates >= 0 && wants(2))
+      sums.add(gates, add_gate_gradient(graph, name(2), out ? n.inputs[0] : dy, out ? dy : n.inputs[0], routes));
   } else if (n.op == "neg" || n.op == "scale" || n.op == "identity" || n.op == "cast") {
     if (wants(0)) sums.add(n.inputs[0], add_elementwise(graph, name(0), n.op, {dy}, {{0}}));
   } else if (is_one_of(n.op, unary_operators)) {

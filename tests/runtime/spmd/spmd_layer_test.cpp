@@ -111,7 +111,7 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
   for (int instance = 0; instance < 400 / test::sanitizer_share; ++instance) {
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance));
-    auto graph = spmd_test::random_graph(random, random.integer(2, 8), {4, 6, 8});
+    auto graph = spmd_test::random_model(random, random.integer(2, 8), {4, 6, 8});
     const auto goal = add_backward(graph, graph.size() - 1);
     const auto problem = std::make_shared<const spmd_problem>(spmd_test::random_problem(random, std::move(graph), goal, 4));
     const auto leaves = spmd_test::random_leaves(random, problem->graph);

@@ -14,15 +14,17 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/spmd/host_experts.hpp>
+#include <hetsched/runtime/spmd/host_images.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
 
 namespace hetsched {
 
 /// The operators of a graph in plain loops, for tensors of numbers in host memory: to start with, and to test others against.
 /// Knows those of detail::unary_operators and binary_operators with their gradients, but dropout; matmul, softmax, layernorm,
-/// embedding, reshape, transpose, sum, expand and their gradients. scale multiplies by `scale`.
-/// Throws: input_error for operators it does not know.
-/// Complexity: O(products) for matmul, else O(elements).
+/// embedding, reshape, transpose, sum, expand, conv2d, max_pool2d, avg_pool2d, dispatch, combine and their gradients; route.
+/// scale multiplies by `scale`. Throws: input_error for operators it does not know. Complexity: O(products) for matmul and
+/// conv2d, else O(elements).
 struct host_kernels {
   double scale = 1;
   double epsilon = 1e-5;  ///< of layernorm
@@ -54,6 +56,12 @@ struct host_kernels {
       walk(shape, {strides}, [&](std::size_t i, const std::size_t* at) { out[i] = data(0)[at[0]]; });
     } else if (n.op == "embedding" || n.op == "embedding_grad") {
       look_up(call, in, result);
+    } else if (n.op.starts_with("conv2d") || n.op.find("_pool2d") != std::string::npos) {
+      detail::compute_images(n, in, result);
+    } else if (n.op == "route") {
+      detail::compute_routes(n, *in[0], result);
+    } else if (n.op == "dispatch" || n.op == "combine" || n.op == "gate_grad") {
+      detail::compute_experts(n, in, result);
     } else if (n.op.starts_with("softmax") || n.op.starts_with("layernorm")) {
       rowwise(n.op, in, result);
     } else {
