@@ -61,6 +61,39 @@ TEST_CASE("graph.json: every operator, as the library adds it") {
   CHECK(file == graph_file{g, loss});
 }
 
+TEST_CASE("graph.json: convolutions and experts, as the library adds them") {
+  const auto file = parse_graph(graph_of(R"(
+      {"name": "x", "op": "placeholder", "shape": [8, 3, 9, 9]}, {"name": "k", "op": "parameter", "shape": [4, 3, 3, 3]},
+      {"name": "c", "op": "conv2d", "inputs": ["x", "k"], "padding": 1},
+      {"name": "d", "op": "conv2d", "inputs": ["x", "k"], "stride": 2},
+      {"name": "m", "op": "max_pool2d", "inputs": ["c"], "window": [3, 3]},
+      {"name": "a", "op": "avg_pool2d", "inputs": ["c"], "window": [3, 2], "stride": 1, "padding": 1},
+      {"name": "g", "op": "placeholder", "shape": [2, 5, 4]}, {"name": "t", "op": "placeholder", "shape": [2, 5, 6]},
+      {"name": "r", "op": "route", "inputs": ["g"], "choices": 2, "capacity": 3},
+      {"name": "s", "op": "dispatch", "inputs": ["t", "r"]},
+      {"name": "y", "op": "combine", "inputs": ["s", "r", "g"]},
+      {"name": "o", "op": "sum", "inputs": ["y"]},
+      {"name": "e", "op": "expand", "inputs": ["o"], "shape": [2, 2]})"),
+                                "g.json");
+  tensor_graph g;
+  const int x = add_placeholder(g, "x", {8, 3, 9, 9}), k = add_parameter(g, "k", {4, 3, 3, 3});
+  const int c = add_convolution(g, "c", x, k, 1, 1);
+  add_convolution(g, "d", x, k, 2, 0);
+  add_pooling(g, "m", c, true, {3, 3, 3, 0});
+  add_pooling(g, "a", c, false, {3, 2, 1, 1});
+  const int gates = add_placeholder(g, "g", {2, 5, 4}), t = add_placeholder(g, "t", {2, 5, 6});
+  const int r = add_route(g, "r", gates, 2, 3);
+  const int y = add_combine(g, "y", add_dispatch(g, "s", t, r), r, gates);
+  add_expand(g, "e", add_sum(g, "o", y), {2, 2});
+  CHECK(file.graph == g);
+  const std::string images = R"({"name": "x", "op": "placeholder", "shape": [8, 3, 9, 9]}, )";
+  CHECK(refusal(images + R"({"name": "m", "op": "max_pool2d", "inputs": ["x"], "window": [10, 2]})")
+            .find("larger than the image") != std::string::npos);
+  CHECK(refusal(images + R"({"name": "m", "op": "relu", "inputs": ["x"], "stride": 2})").find("relu has no stride") !=
+        std::string::npos);
+  CHECK(refusal(images + R"({"name": "r", "op": "route", "inputs": ["x"]})").find("capacity") != std::string::npos);
+}
+
 TEST_CASE("graph.json: without a node named loss, the last one is it; numbers are fp16 unless it says otherwise") {
   auto text = graph_of(leaves);
   CHECK(parse_graph(text, "g.json").loss == 1);

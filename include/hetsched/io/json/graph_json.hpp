@@ -41,7 +41,8 @@ class graph_reader {
   explicit graph_reader(tensor_graph& graph) : graph_(graph) {}
 
   void read(const json_value& node) {
-    node.object({"name", "op", "shape", "inputs", "transpose", "batch_dimension", "permutation"});
+    node.object({"name", "op", "shape", "inputs", "transpose", "batch_dimension", "permutation", "window", "stride", "padding",
+                 "choices", "capacity"});
     const auto name = node.at("name").name();
     if (known_.count(name) != 0) node.at("name").fail("the name \"" + name + "\" appears twice");
     const auto kind = node.at("op");
@@ -59,7 +60,15 @@ class graph_reader {
     only("transpose", op == "matmul");
     only("batch_dimension", op == "placeholder");
     only("permutation", op == "transpose");
-    only("shape", op == "placeholder" || op == "parameter" || op == "reshape");
+    only("shape", op == "placeholder" || op == "parameter" || op == "reshape" || op == "expand");
+    const bool pooling = op == "max_pool2d" || op == "avg_pool2d";
+    only("window", pooling);
+    for (const char* key : {"stride", "padding"}) only(key, pooling || op == "conv2d");
+    for (const char* key : {"choices", "capacity"}) only(key, op == "route");
+    const auto number = [&](const char* key, std::int64_t low, std::int64_t otherwise) {
+      const auto given = node.find(key);
+      return given ? given->integer(low, std::int64_t{1} << 30) : otherwise;
+    };
     try {
       if (op == "placeholder") {
         takes(0, 0);
@@ -87,6 +96,27 @@ class graph_reader {
       } else if (op == "reshape") {
         takes(1, 1);
         add_reshape(graph_, name, inputs[0], read_shape(node.at("shape")));
+      } else if (op == "expand") {
+        takes(1, 1);
+        add_expand(graph_, name, inputs[0], read_shape(node.at("shape")));
+      } else if (op == "conv2d") {
+        takes(2, 2);
+        add_convolution(graph_, name, inputs[0], inputs[1], number("stride", 1, 1), number("padding", 0, 0));
+      } else if (pooling) {
+        takes(1, 1);
+        const auto sides = node.at("window").sized(2, "side");
+        image_window window{sides[0].integer(1, 1 << 20), sides[1].integer(1, 1 << 20)};
+        window.stride = number("stride", 1, window.height);
+        window.padding = number("padding", 0, 0);
+        add_pooling(graph_, name, inputs[0], op == "max_pool2d", window);
+      } else if (op == "route") {
+        takes(1, 1);
+        add_route(graph_, name, inputs[0], number("choices", 1, 1), node.at("capacity").integer(1, std::int64_t{1} << 30));
+      } else if (op == "dispatch" || op == "combine") {
+        takes(2, 3);
+        const int gates = inputs.size() > 2 ? inputs[2] : -1;
+        op == "dispatch" ? add_dispatch(graph_, name, inputs[0], inputs[1], gates)
+                         : add_combine(graph_, name, inputs[0], inputs[1], gates);
       } else if (op == "transpose") {
         takes(1, 1);
         add_transpose(graph_, name, inputs[0], permutation_of(node, static_cast<int>(graph_.at(inputs[0]).shape.size())));
@@ -98,8 +128,9 @@ class graph_reader {
         takes(count, count);
         add_elementwise(graph_, name, op, inputs, linear_inputs(op));
       } else {
-        std::vector<std::string_view> known{"placeholder", "parameter", "matmul",    "softmax", "layernorm",
-                                            "embedding",   "reshape",   "transpose", "sum"};
+        std::vector<std::string_view> known{"placeholder", "parameter", "matmul",   "softmax", "layernorm", "embedding",
+                                            "reshape",     "transpose", "sum",      "expand",  "conv2d",    "max_pool2d",
+                                            "avg_pool2d",  "route",     "dispatch", "combine"};
         known.insert(known.end(), unary_operators.begin(), unary_operators.end());
         known.insert(known.end(), binary_operators.begin(), binary_operators.end());
         kind.fail("unknown operator \"" + excerpt(op) + "\"; " + suggestion(op, known));
