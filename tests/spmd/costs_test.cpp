@@ -75,6 +75,9 @@ TEST_CASE("an even share and the whole cost what the timer and the collectives s
   const auto& collect = p->collect[static_cast<std::size_t>(h)];
   CHECK(collect.all_reduce.at(0.7) == doctest::Approx(fastest_collective_s(collective::all_reduce, group, bytes)));
   CHECK(collect.reduce_scatter.at(0.25) == doctest::Approx(fastest_collective_s(collective::reduce_scatter, group, bytes)));
+  // Of an all-to-all each device has its part before and after.
+  CHECK(collect.all_to_all.at(0.25) == doctest::Approx(fastest_collective_s(collective::all_to_all, group, bytes / 4)));
+  CHECK(collect.all_to_all.at(1) == doctest::Approx(fastest_collective_s(collective::all_to_all, group, bytes)));
   // Padded parts are as large as the largest.
   CHECK(collect.padded_gather.at(0.25) == doctest::Approx(fastest_collective_s(collective::all_gather, group, bytes)));
   CHECK(collect.padded_gather.at(1) == doctest::Approx(fastest_collective_s(collective::all_gather, group, 4 * bytes)));

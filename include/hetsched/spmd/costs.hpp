@@ -82,7 +82,8 @@ namespace detail {
           .reduce_scatter = by_largest(collective::reduce_scatter),
           .padded_gather = by_largest(collective::all_gather),
           .broadcast_gather = {n * fastest_collective_s(collective::broadcast, group, bytes / n), 0},
-          .all_to_all = by_largest(collective::all_to_all)};
+          .all_to_all = line_through(fastest_collective_s(collective::all_to_all, group, bytes / n),
+                                     fastest_collective_s(collective::all_to_all, group, bytes), n)};
 }
 
 }  // namespace detail
