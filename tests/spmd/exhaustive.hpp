@@ -32,7 +32,6 @@ class exhaustive_search {
       if (needed_[i])
         for (const int j : p_.graph.nodes[i].inputs) needed_[static_cast<std::size_t>(j)] = 1;
     for (const auto& n : p_.graph.nodes) rules_.push_back(is_leaf(n) ? std::vector<spmd_rule>{} : rules_of(n));
-    largest_ = *std::max_element(shares_.begin(), shares_.end());
   }
 
   /// Returns: none if it would have to look at more than `most` states.
@@ -71,6 +70,10 @@ class exhaustive_search {
     return !f.is_cut() ||
            parts_[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())] >= std::max(2, p_.device_count());
   }
+  [[nodiscard]] double largest_at(int node) const {
+    const auto first = shares_.begin() + static_cast<std::ptrdiff_t>(p_.first_share(node));
+    return *std::max_element(first, first + static_cast<std::ptrdiff_t>(p_.kinds.size()));
+  }
   [[nodiscard]] bool gives(const held& h, tensor_form f) const { return (h.forms & (bit(f) | (f.is_cut() ? 1u : 0u))) != 0; }
 
   [[nodiscard]] bool complete(const state& s) const {
@@ -107,9 +110,16 @@ class exhaustive_search {
       auto next = s;
       auto later = t;
       next[static_cast<std::size_t>(node)].forms = bit(rule.result);
-      for (std::size_t k = 0; k < later.size(); ++k) {
-        const auto& one = p_.compute_of(node, k);
-        later[k] += rule.shared ? one.at(shares_[k]) : one.whole();
+      if (is_border(n) && rule.shared) {
+        const double largest = std::max(largest_at(node), largest_at(n.inputs[0]));
+        const double met =
+            *std::max_element(t.begin(), t.end()) + p_.collect[static_cast<std::size_t>(node)].all_to_all.at(largest);
+        later.assign(t.size(), met);
+      } else {
+        for (std::size_t k = 0; k < later.size(); ++k) {
+          const auto& one = p_.compute_of(node, k);
+          later[k] += rule.shared ? one.at(shares_[p_.first_share(node) + k]) : one.whole();
+        }
       }
       add(next, later);
       return;
@@ -140,6 +150,7 @@ class exhaustive_search {
         }
       } else if (!h.communicated && h.forms != 1u) {
         const auto& costs = p_.collect[static_cast<std::size_t>(i)];
+        const double largest = largest_at(i);
         const auto together = *std::max_element(t.begin(), t.end());
         const auto to = [&](tensor_form f, double seconds) {
           if (!allowed(i, f)) return;
@@ -150,10 +161,10 @@ class exhaustive_search {
         };
         const bool sum = (h.forms & 2u) != 0;
         to(tensor_form::whole(),
-           sum ? costs.all_reduce.at(largest_) : std::min(costs.padded_gather.at(largest_), costs.broadcast_gather.at(largest_)));
+           sum ? costs.all_reduce.at(largest) : std::min(costs.padded_gather.at(largest), costs.broadcast_gather.at(largest)));
         for (std::size_t d = 0; d < n.shape.size(); ++d) {
           const auto f = tensor_form::cut(static_cast<int>(d));
-          if ((h.forms & bit(f)) == 0) to(f, sum ? costs.reduce_scatter.at(largest_) : costs.all_to_all.at(largest_));
+          if ((h.forms & bit(f)) == 0) to(f, sum ? costs.reduce_scatter.at(largest) : costs.all_to_all.at(largest));
         }
       }
     }
@@ -164,7 +175,6 @@ class exhaustive_search {
   std::vector<std::vector<std::int64_t>> parts_;
   std::vector<char> needed_;
   std::vector<std::vector<spmd_rule>> rules_;
-  double largest_ = 0;
   std::map<state, std::vector<times>> layer_;
 };
 

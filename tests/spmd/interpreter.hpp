@@ -262,7 +262,7 @@ inline tensor compute(const tensor_node& n, const std::vector<const tensor*>& in
       const auto id = static_cast<std::int64_t>(in[1]->data[in[1]->at({index.begin(), index.end() - 1})]) - row;
       if (id >= 0 && id < shape[0]) out.data[out.at({id, index.back()})] += in[0]->data[in[0]->at(index)];
     });
-  } else if (n.op == "reshape") {
+  } else if (n.op == "reshape" || n.op == "border") {
     out.data = in[0]->data;
   } else if (n.op == "transpose") {
     elementwise([&](const auto& index) {
@@ -323,6 +323,11 @@ class devices {
       } else if (is_leaf(n)) {
         for (std::size_t d = 0; d < has_.size(); ++d)
           put(d, step.node, step.rule.result, part_of(leaves.at(step.node), step.node, step.rule.result, d));
+      } else if (is_border(n)) {
+        const auto result = step.rule.result;
+        const auto all = result.is_cut() ? whole(n.inputs[0], step.rule.inputs[0]) : tensor();
+        for (std::size_t d = 0; d < has_.size(); ++d)
+          put(d, step.node, result, result.is_cut() ? part_of(all, step.node, result, d) : get(d, n.inputs[0], result));
       } else {
         for (std::size_t d = 0; d < has_.size(); ++d) {
           std::vector<tensor> in;
@@ -368,7 +373,8 @@ class devices {
   // First index and size of a device's part.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> range(int node, int dimension, std::size_t device) const {
     const auto parts = parts_[static_cast<std::size_t>(node)][static_cast<std::size_t>(dimension)];
-    const auto whole = whole_parts(parts, problem_.kinds, shares_);
+    const auto own = shares_.begin() + static_cast<std::ptrdiff_t>(problem_.first_share(node));
+    const auto whole = whole_parts(parts, problem_.kinds, {own, own + static_cast<std::ptrdiff_t>(problem_.kinds.size())});
     const auto size = problem_.graph.at(node).shape[static_cast<std::size_t>(dimension)] / parts;
     std::int64_t first = 0;
     for (std::size_t d = 0; d < device; ++d) first += whole[d];

@@ -79,7 +79,8 @@ TEST_CASE("whole parts cost little where there are many") {
     REQUIRE(found);
     const auto whole = round_shares(p, found->program, found->shares);
     std::int64_t fewest = 1 << 30;
-    for (const auto& [number, parts] : whole.parts) {
+    for (const auto& [of, parts] : whole.parts) {
+      const auto number = of.second;
       fewest = std::min(fewest, number);
       std::int64_t sum = 0;
       for (const auto part : parts) sum += part;

@@ -16,6 +16,7 @@
 #include <hetsched/model/tensor_experts.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/model/tensor_images.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 
 namespace hetsched {
 
@@ -116,6 +117,8 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
     if (wants(0)) sums.add(n.inputs[0], add_transpose(graph, name(0), dy, back));
   } else if (n.op == "sum") {
     if (wants(0)) sums.add(n.inputs[0], add_expand(graph, name(0), dy, graph.at(n.inputs[0]).shape));
+  } else if (is_border(n)) {
+    if (wants(0)) sums.add(n.inputs[0], add_border(graph, name(0), dy, graph.at(n.inputs[0]).segment));
   } else if (n.op == "expand") {
     if (wants(0)) sums.add_reduced(n.inputs[0], dy);
   } else if (n.op == "conv2d") {
@@ -186,7 +189,12 @@ inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>&
     if (!wanted[static_cast<std::size_t>(i)] || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
     const auto before = graph.nodes.size();
     add_gradients_of(graph, sums, wanted, i);
-    for (auto node = before; node < graph.nodes.size(); ++node) graph.nodes[node].gradient_of = i;
+    // What flows back over a border belongs to the other side.
+    const int segment = graph.at(is_border(graph.at(i)) ? graph.at(i).inputs[0] : i).segment;
+    for (auto node = before; node < graph.nodes.size(); ++node) {
+      graph.nodes[node].gradient_of = i;
+      graph.nodes[node].segment = segment;
+    }
   }
   tell_apart(graph, first);
   return sums;
@@ -224,6 +232,7 @@ inline tensor_goal add_backward(tensor_graph& graph, int loss) {
   // The gradient of the loss in itself.
   const int one = detail::put(graph, {.name = "d_" + graph.at(loss).name, .op = "ones", .shape = graph.at(loss).shape});
   graph.nodes.back().gradient_of = loss;
+  graph.nodes.back().segment = graph.at(loss).segment;
   const auto sums = detail::add_gradients(graph, wanted, loss, one);
   for (int i = 0; i < forward; ++i)
     if (is_parameter(graph.at(i)) && sums.of(i) >= 0) goal.gradients.emplace_back(i, sums.of(i));
@@ -249,6 +258,7 @@ inline stage_goal add_stage_backward(tensor_graph& graph, int input, int output,
   const auto wanted = detail::trained_nodes(graph, first ? std::vector<int>{} : std::vector<int>{input});
   stage_goal stage{.input = input, .output = output};
   stage.output_gradient = add_placeholder(graph, "d_" + graph.at(output).name, graph.at(output).shape);
+  graph.nodes.back().segment = graph.at(output).segment;
   stage.goal.whole.push_back(output);
   const auto sums = detail::add_gradients(graph, wanted, output, stage.output_gradient);
   for (int i = 0; i < forward; ++i)

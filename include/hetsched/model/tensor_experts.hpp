@@ -12,6 +12,7 @@
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/operator.hpp>
 #include <hetsched/model/tensor_graph.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 
 // A mixture of experts in groups of tokens, as GShard has it: every expert takes up to `capacity` tokens of each group. Cut by
 // groups, a device routes its tokens; cut by experts, it computes its experts; an all-to-all lies between.
@@ -35,6 +36,7 @@ namespace detail {
 }
 
 inline std::int64_t capacity_of(const tensor_graph& graph, const tensor_node& n, int routes) {
+  while (is_border(graph.at(routes))) routes = graph.at(routes).inputs[0];
   const auto& r = graph.at(routes);
   if (r.op != "route") refuse_shapes(graph, n.name, n.op, n.inputs, "routes of a route were expected");
   return r.settings[1];

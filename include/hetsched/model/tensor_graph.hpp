@@ -40,6 +40,7 @@ struct tensor_node {
   std::optional<operator_shape> kernel{};  ///< what it launches; none: nothing
   int batch_dimension = 0;                 ///< of a placeholder
   int gradient_of = -1;                    ///< of what it is a gradient, or a part of one; -1: of nothing
+  int segment = 0;                         ///< nodes of a segment are cut alike: see tensor_segments.hpp
   std::vector<std::int64_t> settings{};    ///< numbers that its kernel needs besides shapes: see who adds it
 
   friend bool operator==(const tensor_node&, const tensor_node&) = default;

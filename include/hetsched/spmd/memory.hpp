@@ -45,8 +45,10 @@ struct program_memory {
 
 /// What a device holds while it runs a program: its parts of parameters with their state, and every other tensor in each form
 /// from the step that makes it to the last that reads it so; what the goal asks for to the end. Complexity: O(instructions *
-/// inputs).
-[[nodiscard]] inline program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes) {
+/// inputs). `scale`: what a share is multiplied by in each segment, 1 by default; with a device's shares there, at(1) is what it
+/// holds. A tensor that is whole on both sides of a border counts twice.
+[[nodiscard]] inline program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+                                              const std::vector<double>& scale = {}) {
   struct instance {
     tensor_form form = tensor_form::whole();
     std::size_t last = 0;
@@ -69,7 +71,8 @@ struct program_memory {
     const auto form = step.collective ? step.to : step.rule.result;
     const double bytes =
         static_cast<double>(elements_of(n.shape)) * (is_parameter(n) ? parameter_bytes : element_bytes(p.graph.format));
-    const share_cost more = form.is_cut() ? share_cost{0, bytes} : share_cost{bytes, 0};
+    const double times = scale.empty() ? 1 : scale[static_cast<std::size_t>(n.segment)];
+    const share_cost more = form.is_cut() ? share_cost{0, times * bytes} : share_cost{bytes, 0};
     if (!is_parameter(n)) {
       of[static_cast<std::size_t>(step.node)].push_back({form, i, more});
       continue;
@@ -104,6 +107,18 @@ struct program_memory {
     memory.steps.push_back(now);
   }
   return memory;
+}
+
+/// Bytes at the peak of a device of each kind, by the shares of all segments. Complexity: O(instructions * inputs * kinds).
+[[nodiscard]] inline std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+                                                    const std::vector<double>& shares, double parameter_bytes) {
+  std::vector<double> bytes;
+  for (std::size_t k = 0; k < p.kinds.size(); ++k) {
+    std::vector<double> own;
+    for (std::size_t i = k; i < shares.size(); i += p.kinds.size()) own.push_back(shares[i]);
+    bytes.push_back(memory_of(p, program, parameter_bytes, own).at(1));
+  }
+  return bytes;
 }
 
 /// A program within the memory of devices, or what is short.
@@ -170,7 +185,8 @@ namespace detail {
 
 /// synthesize within the memory of a device of each kind, in bytes. Where its program does not fit, holding tensors has a price,
 /// and that is raised until a program fits, and then lowered as far as one does: of the programs that fit, the fastest. Shares
-/// are those of the program, less what memory does not leave to a device. `parameter_bytes`: held for each number of a parameter.
+/// are those of the program, less what memory does not leave to a device. With several segments the program of synthesize is all
+/// that is tried. `parameter_bytes`: held for each number of a parameter.
 /// Returns: as synthesize, whose bound holds here, too; without a solution where none of the programs fits.
 /// Requires: a capacity for each kind. Complexity: that of synthesize, and of some 60 programs more where its own does not fit.
 [[nodiscard]] inline spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity,
@@ -179,6 +195,13 @@ namespace detail {
   auto fastest = synthesize(problem, options);
   if (!fastest) return fit;
   fit.bound = fastest->bound;
+  if (problem.segments() > 1) {
+    fit.bytes = peak_bytes(problem, fastest->program, fastest->shares, parameter_bytes);
+    bool fits = true;
+    for (std::size_t k = 0; k < capacity.size(); ++k) fits = fits && fit.bytes[k] <= capacity[k];
+    if (fits) fit.solution = std::move(fastest);
+    return fit;
+  }
   double nearest = std::numeric_limits<double>::infinity();
   // Takes a program if it fits and is better; returns whether it fits.
   const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {

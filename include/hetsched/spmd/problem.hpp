@@ -13,6 +13,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_graph.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 
 namespace hetsched {
 
@@ -79,6 +80,11 @@ struct spmd_problem {
   [[nodiscard]] int device_count() const {
     return std::accumulate(kinds.begin(), kinds.end(), 0, [](int sum, const device_kind& k) { return sum + k.count; });
   }
+  [[nodiscard]] int segments() const { return segment_count(graph); }
+  /// Where the shares of a node's segment begin among those of all: segment by segment, in each of a device of each kind.
+  [[nodiscard]] std::size_t first_share(int node) const {
+    return static_cast<std::size_t>(graph.at(node).segment) * kinds.size();
+  }
   [[nodiscard]] const share_cost& compute_of(int node, std::size_t kind) const {
     return compute[static_cast<std::size_t>(node) * kinds.size() + kind];
   }
@@ -115,6 +121,7 @@ struct spmd_rule {
   for (const auto& n : graph.nodes) parts.insert(parts.end(), n.shape.begin(), n.shape.end());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const auto& n = graph.nodes[i];
+    if (is_border(n)) continue;
     for (std::size_t loop = 0; loop < n.loops.size(); ++loop) {
       std::size_t joined = dimensions;
       const auto join = [&](std::size_t node, const std::vector<int>& follows) {
@@ -143,8 +150,9 @@ struct spmd_rule {
   return all;
 }
 
-/// The ways to compute an operator that is not a leaf: all of it everywhere; a loop cut; linear in parts of sums.
-/// Complexity: O((loops + linear sets) * dimensions).
+/// The ways to compute an operator that is not a leaf: all of it everywhere; a loop cut; linear in parts of sums. A border may
+/// also change the dimension that is cut.
+/// Complexity: O((loops + linear sets) * dimensions), of a border O(dimensions^2).
 [[nodiscard]] inline std::vector<spmd_rule> rules_of(const tensor_node& n) {
   std::vector<spmd_rule> rules{{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole())}};
   const auto form_in = [](const std::vector<int>& follows, int loop, tensor_form otherwise) {
@@ -163,6 +171,10 @@ struct spmd_rule {
     for (const int input : set) rule.inputs[static_cast<std::size_t>(input)] = tensor_form::partial();
     rules.push_back(std::move(rule));
   }
+  for (int from = 0; is_border(n) && from < static_cast<int>(n.shape.size()); ++from)
+    for (int to = 0; to < static_cast<int>(n.shape.size()); ++to)
+      if (from != to && std::min(n.shape[static_cast<std::size_t>(from)], n.shape[static_cast<std::size_t>(to)]) > 1)
+        rules.push_back({.inputs = {tensor_form::cut(from)}, .result = tensor_form::cut(to), .shared = true});
   return rules;
 }
 

@@ -41,7 +41,8 @@ using spmd_program = std::vector<spmd_instruction>;
 /// What happens between two meetings of the devices: the collective that begins it, if any, and each kind's computation.
 struct spmd_stage {
   share_cost collective{};
-  std::vector<share_cost> compute{};  ///< per kind of device
+  std::vector<share_cost> compute{};  ///< per segment, in each per kind of device
+  int segment = 0, other = 0;         ///< of the collective: two at a border
 
   friend bool operator==(const spmd_stage&, const spmd_stage&) = default;
 };
@@ -62,19 +63,29 @@ struct spmd_stage {
   return costs.all_to_all;
 }
 
+/// Whether a step exchanges a tensor between two segments. Where all data is parallel their shares are equal, and it does not.
+[[nodiscard]] inline bool is_exchange(const spmd_problem& problem, const spmd_instruction& step) {
+  return !step.collective && step.rule.shared && is_border(problem.graph.at(step.node)) && !problem.data_parallel_only;
+}
+
 /// The stages of a program.
-/// Source: Zhang et al., HAP (EuroSys 2024), sec. 3.2.
+/// Source: Zhang et al., HAP (EuroSys 2024), sec. 3.2 and, for segments, 5.2.
 /// Complexity: O(instructions * kinds).
 [[nodiscard]] inline std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program) {
-  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size())};
+  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * static_cast<std::size_t>(problem.segments()))};
   std::vector<spmd_stage> stages{empty};
   for (const auto& step : program) {
-    if (step.collective) {
+    const auto& n = problem.graph.at(step.node);
+    if (step.collective || is_exchange(problem, step)) {
       stages.push_back(empty);
-      stages.back().collective = price_of(problem.collect[static_cast<std::size_t>(step.node)], step.how);
-    } else if (!is_leaf(problem.graph.at(step.node))) {
+      auto& stage = stages.back();
+      const auto& costs = problem.collect[static_cast<std::size_t>(step.node)];
+      stage.collective = price_of(costs, step.collective ? step.how : spmd_collective::all_to_all);
+      stage.segment = n.segment;
+      stage.other = step.collective ? n.segment : problem.graph.at(n.inputs[0]).segment;
+    } else if (!is_leaf(n)) {
       for (std::size_t k = 0; k < problem.kinds.size(); ++k) {
-        auto& sum = stages.back().compute[k];
+        auto& sum = stages.back().compute[problem.first_share(step.node) + k];
         const auto& one = problem.compute_of(step.node, k);
         sum.fixed_s += step.rule.shared ? one.fixed_s : one.whole();
         if (step.rule.shared) sum.slope_s += one.slope_s;
@@ -84,16 +95,25 @@ struct spmd_stage {
   return stages;
 }
 
-/// Seconds of stages when a device of each kind has that share of every cut tensor: in each the collective, then the slowest
-/// device.
-/// Complexity: O(stages * kinds).
-[[nodiscard]] inline double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares) {
-  const double largest = *std::max_element(shares.begin(), shares.end());
+/// Seconds of stages when a device of each kind has that share of every cut tensor of a segment: in each the collective, then the
+/// slowest device. `shares`: per segment, in each per kind.
+/// Complexity: O(stages * shares).
+[[nodiscard]] inline double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares,
+                                       int segments = 1) {
+  const auto kinds = shares.size() / static_cast<std::size_t>(segments);
+  std::vector<double> largest(static_cast<std::size_t>(segments));
+  for (std::size_t i = 0; i < shares.size(); ++i) largest[i / kinds] = std::max(largest[i / kinds], shares[i]);
   double seconds = 0;
   for (const auto& s : stages) {
     double slowest = 0;
-    for (std::size_t k = 0; k < shares.size(); ++k) slowest = std::max(slowest, s.compute[k].at(shares[k]));
-    seconds += s.collective.at(largest) + slowest;
+    for (std::size_t k = 0; k < kinds; ++k) {
+      double own = 0;
+      for (std::size_t i = k; i < shares.size(); i += kinds) own += s.compute[i].at(shares[i]);
+      slowest = std::max(slowest, own);
+    }
+    seconds +=
+        s.collective.at(std::max(largest[static_cast<std::size_t>(s.segment)], largest[static_cast<std::size_t>(s.other)])) +
+        slowest;
   }
   return seconds;
 }

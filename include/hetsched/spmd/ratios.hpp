@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace hetsched {
 
 /// The shares that make stages shortest, and a proof.
 struct optimal_shares {
-  std::vector<double> shares{};  ///< of a device of each kind; times their counts they add up to 1
+  std::vector<double> shares{};  ///< per segment of a device of each kind; times their counts they add up to 1
   double seconds = 0;
   double bound = 0;  ///< no shares take less, by the duals of the last linear program
 };
@@ -31,25 +32,41 @@ struct share_cut {
   std::vector<double> slopes{};
 };
 
-[[nodiscard]] inline share_cut cut_at(const std::vector<spmd_stage>& stages, const std::vector<double>& shares) {
+[[nodiscard]] inline share_cut cut_at(const std::vector<spmd_stage>& stages, const std::vector<double>& shares,
+                                      std::size_t kinds) {
   share_cut cut{.slopes = std::vector<double>(shares.size())};
-  const auto largest = static_cast<std::size_t>(std::max_element(shares.begin(), shares.end()) - shares.begin());
+  const auto largest_in = [&](int segment) {
+    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(segment) * kinds);
+    return static_cast<std::size_t>(std::max_element(first, first + static_cast<std::ptrdiff_t>(kinds)) - shares.begin());
+  };
   for (const auto& s : stages) {
     std::size_t slowest = 0;
-    for (std::size_t k = 1; k < shares.size(); ++k)
-      if (s.compute[k].at(shares[k]) > s.compute[slowest].at(shares[slowest])) slowest = k;
-    cut.height += s.collective.fixed_s + s.compute[slowest].fixed_s;
-    cut.slopes[largest] += s.collective.slope_s;
-    cut.slopes[slowest] += s.compute[slowest].slope_s;
+    double most = -1;
+    for (std::size_t k = 0; k < kinds; ++k) {
+      double own = 0;
+      for (std::size_t i = k; i < shares.size(); i += kinds) own += s.compute[i].at(shares[i]);
+      if (own <= most) continue;
+      most = own;
+      slowest = k;
+    }
+    const auto a = largest_in(s.segment), b = largest_in(s.other);
+    cut.height += s.collective.fixed_s;
+    cut.slopes[shares[b] > shares[a] ? b : a] += s.collective.slope_s;
+    for (std::size_t i = slowest; i < shares.size(); i += kinds) {
+      cut.height += s.compute[i].fixed_s;
+      cut.slopes[i] += s.compute[i].slope_s;
+    }
   }
   return cut;
 }
 
-// Maximises the least of cuts over the shares by its dual, which has few rows: weights of cuts that add up to 1, and the largest
-// mu with sum(weight * slope_k) >= mu * count_k. A simplex method with Bland's rule on columns for cuts, slacks and mu.
+// Minimises the largest of cuts over the shares by its dual, which has few rows: weights of cuts that add up to 1, and for each
+// segment the largest mu with sum(weight * slope_k) >= mu * count_k. A simplex method with Bland's rule on columns for cuts,
+// slacks and mus.
 class share_master {
  public:
-  explicit share_master(const std::vector<device_kind>& kinds) : rows_(kinds.size() + 1), kinds_(&kinds) {}
+  explicit share_master(const std::vector<device_kind>& kinds, std::size_t segments = 1)
+      : rows_(segments * kinds.size() + 1), segments_(segments), kinds_(&kinds) {}
 
   struct answer {
     double value = 0;
@@ -58,8 +75,8 @@ class share_master {
 
   [[nodiscard]] answer solve(const std::vector<share_cut>& cuts) const {
     // Rows 0 to K-1: sum(weight * slope_k) - slack_k - count_k * mu = 0; row K: sum(weight) = 1. It starts from the first cut,
-    // its best mu, and the slacks of the other kinds.
-    const std::size_t K = kinds_->size(), columns = cuts.size() + K + 1, mu = columns - 1;
+    // its best mus, and the slacks of the other kinds.
+    const std::size_t K = rows_ - 1, kinds = kinds_->size(), first_mu = cuts.size() + K, columns = first_mu + segments_;
     std::vector<std::vector<double>> t(rows_, std::vector<double>(columns + 1));
     std::vector<double> gain(columns + 1);
     double scale = 0;
@@ -73,10 +90,10 @@ class share_master {
     }
     for (std::size_t k = 0; k < K; ++k) {
       t[k][cuts.size() + k] = -1;
-      t[k][mu] = -static_cast<double>((*kinds_)[k].count);
+      t[k][first_mu + k / kinds] = -static_cast<double>((*kinds_)[k % kinds].count);
     }
     t[K][columns] = 1;
-    gain[mu] = 1;
+    std::fill(gain.begin() + static_cast<std::ptrdiff_t>(first_mu), gain.begin() + static_cast<std::ptrdiff_t>(columns), 1.0);
     std::vector<std::size_t> basis(rows_);
     const auto pivot = [&](std::size_t row, std::size_t column) {
       const double by = t[row][column];
@@ -91,13 +108,15 @@ class share_master {
       basis[row] = column;
     };
     pivot(K, 0);
-    std::size_t tight = 0;
-    const auto ratio = [&](std::size_t k) { return cuts.front().slopes[k] / (*kinds_)[k].count; };
-    for (std::size_t k = 1; k < K; ++k)
-      if (ratio(k) < ratio(tight)) tight = k;
-    pivot(tight, mu);
-    for (std::size_t k = 0; k < K; ++k)
-      if (k != tight) pivot(k, cuts.size() + k);
+    const auto ratio = [&](std::size_t k) { return cuts.front().slopes[k] / (*kinds_)[k % kinds].count; };
+    for (std::size_t s = 0; s < segments_; ++s) {
+      std::size_t tight = s * kinds;
+      for (std::size_t k = tight + 1; k < (s + 1) * kinds; ++k)
+        if (ratio(k) < ratio(tight)) tight = k;
+      pivot(tight, first_mu + s);
+      for (std::size_t k = s * kinds; k < (s + 1) * kinds; ++k)
+        if (k != tight) pivot(k, cuts.size() + k);
+    }
     for (int step = 0; step < 10'000; ++step) {
       std::size_t enters = columns;
       for (std::size_t c = 0; c < columns && enters == columns; ++c)
@@ -119,40 +138,47 @@ class share_master {
     // The shares are the prices of the rows, which the slacks' reduced gains show.
     answer best{.value = -gain[columns] * scale};
     for (std::size_t k = 0; k < K; ++k) best.shares.push_back(std::max(0.0, -gain[cuts.size() + k]));
-    double all = 0;
-    for (std::size_t k = 0; k < K; ++k) all += best.shares[k] * (*kinds_)[k].count;
-    for (auto& s : best.shares) s /= all;
+    for (std::size_t s = 0; s < segments_; ++s) {
+      double all = 0;
+      for (std::size_t k = 0; k < kinds; ++k) all += best.shares[s * kinds + k] * (*kinds_)[k].count;
+      for (std::size_t k = 0; k < kinds; ++k) best.shares[s * kinds + k] /= all;
+    }
     return best;
   }
 
  private:
-  std::size_t rows_;
+  std::size_t rows_, segments_;
   const std::vector<device_kind>* kinds_;
 };
 
 }  // namespace detail
 
-/// The shares per kind of device for which stages take least: a linear program, solved by cuts. Devices of a kind have equal
-/// shares, which loses nothing, as the time is convex in them.
-/// Requires: at least one kind, counts of at least 1; costs that are finite and not negative.
+/// The shares per segment and kind of device for which stages take least: a linear program, solved by cuts. Devices of a kind
+/// have equal shares, which loses nothing, as the time is convex in them.
+/// Requires: at least one kind, counts of at least 1; costs that are finite and not negative; `start` has the shares of each
+/// segment, as many as the stages have.
 /// Complexity: O(cuts * (stages * kinds + pivots * kinds * cuts)), with about 10 cuts for each kind.
 /// Source: Zhang et al., HAP (EuroSys 2024), sec. 5.1; Kelley, The cutting-plane method (1960).
 [[nodiscard]] inline optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
                                                 std::vector<double> start) {
-  HETSCHED_EXPECTS(!kinds.empty() && start.size() == kinds.size());
-  const detail::share_master master(kinds);
-  optimal_shares best{.shares = start, .seconds = seconds_of(stages, start), .bound = 0};
-  std::vector<detail::share_cut> cuts{detail::cut_at(stages, start)};
+  HETSCHED_EXPECTS(!kinds.empty() && !start.empty() && start.size() % kinds.size() == 0);
+  const auto segments = start.size() / kinds.size();
+  const detail::share_master master(kinds, segments);
+  const auto seconds_with = [&](const std::vector<double>& shares) {
+    return seconds_of(stages, shares, static_cast<int>(segments));
+  };
+  optimal_shares best{.shares = start, .seconds = seconds_with(start), .bound = 0};
+  std::vector<detail::share_cut> cuts{detail::cut_at(stages, start, kinds.size())};
   for (int round = 0; round < 1000; ++round) {
     const auto next = master.solve(cuts);
     best.bound = std::max(best.bound, next.value);
-    const double seconds = seconds_of(stages, next.shares);
+    const double seconds = seconds_with(next.shares);
     if (seconds < best.seconds) {
       best.seconds = seconds;
       best.shares = next.shares;
     }
     if (best.seconds - best.bound <= 1e-12 * best.seconds) break;
-    auto cut = detail::cut_at(stages, next.shares);
+    auto cut = detail::cut_at(stages, next.shares, kinds.size());
     // A cut that is there already says that only rounding is left.
     const bool known =
         std::any_of(cuts.begin(), cuts.end(), [&](const auto& c) { return c.height == cut.height && c.slopes == cut.slopes; });
@@ -186,8 +212,8 @@ class share_master {
 
 /// Shares in whole parts.
 struct whole_shares {
-  std::map<std::int64_t, std::vector<std::int64_t>>
-      parts{};         ///< of dimensions that have so many parts: how many of them each device has
+  std::map<std::pair<int, std::int64_t>, std::vector<std::int64_t>>
+      parts{};         ///< by segment, and number of parts of a dimension: how many of them each device has
   double seconds = 0;  ///< what the program takes with them
 };
 
@@ -198,67 +224,68 @@ struct whole_shares {
 [[nodiscard]] inline whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
                                                const std::vector<double>& shares) {
   const auto parts = cut_parts(problem.graph);
-  const auto parts_of = [&](int node, tensor_form f) {
-    return parts[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())];
-  };
+  using key = std::pair<int, std::int64_t>;
   const auto kinds = problem.kinds.size();
-  // Seconds of stages: what is fixed, and what is shared by the parts of one number.
+  // Seconds of stages: what is fixed, and what is shared by the parts of one segment and number.
   struct stage {
-    double fixed = 0;
-    std::map<std::int64_t, double> collective{};  // of the largest share
+    double fixed = 0, of_largest = 0;  // times the largest share
+    std::vector<key> largest{};        // of these
     std::vector<double> alone{};
-    std::map<std::int64_t, std::vector<double>> shared{};
+    std::map<key, std::vector<double>> shared{};
   };
   const stage empty{.alone = std::vector<double>(kinds)};
   std::vector<stage> stages{empty};
   whole_shares whole;
-  const auto use = [&](std::int64_t number) {
-    if (whole.parts.count(number) == 0) whole.parts.emplace(number, whole_parts(number, problem.kinds, shares));
-    return number;
+  const auto use = [&](int node, tensor_form f) {
+    const key of{problem.graph.at(node).segment, parts[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())]};
+    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(node));
+    if (whole.parts.count(of) == 0)
+      whole.parts.emplace(of, whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
+    return of;
   };
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
-    if (step.collective) {
+    if (step.collective || is_exchange(problem, step)) {
       stages.push_back(empty);
-      const auto& price = price_of(problem.collect[static_cast<std::size_t>(step.node)], step.how);
-      stages.back().fixed = price.fixed_s;
-      const auto& cut = step.to.is_cut() ? step.to : step.from;
-      if (cut.is_cut())
-        stages.back().collective[use(parts_of(step.node, cut))] += price.slope_s;
-      else
-        stages.back().fixed += price.slope_s;
+      auto& now = stages.back();
+      const auto how = step.collective ? step.how : spmd_collective::all_to_all;
+      const auto& price = price_of(problem.collect[static_cast<std::size_t>(step.node)], how);
+      now.fixed = price.fixed_s;
+      now.of_largest = price.slope_s;
+      if (!step.collective)
+        now.largest = {use(step.node, step.rule.result), use(n.inputs[0], step.rule.inputs[0])};
+      else if (step.to.is_cut() || step.from.is_cut())
+        now.largest = {use(step.node, step.to.is_cut() ? step.to : step.from)};
     } else if (!is_leaf(n)) {
-      std::int64_t number = 0;
-      if (step.rule.result.is_cut()) number = parts_of(step.node, step.rule.result);
+      std::optional<key> of;
+      if (step.rule.result.is_cut()) of = use(step.node, step.rule.result);
       for (std::size_t i = 0; i < n.inputs.size(); ++i)
-        if (step.rule.inputs[i].is_cut()) number = parts_of(n.inputs[i], step.rule.inputs[i]);
+        if (step.rule.inputs[i].is_cut()) of = use(n.inputs[i], step.rule.inputs[i]);
       for (std::size_t k = 0; k < kinds; ++k) {
         const auto& one = problem.compute_of(step.node, k);
         stages.back().alone[k] += step.rule.shared ? one.fixed_s : one.whole();
-        if (!step.rule.shared) continue;
-        auto& shared = stages.back().shared[use(number)];
+        if (!step.rule.shared || !of) continue;
+        auto& shared = stages.back().shared[*of];
         shared.resize(kinds);
         shared[k] += one.slope_s;
       }
     }
   }
   const auto seconds = [&] {
-    const auto share = [&](std::int64_t number, std::size_t device) {
-      return static_cast<double>(whole.parts.at(number)[device]) / static_cast<double>(number);
+    const auto share = [&](const key& of, std::size_t device) {
+      return static_cast<double>(whole.parts.at(of)[device]) / static_cast<double>(of.second);
     };
     double all = 0;
     for (const auto& s : stages) {
-      double slowest = 0;
+      double slowest = 0, largest = s.largest.empty() ? 1 : 0;
       for (std::size_t k = 0, device = 0; k < kinds; ++k)
         for (int i = 0; i < problem.kinds[k].count; ++i, ++device) {
           double own = s.alone[k];
-          for (const auto& [number, slopes] : s.shared) own += slopes[k] * share(number, device);
+          for (const auto& [of, slopes] : s.shared) own += slopes[k] * share(of, device);
           slowest = std::max(slowest, own);
+          for (const auto& of : s.largest) largest = std::max(largest, share(of, device));
         }
-      all += s.fixed + slowest;
-      for (const auto& [number, slope] : s.collective)
-        all += slope * static_cast<double>(*std::max_element(whole.parts.at(number).begin(), whole.parts.at(number).end())) /
-               static_cast<double>(number);
+      all += s.fixed + slowest + s.of_largest * largest;
     }
     return all;
   };

@@ -364,7 +364,8 @@ class program_space {
   [[nodiscard]] std::vector<double> look_of(int node, const std::vector<spmd_rule>& rules) const {
     const auto& n = problem_->graph.at(node);
     const auto distinct = distinct_inputs(n);
-    std::vector<double> look;
+    std::vector<double> look{static_cast<double>(n.segment),
+                             is_border(n) ? static_cast<double>(problem_->graph.at(n.inputs[0]).segment) : -1};
     const auto add = [&](const share_cost& cost) { look.insert(look.end(), {cost.fixed_s, cost.slope_s}); };
     for (std::size_t k = 0; k < problem_->kinds.size(); ++k) add(problem_->compute_of(node, k));
     const auto& collect = problem_->collect[static_cast<std::size_t>(node)];
@@ -448,7 +449,7 @@ class program_space {
   std::optional<min_sum> search_;
 };
 
-/// Shares of a device of each kind between two limits; times counts they add up to 1.
+/// Shares per segment of a device of each kind between two limits; times counts they add up to 1.
 struct share_box {
   std::vector<double> low{}, high{};
   double bound = 0;               ///< on what programs take with them
@@ -462,30 +463,42 @@ struct share_box {
 [[nodiscard]] inline std::vector<node_price> prices_in(const share_box& box, const spmd_problem& p,
                                                        const std::vector<double>& weights) {
   std::vector<node_price> prices(p.graph.nodes.size());
-  const double largest = std::max(1.0 / p.device_count(), *std::max_element(box.low.begin(), box.low.end()));
-  double rest = 1;
-  for (std::size_t k = 0; k < p.kinds.size(); ++k) rest -= box.low[k] * p.kinds[k].count;
+  const auto segments = static_cast<std::size_t>(p.segments());
+  std::vector<double> largest_of(segments, 1.0 / p.device_count()), rest_of(segments, 1.0);
+  for (std::size_t i = 0; i < box.low.size(); ++i) {
+    const auto s = i / p.kinds.size();
+    largest_of[s] = std::max(largest_of[s], box.low[i]);
+    rest_of[s] -= box.low[i] * p.kinds[i % p.kinds.size()].count;
+  }
   std::vector<std::pair<double, std::size_t>> cheapest(p.kinds.size());
   for (std::size_t i = 0; i < prices.size(); ++i) {
     auto& price = prices[i];
+    const auto& n = p.graph.nodes[i];
+    const auto first = p.first_share(static_cast<int>(i));
+    const double largest = largest_of[static_cast<std::size_t>(n.segment)], rest = rest_of[static_cast<std::size_t>(n.segment)];
+    for (std::size_t c = 0; c < price.collective.size(); ++c)
+      price.collective[c] = price_of(p.collect[i], static_cast<spmd_collective>(c)).at(largest);
+    if (is_border(n)) {
+      const double other = largest_of[static_cast<std::size_t>(p.graph.at(n.inputs[0]).segment)];
+      if (!p.data_parallel_only) price.shared = p.collect[i].all_to_all.at(std::max(largest, other));
+      continue;
+    }
     for (std::size_t k = 0; k < p.kinds.size(); ++k) {
       const auto& one = p.compute_of(static_cast<int>(i), k);
       const double all = weights[k] * p.kinds[k].count;
       price.whole += all * one.whole();
-      price.shared += all * one.at(box.low[k]);
+      price.shared += all * one.at(box.low[first + k]);
       cheapest[k] = {weights[k] * one.slope_s, k};
     }
     // What is left goes where it costs least.
     std::sort(cheapest.begin(), cheapest.end());
     double left = rest;
     for (const auto& [per_share, k] : cheapest) {
-      const double taken = std::min(left, (box.high[k] - box.low[k]) * p.kinds[k].count);
+      const double taken = std::min(left, (box.high[first + k] - box.low[first + k]) * p.kinds[k].count);
       if (taken <= 0) continue;
       price.shared += per_share * taken;
       left -= taken;
     }
-    for (std::size_t c = 0; c < price.collective.size(); ++c)
-      price.collective[c] = price_of(p.collect[i], static_cast<spmd_collective>(c)).at(largest);
   }
   return prices;
 }

@@ -17,25 +17,41 @@ namespace hetsched {
 /// A program with shares.
 struct spmd_solution {
   spmd_program program{};
-  std::vector<double> shares{};  ///< of a device of each kind
+  std::vector<double> shares{};  ///< per segment, in each of a device of each kind
   double seconds = 0;
   double bound = 0;  ///< no program, with any shares for each of its tensors, takes less
 };
 
 namespace detail {
 
-// Shares by speed: the inverse of what all operators take.
-[[nodiscard]] inline std::vector<double> shares_by_speed(const spmd_problem& p) {
+// Shares by speed: the inverse of what all operators take, or those of a segment.
+[[nodiscard]] inline std::vector<double> weights_by_speed(const spmd_problem& p, int segment = -1) {
   std::vector<double> speed(p.kinds.size());
   double all = 0;
   for (std::size_t k = 0; k < speed.size(); ++k) {
     double seconds = 0;
-    for (int i = 0; i < p.graph.size(); ++i) seconds += p.compute_of(i, k).whole();
+    for (int i = 0; i < p.graph.size(); ++i)
+      if (segment < 0 || p.graph.at(i).segment == segment) seconds += p.compute_of(i, k).whole();
     speed[k] = 1 / std::max(seconds, 1e-30);
     all += speed[k] * p.kinds[k].count;
   }
   for (auto& s : speed) s /= all;
   return speed;
+}
+
+// The same for each segment.
+[[nodiscard]] inline std::vector<double> shares_by_speed(const spmd_problem& p) {
+  if (p.segments() == 1) return weights_by_speed(p);
+  std::vector<double> shares;
+  for (int s = 0; s < p.segments(); ++s) {
+    const auto own = weights_by_speed(p, s);
+    shares.insert(shares.end(), own.begin(), own.end());
+  }
+  return shares;
+}
+
+[[nodiscard]] inline std::vector<double> even_shares(const spmd_problem& p) {
+  return std::vector<double>(p.kinds.size() * static_cast<std::size_t>(p.segments()), 1.0 / p.device_count());
 }
 
 // All the weight on devices of one kind.
@@ -53,12 +69,12 @@ namespace detail {
                                                                      const synthesis_options& options = {}) {
   problem.data_parallel_only = true;
   const detail::program_space space(problem, detail::form_pairs::none, options.largest_table);
-  const std::vector<double> even(problem.kinds.size(), 1.0 / problem.device_count());
-  const auto prices = detail::prices_in({even, even}, problem, detail::shares_by_speed(problem));
+  const auto even = detail::even_shares(problem);
+  const auto prices = detail::prices_in({even, even}, problem, detail::weights_by_speed(problem));
   const auto solved = space.solve(prices);
   if (!std::isfinite(solved.value)) return std::nullopt;
   auto program = space.program(solved.values, prices);
-  const double seconds = seconds_of(stages_of(problem, program), even);
+  const double seconds = seconds_of(stages_of(problem, program), even, problem.segments());
   return spmd_solution{std::move(program), even, seconds, 0};
 }
 
@@ -68,7 +84,7 @@ namespace detail {
 class spmd_search {
  public:
   spmd_search(const spmd_problem& problem, const synthesis_options& options)
-      : problem_(problem), options_(options), speed_(shares_by_speed(problem)) {
+      : problem_(problem), options_(options), speed_(weights_by_speed(problem)) {
     space_.emplace(problem, form_pairs::all, options.largest_table);
     if (!space_->exact()) {
       space_.emplace(problem, form_pairs::joined, options.largest_table);
@@ -80,14 +96,17 @@ class spmd_search {
   }
 
   [[nodiscard]] std::optional<spmd_solution> run() {
-    share_box all{std::vector<double>(problem_.kinds.size())};
-    for (const auto& k : problem_.kinds) all.high.push_back(1.0 / k.count);
+    share_box all{even_shares(problem_)};
+    for (std::size_t i = 0; i < all.low.size(); ++i) {
+      all.low[i] = 0;
+      all.high.push_back(1.0 / problem_.kinds[i % problem_.kinds.size()].count);
+    }
     if (auto simple = even_data_parallel(problem_, options_)) {
       auto balanced = best_shares(stages_of(problem_, simple->program), problem_.kinds, simple->shares);
       best_ = spmd_solution{std::move(simple->program), std::move(balanced.shares), balanced.seconds, 0};
     }
-    alternate(speed_);
-    alternate(std::vector<double>(problem_.kinds.size(), 1.0 / problem_.device_count()));
+    alternate(shares_by_speed(problem_));
+    alternate(even_shares(problem_));
     look_at(all, speed_, options_.rounds);
     std::vector<share_box> open{all};
     double closed = std::numeric_limits<double>::infinity();  // the least bound of what is not looked at any more
@@ -166,7 +185,8 @@ class spmd_search {
       // is no cut, but its slope is.
       share_cut cut{0, std::vector<double>(kinds)};
       for (const auto& step : program)
-        if (step.collective) cut.height += price_of(prices[static_cast<std::size_t>(step.node)], step);
+        if (step.collective || is_border(problem_.graph.at(step.node)))
+          cut.height += price_of(prices[static_cast<std::size_t>(step.node)], step);
       cut.height += solved.bound - solved.value;  // what was relaxed is not in the program
       loads_in(box, program, weights, cut.slopes);
       cuts.push_back(std::move(cut));
@@ -189,21 +209,24 @@ class spmd_search {
   // Seconds of each kind's devices in a program, with the shares in the box that are cheapest under the weights for each node.
   void loads_in(const share_box& box, const spmd_program& program, const std::vector<double>& weights,
                 std::vector<double>& loads) const {
-    double rest = 1;
-    for (std::size_t k = 0; k < loads.size(); ++k) rest -= box.low[k] * problem_.kinds[k].count;
+    std::vector<double> rest(static_cast<std::size_t>(problem_.segments()), 1.0);
+    for (std::size_t i = 0; i < box.low.size(); ++i)
+      rest[i / loads.size()] -= box.low[i] * problem_.kinds[i % loads.size()].count;
     std::vector<std::pair<double, std::size_t>> cheapest(loads.size());
     for (const auto& step : program) {
-      if (step.collective || is_leaf(problem_.graph.at(step.node))) continue;
+      const auto& n = problem_.graph.at(step.node);
+      if (step.collective || is_leaf(n) || is_border(n)) continue;
+      const auto first = problem_.first_share(step.node);
       for (std::size_t k = 0; k < loads.size(); ++k) {
         const auto& one = problem_.compute_of(step.node, k);
-        loads[k] += step.rule.shared ? one.at(box.low[k]) : one.whole();
+        loads[k] += step.rule.shared ? one.at(box.low[first + k]) : one.whole();
         cheapest[k] = {weights[k] * one.slope_s, k};
       }
       if (!step.rule.shared) continue;
       std::sort(cheapest.begin(), cheapest.end());
-      double left = rest;
+      double left = rest[static_cast<std::size_t>(n.segment)];
       for (const auto& [per_share, k] : cheapest) {
-        const double taken = std::min(left, (box.high[k] - box.low[k]) * problem_.kinds[k].count);
+        const double taken = std::min(left, (box.high[first + k] - box.low[first + k]) * problem_.kinds[k].count);
         if (taken <= 0) continue;
         loads[k] += problem_.compute_of(step.node, k).slope_s * taken / problem_.kinds[k].count;
         left -= taken;
@@ -211,37 +234,39 @@ class spmd_search {
     }
   }
 
+  [[nodiscard]] int count(std::size_t share) const { return problem_.kinds[share % problem_.kinds.size()].count; }
+
   // Shares in the middle of a box, made to add up.
   [[nodiscard]] std::vector<double> centre(const share_box& box) const {
-    std::vector<double> shares;
-    double all = 0;
-    for (std::size_t k = 0; k < box.low.size(); ++k) {
-      shares.push_back((box.low[k] + box.high[k]) / 2);
-      all += shares.back() * problem_.kinds[k].count;
+    const auto kinds = problem_.kinds.size();
+    std::vector<double> shares, all(box.low.size() / kinds);
+    for (std::size_t i = 0; i < box.low.size(); ++i) {
+      shares.push_back((box.low[i] + box.high[i]) / 2);
+      all[i / kinds] += shares.back() * count(i);
     }
-    for (auto& s : shares) s /= all;
+    for (std::size_t i = 0; i < shares.size(); ++i) shares[i] /= all[i / kinds];
     return shares;
   }
 
   // Halves across the widest side that have shares which add up to 1.
   [[nodiscard]] std::vector<share_box> split(const share_box& box) const {
     std::size_t widest = 0;
-    const auto width = [&](std::size_t k) { return (box.high[k] - box.low[k]) * problem_.kinds[k].count; };
-    for (std::size_t k = 1; k < box.low.size(); ++k)
-      if (width(k) > width(widest)) widest = k;
+    const auto width = [&](std::size_t i) { return (box.high[i] - box.low[i]) * count(i); };
+    for (std::size_t i = 1; i < box.low.size(); ++i)
+      if (width(i) > width(widest)) widest = i;
     std::vector<share_box> halves{box, box};
     halves[0].high[widest] = halves[1].low[widest] = (box.low[widest] + box.high[widest]) / 2;
+    const auto kinds = problem_.kinds.size(), begin = widest / kinds * kinds;  // the others of its segment
     std::erase_if(halves, [&](share_box& half) {
       double least = 0, most = 0;
-      for (std::size_t k = 0; k < half.low.size(); ++k) {
-        least += half.low[k] * problem_.kinds[k].count;
-        most += half.high[k] * problem_.kinds[k].count;
+      for (auto i = begin; i < begin + kinds; ++i) {
+        least += half.low[i] * count(i);
+        most += half.high[i] * count(i);
       }
       // What the other kinds leave for one is all that it can have.
-      for (std::size_t k = 0; k < half.low.size(); ++k) {
-        const int count = problem_.kinds[k].count;
-        half.high[k] = std::min(half.high[k], half.low[k] + (1 - least) / count);
-        half.low[k] = std::max(half.low[k], half.high[k] - std::max(0.0, most - 1) / count);
+      for (auto i = begin; i < begin + kinds; ++i) {
+        half.high[i] = std::min(half.high[i], half.low[i] + (1 - least) / count(i));
+        half.low[i] = std::max(half.low[i], half.high[i] - std::max(0.0, most - 1) / count(i));
       }
       return least > 1 || most < 1;
     });

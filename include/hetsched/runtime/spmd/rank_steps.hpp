@@ -26,7 +26,7 @@ using part_points = std::vector<std::size_t>;
 /// Complexity: see round_shares.
 class spmd_parts {
  public:
-  /// Requires: shares of the problem's kinds that times counts add up to 1.
+  /// Requires: shares of the problem's kinds, per segment, that times counts add up to 1.
   spmd_parts(const spmd_problem& problem, const spmd_program& program, const std::vector<double>& shares) {
     const auto numbers = cut_parts(problem.graph);
     auto whole = round_shares(problem, program, shares).parts;
@@ -34,8 +34,13 @@ class spmd_parts {
       points_.emplace_back();
       for (std::size_t d = 0; d < numbers[node].size(); ++d) {
         const auto number = numbers[node][d];
-        auto found = whole.find(number);
-        if (found == whole.end()) found = whole.emplace(number, whole_parts(number, problem.kinds, shares)).first;
+        const std::pair of{problem.graph.nodes[node].segment, number};
+        auto found = whole.find(of);
+        if (found == whole.end()) {
+          const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(static_cast<int>(node)));
+          const std::vector<double> own{first, first + static_cast<std::ptrdiff_t>(problem.kinds.size())};
+          found = whole.emplace(of, whole_parts(number, problem.kinds, own)).first;
+        }
         const auto rows = problem.graph.nodes[node].shape[d] / number;
         auto& points = points_.back().emplace_back(part_points{0});
         for (const auto parts : found->second) points.push_back(points.back() + static_cast<std::size_t>(parts * rows));
@@ -97,6 +102,13 @@ class rank_steps {
       if (step.collective) {
         add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(from, step.node, step.from)}},
             step.to);
+      } else if (is_border(n)) {
+        if (from.late[static_cast<std::size_t>(n.inputs[0])]) from.late[at] = 1;
+        const int input = tensor_of(from, n.inputs[0], step.rule.inputs[0]);
+        if (step.rule.shared)
+          add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {input}}, step.rule.result);
+        else
+          known_[{step.node, step.rule.result}] = input;
       } else if (!is_leaf(n)) {
         rank_step made{.node = step.node};
         for (std::size_t i = 0; i < n.inputs.size(); ++i) {

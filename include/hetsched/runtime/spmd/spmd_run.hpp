@@ -186,12 +186,14 @@ class spmd_run {
       axis_.all_gather({mine, own}, {all, n}, counts_);
       const element* next = all;
       for (int k = 0; k < ranks; ++k) next = unpack(made, next, w, parts_.first(step.node, d, k), parts_.size(step.node, d, k));
+    } else if (from.form == to.form) {
+      share_anew(from, to, mine, made);
     } else {
       // Each device sends the others their parts of what it has.
       const int a = from.form.dimension(), b = to.form.dimension();
       const auto cut = view_of(from.shape, b), joined = view_of(to.shape, a);
       count(counts_, step.node, b, cut.outer * cut.inner);
-      count(other_counts_, step.node, a, joined.outer * joined.inner);
+      count(other_counts_, from.node, a, joined.outer * joined.inner);
       const std::size_t sent = cut.outer * cut.extent * cut.inner, received = joined.outer * joined.extent * joined.inner;
       auto* const out = buffer(send_, sent);
       auto* const in = buffer(receive_, received);
@@ -200,8 +202,36 @@ class spmd_run {
       axis_.all_to_all({out, sent}, counts_, {in, received}, other_counts_);
       const element* next = in;
       for (int k = 0; k < ranks; ++k)
-        next = unpack(made, next, joined, parts_.first(step.node, a, k), parts_.size(step.node, a, k));
+        next = unpack(made, next, joined, parts_.first(from.node, a, k), parts_.size(from.node, a, k));
     }
+  }
+
+  // Over a border: the same dimension in other shares. Each device sends the others those of its rows that are theirs there.
+  void share_anew(const held_tensor& from, const held_tensor& to, const element* mine, element* made) {
+    const int d = from.form.dimension(), ranks = axis_.size(), me = axis_.rank();
+    const auto had = view_of(from.shape, d), has = view_of(to.shape, d);
+    // Rows of device i before the border that device k has behind it, as first and count.
+    const auto common = [&](int i, int k) {
+      const auto begin = std::max(parts_.first(from.node, d, i), parts_.first(to.node, d, k));
+      const auto end = std::min(parts_.first(from.node, d, i) + parts_.size(from.node, d, i),
+                                parts_.first(to.node, d, k) + parts_.size(to.node, d, k));
+      return std::pair{begin, end > begin ? end - begin : 0};
+    };
+    const std::size_t row = had.outer * had.inner;
+    auto* const out = buffer(send_, had.extent * row);
+    auto* const in = buffer(receive_, has.extent * row);
+    auto* end = out;
+    for (int k = 0; k < ranks; ++k) {
+      const auto [first, count] = common(me, k);
+      counts_[static_cast<std::size_t>(k)] = count * row;
+      other_counts_[static_cast<std::size_t>(k)] = common(k, me).second * row;
+      if (count > 0) end = pack(end, mine, had, first - parts_.first(from.node, d, me), count);
+    }
+    axis_.all_to_all({out, had.extent * row}, counts_, {in, has.extent * row}, other_counts_);
+    const element* next = in;
+    for (int k = 0; k < ranks; ++k)
+      if (const auto [first, count] = common(k, me); count > 0)
+        next = unpack(made, next, has, first - parts_.first(to.node, d, me), count);
   }
 
   std::shared_ptr<const spmd_problem> problem_;
