@@ -158,6 +158,15 @@ inline tensor_graph random_model(random_source& random, int operators, const std
                       : random_graph(random, operators, sizes);
 }
 
+/// A forward graph in two or three segments, in its order or mixed.
+inline tensor_graph segmented(random_source& random, const tensor_graph& graph) {
+  const int segments = random.integer(2, 3);
+  const bool mixed = random.integer(0, 1) == 0;
+  std::vector<int> of;
+  for (int i = 0; i < graph.size(); ++i) of.push_back(mixed ? random.integer(0, segments - 1) : i * segments / graph.size());
+  return in_segments(graph, std::move(of)).first;
+}
+
 /// Costs that have nothing to do with sizes, so that every kind of program is the best one now and then.
 inline spmd_problem random_problem(random_source& random, tensor_graph graph, tensor_goal goal, int most_devices) {
   spmd_problem p{.graph = std::move(graph), .goal = std::move(goal)};

@@ -21,38 +21,51 @@ using namespace hetsched;
 
 constexpr double unbounded = std::numeric_limits<double>::max();
 
-double solved_by_clp(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds) {
+double solved_by_clp(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds, int segments) {
   std::vector<std::size_t> kind_of;
   for (std::size_t k = 0; k < kinds.size(); ++k) kind_of.insert(kind_of.end(), static_cast<std::size_t>(kinds[k].count), k);
-  const int devices = static_cast<int>(kind_of.size()), largest = devices, first_stage = devices + 1;
-  std::vector<double> cost(static_cast<std::size_t>(devices) + 1 + stages.size());
+  // Columns: the devices' shares of each segment; of each stage its largest share, and the time of its slowest device.
+  const int devices = static_cast<int>(kind_of.size()), shares = devices * segments, count = static_cast<int>(stages.size());
+  const auto largest = [&](int s) { return shares + s; };
+  const auto slowest = [&](int s) { return shares + count + s; };
+  std::vector<double> cost(static_cast<std::size_t>(shares + 2 * count));
   double fixed = 0;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    fixed += stages[s].collective.fixed_s;
-    cost[static_cast<std::size_t>(largest)] += stages[s].collective.slope_s;
-    cost[static_cast<std::size_t>(first_stage) + s] = 1;
+  for (int s = 0; s < count; ++s) {
+    const auto& collective = stages[static_cast<std::size_t>(s)].collective;
+    fixed += collective.fixed_s;
+    cost[static_cast<std::size_t>(largest(s))] = collective.slope_s;
+    cost[static_cast<std::size_t>(slowest(s))] = 1;
   }
-  std::vector<double> low(cost.size(), 0.0), high(cost.size(), unbounded), row_low{1}, row_high{1}, elements;
-  std::vector<CoinBigIndex> starts{0};
+  std::vector<double> low(cost.size(), 0.0), high(cost.size(), unbounded), row_low, row_high, elements;
+  std::vector<CoinBigIndex> starts;
   std::vector<int> columns;
-  for (int d = 0; d < devices; ++d) {
-    columns.push_back(d);
-    elements.push_back(1);
-  }
-  const auto row = [&](std::vector<int> at, std::vector<double> value, double least) {
+  const auto row = [&](const std::vector<int>& at, const std::vector<double>& value, double least, double most) {
     starts.push_back(static_cast<CoinBigIndex>(elements.size()));
     columns.insert(columns.end(), at.begin(), at.end());
     elements.insert(elements.end(), value.begin(), value.end());
     row_low.push_back(least);
-    row_high.push_back(unbounded);
+    row_high.push_back(most);
   };
-  for (int d = 0; d < devices; ++d) {
-    row({largest, d}, {1, -1}, 0);
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      const auto& own = stages[s].compute[kind_of[static_cast<std::size_t>(d)]];
-      row({first_stage + static_cast<int>(s), d}, {1, -own.slope_s}, own.fixed_s);
-    }
+  for (int g = 0; g < segments; ++g) {
+    std::vector<int> all;
+    for (int d = 0; d < devices; ++d) all.push_back(g * devices + d);
+    row(all, std::vector<double>(all.size(), 1), 1, 1);
   }
+  for (int s = 0; s < count; ++s)
+    for (int d = 0; d < devices; ++d) {
+      const auto& stage = stages[static_cast<std::size_t>(s)];
+      for (const int g : {stage.segment, stage.other}) row({largest(s), g * devices + d}, {1, -1}, 0, unbounded);
+      std::vector<int> at{slowest(s)};
+      std::vector<double> value{1};
+      double alone = 0;
+      for (int g = 0; g < segments; ++g) {
+        const auto& own = stage.compute[static_cast<std::size_t>(g) * kinds.size() + kind_of[static_cast<std::size_t>(d)]];
+        at.push_back(g * devices + d);
+        value.push_back(-own.slope_s);
+        alone += own.fixed_s;
+      }
+      row(at, value, alone, unbounded);
+    }
   starts.push_back(static_cast<CoinBigIndex>(elements.size()));
   auto* model = Clp_newModel();
   Clp_setLogLevel(model, 0);
@@ -78,9 +91,12 @@ TEST_CASE("shares are those of the linear program") {
     std::vector<device_kind> kinds;
     for (int k = random.integer(1, 3); k > 0; --k) kinds.push_back({"", random.integer(1, 2)});
     std::vector<spmd_stage> stages;
+    const int segments = instance % 3 == 0 ? random.integer(2, 3) : 1;
     for (int s = random.integer(1, 4); s > 0; --s) {
       spmd_stage stage{.collective = {random.uniform(0, 0.1), random.integer(0, 1) * random.uniform(0, 3)}};
-      for (std::size_t k = 0; k < kinds.size(); ++k)
+      if (segments > 1) stage.segment = random.integer(0, segments - 1);
+      stage.other = segments > 1 ? random.integer(0, segments - 1) : 0;
+      for (std::size_t k = 0; k < kinds.size() * static_cast<std::size_t>(segments); ++k)
         stage.compute.push_back(
             {random.integer(0, 1) * random.uniform(0, 1), random.integer(0, 4) > 0 ? random.uniform(0, 10) : 0.0});
       stages.push_back(std::move(stage));
@@ -88,8 +104,9 @@ TEST_CASE("shares are those of the linear program") {
     CAPTURE(instance);
     int devices = 0;
     for (const auto& k : kinds) devices += k.count;
-    const double optimum = solved_by_clp(stages, kinds);
-    const auto best = best_shares(stages, kinds, std::vector<double>(kinds.size(), 1.0 / devices));
+    const double optimum = solved_by_clp(stages, kinds, segments);
+    const auto best =
+        best_shares(stages, kinds, std::vector<double>(kinds.size() * static_cast<std::size_t>(segments), 1.0 / devices));
     CHECK(std::abs(best.seconds - optimum) <= 1e-9 * (1 + optimum));
     CHECK(best.bound <= best.seconds);
     CHECK(best.bound >= optimum * (1 - 1e-9) - 1e-9);

@@ -75,7 +75,13 @@ block part_of(const spmd_test::tensor& all, tensor_form form, const part_points&
   return part;
 }
 
-std::vector<double> random_shares(random_source& random, const std::vector<device_kind>& kinds) {
+std::vector<double> random_shares(random_source& random, const std::vector<device_kind>& kinds, int segments = 1) {
+  if (segments > 1) {
+    auto first = random_shares(random, kinds, segments - 1);
+    const auto last = random_shares(random, kinds);
+    first.insert(first.end(), last.begin(), last.end());
+    return first;
+  }
   std::vector<double> shares;
   double all = 0;
   for (const auto& k : kinds) {
@@ -108,12 +114,17 @@ void compare(const block& found, const spmd_test::tensor& expected, tensor_form 
 }  // namespace
 
 TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gives, on uneven shares") {
+  int exchanged = 0;
   for (int instance = 0; instance < 400 / test::sanitizer_share; ++instance) {
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance));
     auto graph = spmd_test::random_model(random, random.integer(2, 8), {4, 6, 8});
+    if (instance % 3 == 0) graph = spmd_test::segmented(random, graph);
     const auto goal = add_backward(graph, graph.size() - 1);
-    const auto problem = std::make_shared<const spmd_problem>(spmd_test::random_problem(random, std::move(graph), goal, 4));
+    auto made = spmd_test::random_problem(random, std::move(graph), goal, 4);
+    if (instance % 3 == 0)
+      for (auto& c : made.collect) c.all_to_all = {0, 0.1 * c.all_to_all.slope_s};
+    const auto problem = std::make_shared<const spmd_problem>(std::move(made));
     const auto leaves = spmd_test::random_leaves(random, problem->graph);
     const auto expected = spmd_test::run_whole(problem->graph, leaves);
     const auto found = synthesize(*problem, {.work = 1e4});
@@ -121,7 +132,8 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
     std::string text;
     for (const auto& step : found->program) text += text_of(problem->graph, step) + "\n";
     CAPTURE(text);
-    const auto shares = random_shares(random, problem->kinds);
+    for (const auto& step : found->program) exchanged += is_exchange(*problem, step);
+    const auto shares = random_shares(random, problem->kinds, problem->segments());
     const spmd_parts parts(*problem, found->program, shares);
     const int devices = problem->device_count();
     std::vector<double> worst(static_cast<std::size_t>(devices), 0), loss(worst);
@@ -159,6 +171,7 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
     CHECK(std::abs(sum - right) <= 1e-8 * (1 + std::abs(right)));
     for (const double w : worst) CHECK(w <= 1e-8);
   }
+  CHECK(exchanged > 50 / test::sanitizer_share);  // between segments
 }
 
 TEST_CASE("a stage's backward is that of a loss that is linear in its output") {
