@@ -29,6 +29,7 @@ using namespace hetsched;
 
 struct arguments {
   std::string graph, cluster, devices, svg;
+  int segments = 0;  // 0: those of the graph
   bool training = false, json = false, any_memory = false, fewer_devices = false;
 };
 
@@ -119,6 +120,31 @@ std::vector<std::vector<device_id>> device_sets(const cluster& c, const std::vec
   return sets;
 }
 
+/// A graph, and what is to be computed of it.
+struct task {
+  tensor_graph graph;
+  tensor_goal goal;
+};
+
+task task_of(tensor_graph graph, int loss, const arguments& given) {
+  tensor_goal goal{.loss = loss, .gradients = {}};
+  if (!given.training) return {std::move(graph), goal};
+  goal = add_backward(graph, loss);
+  if (goal.gradients.empty())
+    throw input_error(given.graph + ": " + graph.at(loss).name + " depends on no parameter, so there is nothing to train");
+  return {std::move(graph), std::move(goal)};
+}
+
+/// The graph as it is, and in segments where these are asked for: exchanges at borders may cost more than they save.
+std::vector<task> tasks_of(const graph_file& file, const arguments& given) {
+  std::vector<task> tasks{task_of(file.graph, file.loss, given)};
+  const auto segments = given.segments > 1 ? segments_of(file.graph, given.segments) : file.segments;
+  if (segments.empty() || given.segments == 1) return tasks;
+  auto [graph, now] = in_segments(file.graph, segments);
+  tasks.push_back(task_of(std::move(graph), now[static_cast<std::size_t>(file.loss)], given));
+  return tasks;
+}
+
 /// Some devices, and the program that was found for them.
 struct attempt {
   spmd_problem problem;
@@ -132,15 +158,9 @@ int spmd_command(const arguments& given) {
   files.reads(given.cluster);
   files.reads(given.graph);
   const auto c = read_cluster(given.cluster);
-  auto file = read_graph(given.graph);
+  const auto file = read_graph(given.graph);
   const auto devices = devices_of(c, given.devices);
-  auto goal = tensor_goal{.loss = file.loss, .gradients = {}};
-  if (given.training) {
-    goal = add_backward(file.graph, file.loss);
-    if (goal.gradients.empty())
-      throw input_error(given.graph + ": " + file.graph.at(file.loss).name +
-                        " depends on no parameter, so there is nothing to train");
-  }
+  const auto tasks = tasks_of(file, given);
   command::progress_line progress;
   auto show = [&](double seconds, double bound) {
     progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
@@ -152,20 +172,22 @@ int spmd_command(const arguments& given) {
   bool even_fits = true;
   double bound = std::numeric_limits<double>::infinity();
   std::string shortage;
-  for (const auto& set : device_sets(c, devices, given.fewer_devices)) {
-    auto problem = make_spmd_problem(c, set, file.graph, goal);
-    if (!problem) continue;
-    auto capacity = capacities(c, *problem);
-    const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
-    auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
-    if (set.size() == devices.size() && (even = even_data_parallel(*problem)))
-      even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
-                  *std::min_element(capacity.begin(), capacity.end());
-    bound = std::min(bound, fit.bound);
-    if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
-    if (fit.solution && (!best || fit.solution->seconds < best->fit.solution->seconds))
-      best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
-  }
+  for (const auto& set : device_sets(c, devices, given.fewer_devices))
+    for (const auto& task : tasks) {
+      auto problem = make_spmd_problem(c, set, task.graph, task.goal);
+      if (!problem) continue;
+      auto capacity = capacities(c, *problem);
+      const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
+      auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
+      const bool simple = &task == &tasks.front();
+      if (simple && set.size() == devices.size() && (even = even_data_parallel(*problem)))
+        even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
+                    *std::min_element(capacity.begin(), capacity.end());
+      bound = std::min(bound, fit.bound);
+      if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
+      if (fit.solution && (!best || fit.solution->seconds < best->fit.solution->seconds))
+        best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
+    }
   if (!best) {
     std::cerr << "hetsched-spmd: "
               << (shortage.empty() ? "no link joins two of the devices"
@@ -185,7 +207,8 @@ int spmd_command(const arguments& given) {
                                                    " devices: " + format_seconds(found.seconds)));
   }
   files.write();
-  std::vector<double> shares;  // of each device, and so on
+  const auto segments = static_cast<std::size_t>(problem.segments());
+  std::vector<std::vector<double>> shares(segments);  // of each segment, in each of each device
   std::vector<bytes_t> bytes, most;
   std::vector<std::vector<std::string>> rows;  // of each kind
   for (const auto& d : devices) {
@@ -193,22 +216,24 @@ int spmd_command(const arguments& given) {
     const auto kind = std::find_if(problem.kinds.begin(), problem.kinds.end(), [&](const auto& k) { return k.name == name; });
     const auto k = static_cast<std::size_t>(kind - problem.kinds.begin());
     const bool used = kind != problem.kinds.end();
-    shares.push_back(used ? found.shares[k] : 0);
+    std::string share_text;
+    for (std::size_t s = 0; s < segments; ++s) {
+      shares[s].push_back(used ? found.shares[s * problem.kinds.size() + k] : 0);
+      share_text += (s > 0 ? ", " : "") + format_percent(shares[s].back());
+    }
     bytes.push_back(used ? static_cast<bytes_t>(std::ceil(fit.bytes[k])) : 0);
     most.push_back(c.subclusters[static_cast<std::size_t>(d.subcluster)].device.memory_bytes);
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r[0] == name; });
     if (row == rows.end())
-      rows.push_back({name, "1", used ? format_percent(shares.back()) : "left out",
-                      format_bytes(bytes.back()) + " / " + format_bytes(most.back())});
+      rows.push_back({name, "1", used ? share_text : "left out", format_bytes(bytes.back()) + " / " + format_bytes(most.back())});
     else
       (*row)[1] = std::to_string(std::stoi((*row)[1]) + 1);
   }
   if (given.json) {
     auto program = nlohmann::ordered_json::array();
     for (const auto& step : found.program) program.push_back(text_of(problem.graph, step));
-    nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", nlohmann::ordered_json::array({shares})},
-                                  {"cost_s", found.seconds},       {"rounded_s", whole.seconds},
-                                  {"lower_bound_s", bound},        {"data_parallel_s", nullptr}};
+    nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", shares},       {"cost_s", found.seconds},
+                                  {"rounded_s", whole.seconds},    {"lower_bound_s", bound}, {"data_parallel_s", nullptr}};
     if (even) result["data_parallel_s"] = even->seconds;
     result["memory_bytes"] = bytes;
     result["memory_capacity_bytes"] = most;
@@ -235,6 +260,8 @@ int main(int argc, char** argv) {
   app.add_option("--graph", given.graph, "graph.json")->required();
   app.add_option("--cluster", given.cluster, "cluster.json")->required();
   app.add_option("--devices", given.devices, "SUBCLUSTER:FIRST:NODESxDEVICES,... (all)");
+  app.add_option("--segments", given.segments, "parts of the model with shares of their own (those of the graph)")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--training", given.training, "with the backward: the loss and every parameter's gradient");
   app.add_flag("--fewer-devices", given.fewer_devices,
                "also without all devices of some kinds, where a program on the others is faster");

@@ -26,6 +26,7 @@ inline constexpr int most_drawn_steps = 2000;
     std::string pills{};
   };
   std::vector<box> boxes(graph.nodes.size());
+  const bool segments = segment_count(graph) > 1;
   const auto kind_of = [](tensor_form f) { return f.is_whole() ? "whole" : f.is_partial() ? "partial" : "cut"; };
   for (const auto& step : program) {
     auto& b = boxes[static_cast<std::size_t>(step.node)];
@@ -34,6 +35,8 @@ inline constexpr int most_drawn_steps = 2000;
       b.pills += (b.pills.empty() ? "" : ", ") + std::string(name_of(step.how)) + " to " + text_of(step.to);
     else
       b.form = step.rule.result;
+    if (!step.collective && step.rule.shared && is_border(graph.at(step.node)))
+      b.pills = "all_to_all from segment " + std::to_string(graph.at(graph.at(step.node).inputs[0]).segment);
   }
   // Operators stand below all of their inputs, leaves right above the first that reads them.
   for (int i = 0; i < graph.size(); ++i) {
@@ -111,7 +114,8 @@ inline constexpr int most_drawn_steps = 2000;
     const auto& b = boxes[static_cast<std::size_t>(i)];
     if (!b.used) continue;
     rectangle(x_of(b), y_of(b), wide, high, is_leaf(graph.at(i)) ? 16 : 4, kind_of(b.form));
-    text(x_of(b) + wide / 2, y_of(b) + 33, "s", text_of(b.form));
+    text(x_of(b) + wide / 2, y_of(b) + 33, "s",
+         text_of(b.form) + (segments ? ", segment " + std::to_string(graph.at(i).segment) : ""));
     text(x_of(b) + wide / 2, y_of(b) + 17, "n",
          short_of(is_leaf(graph.at(i)) ? graph.at(i).name : graph.at(i).name + " = " + graph.at(i).op));
     if (b.pills.empty()) continue;

@@ -159,10 +159,25 @@ inline double seconds_on(const tile_device& device, const operator_shape& op) {
   return products > 0 ? products / speed : op.traffic_bytes / device.memory_bandwidth;
 }
 
-/// The training of a model as a problem.
-inline spmd_problem problem(int which, int gpus_each) {
+/// Two segments of a model: convolutions and the rest, experts and the rest, head and the rest. Tokens go over the border as
+/// dispatched, so that the exchange there is the all-to-all that experts need.
+inline std::vector<int> segments(const tensor_graph& g) {
+  std::vector<int> of;
+  bool behind = false;
+  for (const auto& n : g.nodes) {
+    if (n.name == "spread" || n.name == "head.xw") behind = true;
+    of.push_back(behind ? 1 : 0);
+    if (n.op == "dispatch") behind = true;
+    if (n.name.ends_with(".down") && n.op == "matmul" && n.shape.size() == 4) behind = false;
+  }
+  return of;
+}
+
+/// The training of a model as a problem, in one segment or two.
+inline spmd_problem problem(int which, int gpus_each, bool in_two = false) {
   const auto c = machines(gpus_each);
   auto graph = model(which, 8 * gpus_each);
+  if (in_two) graph = in_segments(graph, segments(graph)).first;
   auto goal = add_backward(graph, graph.size() - 1);
   std::vector<device_group> groups;
   for (int i = 0; i < 2; ++i) groups.push_back({.mesh = {i, c.subclusters[static_cast<std::size_t>(i)].nodes, gpus_each}});

@@ -138,6 +138,12 @@ TEST_CASE("HAP's settings: no more than data parallelism, and than the programs 
         CHECK(found->seconds <= other * (1 + 1e-9));
         CHECK(found->bound <= other);
       }
+      const auto two = hap::problem(which, gpus_each, true);
+      const auto apart = synthesize(two, {.work = 3e6});
+      REQUIRE(apart);
+      const auto whole_apart = round_shares(two, apart->program, apart->shares);
+      MESSAGE("two segments: ", apart->seconds, " s, bound ", apart->bound, ", whole rows ", whole_apart.seconds,
+              ", shares of a V100 ", apart->shares[0], " and ", apart->shares[2]);
       const auto whole = round_shares(p, found->program, found->shares);
       const double dp_bytes = memory_of(p, even->program, state_bytes_of(p.graph.format, true)).at(even->shares[0]);
       MESSAGE(hap::names()[static_cast<std::size_t>(which)], ", ", 8 * gpus_each, " GPUs: ", found->seconds, " s, bound ",

@@ -21,7 +21,8 @@ namespace hetsched {
 /// Contents of a graph.json.
 struct graph_file {
   tensor_graph graph;
-  int loss = -1;  ///< the node named loss, else the last one
+  int loss = -1;                ///< the node named loss, else the last one
+  std::vector<int> segments{};  ///< of each node, for in_segments(); empty where no node names one
   friend bool operator==(const graph_file&, const graph_file&) = default;
 };
 
@@ -42,7 +43,7 @@ class graph_reader {
 
   void read(const json_value& node) {
     node.object({"name", "op", "shape", "inputs", "transpose", "batch_dimension", "permutation", "window", "stride", "padding",
-                 "choices", "capacity"});
+                 "choices", "segment", "capacity"});
     const auto name = node.at("name").name();
     if (known_.count(name) != 0) node.at("name").fail("the name \"" + name + "\" appears twice");
     const auto kind = node.at("op");
@@ -141,7 +142,13 @@ class graph_reader {
       node.fail(wrong.what());
     }
     known_.emplace(name, graph_.size() - 1);
+    const auto segment = node.find("segment");
+    segments_.push_back(segment ? segment->count(0, 1000) : 0);
+    named_ = named_ || segment;
   }
+
+  // Of the nodes read; empty where none names one.
+  [[nodiscard]] std::vector<int> segments() const { return named_ ? segments_ : std::vector<int>{}; }
 
   [[nodiscard]] int find(const std::string& name) const {
     const auto at = known_.find(name);
@@ -172,6 +179,8 @@ class graph_reader {
 
   tensor_graph& graph_;
   std::map<std::string, int> known_;
+  std::vector<int> segments_;
+  bool named_ = false;
 };
 
 }  // namespace detail
@@ -191,6 +200,7 @@ class graph_reader {
   for (std::size_t i = 0; i < nodes.size(); ++i) reader.read(nodes[i]);
   result.loss = reader.find("loss");
   if (result.loss < 0) result.loss = result.graph.size() - 1;
+  result.segments = reader.segments();
   return result;
 }
 
