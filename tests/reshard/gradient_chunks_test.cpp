@@ -193,6 +193,39 @@ TEST_CASE("parts have every element once; each pipeline adds on one of its devic
   }
 }
 
+TEST_CASE("parts by room: every element once, and devices own what they have room for") {
+  random_source random(11);
+  for (int run = 0; run < 200; ++run) {
+    const int devices = random.integer(1, 6);
+    const gradient_holder one{0, {.mesh = {devices, 1, 1}, .dimensions = {{1000, {}, {}}}}, 0, {1, 1, 0}};
+    const auto chunk = gradient_chunks(std::vector{one}).front();
+    std::vector<double> room;
+    double weight = 0;
+    for (int d = 0; d < devices; ++d)
+      weight += room.emplace_back(d > 0 && random.integer(0, 3) == 0 ? 0.0 : random.uniform(0.1, 3));
+    std::vector<std::int64_t> load(static_cast<std::size_t>(devices), 0);
+    std::int64_t all = 0;
+    const int least = random.integer(1, 200);
+    CAPTURE(run);
+    for (int bucket = 0; bucket < 60; ++bucket) {
+      const std::int64_t elements = random.integer(1, 500);
+      all += elements;
+      std::int64_t next = 0;
+      for (const auto& p : bucket_parts(chunk, elements, least, load, room)) {
+        CHECK(p.first == next);
+        CHECK(p.first < p.last);
+        CHECK(room[static_cast<std::size_t>(p.owner)] > 0);
+        CHECK(p.collectors == std::vector{p.owner});
+        next = p.last;
+      }
+      CHECK(next == elements);
+    }
+    // No more than a bucket away from its share.
+    for (std::size_t d = 0; d < room.size(); ++d)
+      CHECK(std::abs(static_cast<double>(load[d]) - static_cast<double>(all) * room[d] / weight) <= 500);
+  }
+}
+
 TEST_CASE("tensor parallelism of 1, 2 and 3 in three pipelines") {
   const auto holder = [](int pipeline, int first, int tensor, std::vector<std::int64_t> points) {
     return gradient_holder{

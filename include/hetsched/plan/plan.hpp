@@ -21,11 +21,12 @@
 
 namespace hetsched {
 
-/// Uneven parts of a stage's axes, adding up to 1 on each; empty: equal parts.
+/// Uneven parts of a stage's axes, adding up to 1 on each; empty: equal parts. `state`: per data rank, of what ZeRO shares out.
 struct axis_shares {
   std::vector<double> data = {};
   std::vector<double> context = {};
   std::vector<double> tensor = {};
+  std::vector<double> state = {};
   friend bool operator==(const axis_shares&, const axis_shares&) = default;
 };
 

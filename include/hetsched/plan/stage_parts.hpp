@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,6 +97,29 @@ template <std::same_as<stage_plan> Stage = stage_plan>
     detail::append_parts(parts, s, g, samples);
   }
   return parts;
+}
+
+/// Lets parts hold the state that ZeRO shares out by the stage's shares of it, if it says any: of each part the data rank with
+/// most.
+/// Requires: parts_of the stage, and their cost.
+template <std::same_as<stage_plan> Stage>
+void share_state(const Stage& s, std::span<const stage_part> parts, parts_cost& cost) {
+  if (s.shares.state.empty() || s.zero < 1) return;
+  auto rank = s.shares.state.begin();
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const int data = parts[k].where.degrees.data;
+    const double most = *std::max_element(rank, rank + data);
+    rank += data;
+    auto& held = cost.parts[k];
+    const auto shared_out = [&](bytes_t& bytes) {
+      const auto now = static_cast<bytes_t>(static_cast<double>(bytes) * data * most + 0.5);
+      held.weight_bytes += now - bytes;
+      bytes = now;
+    };
+    shared_out(held.optimizer_bytes);
+    if (s.zero >= 2) shared_out(held.gradient_bytes);
+  }
+  if (parts.size() == 1) cost.slowest = cost.parts.front();
 }
 
 }  // namespace hetsched

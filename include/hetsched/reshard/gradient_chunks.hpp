@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
 
@@ -175,25 +176,45 @@ struct bucket_part {
 /// elements. Terms go to their pipeline's collector, its sum to the owner, and the whole sum back the same way: between two
 /// pipelines every element travels once per direction, however many devices they have. A pipeline of which one device has all
 /// terms collects there. `load`: per device elements owned so far; is added to, and decides about owners where there are fewer
-/// parts than devices.
+/// parts than devices. `room`: per device how much it is to own beside others, counting its load; empty: equally much of each
+/// bucket.
 /// Complexity: O(parts * (devices + terms)).
 [[nodiscard]] inline std::vector<bucket_part> bucket_parts(const gradient_chunk& chunk, std::int64_t elements,
-                                                           std::int64_t least_elements, std::span<std::int64_t> load) {
+                                                           std::int64_t least_elements, std::span<std::int64_t> load,
+                                                           std::span<const double> room = {}) {
   const auto devices = static_cast<std::int64_t>(chunk.devices.size());
-  const std::int64_t parts = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(least_elements, 1), 1, devices);
+  std::int64_t parts = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(least_elements, 1), 1, devices);
   auto owners = chunk.devices;
-  if (parts < devices)
-    std::stable_sort(owners.begin(), owners.end(), [&](const chunk_device& a, const chunk_device& b) {
-      return load[static_cast<std::size_t>(a.device)] < load[static_cast<std::size_t>(b.device)];
-    });
+  const auto load_of = [&](const chunk_device& d) -> std::int64_t& { return load[static_cast<std::size_t>(d.device)]; };
+  std::vector<std::int64_t> points;
+  if (!room.empty()) {
+    const auto room_of = [&](const chunk_device& d) { return room[static_cast<std::size_t>(d.device)]; };
+    // What each lacks of its share of all that these devices will own then.
+    double all = static_cast<double>(elements), weight = 0;
+    for (const auto& d : owners) {
+      all += static_cast<double>(load_of(d));
+      weight += room_of(d);
+    }
+    const auto lacks = [&](const chunk_device& d) {
+      return std::max(0.0, all * room_of(d) / weight - static_cast<double>(load_of(d)));
+    };
+    std::stable_sort(owners.begin(), owners.end(), [&](const auto& a, const auto& b) { return lacks(a) > lacks(b); });
+    std::vector<double> shares;
+    for (std::int64_t p = 0; p < parts; ++p) shares.push_back(lacks(owners[static_cast<std::size_t>(p)]));
+    points = cut_points(elements, shares);
+    // Shares fall, so that empty parts are the last.
+    while (points[static_cast<std::size_t>(parts) - 1] == elements) --parts;
+  } else if (parts < devices) {
+    std::stable_sort(owners.begin(), owners.end(), [&](const auto& a, const auto& b) { return load_of(a) < load_of(b); });
+  }
   std::vector<bucket_part> found;
   for (std::int64_t p = 0; p < parts; ++p) {
     const auto owner = owners[static_cast<std::size_t>(p)];
     auto& part = found.emplace_back();
-    part.first = elements * p / parts;
-    part.last = elements * (p + 1) / parts;
+    part.first = room.empty() ? elements * p / parts : points[static_cast<std::size_t>(p)];
+    part.last = room.empty() ? elements * (p + 1) / parts : points[static_cast<std::size_t>(p) + 1];
     part.owner = owner.device;
-    load[static_cast<std::size_t>(owner.device)] += part.last - part.first;
+    load_of(owner) += part.last - part.first;
     for (auto first = chunk.devices.begin(); first != chunk.devices.end();) {
       const auto last = std::find_if(first, chunk.devices.end(), [&](const auto& d) { return d.pipeline != first->pipeline; });
       int only = -1;

@@ -51,7 +51,8 @@ stage_plan random_stage(random_source& random, int subclusters) {
   s.degrees.data = devices / s.degrees.context;
   s.shares = {.data = some_shares(random, s.degrees.data),
               .context = some_shares(random, s.degrees.context),
-              .tensor = some_shares(random, s.degrees.tensor)};
+              .tensor = some_shares(random, s.degrees.tensor),
+              .state = some_shares(random, s.degrees.data)};
   s.recompute = static_cast<recomputation>(random.integer(0, 2));
   s.zero = random.integer(0, 3);
   s.warmup = random.integer(0, 20);

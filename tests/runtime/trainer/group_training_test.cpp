@@ -4,8 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -207,6 +209,62 @@ TEST_CASE("[threads] data ranks with uneven shares give the bits of one device t
     layout.pipelines[0].reshard.assign(layout.pipelines[0].stages.size() - 1,
                                        all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
     check_same(on_devices(t, layout, 2, make), alone(t, layout, 2));
+  }
+}
+
+TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and each rank holds its share") {
+  const toy<double> t{.layers = 8};
+  random_source random(13);
+  for (int run = 0; run < 20 / sanitizer_share + 1; ++run) {
+    const int ranks = static_cast<int>(random.integer(1, 2)), data = static_cast<int>(random.integer(2, 4));
+    auto layout =
+        grouped(t.layers, schedule_of("1f1b", ranks, 3), 12, data_only(std::vector<int>(static_cast<std::size_t>(ranks), data)));
+    const auto train = [&](const training_layout& by) {
+      std::vector<std::vector<tensor>> parameters(static_cast<std::size_t>(t.layers));
+      std::vector<double> state(static_cast<std::size_t>(by.ranks()));
+      std::mutex guard;
+      hetsched::run_on_threads(channel::connect(by.ranks()), [&](channel& comm) {
+        auto trainer = hetsched::make_trainer<tensor>(
+            by, [&](int l) { return t.make(l); },
+            [](int, int rows) {
+              return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
+            },
+            comm, adamw{.learning_rate = rate}, {.bucket_bytes = 64});
+        for (int i = 0; i < 2; ++i) {
+          std::vector<tensor> inputs, targets;
+          for (int m = 0; m < 3; ++m) {
+            const auto [input, target] = t.batch(by, i, 0, m);
+            inputs.push_back(rows_of(input, trainer.samples()));
+            targets.push_back(rows_of(target, trainer.samples()));
+          }
+          (void)trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), toy<double>::loss);
+        }
+        const std::lock_guard lock(guard);
+        state[static_cast<std::size_t>(comm.rank())] = static_cast<double>(trainer.held().optimizer);
+        if (trainer.place().data == 0)
+          for (const auto& [number, layer] : trainer.layers())
+            parameters[static_cast<std::size_t>(number)] = copies_of<double>(layer->parameters());
+      });
+      return std::pair{parameters, state};
+    };
+    const auto [expected, whole] = train(layout);
+    layout.pipelines[0].zero.assign(static_cast<std::size_t>(ranks), 1 + run % 2);
+    std::vector<double> shares;
+    double all = 0;
+    for (int d = 0; d < data; ++d) all += shares.emplace_back(d == 1 && run % 3 == 0 ? 0.0 : random.uniform(0.2, 1));
+    for (auto& s : shares) s /= all;
+    layout.pipelines[0].state_shares.assign(static_cast<std::size_t>(ranks), shares);
+    validate(layout);
+    CAPTURE(run);
+    CAPTURE(shares);
+    const auto [got, state] = train(layout);
+    CHECK(got == expected);
+    for (int r = 0; r < layout.ranks(); ++r) {
+      const double share = shares[static_cast<std::size_t>(layout.place_of(r).data)];
+      // Buckets of 8 elements with two moments each.
+      CHECK(std::abs(state[static_cast<std::size_t>(r)] - share * whole[static_cast<std::size_t>(r)]) <= 2 * 8 * 16);
+      if (share == 0) CHECK(state[static_cast<std::size_t>(r)] == 0);
+    }
   }
 }
 

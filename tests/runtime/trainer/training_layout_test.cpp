@@ -228,12 +228,17 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   stages[1].shares = {.data = {0.6, 0.4}, .tensor = {0.5, 0.5}};
   stages[1].recompute = recomputation::full;
   stages[2].zero = 2;
+  CHECK(make_training_layout(p).pipelines[0].state_shares.empty());
+  CHECK(room_of_ranks(make_training_layout(p)).empty());
+  stages[1].shares.state = {0.75, 0.25};
   const auto line = make_training_layout(p).pipelines[0];
   CHECK(line.sample_points == std::vector<std::vector<std::int64_t>>{{}, {0, 3, 5}, {}});
   CHECK(line.samples_of(1, 1) == interval{3, 5});
   CHECK(line.samples_of(2, 0) == interval{0, 5});
   CHECK(line.recompute == std::vector{recomputation::none, recomputation::full, recomputation::none});
   CHECK(line.zero == std::vector{0, 0, 2});
+  CHECK(line.state_shares == std::vector<std::vector<double>>{{}, {0.75, 0.25}, {}});
+  CHECK(room_of_ranks(make_training_layout(p)) == std::vector{1.0, 1.5, 1.5, 0.5, 0.5, 1.0});
 
   const auto refused = [&](auto change, const char* text) {
     auto other = p;
@@ -246,5 +251,7 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   refused([](stage_plan& s) { s.shares.context = {0.6, 0.4}; }, "pipeline 0: stage 1 has uneven shares of its context axis");
   refused([](stage_plan& s) { s.shares.data = {0.5, 0.3, 0.2}; }, "pipeline 0: stage 1 has 3 shares for 2 data ranks");
   refused([](stage_plan& s) { s.shares.data = {0.95, 0.05}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");
+  refused([](stage_plan& s) { s.shares.state = {0.75, 0.5}; }, "stage 1 shares its state among 2 data ranks by numbers that do");
+  refused([](stage_plan& s) { s.shares.state = {1}; }, "stage 1 shares its state among 2 data ranks by numbers that do");
   refused([](stage_plan& s) { s.zero = 3; }, "pipeline 0: stage 1 asks for ZeRO stage 3");
 }

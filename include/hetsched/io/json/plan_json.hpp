@@ -79,7 +79,7 @@ struct plan_reader {
   }
 
   static void shares(const json_value& value, stage_plan& stage) {
-    value.object({"data", "context", "tensor"});
+    value.object({"data", "context", "tensor", "state"});
     const auto axis = [&](const char* name, int size) {
       std::vector<double> parts;
       const auto found = value.find(name);
@@ -92,9 +92,8 @@ struct plan_reader {
       if (!(std::abs(sum - 1) <= 1e-6)) found->fail("the shares of an axis must add up to 1");
       return parts;
     };
-    stage.shares = {.data = axis("data", stage.degrees.data),
-                    .context = axis("context", stage.degrees.context),
-                    .tensor = axis("tensor", stage.degrees.tensor)};
+    const auto& d = stage.degrees;
+    stage.shares = {axis("data", d.data), axis("context", d.context), axis("tensor", d.tensor), axis("state", d.data)};
   }
 
   // The numbers of a stage that both versions have; they may be missing in version 2.
@@ -487,8 +486,8 @@ namespace detail {
                        {"nodes", g.mesh.nodes},
                        {"devices_per_node", g.mesh.devices_per_node}});
   item["degrees"] = {{"data", s.degrees.data}, {"context", s.degrees.context}, {"tensor", s.degrees.tensor}};
-  for (const auto& [axis, parts] :
-       {std::pair{"data", &s.shares.data}, {"context", &s.shares.context}, {"tensor", &s.shares.tensor}})
+  const auto& [data, context, tensor, state] = s.shares;
+  for (const auto& [axis, parts] : {std::pair{"data", &data}, {"context", &context}, {"tensor", &tensor}, {"state", &state}})
     if (!parts->empty()) item["shares"][axis] = *parts;
   item["recompute"] = name_of(s.recompute);
   if (s.zero > 0) item["zero"] = s.zero;

@@ -48,6 +48,10 @@ class digest {
       for (const auto point : points) d.add(point);
     }
     for (const auto r : p.recompute) d.add(static_cast<std::int64_t>(r));
+    for (const auto& shares : p.state_shares) {
+      d.add(static_cast<std::int64_t>(shares.size()));
+      d.add(std::as_bytes(std::span(shares)));
+    }
   }
   return d;
 }

@@ -63,6 +63,7 @@ struct exchange_plan {
 struct exchange_cut {
   std::int64_t most_elements = 1 << 20;   ///< of a bucket
   std::int64_t least_elements = 1 << 12;  ///< of a part
+  std::vector<double> room{};             ///< per rank how much it is to own of sums that stay with owners; empty: equally much
   std::vector<int> waves{};               ///< layers with which a new wave begins: all of a later wave goes before an earlier one
 };
 
@@ -150,7 +151,7 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
 [[nodiscard]] inline exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
                                                  const exchange_cut& cut) {
   exchange_plan plan;
-  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0), kept(load);
   std::vector<planned_message> late;
   for (const auto& [wave, members] : chunks_by_wave(parameters, cut.waves)) {
     const bool sharded = wave.second;
@@ -162,7 +163,8 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
       const bool both = chunk.devices.size() == 2 && !sharded;
       const bool held = std::any_of(chunk.devices.begin(), chunk.devices.end(), [&](const auto& d) { return d.device == me; });
       const auto parts = both ? std::vector<bucket_part>{{.first = 0, .last = bucket.elements, .owner = -1, .collectors = {}}}
-                              : bucket_parts(chunk, bucket.elements, cut.least_elements, load);
+                         : sharded && !cut.room.empty() ? bucket_parts(chunk, bucket.elements, cut.least_elements, kept, cut.room)
+                                                        : bucket_parts(chunk, bucket.elements, cut.least_elements, load);
       if (!held) continue;
       for (const auto& part : parts) {
         auto mine = plan_part(chunk, part, both, plan.parts.size(), me, messages);

@@ -26,6 +26,7 @@ struct exchange_options {
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most that is summed and sent at once
   std::size_t part_bytes = std::size_t{16} << 10;   ///< least that a rank sums of a bucket, if it is not smaller
   bool frees_buffers = false;                       ///< buffers of messages are there during an exchange only
+  std::vector<double> room = {};                    ///< as exchange_cut's
   std::vector<int> waves = {};                      ///< layers with which stages begin, if a rank has several
 };
 
@@ -74,6 +75,7 @@ class gradient_exchange {
     auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(),
                                       {.most_elements = elements_of(options.bucket_bytes),
                                        .least_elements = elements_of(options.part_bytes),
+                                       .room = std::move(options.room),
                                        .waves = std::move(options.waves)});
     messages_.resize(plan.messages.size());
     operations_ = std::make_unique<operation[]>(plan.messages.size());

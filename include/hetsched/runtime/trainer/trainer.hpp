@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -347,6 +346,7 @@ class pipeline_trainer {
         comm_,
         exchange_options{.bucket_bytes = options_.bucket_bytes,
                          .frees_buffers = line.zero_of(schedule_rank) >= 2,
+                         .room = room_of_ranks(layout_),
                          .waves = detail::exchange_waves(layout_)});
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       auto& state = owned_state_.emplace_back();

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +48,9 @@ struct pipeline_layout {
   /// Of each rank of the schedule what its data ranks share out: from 1 on the optimizer's state, at 2 also gradients, once they
   /// are summed; empty: nothing.
   std::vector<int> zero{};
+  /// Of each rank of the schedule its data ranks' shares of that, as memory has room for it; empty, as a whole or for one: equal.
+  /// A data rank may have none.
+  std::vector<std::vector<double>> state_shares{};
 
   [[nodiscard]] degrees group(int schedule_rank) const {
     return groups.empty() ? degrees{} : groups[static_cast<std::size_t>(schedule_rank)];
@@ -118,6 +123,23 @@ struct training_layout {
   friend bool operator==(const training_layout&, const training_layout&) = default;
 };
 
+/// Per rank how much of what ZeRO shares out it is to have, beside 1 of those that share equally; empty where all do.
+[[nodiscard]] inline std::vector<double> room_of_ranks(const training_layout& t) {
+  std::vector<double> room(static_cast<std::size_t>(t.ranks()), 1.0);
+  bool any = false;
+  for (const auto& p : t.pipelines)
+    for (std::size_t g = 0; g < p.state_shares.size(); ++g) {
+      const auto d = p.group(static_cast<int>(g));
+      const int first = p.first_of_group(static_cast<int>(g)), each = d.context * d.tensor;
+      for (std::size_t r = 0; r < p.state_shares[g].size(); ++r)
+        for (int k = 0; k < each; ++k)
+          room[static_cast<std::size_t>(first + static_cast<int>(r) * each + k)] = p.state_shares[g][r] * d.data;
+      any = any || !p.state_shares[g].empty();
+    }
+  if (!any) room.clear();
+  return room;
+}
+
 /// Checks that every pipeline has every layer once, in order, with at least one per stage, and that every rank is in one
 /// pipeline. Does not look at what the schedules list.
 /// Throws: input_error if not.
@@ -157,7 +179,7 @@ inline void validate(const training_layout& t) {
     if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
       throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
                         std::to_string(one.stages.size()) + " stages");
-    for (const auto size : {one.sample_points.size(), one.recompute.size(), one.zero.size()})
+    for (const auto size : {one.sample_points.size(), one.recompute.size(), one.zero.size(), one.state_shares.size()})
       if (size != 0 && size != static_cast<std::size_t>(one.order.ranks))
         throw input_error(here + "shares, recomputation or ZeRO stages for " + std::to_string(size) + " ranks of a schedule of " +
                           std::to_string(one.order.ranks));
@@ -174,6 +196,12 @@ inline void validate(const training_layout& t) {
                               points.back() != one.microbatch_size || !rising))
         throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
                           std::to_string(d.data) + " data ranks so that not every one has some");
+      const auto state = one.state_shares.empty() ? std::vector<double>{} : one.state_shares[static_cast<std::size_t>(g)];
+      const double all = std::accumulate(state.begin(), state.end(), 0.0);
+      if (!state.empty() && (state.size() != static_cast<std::size_t>(d.data) || !(std::abs(all - 1) <= 1e-6) ||
+                             *std::min_element(state.begin(), state.end()) < 0))
+        throw input_error(here + stage + "shares its state among " + std::to_string(d.data) +
+                          " data ranks by numbers that do not add up to 1 for these");
       if (one.zero_of(g) < 0 || one.zero_of(g) > 2)
         throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(one.zero_of(g)) +
                           ": parameters stay whole here, 0, 1 and 2 can be run");
@@ -306,7 +334,8 @@ namespace detail {
 /// Where a schedule has one stage per rank in the plan's order, its stages are the plan's. Otherwise stages are cut anew as
 /// contiguous ranges: every rank keeps, as near as whole layers allow, the number of layers that the plan gave it, in equal
 /// parts for each of its stages.
-/// Stages keep their shares of data, in whole samples by largest remainder, what they recompute, and their ZeRO stage.
+/// Stages keep their shares of data, in whole samples by largest remainder, what they recompute, their ZeRO stage, and shares of
+/// the state that it shares out.
 /// Throws: input_error where plan and schedules do not fit, for fewer layers than stages, and for what cannot be run: ZeRO stage
 /// 3 and uneven shares of other axes; and as build_schedule. Example:
 ///   const auto found = interop_dp(machines, costs, {.microbatches = 8});
@@ -336,12 +365,16 @@ namespace detail {
     auto reshard = detail::strategies_of_plan(one, order);
     std::vector<recomputation> recompute;
     std::vector<int> zero;
+    std::vector<std::vector<double>> state_shares;
     for (const auto& s : one.stages) {
+      state_shares.push_back(s.shares.state);
       recompute.push_back(s.recompute);
       zero.push_back(s.zero);
     }
     if (std::count(recompute.begin(), recompute.end(), recomputation::none) == ranks) recompute.clear();
     if (std::count(zero.begin(), zero.end(), 0) == ranks) zero.clear();
+    if (std::all_of(state_shares.begin(), state_shares.end(), [](const auto& shares) { return shares.empty(); }))
+      state_shares.clear();
     t.pipelines.push_back({.order = std::move(order),
                            .stages = std::move(stages),
                            .first_rank = first_rank,
@@ -350,7 +383,8 @@ namespace detail {
                            .reshard = std::move(reshard),
                            .sample_points = detail::sample_points_of_plan(one, i),
                            .recompute = std::move(recompute),
-                           .zero = std::move(zero)});
+                           .zero = std::move(zero),
+                           .state_shares = std::move(state_shares)});
     first_rank += t.pipelines.back().ranks();
   }
   validate(t);
