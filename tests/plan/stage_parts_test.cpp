@@ -14,6 +14,7 @@
 #include <hetsched/cost/analytic.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/plan/evaluate.hpp>
+#include <hetsched/plan/state_shares.hpp>
 
 using namespace hetsched;
 
@@ -176,6 +177,67 @@ TEST_CASE("between stages of parts, two parts exchange the samples that both hav
   CHECK(p.pipelines[0].boundaries[0].forward_s == from_fast + from_slow);  // the receiver has both
   CHECK(p.pipelines[0].boundaries[0].reshard == "by_part");
   CHECK(p.pipelines[0].boundaries[0].bytes == cost6.transfer(1, first, to).bytes + costs(2).transfer(1, second, to).bytes);
+}
+
+namespace {
+
+evaluation evaluated(models& costs, const plan& p) {
+  auto found = evaluate(costs.hardware, costs, p);
+  REQUIRE(found);
+  return *std::move(found);
+}
+
+}  // namespace
+
+TEST_CASE("state that ZeRO shares out: by its shares, and by the room that memory has") {
+  models costs;
+  const int layers = costs(1).layer_count();
+  const device_group fast{{0, 1, 4}, 0}, slow{{1, 1, 4}, 0};
+  for (const int zero : {1, 2}) {
+    CAPTURE(zero);
+    auto p = plan_of({stage({0, layers}, {fast, slow}, {.data = 8})}, 8);
+    auto& s = p.pipelines[0].stages[0];
+    s.zero = zero;
+    const auto plain = evaluated(costs, p);
+    const auto parts = parts_of(s, p.pipelines[0].microbatch_size);
+    REQUIRE(parts.size() == 2);
+    // By hand: what a device of each part holds with a share of the whole state.
+    const auto held = [&](std::size_t k, double share) {
+      auto c = cost_of::stage(costs(parts[k].samples), s.layers, parts[k].where);
+      const double whole = 4.0 * static_cast<double>(c.optimizer_bytes + (zero == 2 ? c.gradient_bytes : 0));
+      c.weight_bytes += static_cast<bytes_t>(whole * (share - 0.25));
+      const auto use =
+          memory_of(c, cost_of::overheads(costs(parts[k].samples), parts[k].where), plain.pipelines[0].stages[0].in_flight);
+      return static_cast<double>(use.total());
+    };
+    const auto capacity = [&](std::size_t k) { return static_cast<double>(costs.hardware.subclusters[k].device.memory_bytes); };
+    const auto fullness = [&](double first) {
+      return std::max(held(0, first) / capacity(0), held(1, 0.25 - first) / capacity(1));
+    };
+    s.shares.state = {0.2, 0.2, 0.2, 0.2, 0.05, 0.05, 0.05, 0.05};
+    const auto told = evaluated(costs, p).pipelines[0].stages[0];
+    const auto seen = evaluated(costs, p).plan.pipelines[0].stages[0];
+    CHECK(static_cast<double>(seen.memory_bytes) / static_cast<double>(seen.memory_capacity_bytes) ==
+          doctest::Approx(fullness(0.2)).epsilon(1e-6));
+    CHECK(static_cast<double>(told.memory.total()) == static_cast<double>(seen.memory_bytes));
+    const auto by_room = with_state_by_room(costs.hardware, costs, plain);
+    REQUIRE(by_room);
+    const auto& made = by_room->plan.pipelines[0].stages[0];
+    REQUIRE(made.shares.state.size() == 8);
+    double sum = 0;
+    for (const double share : made.shares.state) sum += share;
+    CHECK(sum == doctest::Approx(1));
+    const double found = static_cast<double>(made.memory_bytes) / static_cast<double>(made.memory_capacity_bytes);
+    for (int i = 0; i <= 250; ++i) CHECK(found <= fullness(i * 1e-3) * (1 + 1e-6));
+    CHECK(by_room->plan.predicted == plain.plan.predicted);
+  }
+  auto wrong = plan_of({stage({0, layers}, {fast}, {.data = 4})}, 8);
+  wrong.pipelines[0].stages[0].shares.state = {0.5, 0.5};
+  CHECK_THROWS_WITH_AS((void)evaluate(costs.hardware, costs, wrong),
+                       "stage 0: it has 2 shares of its state for a data degree of 4", input_error);
+  // Stages without ZeRO, and of one part, are left as they are.
+  const auto alone = evaluated(costs, plan_of({stage({0, layers}, {fast}, {.data = 4})}, 8));
+  CHECK(with_state_by_room(costs.hardware, costs, alone)->plan == alone.plan);
 }
 
 TEST_CASE("without a link between its devices a mixed stage is no plan; ZeRO 2 reduces in every backward") {

@@ -18,6 +18,7 @@
 #include <hetsched/plan/mixed_view.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/problem.hpp>
+#include <hetsched/plan/state_shares.hpp>
 
 namespace hetsched {
 
@@ -281,11 +282,11 @@ class mixed_costs {
 };
 
 /// The plan of a planner, or a better one with a stage of unlike devices: the planner is asked again for each view of the
-/// cluster, and evaluate judges its plan on the cluster itself. `make(hardware, costs, problem)`: the planner, for any cost model
-/// that it is given; `first`: what it found without mixed stages.
-/// Returns: the better plan. The bound of its evidence is the least of all searches', where those of views go by their costs (see
-/// mixed_costs); it is complete if all are. The refusal of `first` where no search has found a plan.
-/// Throws: input_error as evaluate. Determinism: views are tried in order, and a later one has to be better.
+/// cluster, and evaluate judges its plan on the cluster itself, with the state that ZeRO shares out where memory has room.
+/// `make(hardware, costs, problem)`: the planner, for any cost model that it is given; `first`: what it found without mixed
+/// stages. Returns: the better plan. The bound of its evidence is the least of all searches', where those of views go by their
+/// costs (see mixed_costs); it is complete if all are. The refusal of `first` where no search has found a plan. Throws:
+/// input_error as evaluate. Determinism: views are tried in order, and a later one has to be better.
 template <class CostsFor, class Make>
 [[nodiscard]] outcome<plan> with_mixed_stages(const cluster& hardware, const CostsFor& costs_for, planning_problem problem,
                                               const evaluate_options& options, outcome<plan> first, Make&& make) {
@@ -318,6 +319,7 @@ template <class CostsFor, class Make>
     note(*found);
     auto evidence = found->evidence;
     auto judged = evaluate(hardware, costs_for, costs.on_cluster(*std::move(found)), options);
+    if (judged) judged = with_state_by_room(hardware, costs_for, *std::move(judged), options);
     if (!judged || !judged->shortage.empty()) continue;
     if (best && objective_of(judged->plan) >= objective_of(*best)) continue;
     best = std::move(judged->plan);

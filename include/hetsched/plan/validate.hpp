@@ -60,6 +60,9 @@ void validate(const cluster& hardware, const Plan& p, int layer_count) {
       const auto& d = s.degrees;
       require(d.data >= 1 && d.context >= 1 && d.tensor >= 1 && s.zero >= 0 && s.zero <= 3 && s.warmup >= 0,
               "degrees must be at least 1, the ZeRO stage 0 to 3, and a warm-up not negative");
+      const auto& state = s.shares.state;
+      require(state.empty() || state.size() == static_cast<std::size_t>(d.data),
+              "it has " + std::to_string(state.size()) + " shares of its state for a data degree of " + std::to_string(d.data));
       int devices = 0;
       for (const auto& g : s.devices) {
         const auto k = static_cast<std::size_t>(g.mesh.subcluster);
