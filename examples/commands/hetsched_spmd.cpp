@@ -172,6 +172,7 @@ int spmd_command(const arguments& given) {
   bool even_fits = true;
   double bound = std::numeric_limits<double>::infinity();
   std::string shortage;
+  double least = 0, room = 0;  // bytes, where it is proved that nothing fits
   for (const auto& set : device_sets(c, devices, given.fewer_devices))
     for (const auto& task : tasks) {
       auto problem = make_spmd_problem(c, set, task.graph, task.goal);
@@ -184,6 +185,10 @@ int spmd_command(const arguments& given) {
         even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
                     *std::min_element(capacity.begin(), capacity.end());
       bound = std::min(bound, fit.bound);
+      if (fit.none_fits && simple && set.size() == devices.size()) {
+        least = least_bytes(*problem, parameter_bytes);
+        for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem->kinds[k].count;
+      }
       if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
       if (fit.solution && (!best || fit.solution->seconds < best->fit.solution->seconds))
         best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
@@ -191,7 +196,10 @@ int spmd_command(const arguments& given) {
   if (!best) {
     std::cerr << "hetsched-spmd: "
               << (shortage.empty() ? "no link joins two of the devices"
-                                   : "no program that was found fits: " + shortage + " (--any-memory takes no account of it)")
+                  : least > 0      ? "no program fits: parameters with their state, and gradients, take " +
+                                    format_bytes(static_cast<bytes_t>(least)) + ", the devices have " +
+                                    format_bytes(static_cast<bytes_t>(room)) + " (--any-memory takes no account of it)"
+                              : "no program that was found fits: " + shortage + " (--any-memory takes no account of it)")
               << '\n';
     return command::infeasible;
   }

@@ -143,6 +143,11 @@ TEST_CASE("with room enough the program is that of synthesize; with less it fits
     auto capacity = needs;
     for (auto& bytes : capacity) bytes *= less;
     const auto fit = synthesize_within(p, capacity, 16, {.work = 1e4});
+    CHECK_FALSE((fit.solution && fit.none_fits));
+    // No program holds less than that, with any shares.
+    double held = 0;
+    for (std::size_t k = 0; k < needs.size(); ++k) held += needs[k] * p.kinds[k].count;
+    CHECK(least_bytes(p, 16) <= held * (1 + 1e-9));
     if (!fit.solution) {
       // What is said to be short is short.
       ++refused;
@@ -192,4 +197,8 @@ TEST_CASE("where data parallelism does not fit, only as many layers as need be a
   const auto none = synthesize_within(p, {1e6, 1e6}, 14);
   CHECK_FALSE(none.solution);
   CHECK(std::min(none.bytes[0], none.bytes[1]) > 1e6);
+  // Eight weights of a million numbers with 14 bytes, and their gradients.
+  CHECK(least_bytes(p, 14) == doctest::Approx(8e6 * 16));
+  CHECK(none.none_fits);
+  CHECK_FALSE(synthesize_within(p, {100e6, 30e6}, 14).none_fits);
 }

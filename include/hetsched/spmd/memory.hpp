@@ -126,8 +126,21 @@ struct spmd_fit {
   std::optional<spmd_solution> solution{};  ///< none: no program that was found fits
   /// At the peak of a device of each kind; without a solution of the program that comes nearest, with shares by memory.
   std::vector<double> bytes{};
-  double bound = 0;  ///< no program, with any shares and whatever it holds, takes less
+  double bound = 0;        ///< no program, with any shares and whatever it holds, takes less
+  bool none_fits = false;  ///< proved: what least_bytes() says is more than all devices have
 };
+
+/// Bytes that the devices hold together whatever the program: parameters with their state, and gradients, each at least once.
+/// Complexity: O(nodes).
+[[nodiscard]] inline double least_bytes(const spmd_problem& p, double parameter_bytes) {
+  const auto needed = detail::needed_nodes(p);
+  double bytes = 0;
+  for (int i = 0; i < p.graph.size(); ++i)
+    if (needed[static_cast<std::size_t>(i)] && is_parameter(p.graph.at(i)))
+      bytes += static_cast<double>(elements_of(p.graph.at(i).shape)) * parameter_bytes;
+  for (const auto& [parameter, gradient] : p.goal.gradients) bytes += tensor_bytes(p.graph, gradient);
+  return bytes;
+}
 
 namespace detail {
 
@@ -195,6 +208,9 @@ namespace detail {
   auto fastest = synthesize(problem, options);
   if (!fastest) return fit;
   fit.bound = fastest->bound;
+  double room = 0;
+  for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem.kinds[k].count;
+  fit.none_fits = least_bytes(problem, parameter_bytes) > room;
   if (problem.segments() > 1) {
     fit.bytes = peak_bytes(problem, fastest->program, fastest->shares, parameter_bytes);
     bool fits = true;
