@@ -179,8 +179,10 @@ int spmd_command(const arguments& given) {
       if (!problem) continue;
       auto capacity = capacities(c, *problem);
       const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
-      auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes, {.progress = show});
       const bool simple = &task == &tasks.front();
+      // With segments the bound hardly gets better.
+      auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,
+                                   {.work = simple ? synthesis_options{}.work : 1e7, .progress = show});
       if (simple && set.size() == devices.size() && (even = even_data_parallel(*problem)))
         even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
                     *std::min_element(capacity.begin(), capacity.end());

@@ -166,8 +166,7 @@ TEST_CASE("hetsched-spmd --fewer-devices: as fast as the fastest set of kinds, t
 
 TEST_CASE("hetsched-spmd: segments have shares of their own where that is faster, else there are none") {
   const workplace w;
-  // V100 are 1.5 times as fast as P100 in fp32, but 6 times in fp16: the first half gets shares by speed. The second half has
-  // wide weights and few rows, which is computed on even parts.
+  // Convolutions of many images, and two products of wide weights.
   w.put("c.json", cluster_text);
   const auto graph_with = [&](const std::string& segment) {
     std::string text = R"({"format": "hetsched/graph", "version": 1, "nodes": [
