@@ -148,13 +148,16 @@ class min_sum {
     // What eliminating a variable costs: the pairs of neighbours that it newly ties together, by their sizes, then the size of
     // the table.
     using weight = std::pair<double, double>;
+    std::vector<double> logarithm;
+    for (const int size : domains_) logarithm.push_back(std::log2(size));
+    const auto log_of = [&](int v) { return logarithm[static_cast<std::size_t>(v)]; };
     const auto weight_of = [&](int v) {
       const auto near = neighbours(v);
       weight w{0, 1};
       for (std::size_t i = 0; i < near.size(); ++i) {
         w.second *= static_cast<double>(size_of(near[i]));
         for (std::size_t j = 0; j < i; ++j)
-          if (!tied(near[i], near[j])) w.first += std::log2(size_of(near[i])) * std::log2(size_of(near[j]));
+          if (!tied(near[i], near[j])) w.first += log_of(near[i]) * log_of(near[j]);
       }
       return w;
     };

@@ -140,17 +140,11 @@ class spmd_search {
   }
   [[nodiscard]] bool proven(double bound) const { return best_ && best_->seconds <= bound * (1 + options_.gap); }
 
-  // The program of a solution with the best shares for it.
-  std::vector<double> take(const min_sum_solution& solved, const program_space& space, const std::vector<node_price>& prices,
-                           const std::vector<double>& start) {
-    auto program = space.program(solved.values, prices);
-    const auto stages = stages_of(problem_, program);
-    auto balanced = best_shares(stages, problem_.kinds, start);
-    auto found = balanced.shares;
-    if (!best_ || balanced.seconds < best_->seconds) {
-      best_ = spmd_solution{std::move(program), std::move(balanced.shares), balanced.seconds, 0};
-    }
-    return found;
+  // The best shares of a program, which may be better than the best.
+  std::vector<double> take(const spmd_program& program, const std::vector<double>& start) {
+    auto balanced = best_shares(stages_of(problem_, program), problem_.kinds, start);
+    if (!best_ || balanced.seconds < best_->seconds) best_ = spmd_solution{program, balanced.shares, balanced.seconds, 0};
+    return std::move(balanced.shares);
   }
 
   // Programs for shares and shares for programs in turn, until nothing gets better.
@@ -161,7 +155,12 @@ class spmd_search {
       for (const auto& w : weights_) {
         const auto prices = prices_in(here, problem_, w);
         const auto solved = solve(programs(), prices);
-        if (std::isfinite(solved.value)) shares = take(solved, programs(), prices, shares);
+        if (!std::isfinite(solved.value)) continue;
+        const auto program = programs().program(solved.values, prices);
+        const double seconds = seconds_of(stages_of(problem_, program), here.low, problem_.segments());
+        shares = take(program, shares);
+        // Nothing is faster at these shares: other weights find nothing.
+        if (seconds <= solved.bound * (1 + 0.1 * options_.gap)) break;
       }
       if (!best_ || best_->seconds >= before * (1 - 1e-9)) break;
     }
@@ -180,7 +179,7 @@ class spmd_search {
       if (proven(box.bound) || kinds == 1 || work_ > options_.work) return;
       if (!std::isfinite(solved.value)) return;
       const auto program = space_->program(solved.values, prices);
-      if (space_->possible(solved.values)) take(solved, *space_, prices, centre(box));
+      if (space_->possible(solved.values)) take(program, centre(box));
       // The sum of prices of this program is linear in the weights near these; what the weight of one kind alone would make of it
       // is no cut, but its slope is.
       share_cut cut{0, std::vector<double>(kinds)};
