@@ -314,7 +314,7 @@ template <class CostsFor>
                           (now.parts.size() > 1 ? ", with " + std::to_string(part.samples) + " samples of each microbatch" : ""));
     }
     now.cost = cost_of_parts(costs_for, s.layers, now.parts);
-    share_state(s, std::span<const stage_part>(now.parts), now.cost);
+    share_state(s, now.parts, now.cost);
     for (std::size_t k = 0; k < now.parts.size(); ++k) {
       check_cost(now.cost.parts[k], hardware, s.layers, now.parts[k].where);
       validate(now.cost.overheads[k]);

@@ -5,7 +5,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -102,14 +101,13 @@ template <std::same_as<stage_plan> Stage = stage_plan>
 /// Lets parts hold the state that ZeRO shares out by the stage's shares of it, if it says any: of each part the data rank with
 /// most.
 /// Requires: parts_of the stage, and their cost.
-template <std::same_as<stage_plan> Stage>
-void share_state(const Stage& s, std::span<const stage_part> parts, parts_cost& cost) {
+inline void share_state(const stage_plan& s, const std::vector<stage_part>& parts, parts_cost& cost) {
   if (s.shares.state.empty() || s.zero < 1) return;
-  auto rank = s.shares.state.begin();
+  std::size_t rank = 0;
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const int data = parts[k].where.degrees.data;
-    const double most = *std::max_element(rank, rank + data);
-    rank += data;
+    double most = 0;
+    for (int r = 0; r < data; ++r, ++rank) most = s.shares.state[rank] > most ? s.shares.state[rank] : most;
     auto& held = cost.parts[k];
     const auto shared_out = [&](bytes_t& bytes) {
       const auto now = static_cast<bytes_t>(static_cast<double>(bytes) * data * most + 0.5);
