@@ -142,7 +142,7 @@ TEST_CASE("one layer on two unlike devices: the shares are the best of all") {
 TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it") {
   random_source random(4);
   const int cases = std::max(3, 30 / hetsched::test::search_share);
-  int mixed = 0;
+  int mixed = 0, by_room = 0;
   for (int i = 0; i < cases; ++i) {
     const auto pick = [&](const char* a, const char* b) { return catalogue_device(random.integer(0, 1) ? a : b); };
     cluster c{
@@ -169,7 +169,23 @@ TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it"
     CHECK(again->shortage.empty());
     again->plan.evidence = either->evidence;
     CHECK(again->plan == *either);
-    for (const auto& s : either->pipelines[0].stages) mixed += is_mixed(s.devices);
+    for (const auto& s : either->pipelines[0].stages) {
+      mixed += is_mixed(s.devices);
+      if (!is_mixed(s.devices) || s.zero < 1) continue;
+      // Memory by room: no fuller than by equal shares.
+      ++by_room;
+      CHECK(s.shares.state.size() == static_cast<std::size_t>(s.degrees.data));
+      auto equal = *either;
+      for (auto& other : equal.pipelines[0].stages)
+        other.shares.state.assign(static_cast<std::size_t>(other.degrees.data), 1.0 / other.degrees.data);
+      const auto& e =
+          evaluate(c, costs, equal)->plan.pipelines[0].stages[static_cast<std::size_t>(&s - either->pipelines[0].stages.data())];
+      CHECK(static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) <=
+            static_cast<double>(e.memory_bytes) / static_cast<double>(e.memory_capacity_bytes) * (1 + 1e-9));
+    }
   }
-  if (hetsched::test::search_share == 1) CHECK(mixed >= cases / 10);
+  if (hetsched::test::search_share == 1) {
+    CHECK(mixed >= cases / 10);
+    CHECK(by_room > 0);
+  }
 }

@@ -31,7 +31,7 @@ namespace detail {
 [[nodiscard]] inline operator_shape expert_kernel(const std::vector<std::int64_t>& slots, const std::vector<std::int64_t>& tokens,
                                                   number_format format) {
   auto op = embedding(elements_of(slots) / slots.back(), slots.back(), format);
-  op.traffic_bytes = static_cast<double>(elements_of(slots) + elements_of(tokens)) * element_bytes(format);
+  op.traffic_bytes = (static_cast<double>(elements_of(slots)) + static_cast<double>(elements_of(tokens))) * element_bytes(format);
   return op;
 }
 

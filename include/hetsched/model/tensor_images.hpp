@@ -58,7 +58,8 @@ inline void refuse_window(const tensor_graph& graph, const tensor_node& n, const
   auto op = of == 0   ? gemm(pixels, in, checked_mul(out, window), format)
             : of == 1 ? gemm(out, checked_mul(in, window), pixels, format)
                       : gemm(pixels, out, checked_mul(in, window), format);
-  op.traffic_bytes = static_cast<double>(elements_of(image) + elements_of(weights) + elements_of(result)) * element_bytes(format);
+  const auto elements = [](const std::vector<std::int64_t>& shape) { return static_cast<double>(elements_of(shape)); };
+  op.traffic_bytes = (elements(image) + elements(weights) + elements(result)) * element_bytes(format);
   return op;
 }
 
