@@ -182,7 +182,7 @@ int spmd_command(const arguments& given) {
       const bool simple = &task == &tasks.front();
       // With segments the bound hardly gets better.
       auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,
-                                   {.work = simple ? synthesis_options{}.work : 1e7, .progress = show});
+                                   {.work = simple ? synthesis_options{}.work : 2e6, .progress = show});
       if (simple && set.size() == devices.size() && (even = even_data_parallel(*problem)))
         even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
                     *std::min_element(capacity.begin(), capacity.end());
