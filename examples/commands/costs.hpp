@@ -44,6 +44,7 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
 struct cost_choice {
   std::string profile, formulas, granularity, attention, dtype, recompute = "auto", zero = "auto";
   int sequence = 0;
+  int max_context = 1;
   bool extrapolate = false;
 
   /// `plans`: whether the command chooses how stages save memory.
@@ -70,6 +71,12 @@ struct cost_choice {
         ->excludes(measured);
     app.add_option("--zero", zero, "ZeRO stage: the best per stage, or 0, 1, 2, 3; not with a profile")
         ->check(CLI::IsMember({"auto", "0", "1", "2", "3"}))
+        ->capture_default_str()
+        ->excludes(measured);
+    app.add_option(
+           "--max-context", max_context,
+           "context degrees of transformers' stages, whose devices share every sequence, up to this; a profile has its own")
+        ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str()
         ->excludes(measured);
   }
@@ -211,8 +218,8 @@ class cost_source {
     return s;
   }
 
-  /// Costs of microbatches of that many samples; formulas for context degrees up to `max_context`.
-  [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size, int max_context = 1) const {
+  /// Costs of microbatches of that many samples; formulas also for context degrees up to `context`.
+  [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size, int context = 1) const {
     if (measured()) return measured_costs(hardware, microbatch_size);
     const auto set = [&](auto options) {
       options.microbatch_size = microbatch_size;
@@ -221,7 +228,7 @@ class cost_source {
       options.zero = zero_stages();
       // Mixed precision with Adam, or fp32 throughout for models of that.
       if (model_->chain.parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
-      options.max_context = max_context;
+      options.max_context = std::max(context, model_->family ? given_.max_context : 1);
       return options;
     };
     if (kind(hardware) == "analytic") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What hetsched-plan makes for small clusters, hetsched-train runs as it is.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <set>
@@ -113,6 +114,43 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
   CHECK(both);
   CHECK(data);
   CHECK(tensor);
+}
+
+TEST_CASE("context degrees are planned on request, predicted and run") {
+  const workplace w;
+  w.put("model.json", model_of(1, 1));  // one head: no tensor degrees
+  w.put("cluster.json", to_json(small_cluster({{1, 4}})));
+  // One sample at a time, and three layers: four devices have work only if some share a sequence.
+  const std::string asked =
+      "hetsched-plan --cluster cluster.json --model model.json --global-batch 4 --microbatch-size 1 --granularity block "
+      "--use-all-devices --out plan.json --planner ";
+  REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches 4 --microbatch-size 1 --losses one.csv")
+              .status == 0);
+  const auto wanted = losses_of(w.get("one.csv"));
+  CHECK(w.run(asked + "interop_dp").status == 1);
+  CHECK(contains(w.run(asked + "interop_dp --max-context 0").errors, "--max-context"));
+  for (const char* const planner : {"interop_dp", "hetauto", "hetauto_exact"}) {
+    CAPTURE(planner);
+    const auto planned = w.run(asked + planner + " --max-context 4");
+    CAPTURE(planned.errors);
+    REQUIRE(planned.status == 0);
+    const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
+    int context = 1;
+    for (const auto& s : plan.pipelines.at(0).stages) context = std::max(context, s.degrees.context);
+    CHECK(context > 1);
+    const auto predicted = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json --out again.json");
+    CAPTURE(predicted.errors);
+    REQUIRE(predicted.status == 0);
+    const auto again = parse_plan(w.get("again.json"), "again.json").plan;
+    CHECK(again.predicted.iteration_s == plan.predicted.iteration_s);
+    CHECK(again.pipelines == plan.pipelines);
+    const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
+    CAPTURE(trained.errors);
+    REQUIRE(trained.status == 0);
+    const auto found = losses_of(w.get("losses.csv"));
+    REQUIRE(found.size() == 2);
+    for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+  }
 }
 
 TEST_CASE("cuts inside blocks go to the nearest between them") {

@@ -191,6 +191,12 @@ TEST_CASE("placements are all degrees that fit the mesh, the heads and the micro
   auto six_heads = small_chain();
   six_heads.heads = 6;
   CHECK(degrees_of({small_cluster(), six_heads, options(8)}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}});
+
+  // A sequence that two devices can share, but not four.
+  auto odd = small_chain();
+  odd.sequence = 6;
+  CHECK(degrees_of({small_cluster(), odd, options(1, 4)}, {0, 1, 2}) == list{{1, 2, 1}, {1, 1, 2}});
+  CHECK(degrees_of({small_cluster(), odd, options(1, 4)}, {0, 1, 4}) == list{{1, 1, 4}});
 }
 
 TEST_CASE("placements with a choice of recomputation and ZeRO: no doubles of the same thing") {

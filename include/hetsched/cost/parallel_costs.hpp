@@ -90,7 +90,7 @@ class parallel_costs {
     for (int t = 1; t <= mesh.devices_per_node && t <= options_.max_tensor; ++t) {
       if (mesh.devices_per_node % t != 0 || (chain_.heads > 0 && chain_.heads % t != 0)) continue;
       for (int c = 1; c <= devices / t && c <= options_.max_context; ++c) {
-        if (devices / t % c != 0) continue;
+        if (devices / t % c != 0 || (c > 1 && chain_.sequence % (t * c) != 0)) continue;
         const int d = devices / t / c;
         if (d > options_.max_data || options_.microbatch_size % d != 0) continue;
         for (const auto recompute : options_.recompute)

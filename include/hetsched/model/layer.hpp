@@ -40,6 +40,7 @@ struct layer_chain {
   std::vector<layer> layers{};
   int parameter_bytes = 2;  ///< bytes of one parameter and of one activation element
   int heads = 0;            ///< attention heads, which tensor parallelism must divide; 0 if unknown
+  int sequence = 0;         ///< tokens of a sample, which context parallelism must divide; 0 if unknown
 
   [[nodiscard]] int size() const { return static_cast<int>(layers.size()); }
   friend bool operator==(const layer_chain&, const layer_chain&) = default;
@@ -65,6 +66,7 @@ inline void validate(const layer_chain& chain) {
   if (chain.layers.empty()) throw input_error("the model has no layer");
   if (chain.parameter_bytes < 1) throw input_error("parameter_bytes must be at least 1");
   if (chain.heads < 0) throw input_error("heads must not be negative");
+  if (chain.sequence < 0) throw input_error("sequence must not be negative");
   for (const auto& l : chain.layers) {
     const auto require = [&](bool holds, const char* field) {
       if (!holds) throw input_error("layer " + l.name + ": " + field + " must be finite and not negative");

@@ -305,6 +305,7 @@ inline void append(layer& a, const layer& b) {
   layer_chain chain;
   chain.parameter_bytes = model.parameter_bytes;
   chain.heads = model.heads;
+  chain.sequence = model.sequence;
   chain.layers.push_back(sizes.embedding());
   for (int i = 0; i < model.layers; ++i) {
     const block& b = model.experts > 0 && (i + 1) % model.moe_every == 0 ? sparse : dense;
