@@ -1,37 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <utility>
 
 #include <gpt/attention.hpp>
 #include <gpt/cache.hpp>
+#include <gpt/experts.hpp>
 #include <gpt/mlp.hpp>
 #include <gpt/norm.hpp>
 
 namespace gpt {
 
 /// One transformer block, normalised before its halves: m = x + attention(norm(x)), y = m + mlp(norm(m)). On a tensor axis sums
-/// and norms are those of this rank's slice of every sequence.
-template <class Real>
+/// and norms are those of this rank's slice of every sequence. Inner: what stands for the MLP.
+template <class Real, class Inner = mlp<Real>>
 class block {
  public:
   struct context {
     typename norm<Real>::context norm_1, norm_2;
     typename attention<Real>::context attention;
-    typename mlp<Real>::context mlp;
+    typename Inner::context mlp;
     tensor<Real> middle, output;
     tensor<Real> middle_gradient, input_gradient;
   };
 
   /// `recomputes`, `others`, m.sequence: see attention. Precondition: the config is valid for the ranks of the axis.
   block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
-        bool recomputes = false, ring<Real> others = ring<Real>())
+        bool recomputes = false, ring<Real> others = ring<Real>()) requires std::same_as<Inner, mlp<Real>>
+      : block(m, random, slices, recomputes, std::move(others), [&](auto& own) { return Inner(m, own, slices); }) {}
+  /// One with experts.
+  block(const config& m, hetsched::random_source random, const sequence_slices<Real>& slices, bool recomputes, ring<Real> others,
+        expert_axis<Real> axis) requires std::same_as<Inner, experts<Real>>
+      : block(m, random, slices, recomputes, std::move(others),
+              [&](auto& own) { return Inner(m, own, slices, std::move(axis)); }) {}
+
+ private:
+  template <class Make>
+  block(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices, bool recomputes, ring<Real> others,
+        Make make)
       : norm_1_(m.norm, static_cast<std::size_t>(m.hidden)),
         norm_2_(m.norm, static_cast<std::size_t>(m.hidden)),
         attention_(m, random, slices, recomputes, std::move(others)),
-        mlp_(m, random, slices),
+        mlp_(make(random)),
         sequence_(static_cast<std::size_t>(m.sequence)) {}
 
+ public:
   /// x: (samples * sequence / ranks of the axis) x hidden.
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
     add(c.middle, x, attention_.forward(norm_1_.forward(x, c.norm_1), c.attention));
@@ -84,7 +98,7 @@ class block {
 
   norm<Real> norm_1_, norm_2_;
   attention<Real> attention_;
-  mlp<Real> mlp_;
+  Inner mlp_;
   std::size_t sequence_;
 };
 

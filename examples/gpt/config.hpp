@@ -27,6 +27,9 @@ struct config {
   int ffn_hidden = 0;  ///< 0: 4 * hidden
   int sequence = 64;   ///< tokens of a sample
   int vocab = 256;
+  int experts = 0;  ///< MLPs of a block that has several; 0: none has
+  int experts_per_token = 2;
+  int moe_every = 1;  ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts
   norm_kind norm = norm_kind::layer;
   activation_kind activation = activation_kind::gelu;
   position_kind positions = position_kind::learned;
@@ -36,6 +39,7 @@ struct config {
 
   [[nodiscard]] int key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   [[nodiscard]] int ffn_width() const { return ffn_hidden > 0 ? ffn_hidden : 4 * hidden; }
+  [[nodiscard]] bool has_experts(int block) const { return experts > 0 && (block + 1) % moe_every == 0; }
   /// Of what is added to the residual stream at first, so that it grows no wider with more blocks (GPT-2).
   [[nodiscard]] double residual_gain() const { return 1 / std::sqrt(2.0 * layers); }
   friend bool operator==(const config&, const config&) = default;
@@ -56,13 +60,19 @@ inline void validate(const config& m) {
   require(within(m.ffn_hidden, 0, 1 << 22), "ffn_hidden must be between 0 and 4194304");
   require(within(m.sequence, 1, 1 << 20), "sequence must be between 1 and 1048576");
   require(within(m.vocab, 1, 1 << 24), "vocab must be between 1 and 16777216, which floats count exactly");
+  require(within(m.experts, 0, 1 << 16), "experts must be between 0 and 65536");
+  require(m.experts == 0 || within(m.experts_per_token, 1, m.experts), "experts_per_token must be between 1 and experts");
+  require(within(m.moe_every, 1, 10'000), "moe_every must be between 1 and 10000");
   require(m.positions == position_kind::learned || m.hidden / m.heads % 2 == 0, "rotary positions need an even hidden / heads");
 }
 
 /// Also for the ranks of a tensor axis, which have the same number of heads, columns and positions each, and of a context axis,
-/// which share positions, too.
-inline void validate(const config& m, int tensor_degree, int context_degree = 1) {
+/// which share positions, too; and of an expert axis, which have the same number of experts each.
+inline void validate(const config& m, int tensor_degree, int context_degree = 1, int expert_degree = 1) {
   validate(m);
+  if (m.experts % expert_degree != 0)
+    throw hetsched::input_error("gpt: experts (" + std::to_string(m.experts) + ") must be divisible by the expert degree (" +
+                                std::to_string(expert_degree) + ")");
   const auto require = [&](int value, const char* what) {
     if (value % tensor_degree != 0)
       throw hetsched::input_error(std::string("gpt: ") + what + " (" + std::to_string(value) +

@@ -31,6 +31,7 @@ class cached_layer {
   const tensor<Real>& infer(const tensor<Real>& x, state& past) {
     if (auto* const first = layer_.template get<embedding<Real>>()) return first->infer(x, embedding_, past);
     if (auto* const inner = layer_.template get<block<Real>>()) return inner->infer(x, block_, past);
+    if (auto* const inner = layer_.template get<block<Real, experts<Real>>>()) return inner->infer(x, sparse_, past);
     return layer_.template get<head<Real>>()->infer(x, head_);
   }
   [[nodiscard]] hetsched::any_layer<tensor<Real>>& layer() { return layer_; }
@@ -40,6 +41,7 @@ class cached_layer {
   // Of one of them; of no use between calls.
   typename embedding<Real>::context embedding_;
   typename block<Real>::context block_;
+  typename block<Real, experts<Real>>::context sparse_;
   typename head<Real>::context head_;
 };
 

@@ -37,15 +37,17 @@ inline void require_layer(const config& m, int layer) {
 
 /// Layer 0 is the embedding, 1 to `layers` are blocks, then comes the head (the last norm and the logits). Its parameters
 /// depend on config and layer only; a rank of a tensor axis has its parts of them. Throws input_error for a config or layer that
-/// makes no sense, or that the axes cannot share. Ranks of a context axis have a slice of every sequence each. Under selective
+/// makes no sense, or that the axes cannot share. Ranks of a context axis have a slice of every sequence each, those of an expert
+/// axis experts of their own. Under selective
 /// recomputation blocks do not keep their attention's weights; full is the stage's affair.
 template <class Real>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
                                                            const hetsched::device_axis<Real>& axis = {},
                                                            hetsched::recomputation recompute = hetsched::recomputation::none,
-                                                           const hetsched::device_axis<Real>& context = {}) {
+                                                           const hetsched::device_axis<Real>& context = {},
+                                                           const hetsched::device_axis<Real>& expert = {}) {
   detail::require_layer(m, layer);
-  validate(m, axis.size(), context.size());
+  validate(m, axis.size(), context.size(), expert.size());
   const sequence_slices<Real> slices(axis);
   const auto contexts = static_cast<std::size_t>(context.size()), own = static_cast<std::size_t>(context.rank());
   if (layer == 0)
@@ -53,8 +55,11 @@ template <class Real>
   if (layer <= m.layers) {
     auto here = m;
     here.sequence /= context.size();
-    return block<Real>(here, layer_random(m.seed, layer), slices, recompute == hetsched::recomputation::selective,
-                       ring<Real>(context));
+    const bool recomputes = recompute == hetsched::recomputation::selective;
+    if (m.has_experts(layer - 1))
+      return block<Real, experts<Real>>(here, layer_random(m.seed, layer), slices, recomputes, ring<Real>(context),
+                                        expert_axis<Real>(expert));
+    return block<Real>(here, layer_random(m.seed, layer), slices, recomputes, ring<Real>(context));
   }
   return head<Real>(m, layer_random(m.seed, m.tied ? 0 : layer));
 }
@@ -64,7 +69,7 @@ template <class Real, class Communicator>
 [[nodiscard]] hetsched::any_layer<tensor<Real>> make_layer(const config& m, int layer,
                                                            const hetsched::stage_group<tensor<Real>, Communicator>& group,
                                                            hetsched::recomputation recompute = hetsched::recomputation::none) {
-  return make_layer<Real>(m, layer, group.tensor(), recompute, group.context());
+  return make_layer<Real>(m, layer, group.tensor(), recompute, group.context(), group.expert());
 }
 
 /// Of the layer's whole output, for microbatches of so many samples; throws like make_layer. Tokens and targets are {samples *
@@ -104,6 +109,9 @@ template <class Real, class Communicator>
           .vocab = m.vocab,
           .sequence = m.sequence,
           .parameter_bytes = parameter_bytes,
+          .experts = m.experts,
+          .experts_per_token = m.experts > 0 ? m.experts_per_token : 0,
+          .moe_every = m.moe_every,
           .positions = m.positions == position_kind::learned ? m.sequence : 0,
           .rms_norm = m.norm == norm_kind::rms,
           .gated_mlp = m.activation == activation_kind::swiglu,

@@ -42,10 +42,12 @@ struct parameter {
     for (std::size_t i = 0; i < value.size(); ++i) value.data()[i] = static_cast<Real>(random.uniform(-end, end));
   }
   /// A part of such a parameter, with the numbers that it has in the whole. `pieces`: the widths of the matrices that lie side by
-  /// side in it. Precondition: they, or the rows, are divisible by the number of parts.
+  /// side in it. `own_rows`: of a part of columns, a part of the rows, too. Precondition: they, or the rows, are divisible by the
+  /// number of parts.
   parameter(std::size_t rows, const std::vector<std::size_t>& pieces, double deviation, hetsched::random_source& random,
-            const part_of& own) {
-    const std::size_t by_rows = own.dimension == 0 ? own.parts : 1, by_columns = own.dimension == 0 ? 1 : own.parts;
+            const part_of& own, const part_of& own_rows = {.dimension = 0}) {
+    const part_of& along_rows = own.dimension == 0 ? own : own_rows;
+    const std::size_t by_rows = along_rows.parts, by_columns = own.dimension == 0 ? 1 : own.parts;
     std::size_t columns = 0;
     for (const std::size_t width : pieces) columns += width;
     *this = parameter(rows / by_rows, columns / by_columns);
@@ -55,7 +57,8 @@ struct parameter {
       for (const std::size_t width : pieces)
         for (std::size_t j = 0; j < width; ++j) {
           const auto number = static_cast<Real>(random.uniform(-end, end));
-          if (own.part == (own.dimension == 0 ? i / (rows / by_rows) : j / (width / by_columns))) value.data()[next++] = number;
+          const bool in_columns = own.dimension == 0 || own.part == j / (width / by_columns);
+          if (in_columns && along_rows.part == i / (rows / by_rows)) value.data()[next++] = number;
         }
   }
 

@@ -90,6 +90,45 @@ tensor mlp_by_loops(const gpt::config& m, const tensor& x, const gpt::tensor_lis
   return y;
 }
 
+tensor experts_by_loops(const gpt::config& m, const tensor& x, const gpt::tensor_list<double>& parameters) {
+  const auto hidden = x.columns(), experts = static_cast<std::size_t>(m.experts), width = static_cast<std::size_t>(m.ffn_width());
+  const tensor& router = parameters[0];
+  const tensor& up = parameters[1];
+  const tensor& down = parameters[m.bias ? 3 : 2];
+  std::vector<tensor> answers;
+  for (std::size_t e = 0; e < experts; ++e) {
+    // This expert's parts, as an mlp has them.
+    tensor in(hidden, up.columns()), out(width, hidden), in_bias(1, up.columns()), out_bias(1, hidden);
+    for (std::size_t i = 0; i < hidden; ++i) {
+      for (std::size_t j = 0; j < up.columns(); ++j) in(i, j) = up(e * hidden + i, j);
+      for (std::size_t j = 0; j < width; ++j) out(j, i) = down(e * hidden + i, j);
+      if (m.bias) out_bias(0, i) = parameters[4](e, i);
+    }
+    for (std::size_t j = 0; m.bias && j < up.columns(); ++j) in_bias(0, j) = parameters[2](e, j);
+    gpt::tensor_list<double> own{in};
+    if (m.bias) own.push_back(in_bias);
+    own.push_back(out);
+    if (m.bias) own.push_back(out_bias);
+    answers.push_back(mlp_by_loops(m, x, own));
+  }
+  tensor y(x.rows(), hidden);
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    std::vector<double> score(experts, 0);
+    double total = 0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      for (std::size_t i = 0; i < hidden; ++i) score[e] += x(r, i) * router(i, e);
+      total += std::exp(score[e]);
+    }
+    for (std::size_t e = 0; e < experts; ++e) {
+      int better = 0;
+      for (std::size_t other = 0; other < experts; ++other) better += score[other] > score[e] ? 1 : 0;
+      if (better >= m.experts_per_token) continue;
+      for (std::size_t i = 0; i < hidden; ++i) y(r, i) += std::exp(score[e]) / total * answers[e](r, i);
+    }
+  }
+  return y;
+}
+
 void check_close(const tensor& a, const tensor& b) {
   REQUIRE(a.shape() == b.shape());
   double largest = 0;
@@ -109,6 +148,26 @@ TEST_CASE("attention, mlp and block agree with finite differences, whole and spl
     check_layer(gpt::attention<double>(m, random), x, other, 2);
     check_layer(gpt::mlp<double>(m, random), x, other, 3);
     check_layer(gpt::block<double>(m, random), x, other, 4);
+  }
+}
+
+TEST_CASE("blocks with experts agree with finite differences, and experts do what loops over the formula do") {
+  random_source random(5);
+  const auto configs = small_configs();
+  for (std::size_t k = 0; k < configs.size(); k += sanitizer_share) {
+    auto m = configs[k];
+    m.experts = 3;
+    m.experts_per_token = 1 + static_cast<int>(k % 3);
+    CAPTURE(m);
+    const auto x = random_tensor<double>(random, 10, 8, 2), other = random_tensor<double>(random, 15, 8);
+    gpt::experts<double> experts(m, random);
+    for (tensor& p : experts.parameters()) randomise(random, p);
+    check_layer(gpt::experts<double>(m, random), x, other, 3);
+    check_layer(gpt::block<double, gpt::experts<double>>(m, random, gpt::sequence_slices<double>(), false, gpt::ring<double>(),
+                                                         gpt::expert_axis<double>()),
+                x, other, 4);
+    gpt::experts<double>::context c;
+    check_close(experts.forward(x, c), experts_by_loops(m, x, experts.parameters()));
   }
 }
 

@@ -21,7 +21,8 @@ inline std::ostream& operator<<(std::ostream& out, const config& m) {
   return out << "layers " << m.layers << " hidden " << m.hidden << " heads " << m.heads << " kv_heads " << m.kv_heads
              << " ffn_hidden " << m.ffn_hidden << " sequence " << m.sequence << " vocab " << m.vocab << " rms "
              << (m.norm == norm_kind::rms) << " swiglu " << (m.activation == activation_kind::swiglu) << " rotary "
-             << (m.positions == position_kind::rotary) << " bias " << m.bias << " tied " << m.tied << " seed " << m.seed;
+             << (m.positions == position_kind::rotary) << " experts " << m.experts << "/" << m.experts_per_token << " bias "
+             << m.bias << " tied " << m.tied << " seed " << m.seed;
 }
 
 }  // namespace gpt

@@ -113,6 +113,40 @@ TEST_CASE("[threads] a training by stages of any degrees is the training by one 
   }
 }
 
+TEST_CASE("[threads] a training whose experts lie on several devices is the training by one device") {
+  gpt::config m{.layers = 2, .hidden = 16, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11, .experts = 4};
+  m.moe_every = 2;
+  const auto alone = train(m, grouped(m, gpipe(1, 3), {}));
+  const std::vector<std::vector<degrees>> pairs{{{1, 1, 1}, {2, 1, 1, 2}},
+                                                {{2, 1, 1, 2}, {4, 1, 1, 2}},
+                                                {{1, 1, 2}, {4, 1, 1, 4}},
+                                                {{2, 1, 1}, {2, 1, 2, 2}},
+                                                {{1, 2, 1}, {2, 2, 1, 2}}};
+  for (const auto& groups : pairs) {
+    CAPTURE(groups[1].data);
+    CAPTURE(groups[1].tensor);
+    CAPTURE(groups[1].expert);
+    for (const int zero : {0, 1, 2}) {
+      CAPTURE(zero);
+      auto layout = grouped(m, zb_h1(2, 3), groups);
+      layout.pipelines[0].zero = {0, zero};
+      CHECK(difference(train(m, layout), alone) < 1e-9);
+    }
+  }
+  // Uneven shares of the samples, and the forward once more before each backward.
+  auto layout = grouped(m, zb_h1(2, 3), {{2, 1, 1}, {2, 1, 1, 2}});
+  layout.pipelines[0].sample_points = {{0, 3, 4}, {0, 1, 4}};
+  layout.pipelines[0].recompute = {recomputation::none, recomputation::full};
+  std::vector<training_bytes> shared, whole;
+  CHECK(difference(train(m, layout, 4, &shared), alone) < 1e-9);
+  layout.pipelines[0].groups[1].expert = 1;
+  CHECK(difference(train(m, layout, 4, &whole), alone) < 1e-9);
+  // Up and down of two of four experts, 16 x 12 each, with biases.
+  CHECK(whole[2].parameters - shared[2].parameters == 2 * (2 * 16 * 12 + 12 + 16) * sizeof(double));
+  layout.pipelines[0].groups[1].expert = 3;
+  CHECK_THROWS_AS(validate(layout), input_error);
+}
+
 TEST_CASE("[threads] uneven shares of the samples are the training by one device") {
   const gpt::config m{.layers = 2, .hidden = 16, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
   const auto alone = train(m, grouped(m, gpipe(1, 3), {}));

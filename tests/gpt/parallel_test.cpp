@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests examples/gpt/parallel_linear.hpp and examples/gpt/sequence_slices.hpp, and the layers made of them.
+// Tests examples/gpt/parallel_linear.hpp, examples/gpt/sequence_slices.hpp, examples/gpt/expert_axis.hpp, and the layers made of
+// them.
 #include <gpt/parallel_linear.hpp>
 
 #include <doctest/doctest.h>
@@ -62,6 +63,21 @@ gpt::tensor<Real> part_of(const gpt::tensor<Real>& whole, const parameter_cut& c
   return own;
 }
 
+/// The rows that the experts of a rank of `parts` have.
+template <class Real>
+gpt::tensor<Real> experts_of(const gpt::tensor<Real>& all, std::size_t part, std::size_t parts) {
+  gpt::tensor<Real> own(all.rows() / parts, all.columns());
+  std::copy_n(all.data() + part * own.size(), own.size(), own.data());
+  return own;
+}
+/// And these rows among the others', which are 0.
+template <class Real>
+gpt::tensor<Real> among_experts(const gpt::tensor<Real>& own, std::size_t part, std::size_t parts) {
+  gpt::tensor<Real> all(own.rows() * parts, own.columns());
+  std::copy_n(own.data(), own.size(), all.data() + part * own.size());
+  return all;
+}
+
 /// The largest difference, as a share of the largest number.
 template <class Real>
 double difference(const gpt::tensor<Real>& a, const gpt::tensor<Real>& b) {
@@ -120,8 +136,13 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
                whole_gradients = alone.gradients();
     if (cuts.size() != whole.size()) throw error("cuts are missing");
     const auto part = static_cast<std::size_t>(group.tensor().rank()), parts = static_cast<std::size_t>(group.tensor().size());
-    for (std::size_t n = 0; n < cuts.size(); ++n)
-      if (parameters[n].get() != part_of(whole[n].get(), cuts[n], part, parts)) throw error("another beginning");
+    const auto expert = static_cast<std::size_t>(group.expert().rank()),
+               experts = static_cast<std::size_t>(group.expert().size());
+    for (std::size_t n = 0; n < cuts.size(); ++n) {
+      auto mine_of = part_of(whole[n].get(), cuts[n], part, parts);
+      if (cuts[n].over_experts) mine_of = experts_of(mine_of, expert, experts);
+      if (parameters[n].get() != mine_of) throw error("another beginning");
+    }
 
     const tensor input = mine(x), own_dy = mine(dy), own_targets = mine(targets);
     const tensor own_y = net.forward(input, own);
@@ -131,7 +152,7 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
     std::vector<tensor> once;
     for (const tensor& g : gradients) once.push_back(g);
     for (std::size_t n = 0; n < cuts.size(); ++n) {
-      tensor sum = gradients[n];
+      tensor sum = cuts[n].over_experts ? among_experts(gradients[n].get(), expert, experts) : gradients[n].get();
       group.data().all_reduce({sum.data(), sum.size()});
       group.context().all_reduce({sum.data(), sum.size()});
       if (cuts[n].partial_over_tensor) group.tensor().all_reduce({sum.data(), sum.size()});
@@ -204,6 +225,30 @@ TEST_CASE("[threads] a block and a whole GPT whose sequence is cut over a contex
     CHECK(compare<double>(plain(ends_of<double>({1, 2, 2})), m, {1, 2, 2}, 0, last, 3) < 1e-12);
     CHECK(compare<float>(ends_of<float>({1, 4, 1}), m, {1, 4, 1}, 0, last, 3) < 1e-5);
   }
+}
+
+TEST_CASE("[threads] blocks and a GPT whose experts lie on several devices are those on one device") {
+  for (auto m : parallel_configs()) {
+    m.experts = 4;
+    m.moe_every = m.bias ? 1 : 2;
+    for (const int per_token : {1, 2, 3}) {
+      m.experts_per_token = per_token;
+      CAPTURE(m);
+      for (const degrees d : {degrees{1, 1, 1}, degrees{2, 1, 1, 2}, degrees{4, 1, 1, 2}, degrees{4, 1, 1, 4},
+                              degrees{2, 1, 2, 2}, degrees{2, 2, 1, 2}, degrees{2, 1, 2, 1}}) {
+        CAPTURE(d.data);
+        CAPTURE(d.context);
+        CAPTURE(d.tensor);
+        CAPTURE(d.expert);
+        CHECK(compare<double>(ends_of<double>(d), m, d, m.moe_every, m.moe_every + 1, 4) < 1e-12);
+        if (per_token == 2) CHECK(compare<double>(ends_of<double>(d), m, d, 0, gpt::layer_count(m), 4) < 1e-12);
+      }
+    }
+    CHECK(compare<double>(plain(ends_of<double>({2, 1, 2, 2})), m, {2, 1, 2, 2}, 0, gpt::layer_count(m), 2) < 1e-12);
+    CHECK(compare<float>(ends_of<float>({4, 1, 1, 4}), m, {4, 1, 1, 4}, 0, gpt::layer_count(m), 4) < 1e-4);
+  }
+  CHECK_THROWS_WITH_AS(gpt::validate({.experts = 6}, 1, 1, 4), "gpt: experts (6) must be divisible by the expert degree (4)",
+                       input_error);
 }
 
 TEST_CASE("one device's cuts are of whole parameters, and heads, columns and positions have to be divisible") {

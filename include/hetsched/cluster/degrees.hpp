@@ -10,11 +10,14 @@ struct degrees {
   int data = 1;
   int context = 1;
   int tensor = 1;
+  /// Of data ranks that follow each other, so many share out the experts of layers that have some; divides data.
+  int expert = 1;
   [[nodiscard]] constexpr int device_count() const { return data * context * tensor; }
   friend constexpr bool operator==(degrees, degrees) = default;
 };
 
-/// Devices of a stage that hold the same parameters: the group that reduces gradients and that ZeRO shards over.
+/// Devices of a stage that hold the same parameters, but for experts': the group that reduces gradients and that ZeRO shards
+/// over.
 [[nodiscard]] constexpr std::int64_t replicas(const degrees& d) { return std::int64_t{d.data} * d.context; }
 
 }  // namespace hetsched

@@ -61,9 +61,9 @@ class stage_group {
     if (index == static_cast<int>(ranks.size()))
       throw input_error("rank " + std::to_string(comm.rank()) + " is not in the group of stage " + std::to_string(options.stage));
     place_ = place_of(d, index);
-    const auto along = [&](const char* name, int number, int size, int stage_place::*moving) {
+    const auto along = [&](const char* name, int number, int size, int stage_place::*moving, int first = 0) {
       std::vector<int> members;
-      for (int k = 0; k < size; ++k) {
+      for (int k = first; k < first + size; ++k) {
         auto p = place_;
         p.*moving = k;
         members.push_back(ranks[static_cast<std::size_t>(index_of(d, p))]);
@@ -77,6 +77,11 @@ class stage_group {
     data_ = along("data", 0, d.data, &stage_place::data);
     context_ = along("context", 1, d.context, &stage_place::context);
     tensor_ = along("tensor", 2, d.tensor, &stage_place::tensor);
+    if (d.expert == 1) return;
+    if (d.expert < 1 || d.data % d.expert != 0)
+      throw input_error("stage " + std::to_string(options.stage) + " cannot share out experts among " + std::to_string(d.expert) +
+                        " of " + std::to_string(d.data) + " data ranks");
+    expert_ = along("expert", 3, d.expert, &stage_place::data, place_.data / d.expert * d.expert);
   }
 
   [[nodiscard]] const hetsched::degrees& degrees() const { return degrees_; }
@@ -84,12 +89,14 @@ class stage_group {
   [[nodiscard]] const axis& data() const { return data_; }
   [[nodiscard]] const axis& context() const { return context_; }
   [[nodiscard]] const axis& tensor() const { return tensor_; }
+  /// Data ranks that follow each other and have different experts.
+  [[nodiscard]] const axis& expert() const { return expert_; }
 
  private:
-  static constexpr int axes = 3;
+  static constexpr int axes = 4;
   hetsched::degrees degrees_;
   stage_place place_;
-  axis data_, context_, tensor_;
+  axis data_, context_, tensor_, expert_;
 };
 
 }  // namespace hetsched

@@ -56,13 +56,14 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
     auto cut = cuts[n];
     if (cut.dimension < -1 || cut.dimension >= static_cast<int>(shape.size()))
       refuse("has no dimension " + std::to_string(cut.dimension) + " to cut");
+    if (cut.over_experts && (shape.empty() || cut.dimension == 0)) refuse("cannot be cut over experts");
     if (cut.dimension < 0) cut.pieces.clear();
     if (cut.dimension >= 0 && cut.pieces.empty()) cut.pieces = {shape[static_cast<std::size_t>(cut.dimension)]};
     if (cut.dimension >= 0 &&
         std::accumulate(cut.pieces.begin(), cut.pieces.end(), std::size_t{0}) != shape[static_cast<std::size_t>(cut.dimension)])
       refuse("is not as large as its pieces");
     told.push_back(cut.dimension);
-    told.push_back(cut.partial_over_tensor ? 1 : 0);
+    told.push_back((cut.partial_over_tensor ? 1 : 0) + (cut.over_experts ? 2 : 0));
     told.push_back(static_cast<double>(cut.pieces.size()));
     for (const auto extent : cut.pieces) told.push_back(static_cast<double>(extent));
     double values = 0;
@@ -79,7 +80,7 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
 struct told_parameter {
   tensor_shape shape;
   int dimension = -1;
-  bool partial_over_tensor = false;
+  bool partial_over_tensor = false, over_experts = false;
   std::vector<std::int64_t> pieces;
   double values = 0;
 };
@@ -106,7 +107,9 @@ struct parameter_directory {
         auto& one = facts.emplace_back();
         for (double extents = *next++; extents > 0; --extents) one.shape.push_back(static_cast<std::size_t>(*next++));
         one.dimension = static_cast<int>(*next++);
-        one.partial_over_tensor = *next++ != 0;
+        const int kinds = static_cast<int>(*next++);
+        one.partial_over_tensor = kinds % 2 == 1;
+        one.over_experts = kinds >= 2;
         for (double pieces = *next++; pieces > 0; --pieces) one.pieces.push_back(static_cast<std::int64_t>(*next++));
         one.values = *next++;
       }
@@ -141,8 +144,12 @@ struct parameter_directory {
         auto& one = found.cuts[{id, place.pipeline, place.group}];
         const auto& head = told_by(base);
         if (rank == base) {
-          one = {.dimension = head.dimension, .partial_over_tensor = head.partial_over_tensor, .points = {}};
+          one = {.dimension = head.dimension,
+                 .partial_over_tensor = head.partial_over_tensor,
+                 .points = {},
+                 .over_experts = head.over_experts};
           tensor_shape whole = head.shape;
+          if (head.over_experts) whole.front() *= static_cast<std::size_t>(group.expert);
           if (head.dimension >= 0) {
             auto& extent = whole[static_cast<std::size_t>(head.dimension)];
             extent = 0;
@@ -165,7 +172,8 @@ struct parameter_directory {
         if (own.dimension >= 0 && own.dimension < static_cast<int>(std::min(shape.size(), other.size())))
           shape[static_cast<std::size_t>(own.dimension)] = other[static_cast<std::size_t>(own.dimension)] = 0;
         alike(shape == other && own.shape == like.shape, base, rank, "its parameters differ in number or shape");
-        alike(own.dimension == head.dimension && own.partial_over_tensor == head.partial_over_tensor && own.pieces == like.pieces,
+        alike(own.dimension == head.dimension && own.partial_over_tensor == head.partial_over_tensor &&
+                  own.over_experts == head.over_experts && own.pieces == like.pieces,
               base, rank, "its parameters are cut differently");
         pieces_key key{one.dimension};
         for (const auto& p : one.points) {
@@ -173,6 +181,10 @@ struct parameter_directory {
           key.push_back(p[static_cast<std::size_t>(place.tensor) + 1]);
         }
         if (group.tensor == 1) key = {-1};
+        if (one.over_experts && group.expert > 1) {
+          key.push_back(group.expert);
+          key.push_back(place.data % group.expert);
+        }
         const auto before = values.try_emplace({id, key}, rank, own.values).first->second;
         alike(before.second == own.values, before.first, rank, "parameter " + std::to_string(n) + " begins with other values");
       }

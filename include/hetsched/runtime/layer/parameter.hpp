@@ -39,13 +39,14 @@ struct parameter_id {
 /// Two parameters that are one, such as an embedding and the head that uses its table again.
 using parameter_tie = std::pair<parameter_id, parameter_id>;
 
-/// How the tensor axis of a group of ranks shares a parameter.
+/// How the tensor and the expert axis of a group of ranks share a parameter.
 struct group_cut {
   int dimension = -1;                ///< cut over the axis; -1: all have it whole
   bool partial_over_tensor = false;  ///< gradients of a whole one are summed over the axis
   /// Where the ranks' parts of each piece of the dimension begin, and where its last ends. Pieces lie one behind the other in the
   /// whole dimension, and their parts so on each rank.
   std::vector<std::vector<std::int64_t>> points{};
+  bool over_experts = false;  ///< dimension 0 is cut evenly over the expert axis
   friend bool operator==(const group_cut&, const group_cut&) = default;
 };
 
@@ -81,7 +82,12 @@ namespace detail {
 
 /// What a rank of the holder has of a parameter of this whole shape.
 [[nodiscard]] inline std::vector<held_piece> held_pieces(const parameter_holder& h, const tensor_shape& shape, int rank) {
-  const auto whole = detail::whole_slice(shape);
+  auto whole = detail::whole_slice(shape);
+  if (h.cut.over_experts) {
+    const std::int64_t each = whole[0].last / h.group.expert;
+    const int expert = (rank - h.first_rank) / (h.group.context * h.group.tensor) % h.group.expert;
+    whole[0] = {expert * each, (expert + 1) * each};
+  }
   if (h.cut.dimension < 0) return {{whole, whole}};
   const auto d = static_cast<std::size_t>(h.cut.dimension);
   const auto t = static_cast<std::size_t>((rank - h.first_rank) % h.group.tensor);
@@ -136,15 +142,20 @@ namespace detail {
     std::vector<gradient_holder> holders;
     for (const auto& h : m.holders) {
       const bool over_tensor = h.cut.dimension < 0 && h.cut.partial_over_tensor;
-      auto& one = holders.emplace_back(gradient_holder{.pipeline = h.pipeline,
-                                                       .held = {.mesh = {h.group.data, h.group.context, h.group.tensor}},
-                                                       .first_device = h.first_rank,
-                                                       .summed = {1, 1, static_cast<char>(over_tensor)}});
+      // Data ranks as those with the same experts, and those with different ones.
+      const int shared = h.cut.over_experts ? h.group.expert : 1;
+      constexpr int over_experts = 1, over_columns = 3;
+      auto& one =
+          holders.emplace_back(gradient_holder{.pipeline = h.pipeline,
+                                               .held = {.mesh = {h.group.data / shared, shared, h.group.context, h.group.tensor}},
+                                               .first_device = h.first_rank,
+                                               .summed = {1, 0, 1, static_cast<char>(over_tensor)}});
       for (const auto& i : box) one.held.dimensions.push_back({.extent = i.size(), .axes = {}, .points = {}});
+      if (h.cut.over_experts) one.held.dimensions[0].axes = {over_experts};
       if (h.cut.dimension < 0) continue;
       const auto cut = static_cast<std::size_t>(h.cut.dimension);
       auto& here = one.held.dimensions[cut];
-      here.axes = {tensor_axis};
+      here.axes = {over_columns};
       for (const auto& p : h.cut.points)
         if (p.front() <= box[cut].first && box[cut].last <= p.back())
           for (const auto point : p) here.points.push_back(std::clamp(point, box[cut].first, box[cut].last) - box[cut].first);

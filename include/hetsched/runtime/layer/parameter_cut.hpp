@@ -9,13 +9,15 @@
 
 namespace hetsched {
 
-/// How the ranks of a tensor axis share a parameter.
+/// How the ranks of a tensor axis, and of an expert axis, share a parameter.
 struct parameter_cut {
   int dimension = -1;                ///< cut evenly over the axis, the parts in the order of its ranks; -1: all have it whole
   bool partial_over_tensor = false;  ///< the gradient of a whole one is the sum over the axis of what its ranks have
   /// Where several matrices lie side by side in that dimension: the extent of each on this rank, each cut by itself (queries,
   /// keys and values; gate and up). Empty: one.
   std::vector<std::size_t> pieces = {};
+  /// Dimension 0 is cut evenly over the expert axis, in the order of its ranks. Then no other cut is of that dimension.
+  bool over_experts = false;
   friend bool operator==(const parameter_cut&, const parameter_cut&) = default;
 };
 

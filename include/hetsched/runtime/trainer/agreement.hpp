@@ -41,7 +41,7 @@ class digest {
   for (const auto& p : t.pipelines) {
     for (const int number : {p.first_rank, p.order.ranks, p.order.microbatches, p.microbatch_size}) d.add(std::int64_t{number});
     for (const auto& g : p.groups)
-      for (const int number : {g.data, g.context, g.tensor}) d.add(std::int64_t{number});
+      for (const int number : {g.data, g.context, g.tensor, g.expert}) d.add(std::int64_t{number});
     for (int g = 0; g < p.order.ranks; ++g) d.add(static_cast<std::int64_t>(p.zero_of(g)));
     for (const auto& points : p.sample_points) {
       d.add(static_cast<std::int64_t>(points.size()));

@@ -325,10 +325,10 @@ class pipeline_trainer {
         if constexpr (requires { make_layer(l, group); }) {
           layers.push_back(make_layer(l, group));
         } else {
-          if (degrees_here.context > 1 || degrees_here.tensor > 1)
+          if (degrees_here.context > 1 || degrees_here.tensor > 1 || degrees_here.expert > 1)
             throw input_error("stage " + std::to_string(copy.stage) + " is on " + std::to_string(degrees_here.context) + " x " +
                               std::to_string(degrees_here.tensor) +
-                              " context and tensor ranks, but its layers are made without the group");
+                              " context and tensor ranks, or shares out experts, but its layers are made without the group");
           layers.push_back(make_layer(l));
         }
       }

@@ -191,6 +191,9 @@ inline void validate(const training_layout& t) {
         throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
                           std::to_string(d.data) + " data ranks");
       const auto stage = "stage " + std::to_string(g) + " ";
+      if (d.expert < 1 || d.data % d.expert != 0)
+        throw input_error(here + stage + "shares out experts among " + std::to_string(d.expert) + " of " +
+                          std::to_string(d.data) + " data ranks");
       const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
       if (!points.empty() && (points.size() != static_cast<std::size_t>(d.data) + 1 || points.front() != 0 ||
                               points.back() != one.microbatch_size || !rising))
