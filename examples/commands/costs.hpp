@@ -44,7 +44,7 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
 struct cost_choice {
   std::string profile, formulas, granularity, attention, dtype, recompute = "auto", zero = "auto";
   int sequence = 0;
-  int max_context = 1;
+  int max_context = 1, max_expert = 1;
   bool extrapolate = false;
 
   /// `plans`: whether the command chooses how stages save memory.
@@ -76,6 +76,12 @@ struct cost_choice {
     app.add_option(
            "--max-context", max_context,
            "context degrees of transformers' stages, whose devices share every sequence, up to this; a profile has its own")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str()
+        ->excludes(measured);
+    app.add_option(
+           "--max-expert", max_expert,
+           "expert degrees of stages of models with experts, whose data ranks share them out, up to this; not with a profile")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str()
         ->excludes(measured);
@@ -218,8 +224,9 @@ class cost_source {
     return s;
   }
 
-  /// Costs of microbatches of that many samples; formulas also for context degrees up to `context`.
-  [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size, int context = 1) const {
+  /// Costs of microbatches of that many samples; formulas also for context and expert degrees up to those of `offered`.
+  [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size,
+                                const hetsched::degrees& offered = {}) const {
     if (measured()) return measured_costs(hardware, microbatch_size);
     const auto set = [&](auto options) {
       options.microbatch_size = microbatch_size;
@@ -228,7 +235,8 @@ class cost_source {
       options.zero = zero_stages();
       // Mixed precision with Adam, or fp32 throughout for models of that.
       if (model_->chain.parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
-      options.max_context = std::max(context, model_->family ? given_.max_context : 1);
+      options.max_context = std::max(offered.context, model_->family ? given_.max_context : 1);
+      options.max_expert = std::max(offered.expert, given_.max_expert);
       return options;
     };
     if (kind(hardware) == "analytic") {

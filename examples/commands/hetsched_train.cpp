@@ -82,8 +82,10 @@ std::string json_text(const train::job& j) {
     pipelines.push_back({{"microbatches", line.order.microbatches}, {"microbatch_size", line.microbatch_size}});
     pipelines.back()["stages"] = std::move(stages);
     auto& groups = pipelines.back()["degrees"] = nlohmann::ordered_json::array();
-    for (int g = 0; g < line.order.ranks; ++g)
+    for (int g = 0; g < line.order.ranks; ++g) {
       groups.push_back({{"data", line.group(g).data}, {"context", line.group(g).context}, {"tensor", line.group(g).tensor}});
+      if (line.group(g).expert > 1) groups.back()["expert"] = line.group(g).expert;
+    }
   }
   return hetsched::detail::dump(out);
 }

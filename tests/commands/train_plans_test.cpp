@@ -153,6 +153,42 @@ TEST_CASE("context degrees are planned on request, predicted and run") {
   }
 }
 
+TEST_CASE("expert degrees are planned on request, predicted and run") {
+  const workplace w;
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 32, "heads": 1,
+    "vocab": 256, "sequence": 32, "dtype": "fp32", "experts": 4, "experts_per_token": 2}})");
+  // Whole experts on every device are more than its memory.
+  auto hardware = small_cluster({{1, 2}});
+  w.put("cluster.json", to_json(hardware));
+  const std::string asked =
+      "hetsched-plan --cluster cluster.json --model model.json --global-batch 8 --microbatch-size 4 --granularity block "
+      "--zero 0 --out plan.json --planner ";
+  REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches 2 --microbatch-size 4 --losses one.csv")
+              .status == 0);
+  const auto wanted = losses_of(w.get("one.csv"));
+  for (const char* const planner : {"interop_dp", "hetauto", "hetauto_exact"}) {
+    CAPTURE(planner);
+    const auto planned = w.run(asked + planner + " --max-expert 2");
+    CAPTURE(planned.errors);
+    REQUIRE(planned.status == 0);
+    auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
+    // Fewer gradients to add up.
+    CHECK(plan.pipelines.at(0).stages.at(0).degrees == degrees{.data = 2, .expert = 2});
+    const auto predicted = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json --out again.json");
+    CAPTURE(predicted.errors);
+    REQUIRE(predicted.status == 0);
+    const auto again = parse_plan(w.get("again.json"), "again.json").plan;
+    CHECK(again.predicted.iteration_s == plan.predicted.iteration_s);
+    CHECK(again.pipelines == plan.pipelines);
+    const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
+    CAPTURE(trained.errors);
+    REQUIRE(trained.status == 0);
+    const auto found = losses_of(w.get("losses.csv"));
+    REQUIRE(found.size() == 2);
+    for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+  }
+}
+
 TEST_CASE("cuts inside blocks go to the nearest between them") {
   const workplace w;
   w.put("model.json", model_of(2, 4));

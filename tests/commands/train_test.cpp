@@ -426,7 +426,7 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
         R"({"format": "hetsched/model", "version": 1, "layers": [{"name": "a", "forward_flops": 1, "weight_bytes": 1,
     "activation_bytes": 1, "boundary_bytes": 1}]})");
   w.put("experts.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 32, "heads": 4,
-    "vocab": 256, "sequence": 32, "experts": 4}})");
+    "vocab": 256, "sequence": 32, "experts": 4, "experts_per_token": 0}})");
   w.put("tiny.txt", "too short");
   REQUIRE(w.run(small + "--steps 1 --checkpoint state").status == 0);
   fs::create_directories(w.path("half/step-000002.replaced"));
@@ -442,7 +442,7 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
       {small + "--plan plan.json --microbatch-size 2", "plan.json: /pipelines/0/microbatch_size: found 1"},
       {small + "--plan plan.json --schedule sideways", "there is no schedule \"sideways\""},
       {small + "--model layers.json", "layers.json: /transformer: missing"},
-      {small + "--model experts.json", "experts.json: /transformer/experts"},
+      {small + "--model experts.json", "experts.json: /transformer/experts_per_token"},
       {"hetsched-train --hidden 30 --heads 4", "hidden must be divisible by heads"},
       {small + "--text none.txt", "none.txt: cannot be opened"},
       {small + "--text tiny.txt", "9 bytes are too few"},

@@ -114,6 +114,37 @@ TEST_CASE("tensor, data and context parallel stages by hand") {
   CHECK(wide.forward_s == near(0.01 + 2 * 3 * (1e-6 + 4e7 / 4 / 1e11) + (1e-5 + 8 * 2e7 / 4 / 2 / (1e10 / 4))));
 }
 
+TEST_CASE("expert parallel stages by hand") {
+  auto chain = small_chain();
+  chain.experts = 4;
+  chain.layers[1].expert_parameters = 80'000'000;
+  chain.layers[1].expert_exchange_bytes = 20'000'000;
+  auto options = exact();
+  options.max_expert = 8;
+  const analytic_cost_model model(small_cluster(), chain, options);
+  // Two pairs, two samples on each device: to the other and back, half of the tokens each.
+  placement where{{0, 1, 4}, {4, 1, 1, 2}};
+  const double exchange = 2 * (1e-6 + 2 * 2e7 / 2 / 1e11);
+  CHECK(model.layer(1, where).forward_s == near(0.02 + exchange));
+  CHECK(model.layer(1, where).backward_s == near(0.04 + exchange));
+  CHECK(model.layer(0, where).forward_s == near(0.02));
+  CHECK(model.layer(1, where).weight_bytes == 16LL * (20'000'000 + 40'000'000));
+  CHECK(model.layer(1, where).activation_bytes == 2'000'000'000);
+  // What is not of experts is added up by four devices, experts by the two that have them.
+  const double dense = 3 * (1e-6 + 2e7 * 2 / 4 / 1e11), experts = 1e-6 + 4e7 * 2 / 2 / 1e11;
+  CHECK(model.update({1, 2}, where) == near(2 * (dense + experts) + 6e7 * 28 / 1e12));
+  where.zero = 1;
+  CHECK(model.layer(1, where).weight_bytes == 4LL * 60'000'000 + 12LL * (5'000'000 + 20'000'000));
+  CHECK(model.update({1, 2}, where) == near(2 * (dense + experts) + 2.5e7 * 28 / 1e12));
+  where.zero = 3;
+  CHECK(model.layer(1, where).weight_bytes == 16LL * (5'000'000 + 20'000'000));
+  CHECK(model.layer(1, where).forward_s == near(0.02 + exchange + dense + experts));
+  // Over two nodes, all of whose devices send to the other node at once; tensor ranks send all tokens each.
+  const auto wide = model.layer(1, {{0, 2, 4}, {4, 1, 2, 4}});
+  const double part = 2 * 2e7 / 4;
+  CHECK(wide.forward_s == near(0.01 + 2 * (1e-6 + 2e7 / 2 / 1e11) + 2 * (1e-6 + part / 1e11 + 2 * (1e-5 + part * 4 / 1e10))));
+}
+
 TEST_CASE("recomputation is paid in backward") {
   placement four{{0, 1, 4}, {1, 1, 4}};
   const double ring4 = 2 * 3 * (1e-6 + 8e7 / 4 / 1e11);
@@ -191,6 +222,15 @@ TEST_CASE("placements are all degrees that fit the mesh, the heads and the micro
   auto six_heads = small_chain();
   six_heads.heads = 6;
   CHECK(degrees_of({small_cluster(), six_heads, options(8)}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}});
+
+  auto sparse = small_chain();
+  sparse.experts = 6;
+  auto shared_out = options(8);
+  CHECK(degrees_of({small_cluster(), sparse, shared_out}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}, {1, 1, 4}});
+  shared_out.max_expert = 8;
+  CHECK(degrees_of({small_cluster(), sparse, shared_out}, {0, 1, 4}) ==
+        list{{4, 1, 1}, {4, 1, 1, 2}, {2, 1, 2}, {2, 1, 2, 2}, {1, 1, 4}});
+  CHECK(degrees_of({small_cluster(), small_chain(), shared_out}, {0, 1, 4}) == list{{4, 1, 1}, {2, 1, 2}, {1, 1, 4}});
 
   // A sequence that two devices can share, but not four.
   auto odd = small_chain();

@@ -115,6 +115,23 @@ TEST_CASE("tensor and context parallel devices share the products") {
   CHECK(shared.operators(1, {.tensor = 4}).forward[1].op == gemm(16, (2 + 1 + 1) * 8, 64, number_format::fp16));
 }
 
+TEST_CASE("devices of an expert axis have fewer experts, and for them the tokens of all") {
+  const auto model = moe({.layers = 1, .hidden = 64, .heads = 4, .sequence = 128}, 8, 2);
+  const transformer_operators operators(model, {}, granularity::sublayer);
+  const auto whole = operators.operators(3, {.samples = 2}), shared = operators.operators(3, {.samples = 2, .expert = 4});
+  CHECK(flops(shared.forward) == flops(whole.forward));
+  CHECK(flops(shared.backward) == flops(whole.backward));
+  const auto count = [](const layer_operators& l, const operator_shape& op) {
+    return std::count_if(l.forward.begin(), l.forward.end(), [&](const operator_use& use) { return use.op == op; });
+  };
+  const auto width = static_cast<std::int64_t>(make_chain(model).layers[1].expert_parameters / (3 * 8 * 64));
+  const auto f = number_format::fp16;
+  CHECK(count(whole, batched_gemm(8, 64, 64, width, f)) == 1);
+  CHECK(count(shared, batched_gemm(8, 64, 64, width, f)) == 0);
+  CHECK(count(shared, batched_gemm(2, 256, 64, width, f)) == 1);
+  CHECK_THROWS_AS((void)operators.operators(3, {.expert = 0}), input_error);
+}
+
 TEST_CASE("norms of queries and keys, head by head") {
   auto model = llama({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .sequence = 128});
   const transformer_operators plain(model);

@@ -204,6 +204,10 @@ TEST_CASE("experts sit in every moe_every-th block") {
   CHECK(chain.layers[3].parameters == chain.layers[6].parameters);
   // three more experts of 3 h f each, and the router
   CHECK(chain.layers[3].parameters == chain.layers[1].parameters + 3 * 3 * 256 * 768 + 4 * 256);
+  CHECK(chain.experts == 4);
+  CHECK(chain.layers[1].expert_parameters == 0);
+  CHECK(chain.layers[3].expert_parameters == 4 * 3 * 256 * 768);
+  CHECK(chain.layers[3].expert_exchange_bytes == 64 * 256 * 2);
 }
 
 TEST_CASE("sizes that make no sense are refused") {

@@ -55,6 +55,7 @@ TEST_CASE("plans that fit the cluster and the model pass; what does not fit is n
   refused(stage([](stage_plan& s) { s.layers.last = 1; }), "pipeline 1, stage 1: its layers begin at 1");
   refused(stage([](stage_plan& s) { s.devices.clear(); }), "pipeline 1, stage 1: it has no devices");
   refused(stage([](stage_plan& s) { s.degrees.data = 0; }), "degrees must be at least 1");
+  refused(stage([](stage_plan& s) { s.degrees.expert = 3; }), "its expert degree of 3 does not divide its data degree");
   refused(stage([](stage_plan& s) { s.degrees.data = 2; }), "data x context x tensor must be its 2 devices");
   refused(stage([](stage_plan& s) { s.zero = 4; }), "the ZeRO stage 0 to 3");
   refused(stage([](stage_plan& s) { s.warmup = -1; }), "a warm-up not negative");

@@ -73,6 +73,7 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
   };
   add("--tensor-model-parallel-size", std::to_string(sizes.tensor));
   add("--context-parallel-size", std::to_string(sizes.context));
+  if (sizes.expert > 1) add("--expert-model-parallel-size", std::to_string(sizes.expert));
   add("--pipeline-model-parallel-size", std::to_string(pipeline));
   add("--pipeline-model-parallel-layout", "\"$(cat \"$here/pipeline_layout.txt\")\"");
   add("--micro-batch-size", std::to_string(line.microbatch_size / sizes.data));

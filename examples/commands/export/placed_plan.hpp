@@ -63,7 +63,8 @@ struct inexpressible : hetsched::error {
   for (std::size_t s = 1; s < stages.size(); ++s)
     for (const auto& [name, a, b] :
          {std::tuple{"tensor", first.tensor, stages[s].degrees.tensor}, std::tuple{"data", first.data, stages[s].degrees.data},
-          std::tuple{"context", first.context, stages[s].degrees.context}})
+          std::tuple{"context", first.context, stages[s].degrees.context},
+          std::tuple{"expert", first.expert, stages[s].degrees.expert}})
       if (a != b)
         cannot_express(target, std::string(name) + " degrees differ: " + std::to_string(a) + " in stage 0, " + std::to_string(b) +
                                    " in stage " + std::to_string(s));

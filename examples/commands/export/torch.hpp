@@ -122,6 +122,9 @@ if __name__ == "__main__":
   if (sizes.context > 1)
     cannot_express(target, "its stages have a context degree of " + std::to_string(sizes.context) +
                                ": it cuts models into stages, not layers");
+  if (sizes.expert > 1)
+    cannot_express(target, "its stages have an expert degree of " + std::to_string(sizes.expert) +
+                               ": it cuts models into stages, not layers");
   if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
   if (line.microbatch_size % sizes.data != 0)
     cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +

@@ -259,11 +259,12 @@ inline int plan_command(plan_arguments given) {
     throw file_error(given.plan, "/pipelines/0/stages/" + std::to_string(last) + "/layers/1",
                      "found " + std::to_string(end - 1) + ", expected " + std::to_string(source.layer_count() - 1) +
                          ", the last layer of " + source.layer_file() + (source.measured() ? "" : " (see --granularity)"));
-  int context = 1;
+  degrees offered;
   for (std::size_t l = 0; l < lines.size(); ++l)
     for (std::size_t i = 0; i < lines[l].stages.size(); ++i) {
       const auto& s = lines[l].stages[i];
-      context = std::max(context, s.degrees.context);
+      offered.context = std::max(offered.context, s.degrees.context);
+      offered.expert = std::max(offered.expert, s.degrees.expert);
       const auto& shares = s.shares.data;
       const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
       if (source.of_shapes() && (uneven || is_mixed(s.devices)))
@@ -274,7 +275,7 @@ inline int plan_command(plan_arguments given) {
   const auto judge = [&](const cluster& on) {
     std::map<int, command::any_costs> models;  // by microbatch size
     const auto costs_for = [&](int size) -> const command::any_costs& {
-      return models.try_emplace(size, source.costs(on, size, context)).first->second;
+      return models.try_emplace(size, source.costs(on, size, offered)).first->second;
     };
     try {
       return evaluate(on, costs_for, judged.planned,

@@ -22,7 +22,8 @@ template <class Real>
 [[nodiscard]] hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer,
                                                                 const hetsched::device_axis<Real>& axis,
                                                                 hetsched::recomputation recompute,
-                                                                const hetsched::device_axis<Real>& context = {});
+                                                                const hetsched::device_axis<Real>& context = {},
+                                                                const hetsched::device_axis<Real>& expert = {});
 template <class Real>
 [[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits,
                                                                          const gpt::tensor<Real>& targets, std::size_t all_rows);

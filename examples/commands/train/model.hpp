@@ -2,6 +2,7 @@
 // The GPT that hetsched-train and hetsched-profile work on, from a file and options.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -62,7 +63,6 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
     const auto size = [&](const char* key, int otherwise) {
       return sizes.has(key) ? sizes.at(key).count(0, 1 << 30) : otherwise;
     };
-    if (size("experts", 0) > 0) sizes.at("experts").expected("none: the example has no experts");
     if (size("vocab", 256) < 256) sizes.at("vocab").expected("at least 256, a token per byte");
     m.layers = size("layers", m.layers);
     m.hidden = size("hidden", m.hidden);
@@ -71,6 +71,9 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
     m.ffn_hidden = size("ffn_hidden", 0);
     m.sequence = size("sequence", m.sequence);
     m.vocab = size("vocab", 256);
+    m.experts = size("experts", 0);
+    m.experts_per_token = size("experts_per_token", std::min(2, std::max(1, m.experts)));
+    m.moe_every = size("moe_every", 1);
   }
   m.layers = given.layers.value_or(m.layers);
   m.hidden = given.hidden.value_or(m.hidden);
@@ -94,6 +97,9 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
          std::to_string(m.key_heads()) + ", ffn " + std::to_string(m.ffn_width()) + ", sequence " + std::to_string(m.sequence) +
          ", vocab " + std::to_string(m.vocab) + (m.norm == gpt::norm_kind::rms ? ", rms norm" : ", layer norm") +
          (m.activation == gpt::activation_kind::swiglu ? ", swiglu" : ", gelu") +
+         (m.experts > 0 ? ", experts " + std::to_string(m.experts) + "/" + std::to_string(m.experts_per_token) + " every " +
+                              std::to_string(m.moe_every)
+                        : "") +
          (m.positions == gpt::position_kind::rotary ? ", rotary" : ", learned positions") + (m.bias ? "" : ", no bias") +
          (m.tied ? ", tied" : ", untied");
 }
@@ -103,6 +109,11 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
   nlohmann::ordered_json sizes{
       {"layers", m.layers},          {"hidden", m.hidden}, {"heads", m.heads},       {"kv_heads", m.key_heads()},
       {"ffn_hidden", m.ffn_width()}, {"vocab", m.vocab},   {"sequence", m.sequence}, {"dtype", "fp32"}};
+  if (m.experts > 0) {
+    sizes["experts"] = m.experts;
+    sizes["experts_per_token"] = m.experts_per_token;
+    sizes["moe_every"] = m.moe_every;
+  }
   return hetsched::detail::dump({{"format", "hetsched/model"}, {"version", 1}, {"transformer", std::move(sizes)}});
 }
 
@@ -112,7 +123,11 @@ inline void add_model_options(CLI::App& app, model_arguments& given) {
 }
 
 /// Equal for layers that cost the same.
-[[nodiscard]] inline int layer_kind(const gpt::config& m, int layer) { return layer == 0 ? 0 : layer <= m.layers ? 1 : 2; }
+[[nodiscard]] inline int layer_kind(const gpt::config& m, int layer) {
+  if (layer == 0) return 0;
+  if (layer > m.layers) return 2;
+  return m.has_experts(layer - 1) ? 3 : 1;
+}
 
 /// The text to train on: a file's, or the shipped one's.
 [[nodiscard]] inline std::string read_corpus(const std::string& file) {

@@ -117,7 +117,7 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     made.emplace(
         layout,
         [&](int layer, const typename trainer_type::group_type& group) {
-          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute, group.context());
+          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute, group.context(), group.expert());
         },
         [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
         trainer_options{.deadline_s = deadline_s,

@@ -47,6 +47,7 @@ struct analytic_options {
   int max_data = INT_MAX;
   int max_context = 1;  ///< 1: no context parallelism
   int max_tensor = INT_MAX;
+  int max_expert = 1;  ///< 1: no expert parallelism
 };
 
 /// Costs by formula: every layer takes what its arithmetic or its memory traffic takes, whichever is longer, on each device's
@@ -68,7 +69,8 @@ class analytic_cost_model {
                 .overheads = options.overheads,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
-                .max_tensor = options.max_tensor}),
+                .max_tensor = options.max_tensor,
+                .max_expert = options.max_expert}),
         layer_overhead_s_(options.layer_overhead_s) {
     const auto require = [](bool holds, const std::string& what) {
       if (!holds) throw input_error(what);
@@ -91,7 +93,8 @@ class analytic_cost_model {
 
   [[nodiscard]] int layer_count() const { return costs_.layer_count(); }
 
-  /// All degrees whose product is the mesh: tensor divides the devices of a node and the heads, data divides the microbatch.
+  /// All degrees whose product is the mesh: tensor divides the devices of a node and the heads, data the microbatch,
+  /// and expert data and the experts.
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return costs_.placements(mesh); }
 
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
@@ -127,7 +130,8 @@ class analytic_cost_model {
     const auto& d = where.degrees;
     const auto position = static_cast<std::size_t>(where.mesh.subcluster);
     const double share = static_cast<double>(costs_.samples(d)) / d.context / d.tensor;
-    const double weights = static_cast<double>(costs_.held(l)) * costs_.parameter_bytes() / d.tensor;
+    const auto [dense, experts] = costs_.on_device(costs_.held(l), l.expert_parameters, d);
+    const double weights = (dense + experts) * costs_.parameter_bytes();
     const double traffic = static_cast<double>(l.memory_traffic_bytes) * share + weights * l.active_fraction;
     const auto roofline = [&](double flops, double bytes) {
       const double compute_s = flops / flops_[position];

@@ -39,6 +39,16 @@ inline void validate_zero(int zero) {
   return ceil_div(checked_mul(parameters, bytes_each), d.tensor * (zero >= sharded_from ? replicas(d) : 1));
 }
 
+/// The same of a layer whose experts' parameters, `experts` of them, are also divided among devices of an expert axis, which are
+/// replicas otherwise.
+[[nodiscard]] constexpr bytes_t parameter_share(std::int64_t parameters, std::int64_t experts, int bytes_each, const degrees& d,
+                                                int zero, int sharded_from) {
+  if (d.expert == 1 || experts == 0) return parameter_share(parameters, bytes_each, d, zero, sharded_from);
+  const auto among = d.tensor * (zero >= sharded_from ? replicas(d) : d.expert);
+  return checked_add(parameter_share(parameters - experts, bytes_each, d, zero, sharded_from),
+                     ceil_div(checked_mul(experts, bytes_each), among));
+}
+
 /// Bytes of weights, gradients and optimizer state on each device of a stage, at a ZeRO stage.
 /// Source: Rajbhandari et al. 2020, sec. 5.
 [[nodiscard]] constexpr bytes_t state_bytes(std::int64_t parameters, const degrees& d, int zero = 0,

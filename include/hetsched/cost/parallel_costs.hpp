@@ -37,7 +37,7 @@ struct parallel_options {
   std::vector<int> zero{0};
   training_memory memory{};
   memory_overheads overheads{};
-  int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX;
+  int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX, max_expert = 1;
 };
 
 // All of an additive cost model but the computing: placements, collectives (rings that overlap with nothing), recomputation,
@@ -59,10 +59,14 @@ class parallel_costs {
     std::sort(options_.zero.begin(), options_.zero.end());
     for (const int zero : options_.zero) validate_zero(zero);
     require(options_.microbatch_size >= 1, "microbatch_size must be at least 1");
-    require(options_.max_data >= 1 && options_.max_context >= 1 && options_.max_tensor >= 1,
+    require(options_.max_data >= 1 && options_.max_context >= 1 && options_.max_tensor >= 1 && options_.max_expert >= 1,
             "largest degrees must be at least 1");
     parameters_before_.push_back(0);
-    for (const auto& l : chain_.layers) parameters_before_.push_back(checked_add(parameters_before_.back(), held(l)));
+    experts_before_.push_back(0);
+    for (const auto& l : chain_.layers) {
+      parameters_before_.push_back(checked_add(parameters_before_.back(), held(l)));
+      experts_before_.push_back(checked_add(experts_before_.back(), l.expert_parameters));
+    }
     for (int j = 0; j + 1 < layer_count(); ++j) largest_boundary_ = std::max(largest_boundary_, at(j).boundary_bytes);
     bool has_scores = false;
     for (const auto& l : chain_.layers) has_scores = has_scores || l.selective_saved_bytes > 0;
@@ -84,6 +88,15 @@ class parallel_costs {
   // Parameters that a layer's device holds, copies of other layers' included.
   [[nodiscard]] static std::int64_t held(const hetsched::layer& l) { return checked_add(l.parameters, l.shared_parameters); }
 
+  // Of so many parameters, those that a device has: others and experts'.
+  struct device_share {
+    double dense = 0, experts = 0;
+  };
+  [[nodiscard]] static device_share on_device(std::int64_t parameters, std::int64_t experts, const degrees& d) {
+    if (d.expert == 1) return {static_cast<double>(parameters) / d.tensor, 0};
+    return {static_cast<double>(parameters - experts) / d.tensor, static_cast<double>(experts) / d.tensor / d.expert};
+  }
+
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
     std::vector<placement> found;
     const int devices = mesh.device_count();
@@ -93,9 +106,13 @@ class parallel_costs {
         if (devices / t % c != 0 || (c > 1 && chain_.sequence % (t * c) != 0)) continue;
         const int d = devices / t / c;
         if (d > options_.max_data || options_.microbatch_size % d != 0) continue;
-        for (const auto recompute : options_.recompute)
-          for (const int zero : zero_stages({d, c, t}))
-            found.push_back({.mesh = mesh, .degrees = {d, c, t}, .recompute = recompute, .zero = zero});
+        for (int e = 1; e <= d && e <= options_.max_expert; ++e) {
+          if (d % e != 0 || (e > 1 && (chain_.experts == 0 || chain_.experts % e != 0))) continue;
+          const degrees all{.data = d, .context = c, .tensor = t, .expert = e};
+          for (const auto recompute : options_.recompute)
+            for (const int zero : zero_stages(all))
+              found.push_back({.mesh = mesh, .degrees = all, .recompute = recompute, .zero = zero});
+        }
       }
     }
     return found;
@@ -109,11 +126,14 @@ class parallel_costs {
     const auto context_group = group(where, d.tensor, d.context);
     const double tensor_s = tensor_group.collective_s(2, static_cast<double>(l.tensor_reduce_bytes) * batch / d.context);
     const double context_s = context_group.collective_s(1, static_cast<double>(l.context_gather_bytes) * batch / d.tensor);
+    // Every tensor rank sends all tokens, for its part of the experts' width.
+    const double expert_s = 2 * all_to_all_s(cluster_, where.mesh, d.context * d.tensor, d.expert,
+                                             static_cast<double>(l.expert_exchange_bytes) * batch / d.context);
 
     stage_cost cost;
-    cost.forward_s = compute.forward_s + compute.overhead_s + tensor_s + context_s;
+    cost.forward_s = compute.forward_s + compute.overhead_s + tensor_s + context_s + expert_s;
     cost.weight_backward_s = compute.weight_backward_s;
-    cost.backward_s = compute.backward_s + (compute.overhead_s + tensor_s + 2 * context_s);
+    cost.backward_s = compute.backward_s + (compute.overhead_s + tensor_s + 2 * context_s + expert_s);
     if (where.recompute == recomputation::full && l.recomputable)
       cost.backward_s += cost.forward_s;
     else if (where.recompute != recomputation::none)
@@ -121,12 +141,10 @@ class parallel_costs {
 
     const auto& state = options_.memory;
     if (where.zero >= 2) {
-      const auto peers = replica_group(where);
-      const double gradients = static_cast<double>(held(l)) * state.gradient_bytes / d.tensor;
-      const double gather_s =
-          where.zero == 3 ? peers.collective_s(1, static_cast<double>(held(l)) * state.weight_bytes / d.tensor) : 0;
+      const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
+      const double gather_s = where.zero == 3 ? among_replicas_s(where, 1, dense, experts, state.weight_bytes) : 0;
       cost.forward_s += gather_s;
-      cost.backward_s += gather_s + peers.collective_s(1, gradients);
+      cost.backward_s += gather_s + among_replicas_s(where, 1, dense, experts, state.gradient_bytes);
     }
     const auto memory = layer_memory(chain_, index, held(l), where, samples(d), state);
     cost.weight_bytes = memory.weight_bytes;
@@ -160,16 +178,17 @@ class parallel_costs {
   }
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const {
-    const auto parameters = static_cast<double>(parameters_before_[static_cast<std::size_t>(layers.last)] -
-                                                parameters_before_[static_cast<std::size_t>(layers.first)]) /
-                            where.degrees.tensor;
+    const auto within = [&](const std::vector<std::int64_t>& before) {
+      return before[static_cast<std::size_t>(layers.last)] - before[static_cast<std::size_t>(layers.first)];
+    };
+    const auto [dense, experts] = on_device(within(parameters_before_), within(experts_before_), where.degrees);
     const auto& m = options_.memory;
-    const auto peers = replica_group(where);
     double seconds = 0;
-    if (where.zero == 0) seconds += peers.collective_s(2, parameters * m.gradient_bytes);
-    if (where.zero == 1) seconds += peers.collective_s(1, parameters * m.gradient_bytes);
-    if (where.zero == 1 || where.zero == 2) seconds += peers.collective_s(1, parameters * m.weight_bytes);
-    const double stepped = where.zero >= 1 ? parameters / peers.ranks : parameters;
+    if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.gradient_bytes);
+    if (where.zero == 1) seconds += among_replicas_s(where, 1, dense, experts, m.gradient_bytes);
+    if (where.zero == 1 || where.zero == 2) seconds += among_replicas_s(where, 1, dense, experts, m.weight_bytes);
+    const int copies = static_cast<int>(replicas(where.degrees));
+    const double stepped = where.zero >= 1 ? dense / copies + experts / (copies / where.degrees.expert) : dense + experts;
     const double touched = stepped * (2.0 * m.optimizer_bytes + m.gradient_bytes + m.weight_bytes);
     return seconds + touched / subcluster_of(cluster_, where.mesh).device.memory_bandwidth;
   }
@@ -187,14 +206,21 @@ class parallel_costs {
     return ring_on(cluster_, where.mesh, stride, ranks);
   }
 
-  [[nodiscard]] ring replica_group(const placement& where) const {
-    return group(where, where.degrees.tensor, static_cast<int>(replicas(where.degrees)));
+  // Passes over so many bytes of each parameter that a device has, in the rings of those that have the same ones.
+  [[nodiscard]] double among_replicas_s(const placement& where, int passes, double dense, double experts, int bytes_each) const {
+    const auto& d = where.degrees;
+    const int copies = static_cast<int>(replicas(d));
+    const double dense_s = group(where, d.tensor, copies).collective_s(passes, dense * bytes_each);
+    if (experts == 0) return dense_s;
+    const int apart = std::min(where.mesh.devices_per_node, d.tensor * d.expert);
+    return dense_s + group(where, apart, copies / d.expert).collective_s(passes, experts * bytes_each);
   }
 
   hetsched::cluster cluster_;
   layer_chain chain_;
   parallel_options options_;
   std::vector<std::int64_t> parameters_before_;  // of each layer, and of the end
+  std::vector<std::int64_t> experts_before_;     // likewise, of these those of experts
   bytes_t largest_boundary_ = 0;                 // per sample
 };
 

@@ -227,7 +227,7 @@ class replica_cost_model {
   [[nodiscard]] std::optional<line_through> find(const placement& where) const {
     const auto& d = where.degrees;
     if (where.recompute != recomputation::none || where.zero != 0 || d.data < 1 || options_.microbatch_size % d.data != 0 ||
-        checked_mul(d.data, d.context, d.tensor) != where.mesh.device_count())
+        d.expert != 1 || checked_mul(d.data, d.context, d.tensor) != where.mesh.device_count())
       return std::nullopt;
     const int samples = options_.microbatch_size / d.data;
     for (const auto& r : replicas_[static_cast<std::size_t>(where.mesh.subcluster)]) {  // fewest nodes first

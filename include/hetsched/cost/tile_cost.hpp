@@ -49,6 +49,7 @@ struct tile_cost_options {
   int max_data = INT_MAX;
   int max_context = 1;
   int max_tensor = INT_MAX;
+  int max_expert = 1;
 };
 
 /// Costs from the operators of a model, each timed by itself: a layer computes as long as its operators in a row, or as long as
@@ -70,7 +71,8 @@ class tile_cost_model {
                 .overheads = options.overheads,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
-                .max_tensor = options.max_tensor}),
+                .max_tensor = options.max_tensor,
+                .max_expert = options.max_expert}),
         model_(std::move(model)),
         timer_(std::move(timer)),
         host_launch_s_(options.host_launch_s) {
@@ -161,7 +163,7 @@ class tile_cost_model {
   }
 
   [[nodiscard]] detail::layer_compute compute(const device_prices& d, int kind, const degrees& by) const {
-    const layer_operators ops = model_.operators(kind, {costs_.samples(by), by.context, by.tensor});
+    const layer_operators ops = model_.operators(kind, {costs_.samples(by), by.context, by.tensor, by.expert});
     return {.forward_s = seconds(d, ops.forward),
             .backward_s = seconds(d, ops.backward),
             .weight_backward_s = seconds(d, ops.weight_backward),

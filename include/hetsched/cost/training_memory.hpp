@@ -56,15 +56,18 @@ struct stage_memory_options {
                                              std::int64_t samples, const training_memory& state,
                                              const activation_style& style = {}) {
   const auto& d = where.degrees;
+  const auto share = [&](int bytes_each, int zero, int sharded_from) {
+    return parameter_share(parameters, chain.layers[static_cast<std::size_t>(index)].expert_parameters, bytes_each, d, zero,
+                           sharded_from);
+  };
   stage_cost held;
-  held.gradient_bytes = parameter_share(parameters, state.gradient_bytes, d, where.zero, 2);
-  held.optimizer_bytes = parameter_share(parameters, state.optimizer_bytes, d, where.zero, 1);
-  held.weight_bytes = checked_add(parameter_share(parameters, state.weight_bytes, d, where.zero, 3),
-                                  checked_add(held.gradient_bytes, held.optimizer_bytes));
+  held.gradient_bytes = share(state.gradient_bytes, where.zero, 2);
+  held.optimizer_bytes = share(state.optimizer_bytes, where.zero, 1);
+  held.weight_bytes =
+      checked_add(share(state.weight_bytes, where.zero, 3), checked_add(held.gradient_bytes, held.optimizer_bytes));
   held.activation_bytes = activation_bytes(chain, index, where.recompute, d, samples, style);
   held.temporary_bytes = temporary_bytes(chain, index, where.recompute, d, samples, style);
-  if (where.zero == 3)
-    held.temporary_bytes = checked_add(held.temporary_bytes, parameter_share(parameters, state.weight_bytes, d, 0, 3));
+  if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.weight_bytes, 0, 3));
   return held;
 }
 

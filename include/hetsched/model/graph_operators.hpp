@@ -84,7 +84,7 @@ class graph_operators {
   /// Complexity: O(operators of the layer).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain().size());
-    if (share.tensor != 1 || share.context != 1)
+    if (share.tensor != 1 || share.context != 1 || share.expert != 1)
       throw input_error("an operator graph's layers are not sharded: tensor and context degrees must be 1");
     layer_operators all;
     const auto run = layers_.operators_of[static_cast<std::size_t>(index)];

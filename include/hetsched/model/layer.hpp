@@ -31,6 +31,9 @@ struct layer {
   bytes_t tensor_reduce_bytes = 0;     ///< all-reduced by forward over a tensor-parallel group (as much again by backward)
   bytes_t context_gather_bytes =
       0;  ///< keys and values exchanged by forward over a context-parallel group (twice that by backward)
+  std::int64_t expert_parameters = 0;  ///< of the parameters, those that expert parallelism divides
+  bytes_t expert_exchange_bytes =
+      0;  ///< sent to experts by forward over an expert-parallel group; as many come back, twice by backward
 
   friend bool operator==(const layer&, const layer&) = default;
 };
@@ -41,6 +44,7 @@ struct layer_chain {
   int parameter_bytes = 2;  ///< bytes of one parameter and of one activation element
   int heads = 0;            ///< attention heads, which tensor parallelism must divide; 0 if unknown
   int sequence = 0;         ///< tokens of a sample, which context parallelism must divide; 0 if unknown
+  int experts = 0;          ///< of layers that have some, which expert parallelism must divide; 0: none has
 
   [[nodiscard]] int size() const { return static_cast<int>(layers.size()); }
   friend bool operator==(const layer_chain&, const layer_chain&) = default;
@@ -66,6 +70,7 @@ inline void validate(const layer_chain& chain) {
   if (chain.layers.empty()) throw input_error("the model has no layer");
   if (chain.parameter_bytes < 1) throw input_error("parameter_bytes must be at least 1");
   if (chain.heads < 0) throw input_error("heads must not be negative");
+  if (chain.experts < 0) throw input_error("experts must not be negative");
   if (chain.sequence < 0) throw input_error("sequence must not be negative");
   for (const auto& l : chain.layers) {
     const auto require = [&](bool holds, const char* field) {
@@ -87,6 +92,8 @@ inline void validate(const layer_chain& chain) {
     require(l.memory_traffic_bytes >= 0, "memory_traffic_bytes");
     require(l.tensor_reduce_bytes >= 0, "tensor_reduce_bytes");
     require(l.context_gather_bytes >= 0, "context_gather_bytes");
+    require(l.expert_parameters >= 0 && l.expert_parameters <= l.parameters, "parameters - expert_parameters");
+    require(l.expert_exchange_bytes >= 0, "expert_exchange_bytes");
   }
 }
 

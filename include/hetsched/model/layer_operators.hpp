@@ -23,6 +23,7 @@ struct layer_share {
   std::int64_t samples = 1;  ///< of the microbatch, on this device
   int context = 1;           ///< devices that share each sequence
   int tensor = 1;            ///< devices that share each layer's heads and inner width
+  int expert = 1;            ///< devices that share its experts; each gets the tokens of all for its own
 
   friend bool operator==(const layer_share&, const layer_share&) = default;
 };

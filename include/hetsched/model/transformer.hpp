@@ -165,7 +165,9 @@ struct transformer_sizes {
     layer l;
     if (with_experts) {
       const std::int64_t k = m.experts_per_token;
-      l.parameters = checked_add(checked_mul(h, m.experts), checked_mul(m.experts, mlp_parameters));
+      l.expert_parameters = checked_mul(m.experts, mlp_parameters);
+      l.parameters = checked_add(checked_mul(h, m.experts), l.expert_parameters);
+      l.expert_exchange_bytes = checked_mul(k, tensor);
       l.forward_flops = product(h, m.experts) + static_cast<double>(k) * mlp_flops;
       // the router's input and its fp32 probabilities; per chosen expert its input, inside and output
       const auto router = checked_add(tensor, checked_mul(4, s, m.experts));
@@ -265,6 +267,8 @@ inline void append(layer& a, const layer& b) {
   a.memory_traffic_bytes = checked_add(a.memory_traffic_bytes, b.memory_traffic_bytes);
   a.tensor_reduce_bytes = checked_add(a.tensor_reduce_bytes, b.tensor_reduce_bytes);
   a.context_gather_bytes = checked_add(a.context_gather_bytes, b.context_gather_bytes);
+  a.expert_parameters = checked_add(a.expert_parameters, b.expert_parameters);
+  a.expert_exchange_bytes = checked_add(a.expert_exchange_bytes, b.expert_exchange_bytes);
   a.boundary_bytes = b.boundary_bytes;
 }
 
@@ -306,6 +310,7 @@ inline void append(layer& a, const layer& b) {
   chain.parameter_bytes = model.parameter_bytes;
   chain.heads = model.heads;
   chain.sequence = model.sequence;
+  chain.experts = model.experts;
   chain.layers.push_back(sizes.embedding());
   for (int i = 0; i < model.layers; ++i) {
     const block& b = model.experts > 0 && (i + 1) % model.moe_every == 0 ? sparse : dense;

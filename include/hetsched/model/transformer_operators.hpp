@@ -87,6 +87,7 @@ class kernel_writer {
         samples_(share.samples),
         context_(share.context),
         tensor_(share.tensor),
+        expert_(share.expert),
         queries_(ceil_div(sizes_.s, context_)),
         tokens_(checked_mul(share.samples, queries_)),
         tokens_here_(style.sequence_parallel ? part(tokens_) : tokens_) {}
@@ -223,8 +224,8 @@ class kernel_writer {
 
   // Tokens spread evenly over the experts: some get one more than the others.
   void expert_linears(std::int64_t routed, std::int64_t in, std::int64_t out) {
-    const std::int64_t least = routed / m_.experts, more = routed % m_.experts;
-    for (const auto& [experts, tokens] : {std::pair{more, least + 1}, std::pair{m_.experts - more, least}}) {
+    const std::int64_t here = ceil_div(m_.experts, expert_), least = routed / here, more = routed % here;
+    for (const auto& [experts, tokens] : {std::pair{more, least + 1}, std::pair{here - more, least}}) {
       if (experts == 0 || tokens == 0) continue;
       list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
       gradient(batched_gemm(experts, tokens, in, out, f()));
@@ -299,7 +300,7 @@ class kernel_writer {
   const transformer& m_;
   const kernel_style& style_;
   transformer_sizes sizes_;
-  std::int64_t samples_, context_, tensor_;
+  std::int64_t samples_, context_, tensor_, expert_;
   std::int64_t queries_;      // of a sequence on this device
   std::int64_t tokens_;       // on this device in products
   std::int64_t tokens_here_;  // in norms, dropouts and residual sums
@@ -340,7 +341,8 @@ class transformer_operators {
   /// Complexity: O(operators).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
-    if (share.samples < 1 || share.context < 1 || share.tensor < 1) throw input_error("the share of a layer must be at least 1");
+    if (share.samples < 1 || share.context < 1 || share.tensor < 1 || share.expert < 1)
+      throw input_error("the share of a layer must be at least 1");
     detail::kernel_writer write(model_, style_, share);
     const int parts = cut_ == granularity::block ? 1 : 3, block = (index - 1) / parts, place = (index - 1) % parts;
     if (index == 0)

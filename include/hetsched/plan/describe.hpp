@@ -26,6 +26,7 @@ namespace hetsched {
   part(p.degrees.data, "data");
   part(p.degrees.context, "context");
   part(p.degrees.tensor, "tensor");
+  part(p.degrees.expert, "expert");
   if (p.recompute != recomputation::none) text += ", recompute " + std::string(name_of(p.recompute));
   if (p.zero > 0) text += ", ZeRO " + std::to_string(p.zero);
   return text + ")";

@@ -63,6 +63,8 @@ void validate(const cluster& hardware, const Plan& p, int layer_count) {
       const auto& state = s.shares.state;
       require(state.empty() || state.size() == static_cast<std::size_t>(d.data),
               "it has " + std::to_string(state.size()) + " shares of its state for a data degree of " + std::to_string(d.data));
+      require(d.expert >= 1 && d.data % d.expert == 0, "its expert degree of " + std::to_string(d.expert) +
+                                                           " does not divide its data degree of " + std::to_string(d.data));
       int devices = 0;
       for (const auto& g : s.devices) {
         const auto k = static_cast<std::size_t>(g.mesh.subcluster);

@@ -49,6 +49,7 @@ stage_plan random_stage(random_source& random, int subclusters) {
   devices /= s.degrees.tensor;
   s.degrees.context = devices % 2 == 0 && random.integer(0, 2) == 0 ? 2 : 1;
   s.degrees.data = devices / s.degrees.context;
+  s.degrees.expert = s.degrees.data % 2 == 0 && random.integer(0, 2) == 0 ? 2 : 1;
   s.shares = {.data = some_shares(random, s.degrees.data),
               .context = some_shares(random, s.degrees.context),
               .tensor = some_shares(random, s.degrees.tensor),

@@ -66,16 +66,14 @@ struct plan_reader {
   }
 
   static void degrees(const json_value& value, stage_plan& stage) {
-    value.object({"data", "context", "tensor"});
-    const auto size = [&](const char* axis) {
-      const auto found = value.find(axis);
-      return found ? found->count() : 1;
-    };
-    stage.degrees = {.data = size("data"), .context = size("context"), .tensor = size("tensor")};
+    value.object({"data", "context", "tensor", "expert"});
+    const auto size = [&](const char* axis) { return value.has(axis) ? value.at(axis).count() : 1; };
+    stage.degrees = {.data = size("data"), .context = size("context"), .tensor = size("tensor"), .expert = size("expert")};
     const auto& d = stage.degrees;
     const int devices = device_count(stage.devices);
     if (static_cast<double>(d.data) * d.context * d.tensor != static_cast<double>(devices))
       value.fail("data x context x tensor must be the " + std::to_string(devices) + " devices of the stage");
+    if (d.data % d.expert != 0) value.at("expert").expected("a divisor of the data degree");
   }
 
   static void shares(const json_value& value, stage_plan& stage) {
@@ -485,7 +483,8 @@ namespace detail {
                        {"first_device", g.first_device},
                        {"nodes", g.mesh.nodes},
                        {"devices_per_node", g.mesh.devices_per_node}});
-  item["degrees"] = {{"data", s.degrees.data}, {"context", s.degrees.context}, {"tensor", s.degrees.tensor}};
+  auto& d = item["degrees"] = {{"data", s.degrees.data}, {"context", s.degrees.context}, {"tensor", s.degrees.tensor}};
+  if (s.degrees.expert > 1) d["expert"] = s.degrees.expert;
   const auto& [data, context, tensor, state] = s.shares;
   for (const auto& [axis, parts] : {std::pair{"data", &data}, {"context", &context}, {"tensor", &tensor}, {"state", &state}})
     if (!parts->empty()) item["shares"][axis] = *parts;

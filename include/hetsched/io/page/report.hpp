@@ -93,6 +93,7 @@ struct report {
   }
   size("context", s.degrees.context);
   size("tensor", s.degrees.tensor);
+  size("expert", s.degrees.expert);
   if (s.zero > 0) add("ZeRO " + std::to_string(s.zero));
   if (s.recompute != recomputation::none) add("recompute " + std::string(name_of(s.recompute)));
   return text.empty() ? "none" : text;

@@ -193,6 +193,9 @@ class program_builder {
   /// What the layers of a stage call inside a computation: each call between two pieces of it, on all ranks of an axis.
   void add_calls(const pipeline_layout& line, int group, int first, const action& a) {
     const auto d = line.group(group);
+    if (d.expert > 1)
+      throw input_error("a device program has no collectives of an expert axis, as stage " + std::to_string(a.stage) +
+                        " has one");
     const int layers = line.stages[at(a.stage)].size();
     const auto times = [&](const layer_calls& c) {
       if (a.kind == forward || a.kind == recompute) return c.forward;
@@ -289,7 +292,7 @@ class program_builder {
 /// the hosts where they say so; and sums of gradients. `groups`: of each pipeline, see make_pipeline_groups. `parameters`: see
 /// model_parameters; without them gradients are summed over the directions of a schedule only, as an executor does.
 /// Requires: schedules are sound, parameters are of this layout.
-/// Throws: input_error for groups that are not the layout's, and as validate(layout).
+/// Throws: input_error for groups that are not the layout's, for expert degrees, and as validate(layout).
 /// Complexity: O((actions * devices * calls + messages) * log actions + buckets * holders).
 [[nodiscard]] inline device_program make_device_program(const training_layout& layout, std::span<const pipeline_groups> groups,
                                                         std::span<const model_parameter> parameters,
