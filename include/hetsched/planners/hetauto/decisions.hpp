@@ -95,10 +95,7 @@ class hetauto_decisions {
     if (!from.parts.empty() && from.parts.back().stages == 0) return stage_counts(from);
     if (!from.parts.empty() && from.parts.back().placement < 0) return fitting(from);
     if (from.placed < from.stages) return next_subclusters(from);
-    if (from.layers.empty() && asked_.use_all_devices)
-      for (int k = 0; k < subclusters(); ++k)
-        if (spare(from, k) > 0) return {};
-    return layer_counts(from);
+    return leaves_devices(from) ? std::vector<action>{} : layer_counts(from);
   }
 
   [[nodiscard]] state apply(state from, action a) const {
@@ -148,7 +145,7 @@ class hetauto_decisions {
       const auto chosen = next[drawn(from, next, random)];
       from = apply(std::move(from), chosen);
     }
-    if (actions(from).empty()) return from;
+    if (finished(from) || leaves_devices(from)) return from;
     balance(from, random.uniform() < 0.5);
     return from;
   }
@@ -305,6 +302,7 @@ class hetauto_decisions {
   // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
   static constexpr double near_best = 1.03;
   static constexpr std::size_t judged_changes = 16;
+  static constexpr double resolution = 0.003;  // of the slowest stage, when layers are balanced
 
   [[nodiscard]] std::vector<interop_stage> stages_of(const state& from) const {
     std::vector<interop_stage> stages;
@@ -351,6 +349,14 @@ class hetauto_decisions {
     for (const auto& p : from.parts)
       if (p.subcluster == k && p.placement >= 0) left -= p.stages * problem_.placements[at(p.placement)].devices;
     return left;
+  }
+
+  /// Whether devices have no stage, although all are to be used.
+  [[nodiscard]] bool leaves_devices(const state& from) const {
+    if (!from.layers.empty() || !asked_.use_all_devices) return false;
+    for (int k = 0; k < subclusters(); ++k)
+      if (spare(from, k) > 0) return true;
+    return false;
   }
 
   /// Whether a part may lie on k, behind those that are decided.
@@ -464,17 +470,23 @@ class hetauto_decisions {
     std::reverse(open.begin(), open.end());
     const int count = static_cast<int>(open.size()), first_layer = from.layers_used;
     std::vector<int> taken(open.size()), kept;
+    double slowest = 0;  // stage of those taken
     const auto fills = [&](double period, bool in_front) {
       int low = first_layer, high = problem_.layers;
+      slowest = 0;
       exact_algebra::state behind;
       for (int i = 0; i < count; ++i) {
         const auto here = at(in_front ? i : count - 1 - i);
         auto& s = open[here];
         const int most = high - low - (count - 1 - i);
-        int good = 0, bad = most + 1;
+        int good = 0, bad = most + 1, step = 1;
+        double longest = 0;
         exact_algebra::state own, best;
+        // Layers are much alike: about so many fit, or a few more or less.
+        const double about = period / layer_s_[at(s.placement)];
+        int next = about < most ? std::max(1, static_cast<int>(about)) : most;
         while (bad - good > 1) {
-          const int n = (good + bad) / 2;
+          const int n = next;
           const int a = in_front ? low : high - n, b = in_front ? low + n : high;
           const double work = table_.time(s.placement, a, b);
           bool fits = work <= period && (!exact_ || (work < infinity && period > 0));  // no warm-ups for 0 / 0
@@ -484,10 +496,17 @@ class hetauto_decisions {
             s.in_flight = std::min(own.warmup, asked_.microbatches);
           }
           fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
-          if (fits) best = own;
+          if (fits) {
+            best = own;
+            longest = work;
+          }
           (fits ? good : bad) = n;
+          next = good == 0 || bad > most ? (fits ? good + step : bad - step) : (good + bad) / 2;
+          if (next <= good || next >= bad) next = (good + bad) / 2;
+          step *= 2;
         }
         if (good == 0) return false;
+        slowest = std::max(slowest, longest);
         if (exact_ && !in_front) {
           behind = best;
           s.in_flight = std::min(best.warmup, asked_.microbatches);
@@ -499,22 +518,29 @@ class hetauto_decisions {
     };
     // The exact rule's warm-ups come from behind.
     const bool search_in_front = from_the_front && !exact_;
-    double low = 0, high = 0;
-    for (const auto& s : open) high = std::max(high, table_.time(s.placement, first_layer, problem_.layers));
+    double rate = 0, low = 0, high = 0;  // layers per second, if they were alike
+    for (const auto& s : open) {
+      high = std::max(high, table_.time(s.placement, first_layer, problem_.layers));
+      rate += 1 / layer_s_[at(s.placement)];
+    }
     high = std::min(high, enough / asked_.microbatches);
-    if (!fills(high, search_in_front)) return;
-    kept = taken;
+    const double even = (problem_.layers - first_layer) / rate;
     auto held = open;
-    for (int i = 0; i < 12; ++i) {
-      const double middle = (low + high) / 2;
-      if (fills(middle, search_in_front)) {
-        high = middle;
+    const auto try_period = [&](double period) {
+      const bool done = fills(period, search_in_front);
+      if (done) {
         kept = taken;
         held = open;
-      } else {
-        low = middle;
       }
+      (done ? high : low) = done ? std::min(period, slowest) : period;
+      return done;
+    };
+    if (!(1.1 * even < high) || !try_period(1.1 * even)) {
+      if (!try_period(high)) return;
+    } else {
+      low = 0.7 * even;
     }
+    for (int i = 0; i < 10 && high - low > resolution * high; ++i) (void)try_period((low + high) / 2);
     if (from_the_front && exact_) {
       open = held;
       if (fills(high, true)) kept = taken;
