@@ -236,7 +236,8 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--frontier", given.frontier,
                  "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
   app.add_option("--schedule", given.schedule,
-                 "what the planned stages run; auto: the best that is found; else the rule of --warmup")
+                 "what the planned stages run, and what hetauto plans for, if it is of the 1F1B family; auto: the best that is "
+                 "found; else the rule of --warmup")
       ->type_name(words_type(schedule_names));
   app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
   add_search_options(app, given);

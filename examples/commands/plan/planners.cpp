@@ -80,13 +80,22 @@ outcome<plan> single_devices(const cluster& hardware, const any_costs& costs, co
   return place_stages(hardware, costs, problem, {.stages = given.stages});
 }
 
-outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
-                             const planner_options& given) {
+hetauto_options of_tree_search(const planner_options& given) {
   hetauto_options options;
   if (has_warmups(given.schedule)) options.schedule = given.schedule;
   options.search.seed = given.seed;
   options.principles = given.principles;
-  return hetauto(hardware, costs, problem, options);
+  return options;
+}
+
+outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+                             const planner_options& given) {
+  return hetauto(hardware, costs, problem, of_tree_search(given));
+}
+
+outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& costs_for, int batch, const planning_problem& problem,
+                          const planner_options& given) {
+  return hetauto_of_batch(hardware, costs_for, batch, problem, of_tree_search(given));
 }
 
 outcome<plan> by_parts(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
@@ -117,7 +126,7 @@ constexpr planner_entry table[] = {
     {"interop_dp", "one pipeline, exact", one_pipeline, nullptr, true},
     {"hexiscale", "pipelines by graph partition", by_partition, nullptr, false},
     {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true,
-     sizes_of_space},
+     sizes_of_space, by_one_tree},
     {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true, false, sizes_of_space},
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,13 @@ using planner_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::c
                                                                const hetsched::planning_problem&, const planner_options&);
 static_assert(hetsched::planner<planner_function, any_costs, planner_options>);
 
+/// Costs of microbatches of so many samples, which stay where they are.
+using costs_by_size = std::function<const any_costs&(int)>;
+
+/// For a whole batch, whose microbatches the planner chooses.
+using batch_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const costs_by_size&, int batch,
+                                                             const hetsched::planning_problem&, const planner_options&);
+
 using frontier_function = hetsched::outcome<std::vector<hetsched::plan>> (*)(const hetsched::cluster&, const any_costs&,
                                                                              const hetsched::planning_problem&,
                                                                              const planner_options&);
@@ -50,6 +58,7 @@ struct planner_entry {
   bool one_pipeline = false;             ///< its plans have one pipeline
   bool own_schedule = false;             ///< its search goes by the schedules of its plans, not by the rule of --warmup
   explain_function explain = nullptr;    ///< how large its space is, where it tells
+  batch_function of_batch = nullptr;     ///< decides microbatches by itself, where it does
 };
 
 /// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.

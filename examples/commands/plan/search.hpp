@@ -129,6 +129,27 @@ class sized_costs {
   return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < given.time_budget_s);
 }
 
+/// The plan of a planner that decides about microbatches by itself.
+[[nodiscard]] inline hetsched::outcome<hetsched::plan> search_batch(const plan_arguments& given, const planner_entry& planner,
+                                                                    const hetsched::cluster& hardware, const cost_source& source,
+                                                                    progress_line& progress) {
+  using namespace hetsched;
+  const std::string objective(name_of(given.objective));
+  auto problem = problem_for(given, source, 1);
+  problem.progress = [&](const search_progress& state) {
+    if (progress.due())
+      progress.show(0, std::to_string(state.steps) + " " + std::string(state.unit) + ", " +
+                           (std::isfinite(state.incumbent) ? "best " + format_objective(objective, state.incumbent)
+                                                           : std::string("no plan yet")));
+    return in_time(given, progress);
+  };
+  const sized_costs costs(hardware, source);
+  auto found = planner.of_batch(
+      hardware, [&](int size) -> const any_costs& { return costs(size); }, given.global_batch, problem, given.options);
+  if (found) found->setting = source.setting(hardware);
+  return found;
+}
+
 /// The best plan over the microbatch sizes.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> search(const plan_arguments& given, const planner_entry& planner,
                                                               const hetsched::cluster& hardware, const cost_source& source,
@@ -136,6 +157,11 @@ class sized_costs {
   using namespace hetsched;
   listen_to_signals();
   const int one_size = fixed_microbatch_size(given, source);
+  if (planner.of_batch && one_size == 0 && !given.mixed_stages && (given.schedule.empty() || has_warmups(given.schedule))) {
+    auto found = search_batch(given, planner, hardware, source, progress);
+    if (found || found.why_not().why == refusal::kind::stopped) return found;
+    // Else the search of each size tells more.
+  }
   std::optional<double> best_before;     // objective of the sizes before
   std::optional<refusal> first_refusal;  // by the planner
   std::map<int, outcome<plan>> whole;    // sizes that were searched to the end at once

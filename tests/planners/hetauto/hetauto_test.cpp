@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <set>
@@ -116,6 +117,57 @@ TEST_CASE("hetauto that saw everything has the best plan under its principles") 
   }
 }
 
+TEST_CASE("hetauto that decides about microbatches, too, has the best plan of all their numbers") {
+  random_source random(17);
+  int plans = 0;
+  std::set<int> chosen;
+  for (int i = 0; i < 60 / search_share; ++i) {
+    instance_limits limits;
+    limits.layers = 4;
+    limits.subclusters = 2;
+    limits.devices = 3;
+    // Larger microbatches take longer, but not by as much, and hold more.
+    auto given = random_instance(random, limits);
+    const double growth = random.uniform(1.3, 2.2);
+    std::vector<opaque_costs> costs;
+    for (int step = 0; step < 3; ++step) {
+      costs.push_back({given.costs});
+      for (auto& row : given.costs.rows)
+        for (auto& layer : row.layer) {
+          layer.forward_s *= growth;
+          layer.backward_s *= growth;
+          layer.activation_bytes *= 2;
+        }
+    }
+    const auto costs_for = [&](int size) -> const opaque_costs& { return costs[size == 1 ? 0 : size == 2 ? 1 : 2]; };
+    double best = infinity;
+    int best_size = 0;
+    for (const int size : {1, 2, 4}) {
+      given.problem.microbatches = 4 / size;
+      if (const double worth = shortest(given, costs_for(size), "virtual_1f1b"); worth < best) {
+        best = worth;
+        best_size = size;
+      }
+    }
+    INFO(text(given));
+    hetauto_options options;
+    options.search.rollouts = 1'000'000;
+    const auto found = hetauto_of_batch(given.hardware, costs_for, 4, given.problem, options);
+    REQUIRE(found.has_value() == (best < infinity));
+    if (!found) continue;
+    ++plans;
+    const auto& line = found->pipelines.front();
+    CHECK(found->predicted.iteration_s == doctest::Approx(best).epsilon(1e-12));
+    CHECK(found->evidence->objective_bound == found->evidence->objective_value);
+    CHECK(line.microbatches * line.microbatch_size == 4);
+    chosen.insert(best_size);
+  }
+  if (sanitizer_share == 1) {
+    CHECK(plans > 30);
+    CHECK(chosen.size() == 3);
+  }
+}
+
 TEST_CASE("hetauto under the least warm-ups has hetauto_exact's plans") {
   random_source random(33);
   int plans = 0;
@@ -138,6 +190,51 @@ TEST_CASE("hetauto under the least warm-ups has hetauto_exact's plans") {
     CHECK(found->pipelines.front().schedule.name == "exact_1f1b");
   }
   if (sanitizer_share == 1) CHECK(plans > 100);
+}
+
+TEST_CASE("no plan of hetauto is below hetauto_exact's bound, on the objective that it bounds") {
+  random_source random(34);
+  int plans = 0, best = 0;
+  for (int i = 0; i < 40 / search_share; ++i) {
+    instance_limits limits;
+    limits.layers = 12;
+    limits.subclusters = 3;
+    limits.devices = 6;
+    const auto given = random_instance(random, limits);
+    const additive_costs costs{given.costs};
+    INFO(text(given));
+    // No plans are counted, as on large clusters.
+    const auto exact = hetauto_exact(given.hardware, costs, given.problem, {.enumeration = 0});
+    if (!exact) continue;
+    for (const std::uint64_t seed : {0, 1, 2}) {
+      hetauto_options options{.schedule = "exact_1f1b"};
+      options.search.rollouts = 500;
+      options.search.seed = seed;
+      const auto found = hetauto(given.hardware, costs, given.problem, options);
+      if (!found) continue;
+      ++plans;
+      best += exact->predicted.iteration_s <= found->predicted.iteration_s * (1 + 1e-9) ? 1 : 0;
+      const auto objective = [&](const detail::interop_problem& placed, const auto& table) -> outcome<plan> {
+        std::vector<detail::interop_stage> stages;
+        for (const auto& s : found->pipelines.front().stages)
+          for (std::size_t p = 0; p < placed.placements.size(); ++p)
+            if (placed.placements[p].where == s.where()) stages.push_back({static_cast<int>(p), s.layers});
+        REQUIRE(stages.size() == found->pipelines.front().stages.size());
+        const detail::update_table updates(costs, placed);
+        const detail::plan_judge<std::remove_cvref_t<decltype(table)>, detail::exact_algebra, additive_costs> judge(
+            given.hardware, costs, placed, table, updates, {}, warmup_rule::exact, given.problem);
+        const auto met = judge.judge(stages);
+        REQUIRE(met.has_value());
+        CHECK(met->objective_s >= exact->evidence->objective_bound * (1 - 1e-9));
+        return refusal{refusal::kind::stopped, ""};
+      };
+      static_cast<void>(detail::with_tables(given.hardware, costs, objective));
+    }
+  }
+  if (sanitizer_share == 1) {
+    CHECK(plans > 60);
+    CHECK(best > plans * 9 / 10);
+  }
 }
 
 TEST_CASE("hetauto has the best plan without one or both of the principles, and never a worse one than with them") {

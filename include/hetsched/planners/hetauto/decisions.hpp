@@ -186,15 +186,25 @@ class hetauto_decisions {
     return from;
   }
 
+  /// The parts of a state of other microbatches, with layers balanced for these; not finished where they are not offered or do
+  /// not fit.
+  [[nodiscard]] state like(const hetauto_decisions& other, const state& from) const {
+    state next{.stages = from.stages, .placed = from.placed, .parts = from.parts};
+    for (auto& part : next.parts) {
+      const auto& where = other.problem_.placements[at(part.placement)].where;
+      part.placement = placement_of(where);
+      if (part.placement == static_cast<int>(problem_.placements.size())) return {};
+    }
+    balance(next, false);
+    return next;
+  }
+
   /// What decides these stages.
   [[nodiscard]] state state_of(const std::vector<stage_plan>& stages) const {
     state all{.stages = static_cast<int>(stages.size()), .placed = static_cast<int>(stages.size())};
     for (const auto& s : stages) {
-      const auto where = s.where();
-      const auto p = static_cast<int>(std::find_if(problem_.placements.begin(), problem_.placements.end(),
-                                                   [&](const auto& placed) { return placed.where == where; }) -
-                                      problem_.placements.begin());
-      if (all.parts.empty() || all.parts.back().placement != p) all.parts.push_back({where.mesh.subcluster, 0, p});
+      const int p = placement_of(s.where());
+      if (all.parts.empty() || all.parts.back().placement != p) all.parts.push_back({s.where().mesh.subcluster, 0, p});
       ++all.parts.back().stages;
       all.layers.push_back(s.layers.size());
       all.layers_used += s.layers.size();
@@ -323,6 +333,11 @@ class hetauto_decisions {
     return met ? met->objective_s : infinity;
   }
 
+  /// As many as there are if there is none.
+  [[nodiscard]] int placement_of(const placement& where) const {
+    const auto& all = problem_.placements;
+    return static_cast<int>(std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.where == where; }) - all.begin());
+  }
   [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int subclusters() const { return static_cast<int>(problem_.devices.size()); }
   [[nodiscard]] int all_devices() const { return hardware_.device_count(); }

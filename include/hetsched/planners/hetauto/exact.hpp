@@ -90,6 +90,7 @@ class uniform_planner {
   struct range {
     double low = 0, high = 0, end = infinity, bound = infinity;
   };
+  static constexpr double changed_within = 0.02;  // of the best iteration
   static bool later(const range& a, const range& b) { return a.bound > b.bound; }
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
@@ -145,7 +146,11 @@ class uniform_planner {
 
   void keep(std::optional<plan> judged) {
     ++plans_;
-    if (judged && judged->predicted.iteration_s < best_s()) best_ = *std::move(judged);
+    if (!judged) return;
+    const double iteration_s = judged->predicted.iteration_s;
+    if constexpr (std::is_same_v<Algebra, exact_algebra>)
+      if (iteration_s < best_s() * (1 + changed_within)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
+    if (iteration_s < best_s()) best_ = *std::move(judged);
   }
 
   [[nodiscard]] static std::vector<int> placements_of(const std::vector<interop_stage>& stages) {
@@ -194,19 +199,27 @@ class uniform_planner {
   void begin() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
       const auto how = decisions();
-      tree_search_options options{.rollouts = 64, .trees = 1, .exploration = 0.3, .greedy = 0.9};
-      if (const auto found = tree_search(how, options); found.best) keep_state(how, *found.best);
+      tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
+      if (const auto found = tree_search(how, options); found.best) keep_state(how, how.improve(*found.best, found.cost));
     }
     if (!best_) prove(options_.effort / 10);
   }
 
-  // The best plan is changed a little, as long as that helps: evaluate's iteration of plans with few microbatches may be below
+  // The best plans are changed a little, as long as that helps: evaluate's iteration of plans with few microbatches may be below
   // their objective.
   void improve() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
-      if (!best_ || stopped_) return;
       const auto how = decisions();
-      keep_state(how, how.improve(how.state_of(best_->pipelines.front().stages), best_s()));
+      std::stable_sort(judged_.begin(), judged_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      std::vector<std::vector<hetauto_part>> changed;
+      for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) {
+        if (stopped_ || static_cast<int>(changed.size()) == options_.polished) return;
+        auto state = how.state_of(stages);
+        if (std::find(changed.begin(), changed.end(), state.parts) != changed.end()) continue;
+        changed.push_back(state.parts);
+        keep_state(how, how.improve(std::move(state), iteration_s));
+        if (!go_on()) return;
+      }
     }
   }
 
@@ -340,6 +353,7 @@ class uniform_planner {
   bool stopped_ = false, counted_ = false;
   std::optional<interop_problem> apart_;
   std::vector<choice> met_;
+  std::vector<std::pair<double, std::vector<stage_plan>>> judged_;  // iterations near the best one, and what has them
   std::optional<plan> best_;
 };
 
