@@ -171,8 +171,7 @@ class sized_costs {
   const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
     const int size = asked.microbatch_size;
     // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
-    const bool soon =
-        asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration && !given.mixed_stages;
+    bool soon = asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration && !given.mixed_stages;
     if (const auto known = whole.find(size); known != whole.end()) return known->second;
     if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
     auto problem = problem_for(given, source, size);
@@ -203,6 +202,10 @@ class sized_costs {
     if (const auto known = first_look.find(size); known != first_look.end()) options.known = known->second;
     if (asked.best) options.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     auto found = planner.make(hardware, costs, problem, options);
+    if (!found && soon && found.why_not().why == refusal::kind::stopped && go_on()) {  // there is no plan at once
+      soon = false;
+      found = planner.make(hardware, costs, problem, options);
+    }
     if (found && soon) first_look[size] = found->pipelines;
     if (given.mixed_stages) {
       options.known.clear();

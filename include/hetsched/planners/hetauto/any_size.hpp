@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
