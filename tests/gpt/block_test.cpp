@@ -154,10 +154,10 @@ TEST_CASE("attention, mlp and block agree with finite differences, whole and spl
 TEST_CASE("blocks with experts agree with finite differences, and experts do what loops over the formula do") {
   random_source random(5);
   const auto configs = small_configs();
-  for (std::size_t k = 0; k < configs.size(); k += sanitizer_share) {
+  for (std::size_t k = 0; k < configs.size(); k += 3 * sanitizer_share) {
     auto m = configs[k];
     m.experts = 3;
-    m.experts_per_token = 1 + static_cast<int>(k % 3);
+    m.experts_per_token = 1 + static_cast<int>(k / 3 % 3);
     CAPTURE(m);
     const auto x = random_tensor<double>(random, 10, 8, 2), other = random_tensor<double>(random, 15, 8);
     gpt::experts<double> experts(m, random);

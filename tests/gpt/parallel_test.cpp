@@ -236,6 +236,7 @@ TEST_CASE("[threads] blocks and a GPT whose experts lie on several devices are t
       CAPTURE(m);
       for (const degrees d : {degrees{1, 1, 1}, degrees{2, 1, 1, 2}, degrees{4, 1, 1, 2}, degrees{4, 1, 1, 4},
                               degrees{2, 1, 2, 2}, degrees{2, 2, 1, 2}, degrees{2, 1, 2, 1}}) {
+        if (per_token != 2 && d.data * d.tensor != 4) continue;
         CAPTURE(d.data);
         CAPTURE(d.context);
         CAPTURE(d.tensor);
