@@ -13,6 +13,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
+#include <hetsched/schedule/simulate/explain_difference.hpp>
 
 #include "command.hpp"
 
@@ -108,6 +109,24 @@ report_table whole_table(const timeline_comparison& both) {
                 points_more(p.overlap_ratio, m.overlap_ratio) + " points"}}};
 }
 
+/// What the measured makespan is longer by, and why.
+report_table parts_table(const timeline_comparison& both, const difference_parts& due) {
+  const auto row = [&](const char* name, double s) {
+    return std::vector<std::string>{
+        name, detail::print("%+.3f ms", 1e3 * s),
+        detail::print("%+.1f %%", 100 * deviation(both.predicted.makespan_s, both.predicted.makespan_s + s))};
+  };
+  return {
+      .heading = "What the difference is due to",
+      .note =
+          "The measured iteration, in its order of work, is played with predicted times; then measured ones take their place: of "
+          "computations, of transfers, and last the gaps in which a rank had all that it needed and did not begin (host). Wait "
+          "is what the order of work makes of the predicted times.",
+      .columns = {"due to", ">seconds", ">of predicted"},
+      .rows = {row("compute", due.compute_s), row("transport", due.transport_s), row("host", due.host_s),
+               row("wait", due.wait_s)}};
+}
+
 report_table stages_table(const timeline_comparison& both, const char* what) {
   report_table table{.heading = "Predicted against measured",
                      .note =
@@ -174,8 +193,8 @@ pipeline_plan mean_times(const timeline& t) {
 }
 
 /// Both timelines on one scale.
-std::string page_text(const timeline_comparison& both, timeline predicted, timeline measured, const char* what,
-                      const std::string& source) {
+std::string page_text(const timeline_comparison& both, const difference_parts& due, timeline predicted, timeline measured,
+                      const char* what, const std::string& source) {
   const auto& p = both.predicted;
   const auto& m = both.measured;
   report page;
@@ -198,7 +217,7 @@ std::string page_text(const timeline_comparison& both, timeline predicted, timel
   };
   page.sections.push_back(section("Predicted", std::move(predicted)));
   page.sections.push_back(section("Measured", std::move(measured)));
-  page.sections.back().tables = {stages_table(both, what)};
+  page.sections.back().tables = {parts_table(both, due), stages_table(both, what)};
   return to_html(page);
 }
 
@@ -246,23 +265,29 @@ int compare_command(const arguments& given) {
   auto predicted = read_prediction(given);
   auto measured = from_departure(read_trace(given.measured));
   const auto both = compare_timelines(predicted, measured);
+  const auto due = explain_difference(predicted, measured);
   const char* what = one_stage_per_rank(predicted) && one_stage_per_rank(measured) ? "stage" : "rank";
-  const auto whole = whole_table(both), stages = stages_table(both, what);
+  const auto whole = whole_table(both), stages = stages_table(both, what), parts = parts_table(both, due);
   if (!given.report.empty()) {
     const auto& source = !given.predicted.empty() ? given.predicted : !given.pipeline.empty() ? given.pipeline : given.plan;
-    files.add(given.report, page_text(both, std::move(predicted), std::move(measured), what,
+    files.add(given.report, page_text(both, due, std::move(predicted), std::move(measured), what,
                                       "predicted from " + source + ", measured in " + given.measured));
   }
   files.write();
 
   if (given.json) {
     const nlohmann::ordered_json out{
-        {"predicted", to_json(both.predicted)}, {"measured", to_json(both.measured)}, {"difference", differences(both)}};
+        {"predicted", to_json(both.predicted)},
+        {"measured", to_json(both.measured)},
+        {"difference", differences(both)},
+        {"due_to",
+         {{"compute_s", due.compute_s}, {"transport_s", due.transport_s}, {"host_s", due.host_s}, {"wait_s", due.wait_s}}}};
     std::cout << out.dump() << '\n';
     return command::done;
   }
   std::cout << format_table(whole.columns, whole.rows) << "\nPredicted / measured (difference):\n"
-            << format_table(stages.columns, stages.rows) << files.summary();
+            << format_table(stages.columns, stages.rows) << "\nThe difference is due to:\n"
+            << format_table(parts.columns, parts.rows) << files.summary();
   return command::done;
 }
 

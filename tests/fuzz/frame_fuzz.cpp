@@ -22,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (header.acknowledged > sent) std::abort();
   switch (header.kind) {
     case frame_kind::receive_posted:
-      if (read_part<posted_receive>(body).edge_what > static_cast<std::uint8_t>(hetsched::payload::collective)) std::abort();
+    case frame_kind::announced:
+      if (read_part<tensor_note>(body).edge_what > static_cast<std::uint8_t>(hetsched::payload::collective)) std::abort();
       break;
     case frame_kind::numbers: {
       std::vector<double> numbers((header.bytes - sizeof(gathered_numbers)) / sizeof(double));

@@ -80,7 +80,8 @@ void disturb(random_source& random, const std::string& host, const std::string& 
       return noise(1024);
     }
     case 2: {  // a frame
-      const auto frame = detail::make_frame(detail::frame_kind::abort, "gone", 4);
+      bytes frame;
+      detail::append_frame(frame, detail::frame_kind::abort, 0, "gone", 4);
       return tell(s, frame.data(), frame.size());
     }
     case 3: {  // a hello as ranks say it, and no proof
@@ -268,37 +269,6 @@ TEST_CASE("[threads] gloo: ranks meet over IPv6") {
                                                    options);
        }))
     CHECK(text_of(failure) == "");
-}
-
-TEST_CASE("gloo: a socket is found by the names of both its ends: systems use a port twice") {
-  // Two listeners at different addresses, and from one port a connection to each.
-  const auto one = detail::listen_on("127.0.0.1"), other = detail::listen_on("127.7.7.7");
-  const auto connected_from = [](const detail::listener& to, const sockaddr_in* from) {
-    unique_socket s(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    setsockopt(s.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (from) REQUIRE(bind(s.number(), reinterpret_cast<const sockaddr*>(from), sizeof *from) == 0);
-    const auto at = detail::find_address(to.at.host, to.at.port);
-    REQUIRE(connect(s.number(), at.data(), at.size) == 0);
-    return s;
-  };
-  const auto name_of = [](int number) {
-    sockaddr_in name{};
-    socklen_t size = sizeof name;
-    REQUIRE(getsockname(number, reinterpret_cast<sockaddr*>(&name), &size) == 0);
-    return name;
-  };
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const auto first = connected_from(one, &any);
-  const auto port = name_of(first.number());
-  const auto second = connected_from(other, &port);
-  const unique_socket of_one(accept(one.socket.number(), nullptr, nullptr)),
-      of_other(accept(other.socket.number(), nullptr, nullptr));
-  CHECK(detail::find_socket(name_of(one.socket.number()), port) == of_one.number());
-  CHECK(detail::find_socket(name_of(other.socket.number()), port) == of_other.number());
-  CHECK(detail::find_socket(port, port) == -1);
 }
 
 TEST_CASE("strangers are told by host, and the list stays short") {

@@ -2,15 +2,17 @@
 #pragma once
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
-#include <atomic>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,79 +22,67 @@
 #include <utility>
 #include <vector>
 
-#include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
-#include <gloo/transport/unbound_buffer.h>
-
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/printable.hpp>
+#include <hetsched/gloo/bell.hpp>
 #include <hetsched/gloo/channel_end.hpp>
 #include <hetsched/gloo/frame.hpp>
+#include <hetsched/gloo/introduction.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/peer_state.hpp>
-#include <hetsched/gloo/rendezvous.hpp>
+#include <hetsched/gloo/socket_watch.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched::detail {
 
-/// The channels of one rank. Gloo can only be waited for, so every end of a channel has a thread that waits, and every peer
-/// has one that reads its frames. One more thread sends frames and posts receives with Gloo, so that no call of the user
-/// waits for a socket.
+/// The channels of one rank. One thread moves what comes and what does not fit into the system's memory at once; what fits
+/// is written by whoever posts it. Sockets never block.
 ///
-/// Bytes go from tensor to tensor. A receive is posted with Gloo and told to the sender (receive_posted), who compares it
-/// with what it is about to send: Gloo's own thread would end the process over a message that is too long. Channels are known
-/// by their edges, so the ends may open them in any order.
+/// A small tensor goes unasked, behind a header that says what it is, and waits at the other end for its receive, in one of a few
+/// blocks. A longer one goes from memory to memory when its receive has been posted and the sender has been told so; any
+/// number of them may be under way. Where no more may go unasked, small ones are announced, and asked for as longer ones are.
+/// Channels are known by their edges, so the ends may open them in any order.
 ///
-/// One mutex guards everything but `ended`. Gloo's threads never take it.
+/// One mutex guards everything but `ended`. Nothing is allocated per tensor, once queues and blocks are as many as are needed.
 class channel_engine {
  public:
   using lock = std::unique_lock<std::mutex>;
 
   explicit channel_engine(gloo_mesh mesh) : mesh_(std::move(mesh)), peers_(static_cast<std::size_t>(mesh_.ranks)) {
     if (mesh_.ranks == 1) return;
-    for (auto* const context : {mesh_.control.get(), mesh_.data.get()}) context->setTimeout(for_ever);
-    const no_signals in_threads;
+    watch_ = socket_watch(key_of_alarm);
     for (int p = 0; p < mesh_.ranks; ++p) {
       if (p == mesh_.rank) continue;
       auto& peer = peers_[at(p)];
-      peer.memory.resize(frames_posted * longest_frame);
-      peer.incoming = mesh_.control->createUnboundBuffer(peer.memory.data(), peer.memory.size());
-      peer.reader = std::thread([this, p] { read_frames(p); });
+      peer.there = true;
+      peer.frames.memory.resize(8 * longest_frame);
+      peer.data.memory.resize(heard_at_once);
+      for (const auto line : {control_line, data_line}) watch_.add(socket_of(p, line), key_of(p, line));
     }
-    messenger_ = std::thread([this] { send_letters(); });
+    const no_signals in_thread;
+    worker_ = std::thread([this] { work(); });
   }
 
   channel_engine(const channel_engine&) = delete;
   channel_engine& operator=(const channel_engine&) = delete;
 
-  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends all threads.
+  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends the thread.
   ~channel_engine() {
     if (mesh_.ranks == 1) return;
     {
       lock hold(guard_);
-      for (auto& peer : peers_)
-        if (peer.reader.joinable() && !peer.down) {
-          const int p = static_cast<int>(&peer - peers_.data());
-          write(p, make_frame(frame_kind::leaving, &peer.tensors_sent, 1));
-        }
+      for (int p = 0; p < mesh_.ranks; ++p)
+        if (p != mesh_.rank) say(p, frame_kind::leaving, &peers_[at(p)].tensors_sent, 1);
       happened_.wait_for(hold, std::chrono::seconds(aborted_ ? 1 : 5), [&] {
-        for (const auto& peer : peers_) {
-          const bool silent = aborted_ && peer.answered_to < questions_;  // it does not answer this either
-          if (peer.reader.joinable() && !peer.down && !peer.released && !silent) return false;
-        }
-        return true;
+        return first_without(peers_, [&](const peer_state& peer) {
+                 const bool silent = aborted_ && peer.answered_to < questions_;  // it does not answer this either
+                 return peer.down || peer.released || silent;
+               }) < 0;
       });
       stopped_ = true;
-      mail_.notify_one();
-      for (auto& c : channels_) wake(*c);
-      for (auto& peer : peers_)
-        if (peer.incoming) peer.incoming->abortWaitRecv();
+      watch_.alarm();
     }
-    messenger_.join();
-    for (auto& c : channels_)
-      if (c->worker.joinable()) c->worker.join();
-    for (auto& peer : peers_)
-      if (peer.reader.joinable()) peer.reader.join();
+    worker_.join();
   }
 
   [[nodiscard]] int rank() const { return mesh_.rank; }
@@ -103,39 +93,32 @@ class channel_engine {
     HETSCHED_EXPECTS(e.from != e.to && (e.from == mesh_.rank || e.to == mesh_.rank));
     HETSCHED_EXPECTS(e.from >= 0 && e.from < mesh_.ranks && e.to >= 0 && e.to < mesh_.ranks);
     const lock hold(guard_);
-    auto& c = find(e);
-    if (!c.worker.joinable()) {
-      const no_signals in_thread;
-      c.worker = std::thread([this, &c] { c.sending ? send_tensors(c) : receive_tensors(c); });
-    }
-    return c;
+    return find(e);
   }
 
-  void post(channel_end& c, gloo_transfer& t) {
+  /// Of `t`, data and note.{bytes, elements, shape} are set.
+  void post(channel_end& c, gloo_transfer& t, const stamp& s) {
     t.ended.store(false, std::memory_order_relaxed);
+    t.written = 0;
+    auto& n = t.header.note;
+    n.tell(s, c.where);
     const lock hold(guard_);
     if (aborted_) return;
+    n.number = c.posted++;
+    c.transfers.push(t);
     if (c.sending) {
-      c.transfers.push(t);
-      c.changed.notify_one();
+      send_what_may_go(c);
     } else {
-      ++receives_in_mail_;
-      letters_.push_back({.peer = c.peer, .frame = {}, .posted = &t, .end = &c});
-      mail_.notify_one();
+      if (n.bytes > small_tensor || (n.number + 1 == c.announced && n.number >= c.moved))
+        say(c.peer, frame_kind::receive_posted, &n, 1);
+      take_early(c);
     }
+    if (!aborted_ && c.transfers.first && peers_[at(c.peer)].down) fail(lost_text(peers_, c.peer, {}));
   }
 
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
     lock hold(guard_);
-    const auto rung = [&] { return received_ || (sends && sent_) || aborted_; };
-    while (!rung()) {
-      waits_ = sends ? for_all : for_receives;
-      const auto status = bell_.wait_until(hold, until);
-      waits_ = for_nothing;
-      if (status == std::cv_status::timeout && !rung()) return wait_result::deadline;
-    }
-    received_ = false;
-    if (sends) sent_ = false;
+    if (!bell_.wait(hold, until, sends, aborted_)) return wait_result::deadline;
     return aborted_ ? wait_result::aborted : wait_result::progress;
   }
 
@@ -148,13 +131,13 @@ class channel_engine {
       for (std::size_t first = 0; first == 0 || first < mine.size(); first += numbers_per_frame) {
         const gathered_numbers part{.round = round, .all = mine.size()};
         const std::size_t count = std::min(numbers_per_frame, mine.size() - first);
-        write(p, make_frame(frame_kind::numbers, &part, 1, mine.data() + first, count));
+        say(p, frame_kind::numbers, &part, 1, mine.data() + first, count);
       }
     }
     int missing = -1;
     const auto has_brought = [round](peer_state& peer) { return peer.has_brought(round); };
     const auto look = [&] {
-      missing = first_without(has_brought);
+      missing = first_without(peers_, has_brought);
       return missing < 0 || peers_[at(missing)].down;
     };
     const bool in_time = happened_.wait_until(hold, until, [&] { return look() || aborted_; });
@@ -164,17 +147,11 @@ class channel_engine {
                            std::min(until, std::chrono::steady_clock::now() + deadline_time::duration(std::chrono::seconds(1))),
                            [&] { return look() || peers_[at(missing)].gave_up; });
     if (missing >= 0) {
-      if (in_time && !aborted_) fail(lost_text(missing, {}));
-      if (!aborted_) reason_ = ranks_without(has_brought) + " not answered in time";
+      if (in_time && !aborted_) fail(lost_text(peers_, missing, {}));
+      if (!aborted_) reason_ = ranks_without(peers_, has_brought) + " not answered in time";
       return aborted_ ? wait_result::aborted : wait_result::deadline;
     }
-    all.resize(at(mesh_.ranks));
-    for (int p = 0; p < mesh_.ranks; ++p) {
-      if (p == mesh_.rank)
-        all[at(p)].assign(mine.begin(), mine.end());
-      else
-        all[at(p)] = peers_[at(p)].take_numbers();
-    }
+    take_round(peers_, mine, all);
     return wait_result::progress;
   }
 
@@ -183,28 +160,22 @@ class channel_engine {
     lock hold(guard_);
     const std::uint64_t question = ++questions_;
     for (int p = 0; p < mesh_.ranks && !aborted_; ++p)
-      if (p != mesh_.rank && !peers_[at(p)].down) write(p, make_frame(frame_kind::ask, &question, 1));
+      if (p != mesh_.rank) say(p, frame_kind::ask, &question, 1);
     const auto has_answered = [question](const peer_state& peer) { return peer.down || peer.answered_to >= question; };
-    happened_.wait_for(hold, std::chrono::seconds(1), [&] { return aborted_ || first_without(has_answered) < 0; });
-    if (first_without(has_answered) >= 0) fail(ranks_without(has_answered) + " not answered for a second");
+    happened_.wait_for(hold, std::chrono::seconds(1), [&] { return aborted_ || first_without(peers_, has_answered) < 0; });
+    if (first_without(peers_, has_answered) >= 0) fail(ranks_without(peers_, has_answered) + " not answered for a second");
     return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
 
   void on_wake(std::function<void()> ring) {
     const lock hold(guard_);
-    also_ = std::move(ring);
+    bell_.also(std::move(ring));
   }
 
-  /// Returns when no thread holds a tensor or a transfer any more, and all peers have been written to.
+  /// When it returns, no tensor or transfer is touched any more.
   void abort(const std::string& reason) {
-    lock hold(guard_);
+    const lock hold(guard_);
     fail(reason.empty() ? "aborted" : reason);
-    happened_.wait(hold, [&] {
-      if (messenger_.joinable() && (receives_in_mail_ > 0 || !letters_.empty() || messenger_busy_)) return false;
-      for (const auto& c : channels_)
-        if (c->transfers.first || c->under_way) return false;
-      return true;
-    });
   }
 
   [[nodiscard]] std::uint64_t bytes_sent() const {
@@ -218,131 +189,142 @@ class channel_engine {
   }
 
  private:
-  static constexpr std::size_t frames_posted = 32;
-  static constexpr std::chrono::milliseconds for_ever = std::chrono::hours(24 * 365);
-
-  /// For the messenger: a frame for a peer, a receive to be posted, or (neither) to cut the connections for tensors.
-  struct letter {
-    int peer = -1;
-    std::vector<char> frame;
-    gloo_transfer* posted = nullptr;
-    channel_end* end = nullptr;
-  };
-  enum purpose : std::uint8_t { for_nothing, for_receives, for_all };
+  static constexpr std::uint64_t key_of_alarm = ~std::uint64_t{0};
+  static constexpr std::size_t heard_at_once = 65536;
+  static constexpr std::size_t moved_at_once = std::size_t{1} << 18;  ///< while others wait for the mutex
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-  channel_end& find(const edge& e) {
-    for (auto& c : channels_)
-      if (c->where == e) return *c;
-    auto& c = *channels_.emplace_back(std::make_unique<channel_end>());
-    c.where = e;
-    c.sending = e.from == mesh_.rank;
-    c.peer = c.sending ? e.to : e.from;
-    c.slot = std::uint64_t{static_cast<std::uint8_t>(e.what)} << 56 |
-             std::uint64_t{static_cast<std::uint8_t>(e.direction)} << 48 |
-             std::uint64_t{static_cast<std::uint16_t>(e.part)} << 32 | std::uint64_t{static_cast<std::uint32_t>(e.stage)};
-    return c;
+  [[nodiscard]] int socket_of(int p, line_of line) const { return mesh_.lines[at(p)][line].number(); }
+  [[nodiscard]] static std::uint64_t key_of(int p, line_of line) { return lines_per_pair * at(p) + line; }
+  /// Adjusts what is watched of a connection.
+  void watch(int p, line_of line) {
+    const auto& peer = peers_[at(p)];
+    const bool listens = !peer.down && !peer.mute, talks = line == control_line ? peer.waits_to_say : peer.waits_to_send;
+    watch_.change(socket_of(p, line), key_of(p, line), listens, talks);
   }
 
-  void write(int p, std::vector<char> frame) {
-    letters_.push_back({.peer = p, .frame = std::move(frame), .posted = nullptr, .end = nullptr});
-    mail_.notify_one();
-  }
+  channel_end& find(const edge& e) { return channels_.find(e, mesh_.rank); }
 
-  static void wake(channel_end& c) {
-    c.changed.notify_all();
-    if (!c.waits_for) return;
-    c.sending ? c.waits_for->abortWaitSend() : c.waits_for->abortWaitRecv();
-  }
+  // All below, but for work(), is called with the mutex held.
 
-  void ring(bool of_send) {
-    (of_send ? sent_ : received_) = true;
-    if (waits_ == for_all || (waits_ == for_receives && !of_send)) bell_.notify_one();
-    if (also_) also_();
+  void end(gloo_transfer& t, bool of_send) {
+    t.end_s = steady_now_s();
+    t.ended.store(true, std::memory_order_release);
+    bell_.ring(of_send, working_);
   }
-
-  // All below, but for the bodies of threads, is called with the mutex held.
 
   void fail(const std::string& reason) {
     if (aborted_) return;
     aborted_ = true;
     reason_ = reason;
-    if (mesh_.ranks > 1) {
-      std::erase_if(letters_, [&](const letter& l) { return l.posted != nullptr && (--receives_in_mail_, true); });
-      const std::size_t length = std::min(reason.size(), longest_frame - sizeof(frame_header));
-      for (int p = 0; p < mesh_.ranks; ++p)
-        if (p != mesh_.rank && !peers_[at(p)].down) {
-          write(p, make_frame(frame_kind::abort, reason.data(), length));
-          answer_leaving(p);
-        }
-      letters_.push_back({});
-      mail_.notify_one();
+    for (auto& c : channels_.all) c.transfers = {};
+    const std::size_t length = std::min(reason.size(), longest_frame - sizeof(frame_header));
+    for (int p = 0; p < mesh_.ranks; ++p) {
+      auto& peer = peers_[at(p)];
+      peer.drop_tensors();
+      if (!peer.there || peer.down) continue;
+      peer.waits_to_send = false;
+      watch_.remove(socket_of(p, data_line));
+      say(p, frame_kind::abort, reason.data(), length);
+      answer_leaving(p);
     }
-    for (auto& c : channels_) wake(*c);
-    bell_.notify_all();
-    if (also_) also_();
+    bell_.ring_for_all();
     happened_.notify_all();
   }
 
-  /// The first other rank that has not done something; -1: all have.
-  template <class Done>
-  [[nodiscard]] int first_without(const Done& done) {
-    for (int p = 0; p < mesh_.ranks; ++p)
-      if (p != mesh_.rank && !done(peers_[at(p)])) return p;
-    return -1;
+  /// Nothing can be said to or heard from a rank any more.
+  void lose(int p, const std::string& why) {
+    auto& peer = peers_[at(p)];
+    if (peer.down) return;
+    peer.down = true;
+    peer.waits_to_say = peer.waits_to_send = false;
+    for (const auto line : {control_line, data_line}) watch_.remove(socket_of(p, line));
+    bool is_missed = !peer.leaving || peer.outgoing.first;
+    for (const auto& c : channels_.all) is_missed = is_missed || (c.peer == p && c.transfers.first);
+    if (is_missed) fail(lost_text(peers_, p, why));
+    happened_.notify_all();
   }
-  /// "rank 1 has", or "ranks 1, 2 have".
-  template <class Done>
-  [[nodiscard]] std::string ranks_without(const Done& done) {
-    std::string names;
-    int count = 0;
-    for (int p = 0; p < mesh_.ranks; ++p)
-      if (p != mesh_.rank && !done(peers_[at(p)])) names += (count++ > 0 ? ", " : "") + std::to_string(p);
-    return count == 1 ? "rank " + names + " has" : "ranks " + names + " have";
+  /// The connection for tensors is broken: the peer's frames tell why, if they come soon.
+  void break_off(int p, const std::string& why) {
+    auto& peer = peers_[at(p)];
+    if (peer.down || peer.broken_at) return;
+    peer.broken_at = std::chrono::steady_clock::now();
+    peer.broken_why = why;
+    peer.waits_to_send = false;
+    watch_.remove(socket_of(p, data_line));
+    watch_.alarm();  // the thread is to count the time
+  }
+  void distrust(int p, const char* what, const char* fault) {
+    peers_[at(p)].mute = true;
+    fail(std::string(what) + " from rank " + std::to_string(p) + ' ' + fault + ": is it of the same program?");
+    watch(p, control_line);
   }
 
-  [[nodiscard]] std::string lost_text(int p, const std::string& why) const {
-    return "rank " + std::to_string(p) + (peers_[at(p)].leaving ? " has left" : " was lost") + (why.empty() ? "" : ": " + why);
-  }
+  // Frames.
 
-  /// A connection for tensors is broken: the peer's frames tell why, if they come soon.
-  void broken(lock& hold, int p, const std::string& why) {
-    happened_.wait_for(hold, std::chrono::seconds(1), [&] { return aborted_ || peers_[at(p)].down; });
-    fail(lost_text(p, why));
+  template <class First, class Second = char>
+  void say(int p, frame_kind kind, const First* first, std::size_t firsts, const Second* second = nullptr,
+           std::size_t seconds = 0) {
+    auto& peer = peers_[at(p)];
+    if (peer.down) return;
+    append_frame(peer.to_say, kind, peer.told = peer.unasked_got, first, firsts, second, seconds);
+    if (!peer.waits_to_say) write_frames(p);
+  }
+  void write_frames(int p) {
+    auto& peer = peers_[at(p)];
+    while (peer.has_to_say()) {
+      const auto n = ::send(socket_of(p, control_line), peer.to_say.data() + peer.said, peer.to_say.size() - peer.said,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) break;  // that the connection has ended is found by who reads
+      peer.said += static_cast<std::size_t>(n);
+    }
+    const bool left = peer.has_to_say();
+    if (std::exchange(peer.waits_to_say, left) != left) watch(p, control_line);
   }
 
   void answer_leaving(int p) {
     auto& peer = peers_[at(p)];
     if (!peer.leaving || peer.answered || (!aborted_ && peer.tensors_got < peer.tensors_due)) return;
     peer.answered = true;
-    write(p, make_frame<char>(frame_kind::released, nullptr, 0));
+    say<char>(p, frame_kind::released, nullptr, 0);
   }
 
-  void distrust(int p, const char* fault) {
-    fail("a frame from rank " + std::to_string(p) + ' ' + fault + ": is it of the same program?");
+  void acknowledge(int p, std::uint64_t unasked) {
+    auto& peer = peers_[at(p)];
+    if (unasked <= peer.acknowledged) return;
+    const auto before = std::exchange(peer.acknowledged, unasked);
+    if (peer.unasked_sent < before + most_unasked || aborted_) return;
+    for (auto& c : channels_.all)
+      if (c.peer == p && c.sending) send_what_may_go(c);
   }
 
   void take_frame(int p, const char* frame) {
     auto& peer = peers_[at(p)];
     const auto header = read_part<frame_header>(frame);
     const char* const body = frame + sizeof header;
-    ++peer.frames_got;
-    if (const char* const fault = fault_of(frame, peer.acknowledged + peer.unacknowledged.size())) return distrust(p, fault);
-    peer.acknowledge(header.acknowledged);
+    if (const char* const fault = fault_of(frame, peer.unasked_sent)) return distrust(p, "a frame", fault);
+    acknowledge(p, header.acknowledged);
     switch (header.kind) {
       case frame_kind::receive_posted: {
-        const auto wanted = read_part<posted_receive>(body);
-        auto& c = find(
-            {mesh_.rank, p, static_cast<payload>(wanted.edge_what), wanted.edge_direction, wanted.edge_stage, wanted.edge_part});
+        const auto wanted = read_part<tensor_note>(body);
+        auto& c = find(wanted.where(mesh_.rank, p));
+        if (aborted_ || wanted.number < c.moved) break;
         c.wanted.push_back(wanted);
-        c.changed.notify_one();
+        send_what_may_go(c);
+        break;
+      }
+      case frame_kind::announced: {
+        const auto waiting = read_part<tensor_note>(body);
+        auto& c = find(waiting.where(p, mesh_.rank));
+        c.announced = std::max(c.announced, waiting.number + 1);
+        if (!aborted_) ask_for(c, waiting.number);
         break;
       }
       case frame_kind::numbers: {
         const auto part = read_part<gathered_numbers>(body);
         if (!peer.add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double)))
-          return distrust(p, "brings more numbers than it said");
+          return distrust(p, "a frame", "brings more numbers than it said");
         happened_.notify_all();
         break;
       }
@@ -364,7 +346,7 @@ class channel_engine {
         break;
       case frame_kind::ask: {
         const auto question = read_part<std::uint64_t>(body);
-        write(p, make_frame(frame_kind::answer, &question, 1));
+        say(p, frame_kind::answer, &question, 1);
         break;
       }
       case frame_kind::answer:
@@ -372,217 +354,247 @@ class channel_engine {
         happened_.notify_all();
         break;
     }
-    if (peer.frames_got >= peer.frames_told + frames_posted / 2) {
-      peer.frames_told = peer.frames_got;
-      write(p, make_frame<char>(frame_kind::acknowledge, nullptr, 0));
-    }
+  }
+
+  /// A tensor waits at the other end that this one has posted a receive for, which has not been told.
+  void ask_for(channel_end& c, std::uint64_t number) {
+    const auto* const t = c.transfers.find(number);
+    if (t && t->header.note.bytes <= small_tensor) say(c.peer, frame_kind::receive_posted, &t->header.note, 1);
   }
 
   void read_frames(int p) {
     auto& peer = peers_[at(p)];
+    auto& in = peer.frames;
     std::string why;
-    try {
-      for (std::size_t i = 0; i < frames_posted; ++i) peer.incoming->recv(p, 0, i * longest_frame, longest_frame);
-      for (std::size_t i = 0; peer.incoming->waitRecv(nullptr, for_ever); i = (i + 1) % frames_posted) {
-        {
-          const lock hold(guard_);
-          take_frame(p, peer.memory.data() + i * longest_frame);
-        }
-        peer.incoming->recv(p, 0, i * longest_frame, longest_frame);
-      }
-      return;  // stopped
-    } catch (const std::exception& e) {
-      why = gloo_text(e);
-    }
-    const lock hold(guard_);
-    peer.down = true;
-    if (!peer.leaving) fail(lost_text(p, why));
-    for (auto& c : channels_)
-      if (c->peer == p) c->changed.notify_all();
-    happened_.notify_all();
-  }
-
-  void send_letters() {
-    lock hold(guard_);
-    while (true) {
-      mail_.wait(hold, [&] { return stopped_ || !letters_.empty(); });
-      if (letters_.empty()) return;
-      letter next = std::move(letters_.front());
-      letters_.pop_front();
-      messenger_busy_ = true;
-      if (next.posted)
-        post_receive(hold, next);
-      else if (next.peer >= 0)
-        send_frame(hold, next.peer, std::move(next.frame));
-      else
-        cut(hold);
-      messenger_busy_ = false;
-      if (aborted_) happened_.notify_all();
+    std::size_t got = 0, room = in.make_room();
+    if (read_some(socket_of(p, control_line), in.memory.data() + in.last, room, got, why) == reading::ended) return lose(p, why);
+    in.last += got;
+    while (!peer.mute && in.size() >= sizeof(frame_header)) {
+      const std::size_t size = sizeof(frame_header) + read_part<frame_header>(in.data()).bytes;
+      if (size > longest_frame) return distrust(p, "a frame", "has a wrong length");
+      if (in.size() < size) return;
+      std::array<char, longest_frame> frame;
+      std::memcpy(frame.data(), in.data(), size);
+      in.take(size);
+      take_frame(p, frame.data());
     }
   }
 
-  void send_frame(lock& hold, int p, std::vector<char> bytes) {
-    auto& peer = peers_[at(p)];
-    if (peer.down) return;
-    auto header = read_part<frame_header>(bytes.data());
-    header.acknowledged = peer.frames_told = peer.frames_got;
-    std::memcpy(bytes.data(), &header, sizeof header);
-    auto& frame = peer.unacknowledged.emplace_back();
-    frame.bytes = std::move(bytes);
-    frame.buffer = mesh_.control->createUnboundBuffer(frame.bytes.data(), frame.bytes.size());
-    auto& buffer = *frame.buffer;  // stays until it is acknowledged, which is after it has been sent
-    hold.unlock();
-    try {
-      buffer.send(p, 0);
-    } catch (const std::exception&) {
-      // The thread that reads its frames hears of it, too.
-    }
-    hold.lock();
-  }
+  // Tensors out.
 
-  void post_receive(lock& hold, const letter& l) {
-    auto& t = *l.posted;
-    auto& c = *l.end;
-    hold.unlock();
-    try {
-      t.buffer = mesh_.data->createUnboundBuffer(t.data, t.bytes);
-      t.buffer->recv(c.peer, c.slot, 0, t.bytes);
-    } catch (const std::exception&) {
-      t.buffer = nullptr;  // the channel's thread sees to it
-    }
-    const auto& s = t.stamp;
-    const posted_receive told{.step = s.step,
-                              .bytes = t.bytes,
-                              .elements = t.elements,
-                              .shape = t.shape,
-                              .microbatch = s.microbatch,
-                              .stamp_direction = s.direction,
-                              .stamp_stage = s.stage,
-                              .edge_direction = c.where.direction,
-                              .edge_stage = c.where.stage,
-                              .edge_part = c.where.part,
-                              .stamp_what = static_cast<std::uint8_t>(s.what),
-                              .edge_what = static_cast<std::uint8_t>(c.where.what)};
-    hold.lock();
-    --receives_in_mail_;
-    if (aborted_) {
-      t.buffer = nullptr;
-      return;
-    }
-    const bool posted = t.buffer != nullptr;
-    c.transfers.push(t);
-    c.changed.notify_one();
-    if (posted) send_frame(hold, c.peer, make_frame(frame_kind::receive_posted, &told, 1));
-  }
-
-  /// Gloo's thread would look again and again for the tensors of messages that are cut short.
-  void cut(lock& hold) {
-    hold.unlock();
-    for (int p = 0; p < mesh_.ranks; ++p) {
-      if (p == mesh_.rank) continue;
-      try {
-        mesh_.data->getPair(p)->close();
-      } catch (const std::exception&) {
-        // It is cut already.
-      }
-    }
-    hold.lock();
-  }
-
-  /// Whether Gloo has done what is under way. If not, why: what went wrong, or "" if that is for others to say.
-  [[nodiscard]] bool wait_for(lock& hold, channel_end& c, std::string& why) {
-    auto* const buffer = c.under_way->buffer.get();
-    if (!buffer) return false;
-    c.waits_for = buffer;
-    hold.unlock();
-    bool done = false;
-    try {
-      if (c.sending) buffer->send(c.peer, c.slot, 0, c.under_way->bytes);
-      done = c.sending ? buffer->waitSend(nullptr, for_ever) : buffer->waitRecv(nullptr, for_ever);
-    } catch (const std::exception& e) {
-      why = gloo_text(e);
-    }
-    hold.lock();
-    c.waits_for = nullptr;
-    return done;
-  }
-
-  void end(channel_end& c) {
-    auto& t = *std::exchange(c.under_way, nullptr);
-    t.buffer = nullptr;
-    t.end_s = steady_now_s();
-    t.ended.store(true, std::memory_order_release);
-    ring(c.sending);
-  }
-
-  void drop_all(channel_end& c) {
-    if (c.under_way) std::exchange(c.under_way, nullptr)->buffer = nullptr;
-    while (c.transfers.first) c.transfers.pop().buffer = nullptr;
-    happened_.notify_all();
-  }
-
-  void receive_tensors(channel_end& c) {
-    lock hold(guard_);
-    while (true) {
-      c.changed.wait(hold, [&] { return stopped_ || aborted_ || c.transfers.first; });
-      if (stopped_ || aborted_) return drop_all(c);
-      c.under_way = &c.transfers.pop();
-      if (std::string why; !wait_for(hold, c, why)) {
-        if (!stopped_ && !aborted_) broken(hold, c.peer, why);
-        return drop_all(c);
-      }
-      ++peers_[at(c.peer)].tensors_got;
-      end(c);
-      answer_leaving(c.peer);
-    }
-  }
-
-  void send_tensors(channel_end& c) {
-    lock hold(guard_);
+  void send_what_may_go(channel_end& c) {
     auto& peer = peers_[at(c.peer)];
-    while (true) {
-      c.changed.wait(hold, [&] { return stopped_ || aborted_ || (c.transfers.first && (!c.wanted.empty() || peer.down)); });
-      if (stopped_ || aborted_) return drop_all(c);
+    while (c.transfers.first && !aborted_) {
+      auto& t = *c.transfers.first;
+      auto& note = t.header.note;
+      while (c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number < note.number) ++c.wanted_first;
+      const bool is_wanted = c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number == note.number;
+      if (is_wanted) {
+        if (const auto text = difference(c.where, note, c.wanted[c.wanted_first]); !text.empty()) return fail(text);
+        ++c.wanted_first;
+      } else if (note.bytes > small_tensor || peer.unasked_sent >= peer.acknowledged + most_unasked) {
+        if (std::exchange(c.announced, note.number + 1) <= note.number) say(c.peer, frame_kind::announced, &note, 1);
+        break;
+      }
+      if (c.wanted_first == c.wanted.size()) c.wanted.clear(), c.wanted_first = 0;
+      note.unasked = !is_wanted;
+      peer.unasked_sent += !is_wanted;
+      t.header.acknowledged = peer.told = peer.unasked_got;
+      c.transfers.pop();
+      ++c.moved;
+      peer.outgoing.push(t);
+    }
+    if (peer.outgoing.first && !peer.waits_to_send) write_tensors(c.peer);
+  }
+
+  /// Writes what the system takes; of long tensors, a part. The thread goes on with the rest.
+  void write_tensors(int p) {
+    auto& peer = peers_[at(p)];
+    bool full = peer.broken_at.has_value();
+    for (std::size_t left = working_ ? moved_at_once : heard_at_once; peer.outgoing.first && left > 0 && !full;) {
+      std::array<iovec, 16> parts;
+      const auto [count, asked] = parts_of(peer.outgoing, parts, left);
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = count;
+      const auto n = ::sendmsg(socket_of(p, data_line), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno != EAGAIN) return break_off(p, std::strerror(errno));
+      const auto sent = static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+      full = sent < asked;
+      left -= asked;
+      take_written(peer.outgoing, sent, [&](gloo_transfer& t) {
+        ++peer.tensors_sent;
+        bytes_sent_ += t.header.note.bytes;
+        end(t, true);
+      });
+    }
+    const bool left = peer.outgoing.first != nullptr && !peer.broken_at;
+    if (std::exchange(peer.waits_to_send, left) != left) watch(p, data_line);
+  }
+
+  // Tensors in.
+
+  void took_unasked(int p) {
+    auto& peer = peers_[at(p)];
+    if (++peer.unasked_got >= peer.told + most_unasked / 2) say<char>(p, frame_kind::acknowledge, nullptr, 0);
+  }
+
+  /// Gives the receives of a channel what has come before them.
+  void take_early(channel_end& c) {
+    while (!aborted_ && c.transfers.first && c.early_first && c.early_first->whole) {
       auto& t = c.transfers.pop();
-      c.under_way = &t;
-      if (c.wanted.empty()) {
-        fail(lost_text(c.peer, {}));
-        return drop_all(c);
-      }
-      const auto wanted = c.wanted.front();
-      c.wanted.pop_front();
-      if (const auto text = difference(c.where, t, wanted); !text.empty()) {
+      auto& early = *c.early_first;
+      c.early_first = early.next;
+      if (const auto text = difference(c.where, early.note, t.header.note); !text.empty()) return fail(text);
+      if (early.note.bytes > 0) std::memcpy(t.data, early.bytes, early.note.bytes);
+      blocks_.give_back(early);
+      took_unasked(c.peer);
+      end(t, false);
+    }
+  }
+
+  /// Finds out where a tensor that comes belongs. False: nowhere.
+  [[nodiscard]] bool take_header(int p, const tensor_header& header) {
+    auto& peer = peers_[at(p)];
+    const auto& note = header.note;
+    const auto refuse = [&](const char* fault) {
+      distrust(p, "a tensor", fault);
+      return false;
+    };
+    if (!is_known(note)) return refuse("is of an unknown kind");
+    auto& c = find(note.where(p, mesh_.rank));
+    if (const char* const fault = fault_of(header, c.moved, peer.unasked_sent)) return refuse(fault);
+    ++c.moved;
+    peer.have = 0;
+    peer.into = nullptr;
+    peer.into_early = nullptr;
+    if (c.transfers.first && !c.early_first) {
+      if (const auto text = difference(c.where, note, c.transfers.first->header.note); !text.empty()) {
         fail(text);
-        return drop_all(c);
+        return false;
       }
-      t.buffer = mesh_.data->createUnboundBuffer(t.data, t.bytes);
-      if (std::string why; !wait_for(hold, c, why)) {
-        if (!stopped_ && !aborted_) broken(hold, c.peer, why);
-        return drop_all(c);
+      peer.into = &c.transfers.pop();
+    } else if (note.unasked == 0) {
+      return refuse("has not been asked for");
+    } else {
+      peer.into_early = &blocks_.take(note);
+      (c.early_first ? c.early_last->next : c.early_first) = peer.into_early;
+      c.early_last = peer.into_early;
+    }
+    peer.from = &c;
+    peer.coming = note;
+    acknowledge(p, header.acknowledged);
+    return !aborted_;
+  }
+
+  void finish_tensor(int p) {
+    auto& peer = peers_[at(p)];
+    auto& c = *std::exchange(peer.from, nullptr);
+    ++peer.tensors_got;
+    if (peer.into) {
+      if (peer.coming.unasked != 0) took_unasked(p);
+      end(*std::exchange(peer.into, nullptr), false);
+    } else {
+      peer.into_early->whole = true;
+      take_early(c);
+    }
+    answer_leaving(p);
+  }
+
+  /// Gives what has been heard to the tensors that it is of.
+  void share_out(int p) {
+    auto& peer = peers_[at(p)];
+    auto& in = peer.data;
+    while (!aborted_ && !peer.mute) {
+      if (peer.from) {
+        const std::size_t part = std::min(peer.coming.bytes - peer.have, in.size());
+        if (part > 0) std::memcpy(peer.place(), in.data(), part);
+        in.take(part);
+        peer.have += part;
+        if (peer.have < peer.coming.bytes) return;
+        finish_tensor(p);
+      } else {
+        if (in.size() < sizeof(tensor_header)) return;
+        const auto header = read_part<tensor_header>(in.data());
+        in.take(sizeof header);
+        if (!take_header(p, header)) return;
       }
-      ++peer.tensors_sent;
-      bytes_sent_ += t.bytes;
-      end(c);
+    }
+  }
+
+  void read_tensors(int p) {
+    auto& peer = peers_[at(p)];
+    auto& in = peer.data;
+    for (std::size_t budget = moved_at_once; budget > 0 && !aborted_ && !peer.mute;) {
+      const std::size_t missing = peer.from ? peer.coming.bytes - peer.have : 0;
+      const bool straight = missing >= heard_at_once / 2;  // the rest of a long one goes where it belongs
+      const std::size_t room = straight ? std::min(missing, budget) : in.make_room();
+      char* const to = !straight ? in.memory.data() + in.last : peer.place();
+      std::string why;
+      std::size_t got = 0;
+      const auto result = read_some(socket_of(p, data_line), to, room, got, why);
+      if (result == reading::ended) return break_off(p, why);
+      (straight ? peer.have : in.last) += got;
+      budget -= std::min(budget, got);
+      share_out(p);
+      if (result == reading::some) return;
+    }
+  }
+
+  // The thread.
+
+  void work() {
+    lock hold(guard_);
+    while (!stopped_) {
+      int limit_ms = -1;
+      for (int p = 0; p < mesh_.ranks; ++p) {
+        auto& peer = peers_[at(p)];
+        if (!peer.broken_at || peer.down || aborted_ || peer.leaving) continue;
+        const auto waited = std::chrono::steady_clock::now() - *peer.broken_at;
+        if (waited >= std::chrono::seconds(1)) fail(lost_text(peers_, p, peer.broken_why));
+        limit_ms = 50;
+      }
+      working_ = false;
+      hold.unlock();
+      bell_.ring_late();
+      const auto happened = watch_.wait(limit_ms);
+      hold.lock();
+      working_ = true;
+      for (const auto& e : happened) {
+        if (e.data.u64 == key_of_alarm) {
+          watch_.quiet();
+          continue;
+        }
+        const int p = static_cast<int>(e.data.u64 / lines_per_pair);
+        const bool of_frames = e.data.u64 % lines_per_pair == control_line;
+        if ((e.events & EPOLLOUT) != 0 && !peers_[at(p)].down) of_frames ? write_frames(p) : write_tensors(p);
+        if ((e.events & ~std::uint32_t{EPOLLOUT}) == 0 || peers_[at(p)].down) continue;
+        if (!of_frames)
+          read_tensors(p);
+        else if (peers_[at(p)].mute)
+          lose(p, "it is not heard any more");
+        else
+          read_frames(p);
+      }
     }
   }
 
   gloo_mesh mesh_;
+  socket_watch watch_;
   mutable std::mutex guard_;
   std::vector<peer_state> peers_;
-  std::vector<std::unique_ptr<channel_end>> channels_;
-  std::deque<letter> letters_;
-  std::size_t receives_in_mail_ = 0;  ///< with the one that the messenger has in hand
-  bool messenger_busy_ = false;
-  std::condition_variable mail_, bell_, happened_;
-  std::function<void()> also_;            ///< called with the mutex held
-  bool received_ = false, sent_ = false;  ///< since the last wait for them
-  purpose waits_ = for_nothing;
+  channel_ends channels_;
+  early_blocks blocks_;
+  bell bell_;
+  std::condition_variable happened_;  ///< what gather, ask and the end wait for
+  bool working_ = false;              ///< the thread has the mutex
   bool aborted_ = false, stopped_ = false;
   std::string reason_;
   std::uint64_t round_ = 0;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t questions_ = 0;  ///< whether the others are there
-  std::thread messenger_;
+  std::thread worker_;
 };
 
 }  // namespace hetsched::detail

@@ -14,36 +14,63 @@ namespace hetsched::detail {
 
 /// What ranks say to each other besides tensors.
 enum class frame_kind : std::uint32_t {
-  receive_posted,  ///< posted_receive
+  receive_posted,  ///< tensor_note: a tensor of this number may come
   numbers,         ///< gathered_numbers, then doubles
   abort,           ///< text
   leaving,         ///< std::uint64_t: tensors sent to the receiver of this
   released,        ///< the answer to leaving: all of them have come
   acknowledge,     ///< nothing but the header
   ask,             ///< std::uint64_t: the number of the question whether the receiver is there
-  answer           ///< the same number
+  answer,          ///< the same number
+  announced        ///< tensor_note: a tensor of this number waits until it may come
 };
 
 struct frame_header {
   frame_kind kind = frame_kind::acknowledge;
   std::uint32_t bytes = 0;         ///< that follow
-  std::uint64_t acknowledged = 0;  ///< frames that its sender has got from its receiver
+  std::uint64_t acknowledged = 0;  ///< unasked tensors that its sender has got from its receiver
 };
 
 /// The longest frame, in bytes. All hosts are taken to have the same byte order.
 inline constexpr std::size_t longest_frame = 1024;
 
-/// What a receive expects. The sender compares before it sends, so that no tensor travels that does not fit.
-struct posted_receive {
+/// Tensors of at most so many bytes go unasked, so many of them to one rank before it has taken the first. Longer ones go when
+/// their receives have been posted, straight into their memory.
+inline constexpr std::size_t small_tensor = 16384, most_unasked = 64;
+
+/// A tensor, as one end of its channel knows it. Both ends compare before bytes go into a tensor.
+struct tensor_note {
+  std::uint64_t number = 0;  ///< of its channel, from 0
   std::int64_t step = 0;
   std::uint64_t bytes = 0, elements = 0, shape = 0;
   std::int32_t microbatch = 0, stamp_direction = 0, stamp_stage = 0;
   std::int32_t edge_direction = 0, edge_stage = 0, edge_part = 0;
   std::uint8_t stamp_what = 0, edge_what = 0;
+  std::uint8_t unasked = 0;  ///< of a tensor that is sent
 
-  [[nodiscard]] stamp expected() const {
+  void tell(const hetsched::stamp& s, const edge& e) {
+    step = s.step;
+    microbatch = s.microbatch;
+    stamp_direction = s.direction;
+    stamp_stage = s.stage;
+    stamp_what = static_cast<std::uint8_t>(s.what);
+    edge_direction = e.direction;
+    edge_stage = e.stage;
+    edge_part = e.part;
+    edge_what = static_cast<std::uint8_t>(e.what);
+  }
+  [[nodiscard]] hetsched::stamp stamp() const {
     return {step, microbatch, static_cast<payload>(stamp_what), stamp_direction, stamp_stage};
   }
+  [[nodiscard]] edge where(int from, int to) const {
+    return {from, to, static_cast<payload>(edge_what), edge_direction, edge_stage, edge_part};
+  }
+};
+
+/// Comes before the bytes of a tensor.
+struct tensor_header {
+  tensor_note note;
+  std::uint64_t acknowledged = 0;  ///< as in frame_header
 };
 
 struct gathered_numbers {
@@ -59,21 +86,24 @@ template <class T>
   return part;
 }
 
+[[nodiscard]] inline bool is_known(const tensor_note& n) {
+  constexpr auto last = static_cast<std::uint8_t>(payload::collective);
+  return n.edge_what <= last && n.stamp_what <= last;
+}
+
 /// What is wrong with a frame that came from another rank, whatever is in its `longest_frame` bytes; nullptr: nothing, its body
-/// can be read. `sent`: frames that this rank has sent to that one.
+/// can be read. `sent`: unasked tensors that this rank has sent to that one.
 [[nodiscard]] inline const char* fault_of(const char* frame, std::uint64_t sent) {
   const auto header = read_part<frame_header>(frame);
   const char* const body = frame + sizeof header;
   constexpr std::size_t room = longest_frame - sizeof header;
-  const auto is_payload = [](std::uint8_t what) { return what <= static_cast<std::uint8_t>(payload::collective); };
   std::size_t expected = 0;
   switch (header.kind) {
-    case frame_kind::receive_posted: {
-      expected = sizeof(posted_receive);
-      const auto wanted = read_part<posted_receive>(body);
-      if (!is_payload(wanted.edge_what) || !is_payload(wanted.stamp_what)) return "asks for something unknown";
+    case frame_kind::receive_posted:
+    case frame_kind::announced:
+      expected = sizeof(tensor_note);
+      if (header.bytes == expected && !is_known(read_part<tensor_note>(body))) return "asks for something unknown";
       break;
-    }
     case frame_kind::numbers:
       if (header.bytes < sizeof(gathered_numbers) || header.bytes > room ||
           (header.bytes - sizeof(gathered_numbers)) % sizeof(double) != 0)
@@ -100,6 +130,14 @@ template <class T>
   return nullptr;
 }
 
+/// What is wrong with what comes before a tensor; nullptr: nothing. `number`: of the next tensor of its channel.
+[[nodiscard]] inline const char* fault_of(const tensor_header& h, std::uint64_t number, std::uint64_t sent) {
+  if (h.note.number != number) return "is not the next one";
+  if (h.note.unasked != 0 && h.note.bytes > small_tensor) return "is too long to come unasked";
+  if (h.acknowledged > sent) return "acknowledges what was not sent";
+  return nullptr;
+}
+
 template <class T>
 void append(std::vector<char>& to, const T* values, std::size_t count) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -109,16 +147,16 @@ void append(std::vector<char>& to, const T* values, std::size_t count) {
   std::memcpy(to.data() + before, values, count * sizeof(T));
 }
 
-/// A frame of up to two parts; header.acknowledged is set when it leaves.
+/// Appends a frame of up to two parts.
 template <class First, class Second = char>
-[[nodiscard]] std::vector<char> make_frame(frame_kind kind, const First* first, std::size_t firsts,
-                                           const Second* second = nullptr, std::size_t seconds = 0) {
-  const frame_header header{.kind = kind, .bytes = static_cast<std::uint32_t>(firsts * sizeof(First) + seconds * sizeof(Second))};
-  std::vector<char> frame;
-  append(frame, &header, 1);
-  append(frame, first, firsts);
-  append(frame, second, seconds);
-  return frame;
+void append_frame(std::vector<char>& to, frame_kind kind, std::uint64_t acknowledged, const First* first, std::size_t firsts,
+                  const Second* second = nullptr, std::size_t seconds = 0) {
+  const frame_header header{.kind = kind,
+                            .bytes = static_cast<std::uint32_t>(firsts * sizeof(First) + seconds * sizeof(Second)),
+                            .acknowledged = acknowledged};
+  append(to, &header, 1);
+  append(to, first, firsts);
+  append(to, second, seconds);
 }
 
 /// In place of the hash of a shape: bytes without one, which fit as many of any shape.

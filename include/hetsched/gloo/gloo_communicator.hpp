@@ -25,8 +25,9 @@
 
 namespace hetsched {
 
-/// Connects ranks that are processes, on one host or several, over TCP with Gloo. Tensors are in host memory and are not
-/// copied on this side of the sockets. Ranks prove to each other that they belong to the run; whoever else connects is turned
+/// Connects ranks that are processes, on one host or several. They meet in a store of Gloo, and talk over sockets of TCP of their
+/// own, two between every two. Tensors are in host memory; those of more than 16 KiB are not copied on this side of the sockets.
+/// Ranks prove to each other that they belong to the run; whoever else connects is turned
 /// away. A rank whose process ends or whose connection is closed fails all others at once; one
 /// that is stuck or cut off, at their deadlines. Needs a thread per channel and per other rank, and two more.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
@@ -38,7 +39,7 @@ namespace hetsched {
 template <pipeline_tensor Tensor>
 class gloo_communicator {
   using traits = tensor_traits<Tensor>;
-  static_assert(traits::space != memory_space::device, "Gloo sends from host memory");
+  static_assert(traits::space != memory_space::device, "sockets send from host memory");
 
  public:
   /// Meets all other ranks.
@@ -83,7 +84,7 @@ class gloo_communicator {
   /// See byte_plane.
   void post_send_bytes(int number, const stamp& s, std::span<const std::byte> bytes, operation& op) {
     HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
-    post(number, s, {const_cast<std::byte*>(bytes.data()), bytes.size()}, detail::no_shape, op);  // Gloo only reads them
+    post(number, s, {const_cast<std::byte*>(bytes.data()), bytes.size()}, detail::no_shape, op);  // they are only read
   }
   void post_receive_bytes(int number, const stamp& s, std::span<std::byte> bytes, operation& op) {
     HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
@@ -113,11 +114,8 @@ class gloo_communicator {
   void post(int number, const stamp& s, std::span<std::byte> bytes, std::uint64_t shape, operation& op) {
     auto& transfer = op.transfer_;
     transfer.data = reinterpret_cast<char*>(bytes.data());
-    transfer.bytes = bytes.size();
-    transfer.elements = transfer.bytes / sizeof(typename traits::element);
-    transfer.shape = shape;
-    transfer.stamp = s;
-    engine_->post(*open_[static_cast<std::size_t>(number)], transfer);
+    transfer.header.note = {.bytes = bytes.size(), .elements = bytes.size() / sizeof(typename traits::element), .shape = shape};
+    engine_->post(*open_[static_cast<std::size_t>(number)], transfer, s);
   }
 
   std::shared_ptr<detail::channel_engine> engine_;

@@ -28,7 +28,9 @@
 
 namespace hetsched::detail {
 
-inline constexpr std::size_t lines_per_pair = 2;  ///< one for what must not wait behind tensors, and one for these
+/// The connections of a pair of ranks: one for what must not wait behind tensors, and one for these.
+enum line_of : std::size_t { control_line, data_line };
+inline constexpr std::size_t lines_per_pair = 2;
 
 /// Connects a rank with all others, each pair by its lines; the higher rank calls the lower one. Both prove that they know the
 /// key of the run, in turn: hello, challenge, proof, proof. Who cannot is dropped and counted, and has made nobody wait: all

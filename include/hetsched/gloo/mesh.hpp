@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -21,13 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include <gloo/transport/context.h>
-#include <gloo/transport/device.h>
-
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/core/sha256.hpp>
-#include <hetsched/gloo/hand_over.hpp>
 #include <hetsched/gloo/introduction.hpp>
 #include <hetsched/gloo/meeting.hpp>
 #include <hetsched/gloo/process_place.hpp>
@@ -60,8 +57,7 @@ struct gloo_options {
 
 namespace detail {
 
-/// Blocks all signals of this thread while it lives, and so of threads that it makes. Gloo writes to sockets whose other end
-/// may be gone, and that SIGPIPE would end the process.
+/// Blocks all signals of this thread while it lives, and so of threads that it makes: signals are for the threads of the caller.
 class no_signals {
  public:
   no_signals() {
@@ -80,8 +76,7 @@ class no_signals {
 /// Two connections between every two ranks: one for tensors, and one for what must not wait behind them.
 struct gloo_mesh {
   int rank = 0, ranks = 1;
-  std::shared_ptr<::gloo::transport::Device> device;
-  std::shared_ptr<::gloo::transport::Context> control, data;
+  std::vector<std::array<unique_socket, lines_per_pair>> lines{};  ///< by rank; see line_of
   gloo_store store;
   meeting met;                      ///< empty where ranks do not meet in a folder
   std::vector<stranger> strangers;  ///< turned away while ranks met
@@ -190,14 +185,7 @@ class roll_call {
 [[nodiscard]] inline gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
-  gloo_mesh mesh{.rank = place.rank,
-                 .ranks = place.ranks,
-                 .device = {},
-                 .control = {},
-                 .data = {},
-                 .store = options.store,
-                 .met = {},
-                 .strangers = {}};
+  gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
   if (place.ranks == 1) return mesh;
   const std::string run = options.run.empty() ? place.run : options.run;
   const auto until = deadline_in(options.connect_deadline_s);
@@ -243,26 +231,17 @@ class roll_call {
   ranks.run(until, options.connect_deadline_s);
   mesh.strangers = ranks.strangers();
 
-  const no_signals in_its_thread;
-  const auto device = make_device();
-  mesh.device = device;
-  mesh.control = device->createContext(place.rank, place.ranks);
-  mesh.data = device->createContext(place.rank, place.ranks);
-  std::size_t line = 0;
-  for (auto* const context : {mesh.control.get(), mesh.data.get()}) {
-    context->setTimeout(call.left() / 5 + std::chrono::milliseconds(1));  // Gloo waits five times as long for a connection
-    for (int r = 0; r < place.ranks; ++r) {
-      if (r == place.rank) continue;
-      try {
-        auto connected = ranks.take(r, line);
-        if (!keep_alive(connected, options.heartbeat_s)) throw error(std::strerror(errno));
-        hand_over(device, *context, r, std::move(connected));
-      } catch (const std::exception& e) {
-        throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " + gloo_text(e));
-      }
+  mesh.lines.resize(static_cast<std::size_t>(place.ranks));
+  for (int r = 0; r < place.ranks; ++r)
+    for (std::size_t line = 0; line < lines_per_pair && r != place.rank; ++line) {
+      auto connected = ranks.take(r, line);
+      constexpr int on = 1;
+      if (!keep_alive(connected, options.heartbeat_s) ||
+          setsockopt(connected.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+        throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " +
+                    std::strerror(errno));
+      mesh.lines[static_cast<std::size_t>(r)][line] = std::move(connected);
     }
-    ++line;
-  }
   return mesh;
 }
 

@@ -2,51 +2,91 @@
 #pragma once
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
-#include <memory>
-#include <thread>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include <gloo/transport/unbound_buffer.h>
-
+#include <hetsched/gloo/channel_end.hpp>
 #include <hetsched/gloo/frame.hpp>
 
 namespace hetsched::detail {
 
+/// Bytes that have come over a connection and have not been read.
+struct heard_bytes {
+  std::vector<char> memory;
+  std::size_t first = 0, last = 0;
+  [[nodiscard]] const char* data() const { return memory.data() + first; }
+  [[nodiscard]] std::size_t size() const { return last - first; }
+  void take(std::size_t bytes) {
+    first += bytes;
+    if (first == last) first = last = 0;
+  }
+  /// Room at the end for as many as possible.
+  [[nodiscard]] std::size_t make_room() {
+    if (first > 0) std::memmove(memory.data(), memory.data() + first, size());
+    last -= std::exchange(first, 0);
+    return memory.size() - last;
+  }
+};
+
 /// What a rank knows of another one.
 struct peer_state {
-  struct sent_frame {
-    std::vector<char> bytes;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;
-  };
   struct round_part {
     std::uint64_t round = 0, all = 0;
     std::vector<double> numbers;
   };
+  using time = std::chrono::steady_clock::time_point;
 
-  std::vector<char> memory;  ///< for frames from it
-  std::unique_ptr<::gloo::transport::UnboundBuffer> incoming;
-  std::thread reader;  ///< none for this rank itself
-  std::deque<sent_frame> unacknowledged;
-  std::uint64_t acknowledged = 0;  ///< of the frames sent to it
-  std::uint64_t frames_got = 0, frames_told = 0;
+  bool there = false;                                ///< false for this rank itself
+  heard_bytes frames, data;                          ///< from it
+  std::vector<char> to_say;                          ///< frames to it that have not left
+  std::size_t said = 0;                              ///< bytes of them that have
+  transfer_queue outgoing;                           ///< tensors to it that have not left
+  bool waits_to_say = false, waits_to_send = false;  ///< for room in the system's memory
+
+  // The tensor that is coming; there is none where from is null.
+  tensor_note coming;
+  channel_end* from = nullptr;
+  gloo_transfer* into = nullptr;       ///< null: early
+  early_tensor* into_early = nullptr;  ///< null where into is not
+  std::size_t have = 0;                ///< bytes of it
+
+  std::uint64_t unasked_sent = 0, acknowledged = 0;  ///< by it
+  std::uint64_t unasked_got = 0, told = 0;           ///< taken by receives; acknowledged to it
   std::uint64_t tensors_sent = 0, tensors_got = 0, tensors_due = 0;
   std::uint64_t answered_to = 0;  ///< the last question whether it is there
   std::deque<round_part> gathered;
-  bool down = false;      ///< its frames have ended
-  bool gave_up = false;   ///< it has aborted: it brings no more numbers
-  bool leaving = false;   ///< it has said so
-  bool answered = false;  ///< to that
-  bool released = false;  ///< it has got all that this rank has sent
+  bool down = false;                ///< its frames have ended
+  bool gave_up = false;             ///< it has aborted: it brings no more numbers
+  bool leaving = false;             ///< it has said so
+  bool answered = false;            ///< to that
+  bool released = false;            ///< it has got all that this rank has sent
+  bool mute = false;                ///< its tensors have ended, or what it says is not to be read
+  std::optional<time> broken_at{};  ///< its tensors have ended; its frames may tell why
+  std::string broken_why;
 
-  /// Gloo cannot tell whether a frame has left, but its receiver can.
-  void acknowledge(std::uint64_t frames) {
-    for (; acknowledged < frames && !unacknowledged.empty(); ++acknowledged) unacknowledged.pop_front();
+  /// Forgets what has been said, if it is all.
+  [[nodiscard]] bool has_to_say() {
+    if (said < to_say.size()) return true;
+    to_say.clear();
+    said = 0;
+    return false;
   }
+  /// From then on no tensor is touched.
+  void drop_tensors() {
+    outgoing = {};
+    into = nullptr;
+    from = nullptr;
+  }
+  /// Where the next byte of the tensor that is coming goes.
+  [[nodiscard]] char* place() const { return (into ? into->data : into_early->bytes) + have; }
   /// False if they are more than were announced.
   [[nodiscard]] bool add_numbers(const gathered_numbers& part, const char* values, std::size_t count) {
     const bool goes_on = !gathered.empty() && gathered.back().round == part.round;
@@ -69,5 +109,35 @@ struct peer_state {
     return numbers;
   }
 };
+
+/// The numbers of a round that all have brought; `mine` are those of the rank whose peers these are.
+inline void take_round(std::vector<peer_state>& peers, std::span<const double> mine, std::vector<std::vector<double>>& all) {
+  all.resize(peers.size());
+  for (std::size_t p = 0; p < peers.size(); ++p)
+    if (peers[p].there)
+      all[p] = peers[p].take_numbers();
+    else
+      all[p].assign(mine.begin(), mine.end());
+}
+/// The first other rank that has not done something; -1: all have.
+template <class Done>
+[[nodiscard]] int first_without(std::vector<peer_state>& peers, const Done& done) {
+  for (std::size_t p = 0; p < peers.size(); ++p)
+    if (peers[p].there && !done(peers[p])) return static_cast<int>(p);
+  return -1;
+}
+/// "rank 1 has", or "ranks 1, 2 have".
+template <class Done>
+[[nodiscard]] std::string ranks_without(std::vector<peer_state>& peers, const Done& done) {
+  std::string names;
+  int count = 0;
+  for (std::size_t p = 0; p < peers.size(); ++p)
+    if (peers[p].there && !done(peers[p])) names += (count++ > 0 ? ", " : "") + std::to_string(p);
+  return count == 1 ? "rank " + names + " has" : "ranks " + names + " have";
+}
+[[nodiscard]] inline std::string lost_text(const std::vector<peer_state>& peers, int p, const std::string& why) {
+  return "rank " + std::to_string(p) + (peers[static_cast<std::size_t>(p)].leaving ? " has left" : " was lost") +
+         (why.empty() ? "" : ": " + why);
+}
 
 }  // namespace hetsched::detail

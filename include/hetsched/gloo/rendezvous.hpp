@@ -2,7 +2,6 @@
 #pragma once
 // Tested by tests/gloo/process_place_test.cpp.
 
-#include <algorithm>
 #include <charconv>
 #include <exception>
 #include <filesystem>
@@ -67,15 +66,11 @@ struct store_place {
   return found;
 }
 
-/// What Gloo says, without the place in its sources and the addresses of its pairs.
+/// What Gloo says, without the place in its sources.
 [[nodiscard]] inline std::string gloo_text(const std::exception& e) {
   std::string text = e.what();
   if (text.starts_with("["))
     if (const auto end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
-  // Pairs know addresses of this host's loopback only, see hand_over.
-  if (const auto at = text.find(" ["); at != std::string::npos)
-    if (const auto port = text.find("]:", at); port != std::string::npos)
-      text.erase(at, std::min(text.find_first_not_of("0123456789", port + 2), text.size()) - at);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }

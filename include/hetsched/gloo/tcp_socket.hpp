@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -119,6 +120,20 @@ struct own_address {
   }
   freeifaddrs(all);
   return found;
+}
+
+/// Has the system ask the other host whether it is there, after so many seconds in which nothing has come; one that does not
+/// answer three times, two seconds apart, or does not confirm for as long what is sent, ends the connection. So a host that is
+/// cut off or without power is known whether anybody waits for it or not.
+[[nodiscard]] inline bool keep_alive(const unique_socket& s, double silence_s) {
+  const int on = 1, between_s = 2, times = 3, silence = std::max(1, static_cast<int>(std::min(silence_s, 1e4)));
+  const unsigned most_ms = 1000u * static_cast<unsigned>(silence + between_s * times);
+  const auto set = [&](int level, int option, const auto& value) {
+    return setsockopt(s.number(), level, option, &value, sizeof value) == 0;
+  };
+  return set(SOL_SOCKET, SO_KEEPALIVE, on) && set(IPPROTO_TCP, TCP_KEEPIDLE, silence) &&
+         set(IPPROTO_TCP, TCP_KEEPINTVL, between_s) && set(IPPROTO_TCP, TCP_KEEPCNT, times) &&
+         set(IPPROTO_TCP, TCP_USER_TIMEOUT, most_ms);
 }
 
 struct listener {

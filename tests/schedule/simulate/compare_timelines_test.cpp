@@ -9,6 +9,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
+#include <hetsched/schedule/simulate/explain_difference.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "../../sanitizer_share.hpp"
@@ -155,4 +156,58 @@ TEST_CASE("timelines of different sizes do not compare, and ranks outside are re
   t.actions[1].rank = 1;
   CHECK_THROWS_AS((void)figures(t), input_error);
   CHECK_THROWS_AS((void)figures(timeline{}), input_error);
+}
+
+TEST_CASE("what a difference is due to: the parts are those of simulations in which only one thing has changed") {
+  random_source random(8);
+  for (int i = 0; i < 30 / test::sanitizer_share; ++i) {
+    const int stages = random.integer(2, 5), microbatches = stages * random.integer(1, 3);
+    auto p = test::random_pipeline(random, stages);
+    p.transfer_occupied_s.clear();  // a timeline does not tell when the next one may set out
+    p.gradient_transfer_occupied_s.clear();
+    const std::string name = i % 3 == 0 ? "1f1b" : i % 3 == 1 ? "gpipe" : "zb_h1";
+    const auto order = build_schedule(name, p, microbatches);
+    auto slower = p, both = p;
+    const double more = random.uniform(1.1, 2), longer = random.uniform(1.5, 4);
+    for (auto* times : {&slower, &both}) {
+      for (auto& t : times->forward_s) t *= more;
+      for (auto& t : times->backward_s) t *= more;
+      for (auto& t : times->weight_backward_s) t *= more;
+    }
+    for (auto& t : both.transfer_s) t *= longer;
+    for (auto& t : both.gradient_transfer_s) t *= longer;
+    const auto predicted = simulate(p, order), computed = simulate(slower, order), measured = simulate(both, order);
+    INFO(name, " ", microbatches, " microbatches, ", test::text(p), ", work ", more, " and transfers ", longer, " times as long");
+    const auto near = [&](double s) { return doctest::Approx(s).epsilon(1e-9).scale(measured.makespan_s); };
+    const auto due = explain_difference(predicted.timeline, measured.timeline);
+    CHECK(due.wait_s == near(0));
+    CHECK(due.compute_s == near(computed.makespan_s - predicted.makespan_s));
+    CHECK(due.transport_s == near(measured.makespan_s - computed.makespan_s));
+    CHECK(due.host_s == near(0));
+  }
+}
+
+TEST_CASE("what a difference is due to: a host that begins late, and another order of work") {
+  // Two stages, two microbatches: forwards of 1, backwards of 2, transfers of 0.5. GPipe: F0 F1 | F0 F1 B0 B1 | B0 B1.
+  const pipeline p{.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0.5}};
+  const auto predicted = simulate(p, build_schedule("gpipe", p, 2));
+  CHECK(predicted.makespan_s == doctest::Approx(10));  // 1 + 0.5 + 2 + 2 + 2 + 0.5 + 2
+  auto late = predicted.timeline;
+  // Everything from the first backward on is late by a quarter second: its rank had all that it needed.
+  double first_s = 1e9;
+  for (const auto& a : late.actions)
+    if (a.what.kind == backward) first_s = std::min(first_s, a.start_s);
+  for (auto& a : late.actions)
+    if (a.start_s >= first_s) a.start_s += 0.25, a.end_s += 0.25;
+  const auto due = explain_difference(predicted.timeline, late);
+  CHECK(due.host_s == doctest::Approx(0.25));
+  CHECK(due.compute_s == doctest::Approx(0));
+  CHECK(due.transport_s == doctest::Approx(0));
+  CHECK(due.wait_s == doctest::Approx(0));
+  // 1F1B with one microbatch in flight on the first stage: all one after the other, 2 * (1 + 0.5 + 1 + 2 + 0.5 + 2) = 14.
+  const auto one = simulate(p, build_schedule("1f1b", p, 2, {.warmups = {1, 1}}));
+  CHECK(one.makespan_s == doctest::Approx(14));
+  const auto of_order = explain_difference(predicted.timeline, one.timeline);
+  CHECK(of_order.wait_s == doctest::Approx(4));
+  CHECK(of_order.total_s() == doctest::Approx(4));
 }

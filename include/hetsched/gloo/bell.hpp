@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/gloo/gloo_communicator_test.cpp.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include <hetsched/runtime/communicator/communicator.hpp>
+
+namespace hetsched::detail {
+
+/// Tells whoever waits that a receive or a send has ended. All but ring_late() is called with the caller's mutex held.
+class bell {
+ public:
+  /// False at the deadline. `all_over`: also ends the wait; under the mutex.
+  [[nodiscard]] bool wait(std::unique_lock<std::mutex>& hold, deadline_time until, bool sends, const bool& all_over) {
+    const auto rung = [&] { return received_ || (sends && sent_) || all_over; };
+    while (!rung()) {
+      waits_ = sends ? for_all : for_receives;
+      const auto status = changed_.wait_until(hold, until);
+      waits_ = for_nothing;
+      if (status == std::cv_status::timeout && !rung()) return false;
+    }
+    received_ = false;
+    if (sends) sent_ = false;
+    return true;
+  }
+  /// `late`: whoever waits is woken by ring_late(), which the same thread calls once it has let go of the mutex.
+  void ring(bool of_send, bool late) {
+    (of_send ? sent_ : received_) = true;
+    if (waits_ == for_all || (waits_ == for_receives && !of_send)) {
+      if (late)
+        late_ = true;
+      else
+        changed_.notify_one();
+    }
+    if (also_) also_();
+  }
+  void ring_late() {
+    if (std::exchange(late_, false)) changed_.notify_one();
+  }
+  void ring_for_all() {
+    changed_.notify_all();
+    if (also_) also_();
+  }
+  /// What is called, too, with the mutex held.
+  void also(std::function<void()> ring) { also_ = std::move(ring); }
+
+ private:
+  enum purpose : std::uint8_t { for_nothing, for_receives, for_all };
+  std::condition_variable changed_;
+  std::function<void()> also_;
+  bool received_ = false, sent_ = false;  ///< since the last wait for them
+  bool late_ = false;
+  purpose waits_ = for_nothing;
+};
+
+}  // namespace hetsched::detail
