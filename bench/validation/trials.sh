@@ -1,13 +1,27 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Trainings on processes are killed, stopped, given a full disk, damaged checkpoints and strangers, at random moments. Each has to
+# Trainings on processes are killed, stopped, cut off, given a full disk, damaged checkpoints and strangers, at random moments. Each has to
 # end within its deadline and 2 s with the true cause, and what goes on from its checkpoint has to have the losses of an
 # undisturbed training, bit for bit. usage: trials.sh HETSCHED-TRAIN [TRIALS [SEED]]
 set -uo pipefail
 train=$(realpath "$1") trials=${2:-40} RANDOM=${3:-1}
 place=$(mktemp -d)
 mounted=
-end() { [[ -n $mounted ]] && umount "$mounted"; rm -rf "$place"; }
+cables=(hscut${$}a hscut${$}b) cabled=
+# Two ranks in network namespaces of their own, with one link between them.
+lay_cable() {
+  ip netns add "${cables[0]}" && ip netns add "${cables[1]}" &&
+    ip link add cut${$}a netns "${cables[0]}" type veth peer name cut${$}b netns "${cables[1]}" || return 1
+  cabled=1
+  local k
+  for k in 0 1; do
+    ip -n "${cables[k]}" addr add 10.198.7.$((k + 1))/24 dev cut${$}$([[ $k == 0 ]] && echo a || echo b)
+    ip -n "${cables[k]}" link set cut${$}$([[ $k == 0 ]] && echo a || echo b) up
+    ip -n "${cables[k]}" link set lo up
+  done
+}
+take_cable() { ip netns del "${cables[0]}"; ip netns del "${cables[1]}"; cabled=; } 2>/dev/null
+end() { [[ -n $cabled ]] && take_cable; [[ -n $mounted ]] && umount "$mounted"; rm -rf "$place"; }
 trap end EXIT
 cd "$place" || exit 1
 deadline=3
@@ -22,7 +36,9 @@ start() {
   shift 2
   pids=()
   for ((r = 0; r < ranks; ++r)); do
-    RANK=$r WORLD_SIZE=$ranks LOCAL_RANK=$r "$train" "${model[@]}" --transport gloo --store "file:$folder/store" \
+    local there=()
+    [[ -n $cabled ]] && there=(ip netns exec "${cables[r]}")
+    RANK=$r WORLD_SIZE=$ranks LOCAL_RANK=$([[ -n $cabled ]] && echo 0 || echo "$r") "${there[@]}" "$train" "${model[@]}" --transport gloo --store "file:$folder/store" \
       --checkpoint "$folder/state" --deadline $deadline "$@" >"$folder/$r.out" 2>"$folder/$r.err" &
     pids+=($!)
   done
@@ -39,7 +55,7 @@ declare -A count
 complain() { echo "trial $trial ($kind): $*"; tail -n 2 "$folder"/*.err; ((++failed)); }
 
 for ((trial = 1; trial <= trials; ++trial)); do
-  kinds=(kill kill stop disk damage strangers twice)
+  kinds=(kill kill stop cut disk damage strangers twice)
   kind=${kinds[RANDOM % ${#kinds[@]}]}
   count[$kind]=$((${count[$kind]:-0} + 1))
   folder=trial$trial ranks=$((RANDOM % 3 + 2))
@@ -49,6 +65,11 @@ for ((trial = 1; trial <= trials; ++trial)); do
     mkdir "$folder/state"
     mount -t tmpfs -o size=3m none "$folder/state" 2>/dev/null && mounted=$folder/state || { echo "trial $trial: no right to mount, skipped"; continue; }
     cause="No space left"
+  fi
+  if [[ $kind == cut ]]; then
+    ranks=2
+    lay_cable 2>/dev/null || { echo "trial $trial: no right to make network namespaces, skipped"; continue; }
+    cause="rank [01]"
   fi
   start "$folder" "$ranks" --every 3 --keep 100
   some_steps "$folder"
@@ -60,6 +81,7 @@ for ((trial = 1; trial <= trials; ++trial)); do
       kill -9 "${pids[victim]}" "${pids[other]}"
       cause="rank ($victim|$other)" ;;
     stop) kill -STOP "${pids[victim]}" ;;
+    cut) ip -n "${cables[0]}" link set cut${$}a down ;;
     damage) kill -9 "${pids[victim]}" ;;
     strangers) # while they run nobody listens; the ports of the ranks' connections are tried all the same
       ss -tlnpH 2>/dev/null | grep -q "pid=${pids[victim]}," && complain "rank $victim listens while it runs"
@@ -91,6 +113,7 @@ for ((trial = 1; trial <= trials; ++trial)); do
     part=$(find "$folder/state/$last" -type f | sort | sed -n "$((RANDOM % 2 + 1))p")
     printf '\x55' | dd of="$part" bs=1 seek=$((RANDOM % $(stat -c %s "$part"))) conv=notrunc 2>/dev/null
   fi
+  [[ -n $cabled ]] && take_cable
   # What is committed is not lost, and what goes on from it has the losses of the undisturbed.
   before=$(newest "$folder")
   start "$folder" $((RANDOM % 3 + 2)) --every 1000 --resume --losses "$folder/resumed.csv"

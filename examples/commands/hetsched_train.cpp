@@ -182,9 +182,11 @@ int train_command(const train::arguments& given) {
   check_length("--text", j.corpus);
   if (!given.validation.empty()) check_length("--validation", j.validation);
   if (given.validation.empty() && given.validate_every > 0) throw input_error("--validate-every needs --validation");
-  if ((given.elastic || given.join) && (given.place.transport != "gloo" || given.checkpoint.folder.empty()))
+  const bool has_state = !given.checkpoint.folder.empty() || given.snapshot_every > 0;
+  if ((given.elastic || given.join) && (given.place.transport != "gloo" || !has_state))
     throw input_error(std::string(given.join ? "--join" : "--elastic") +
-                      " needs --transport gloo, and --checkpoint to go on from");
+                      " needs --transport gloo, and --checkpoint or --snapshot-every to go on from");
+  if (given.snapshot_every > 0 && !given.elastic) throw input_error("--snapshot-every needs --elastic");
   j.place = train::find_place(given.place);
   if (given.join) j.place.rank = 1;  // until it is taken in
   if (!given.plan.empty()) j.plan = read_plan_for(given, j.config, j.place.rank == 0);
@@ -333,6 +335,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--elastic", given.elastic,
                "gloo: if ranks are lost, the others go on from the last checkpoint, in the same processes");
+  app.add_option("--snapshot-every", given.snapshot_every,
+                 "steps after which an --elastic training is kept in memory, each part by two ranks; 0: never")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
   app.add_option("--settle", given.settle_s, "seconds that ranks wait for each other to go on")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();

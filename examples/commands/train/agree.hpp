@@ -24,6 +24,7 @@ namespace train {
           {"--steps", std::to_string(given.steps)},
           {"--accumulate", std::to_string(given.accumulate)},
           {"--trace or --report", flag(!given.trace.empty() || !given.report.empty() || !given.times.empty())},
+          {"--snapshot-every", std::to_string(given.snapshot_every)},
           {"--replan-every", std::to_string(given.replan_every)},
           {"--replan-gain", std::to_string(given.replan_gain)},
           {"--trace-steps", std::to_string(given.trace_steps)},

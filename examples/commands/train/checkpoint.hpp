@@ -16,6 +16,7 @@
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 #include <hetsched/io/checkpoint/checkpoint_writer.hpp>
+#include <hetsched/io/checkpoint/snapshot_ring.hpp>
 
 #include <train/place.hpp>
 
@@ -95,6 +96,25 @@ template <class Trainer, class Communicator, class Say>
   // Nobody begins, and maybe replaces it, before all have read it.
   load_on_all(comm, *found, state, deadline_s);
   trainer.set_committed_step(found->step);
+  return found->step;
+}
+
+/// Loads the last snapshot in memory, if there is one and no checkpoint is newer; returns its step. All ranks call it.
+template <class Trainer, class Communicator, class Say>
+[[nodiscard]] std::optional<std::int64_t> resume_from_memory(hetsched::snapshot_ring& snapshots, Trainer& trainer,
+                                                             Communicator& comm, const std::string& folder, double deadline_s,
+                                                             Say&& say) {
+  const auto found = snapshots.find(comm, deadline_s);
+  std::vector<double> newest;  // on the disk, as rank 0 sees it
+  if (comm.rank() == 0 && !folder.empty())
+    for (const auto& s : hetsched::detail::list_steps(folder))
+      if (s.suffix.empty()) newest.push_back(static_cast<double>(s.step));
+  newest = gather(comm, newest, deadline_s, "looking for a snapshot").front();
+  if (!found || (!newest.empty() && newest.front() > static_cast<double>(found->step))) return std::nullopt;
+  auto state = trainer.state();
+  load_on_all(comm, *found, state, deadline_s);
+  trainer.set_committed_step(found->step);
+  if (comm.rank() == 0) say("goes on from the snapshot in memory of step " + std::to_string(found->step));
   return found->step;
 }
 

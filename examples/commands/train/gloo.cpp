@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <chrono>
 #include <optional>
 #include <string>
@@ -21,6 +23,9 @@ void train_elastically(train::job& j) {
       planned ? hetsched::make_training_layout(planned->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks() : 0;
   const bool holds_lock = j.place.rank == 0 && !given.join;
   std::optional<hetsched::checkpoint_lock> lock;
+  std::optional<hetsched::snapshot_ring> snapshots;
+  if (given.snapshot_every > 0) j.snapshots = &snapshots.emplace("/dev/shm/hetsched-train-" + std::to_string(getpid()));
+  const bool has_folder = !given.checkpoint.folder.empty();
   const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
     train::tell_strangers(comm);
     j.place = here.place;
@@ -28,7 +33,7 @@ void train_elastically(train::job& j) {
     j.plan = planned;
     if (planned && here.place.ranks != planned_for) train::forget_plan(j);
     if (here.generation > 0) j.given.checkpoint.resume = j.given.checkpoint.or_start = true;
-    if (here.place.rank == 0 && !holds_lock && !lock) lock.emplace(given.checkpoint.folder);
+    if (has_folder && here.place.rank == 0 && !holds_lock && !lock) lock.emplace(given.checkpoint.folder);
     j.somebody_waits = [&, next = clock::now()]() mutable {
       if (clock::now() < next) return false;
       next = clock::now() + std::chrono::milliseconds(200);

@@ -135,7 +135,10 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   }
   auto& trainer = *made;
 
-  if (given.checkpoint.resume) result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
+  result.resumed.reset();
+  if (j.snapshots) result.resumed = resume_from_memory(*j.snapshots, trainer, comm, given.checkpoint.folder, deadline_s, say);
+  if (given.checkpoint.resume && !result.resumed && !given.checkpoint.folder.empty())
+    result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
   result.lets_others_in = false;
   result.measured.clear();
   result.times.clear();
@@ -249,6 +252,8 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     if (!given.checkpoint.folder.empty() &&
         (last || result.lets_others_in || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
       saves.begin(trainer);
+    if (j.snapshots && !last && (result.lets_others_in || now % given.snapshot_every == 0))
+      j.snapshots->keep(comm, now, trainer.state(true), deadline_s, notes);
     if (wants_replans && !last && !result.lets_others_in && now % given.replan_every == 0) {
       const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.replan_every, std::ssize(recent)),
                                         recent.end());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/io/checkpoint/snapshot_ring.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/runtime/measure/median_timeline.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
@@ -41,7 +42,8 @@ struct arguments {
   bool json = false;
   bool elastic = false, join = false;  ///< ranks may be lost and come; this one comes
   double settle_s = 2;
-  int replan_every = 0;  ///< steps; 0: never
+  int snapshot_every = 0;  ///< steps; 0: never
+  int replan_every = 0;    ///< steps; 0: never
   double replan_gain = 0.05;
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
   bool graphs = false;
@@ -53,8 +55,9 @@ struct job {
   gpt::config config;
   std::string corpus, validation;  ///< texts
   hetsched::process_place place;
-  std::optional<hetsched::plan_file> plan;    ///< none: to be made
-  std::function<bool()> somebody_waits = {};  ///< to be let in; empty: nobody can
+  std::optional<hetsched::plan_file> plan;       ///< none: to be made
+  std::function<bool()> somebody_waits = {};     ///< to be let in; empty: nobody can
+  hetsched::snapshot_ring* snapshots = nullptr;  ///< in memory; null: none
 
   struct result {
     hetsched::plan_file plan;
