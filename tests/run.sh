@@ -48,6 +48,7 @@ find_sanitizing_clang() {
 }
 wanted "compilations are not kept for the next time" ccache
 runs release && wanted "the format is not checked" clang-format-14
+runs debug && wanted "ranks do not meet in a real Redis" redis-server
 runs torch && wanted "the lane torch" python3-venv
 runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 sanitizes() { runs debug || runs tsan || runs fuzz; }

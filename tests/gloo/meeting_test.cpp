@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/gloo/meeting.hpp>
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -35,22 +38,22 @@ hetsched::process_place place_of(int rank, int ranks) {
 }
 
 /// Runs a rank as a process of its own: 0 if it was connected with all others.
-pid_t start(const fs::path& folder, int rank, int ranks, double deadline_s) {
+pid_t start_at(const std::string& rendezvous, const std::string& run, int rank, int ranks, double deadline_s) {
   const pid_t child = fork();
   if (child != 0) return child;
   int result = 1;
   try {
-    const hetsched::gloo_communicator<hetsched::test::matrix<float>> comm(place_of(rank, ranks),
-                                                                          {.rendezvous = "file:" + folder.string(),
-                                                                           .store = {},
-                                                                           .run = "r",
-                                                                           .interface = {},
-                                                                           .address = {},
-                                                                           .connect_deadline_s = deadline_s});
+    const hetsched::gloo_communicator<hetsched::test::matrix<float>> comm(
+        place_of(rank, ranks),
+        {.rendezvous = rendezvous, .store = {}, .run = run, .interface = {}, .address = {}, .connect_deadline_s = deadline_s});
     result = 0;
   } catch (const std::exception&) {
   }
   _exit(result);
+}
+
+pid_t start(const fs::path& folder, int rank, int ranks, double deadline_s) {
+  return start_at("file:" + folder.string(), "r", rank, ranks, deadline_s);
 }
 
 int result_of(pid_t child) {
@@ -77,6 +80,48 @@ TEST_CASE("a run meets in a folder that a failed run has left, in any order of a
     CHECK(fs::is_empty(folder));
     fs::remove_all(folder);
   }
+}
+
+TEST_CASE("gloo: ranks meet in a real Redis, where a name serves once") {
+  if (std::system("command -v redis-server >/dev/null 2>&1") != 0) {
+    MESSAGE("skipped: there is no redis-server");
+    return;
+  }
+  const auto folder = fresh_folder();
+  const std::string port = hetsched::detail::listen_on("127.0.0.1").at.port;  // free again at once
+  const pid_t server = fork();
+  if (server == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (chdir(folder.c_str()) == 0)
+      execlp("redis-server", "redis-server", "--port", port.c_str(), "--bind", "127.0.0.1", "--save", "", "--loglevel", "warning",
+             nullptr);
+    _exit(127);
+  }
+  const std::string where = "redis://127.0.0.1:" + port;
+  bool is_there = false;
+  for (int k = 0; k < 500 && !is_there; ++k) {
+    try {
+      (void)hetsched::open_gloo_store(where);
+      is_there = true;
+    } catch (const hetsched::error&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  REQUIRE(is_there);
+  const auto meet = [&](const std::string& run, double deadline_s) {
+    std::vector<pid_t> ranks;
+    for (const int r : {2, 0, 1}) ranks.push_back(start_at(where, run, r, 3, deadline_s));
+    int failed = 0;
+    for (const pid_t rank : ranks) failed += result_of(rank) != 0;
+    return failed;
+  };
+  CHECK(meet("one", 20) == 0);
+  CHECK(meet("another", 20) == 0);
+  CHECK(meet("one", 2) > 0);
+  kill(server, SIGKILL);
+  (void)result_of(server);
+  CHECK_THROWS_AS((void)hetsched::open_gloo_store(where), hetsched::error);
+  fs::remove_all(folder);
 }
 
 TEST_CASE("a meeting names all ranks that are missing") {
