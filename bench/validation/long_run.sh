@@ -10,13 +10,13 @@ pids=()
 end() { local p; for p in "${pids[@]}"; do kill -9 "$p"; done; wait; rm -rf "$place"; } 2>/dev/null
 trap end EXIT
 cd "$place" || exit 1
-model=(--layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 --precision fp64 --steps 10000000)
+model=(--layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 --precision fp64)
 run=(--transport gloo --store "file:$place/store" --checkpoint state --every 20 --keep 2 --elastic --settle 1.5 --deadline 10)
 # come RANK OPTIONS...
 come() {
   local name=$1
   shift
-  "$train" "${model[@]}" "${run[@]}" "$@" >>"$name.out" 2>>"$name.err" &
+  "$train" "${model[@]}" --steps 10000000 "${run[@]}" "$@" >>"$name.out" 2>>"$name.err" &
   pids[$name]=$!
 }
 for r in 0 1 2; do RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r come "$r" --losses losses.csv; done

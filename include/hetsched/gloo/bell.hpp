@@ -15,18 +15,16 @@ namespace hetsched::detail {
 /// Tells whoever waits that a receive or a send has ended. All but ring_late() is called with the caller's mutex held.
 class bell {
  public:
-  /// False at the deadline. `all_over`: also ends the wait; under the mutex.
-  [[nodiscard]] bool wait(std::unique_lock<std::mutex>& hold, deadline_time until, bool sends, const bool& all_over) {
-    const auto rung = [&] { return received_ || (sends && sent_) || all_over; };
-    while (!rung()) {
-      waits_ = sends ? for_all : for_receives;
-      const auto status = changed_.wait_until(hold, until);
-      waits_ = for_nothing;
-      if (status == std::cv_status::timeout && !rung()) return false;
-    }
+  [[nodiscard]] bool has_rung(bool sends) const { return received_ || (sends && sent_); }
+  /// Until it may have rung, or the deadline.
+  void wait(std::unique_lock<std::mutex>& hold, deadline_time until, bool sends) {
+    waits_ = sends ? for_all : for_receives;
+    changed_.wait_until(hold, until);
+    waits_ = for_nothing;
+  }
+  void take(bool sends) {
     received_ = false;
     if (sends) sent_ = false;
-    return true;
   }
   /// `late`: whoever waits is woken by ring_late(), which the same thread calls once it has let go of the mutex.
   void ring(bool of_send, bool late) {
@@ -42,6 +40,8 @@ class bell {
   void ring_late() {
     if (std::exchange(late_, false)) changed_.notify_one();
   }
+  /// Has whoever waits look again.
+  void nudge() { changed_.notify_all(); }
   void ring_for_all() {
     changed_.notify_all();
     if (also_) also_();
