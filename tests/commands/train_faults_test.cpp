@@ -192,3 +192,28 @@ TEST_CASE(
   REQUIRE(w.run(training + "--ranks 1 --losses one.csv").status == 0);
   CHECK(w.get("losses.csv") == w.get("one.csv"));
 }
+
+TEST_CASE("a rank is lost while a training has its state in memory only: the others go on from there, with the same losses") {
+  const workplace w;
+  const std::string training =
+      "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 --precision fp64 --steps 60 ";
+  const std::string elastic = training + "--snapshot-every 5 --losses losses.csv --elastic --settle 1.5 --deadline 20";
+  auto all = start_ranks(w, 3, "memory", [&](int) { return elastic; });
+  const auto steps = [&] {
+    const auto text = fs::exists(w.path("losses.csv")) ? w.get("losses.csv") : std::string();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  for (int k = 0; k < 6000 && steps() < 12; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  REQUIRE(steps() >= 12);
+  all[1].signal(SIGKILL);
+  CHECK(all[1].wait().status == 128 + SIGKILL);
+  for (const std::size_t r : {std::size_t{0}, std::size_t{2}}) {
+    const auto ended = all[r].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    CHECK(contains(ended.errors, "rank 1 was lost"));
+    if (r == 0) CHECK(contains(ended.errors, "goes on from the snapshot in memory of step "));
+  }
+  REQUIRE(w.run(training + "--ranks 1 --losses one.csv").status == 0);
+  CHECK(w.get("losses.csv") == w.get("one.csv"));
+}

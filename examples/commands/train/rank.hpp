@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -202,6 +203,7 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   if (wants_replans && !may_reschedule(layout))
     throw known_to_all("--replan-every needs schedules of one direction with a stage per rank");
   std::deque<timeline> recent;  // the last steps, as measured
+  double told_s = 0;            // of the iteration, when the order was solved last
   // Since the last call; -1: the communicator does not count.
   auto sent_bytes = [&comm, before = std::uint64_t{0}]() mutable {
     if constexpr (requires { comm.bytes_sent(); }) {
@@ -271,6 +273,12 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
         trainer.reschedule(next.orders);
         ran = "auto";
         recent.clear();
+        told_s = next.then_s;
+      } else if (std::abs(next.now_s - told_s) > 0.1 * told_s) {
+        if (speaks)
+          say("step " + std::to_string(now) + ": as stages and links are measured, an iteration takes " +
+              format_seconds(next.now_s) + ", and no other order less than " + format_seconds(next.then_s));
+        told_s = next.now_s;
       }
     }
     line.seconds = seconds_since(step_start);

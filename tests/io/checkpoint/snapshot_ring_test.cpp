@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -148,4 +149,18 @@ TEST_CASE("[threads] snapshots in memory: the one before counts until all have t
   }
   rings.pop_back();
   CHECK(found(rings) == 1);
+}
+
+TEST_CASE("snapshots in memory that a process has left behind are removed by the next one; those of others stay") {
+  namespace fs = std::filesystem;
+  const std::string alike = "/dev/shm/hetsched_left" + std::to_string(::getpid()) + '-';
+  fs::create_directories(alike + "dead/step-000001.writing");
+  {
+    const snapshot_ring lives(alike + "lives");
+    const snapshot_ring next(alike + "next");
+    CHECK_FALSE(fs::exists(alike + "dead"));
+    CHECK(fs::exists(alike + "lives"));
+    CHECK(fs::exists(alike + "next"));
+  }
+  CHECK_FALSE(fs::exists(alike + "lives"));
 }

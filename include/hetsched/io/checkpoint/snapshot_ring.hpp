@@ -15,6 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/error.hpp>
@@ -36,12 +40,27 @@ namespace hetsched {
 ///   }
 class snapshot_ring {
  public:
-  /// Throws: error if the folder cannot be made.
+  /// `folder`: of this rank alone. Those beside it whose names begin alike, up to the last '-', and whose processes have ended
+  /// without removing them, are removed. Throws: error if the folder cannot be made.
   explicit snapshot_ring(std::string folder) : folder_(std::move(folder)) {
+    std::error_code none;
+    const std::filesystem::path own(folder_);
+    const auto alike = own.filename().string().substr(0, own.filename().string().rfind('-') + 1);
+    if (!alike.empty())
+      for (const auto& other : std::filesystem::directory_iterator(own.parent_path(), none))
+        if (other.path().filename().string().starts_with(alike))
+          if (const int left = hold(other.path().string()); left >= 0) {
+            std::filesystem::remove_all(other.path(), none);
+            ::close(left);
+          }
     remove_all();
     detail::checkpoint_files::make_folder(folder_);
+    held_ = hold(folder_);
   }
-  ~snapshot_ring() { remove_all(); }
+  ~snapshot_ring() {
+    remove_all();
+    if (held_ >= 0) ::close(held_);
+  }
   snapshot_ring(const snapshot_ring&) = delete;
   snapshot_ring& operator=(const snapshot_ring&) = delete;
 
@@ -140,6 +159,13 @@ class snapshot_ring {
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   static std::size_t size_of(double told) { return static_cast<std::size_t>(told); }
+  /// A folder, locked as long as this is open and the process lives; -1: it is locked already.
+  static int hold(const std::string& folder) {
+    const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (file < 0 || ::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+    ::close(file);
+    return -1;
+  }
   void remove_all() const {
     std::error_code none;
     std::filesystem::remove_all(folder_, none);
@@ -230,6 +256,7 @@ class snapshot_ring {
   }
 
   std::string folder_;
+  int held_ = -1;
   std::optional<kept> newest_;
 };
 
