@@ -54,6 +54,10 @@ TEST_CASE("another schedule than predicted shows, in the tables and on the page"
   CHECK(measured > 1.2 * predicted);
   CHECK(json.at("difference").at("makespan").get<double>() == doctest::Approx(measured / predicted - 1));
   CHECK(json.at("measured").at("overlap_ratio") < json.at("predicted").at("overlap_ratio"));
+  double due_s = 0;
+  for (const auto& part : json.at("due_to")) due_s += part.get<double>();
+  CHECK(due_s == doctest::Approx(measured - predicted));
+  CHECK(json.at("due_to").at("wait_s").get<double>() == doctest::Approx(measured - predicted));  // the order is all that differs
 
   const auto result = w.run("hetsched-compare-timeline --predicted h1f1b.json --measured 1f1b.json --report page.html");
   CHECK(result.status == 0);

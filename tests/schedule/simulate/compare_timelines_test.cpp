@@ -187,6 +187,22 @@ TEST_CASE("what a difference is due to: the parts are those of simulations in wh
   }
 }
 
+TEST_CASE("what a difference is due to: nothing, where a timeline is compared with itself, under every schedule") {
+  random_source random(9);
+  for (int i = 0; i < 10 / test::sanitizer_share; ++i)
+    for (const auto name : schedule_names()) {
+      const int stages = 2 * random.integer(1, 3), microbatches = 2 * stages * random.integer(1, 2);
+      const auto p = test::random_pipeline(random, stages);
+      const auto played = simulate(p, build_schedule(name, p, microbatches));
+      INFO(std::string(name), " ", microbatches, " microbatches, ", test::text(p));
+      const auto due = explain_difference(played.timeline, played.timeline);
+      const auto nothing = doctest::Approx(0).scale(played.makespan_s).epsilon(1e-9);
+      CHECK(due.total_s() == nothing);
+      CHECK(due.compute_s == nothing);
+      CHECK(due.transport_s == nothing);
+    }
+}
+
 TEST_CASE("what a difference is due to: a host that begins late, and another order of work") {
   // Two stages, two microbatches: forwards of 1, backwards of 2, transfers of 0.5. GPipe: F0 F1 | F0 F1 B0 B1 | B0 B1.
   const pipeline p{.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0.5}};
