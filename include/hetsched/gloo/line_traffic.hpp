@@ -64,9 +64,9 @@ class line_traffic {
   }
 
   void end(gloo_transfer& t, bool of_send) {
-    t.end_s = steady_now_s();
-    t.ended.store(true, std::memory_order_release);
     if (t.header.note.bytes > small_tensor) drive_.end_long();
+    t.end_s = steady_now_s();
+    t.ended.store(true, std::memory_order_release);  // from now on it is its owner's
     bell_.ring(of_send, working_);
     drive_.wake();
   }

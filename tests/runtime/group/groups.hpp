@@ -99,7 +99,7 @@ void check_byte_plane(Communicator& a, Communicator& b) {
     if (!fits) {
       CHECK_FALSE(ends_soon(b, receives[way]));
       for (auto* end : {&a, &b}) end->abort("");  // nothing of this is touched any more
-      const std::string why = b.failure();  // small ones have left before anybody compares
+      const std::string why = b.failure();        // small ones have left before anybody compares
       CAPTURE(why);
       CHECK(why.find("activation of stage 0 from rank 0 to rank 1, step 1, microbatch 4") != std::string::npos);
       continue;
