@@ -26,11 +26,34 @@ double traffic(const std::vector<operator_use>& operators, operator_kind kind) {
   return sum;
 }
 
+// As DeepSeek's: keys and values from few numbers of a token, an expert for all, a first block without any.
+transformer latent() {
+  auto m = moe({.layers = 3, .hidden = 256, .heads = 8, .ffn_hidden = 96, .sequence = 128}, 8, 2);
+  m.head_size = 48;
+  m.rotary_size = 16;
+  m.value_size = 32;
+  m.kv_rank = 64;
+  m.query_rank = 96;
+  m.shared_experts = 2;
+  m.dense_blocks = 1;
+  m.dense_ffn_hidden = 512;
+  return m;
+}
+
+// As Falcon-7B's.
+transformer shared_norm() {
+  auto m = gpt({.layers = 2, .hidden = 256, .heads = 8, .kv_heads = 8, .vocab = 5000, .sequence = 128});
+  m.shared_norm = true;
+  return m;
+}
+
 std::vector<std::pair<std::string, transformer>> families() {
   return {{"gpt", gpt({.layers = 2, .hidden = 256, .heads = 8, .vocab = 5000, .sequence = 128})},
           {"llama", llama({.layers = 2, .hidden = 256, .heads = 8, .kv_heads = 4, .sequence = 128})},
           {"moe", moe({.layers = 5, .hidden = 256, .heads = 8, .sequence = 128}, 8, 2, 2)},
           {"bert", bert({.layers = 2, .hidden = 256, .heads = 8, .vocab = 3000, .sequence = 128})},
+          {"latent", latent()},
+          {"shared norm", shared_norm()},
           {"vit", vit({.layers = 2, .hidden = 192, .heads = 8, .image = 112})}};
 }
 
@@ -92,6 +115,8 @@ TEST_CASE("tensor and context parallel devices share the products") {
           double replicated = 0;
           if (i == 0) replicated = flops(whole.forward);
           if (model.experts > 0 && operators.kind(i) == 6) replicated = 2 * tokens * h * model.experts;
+          if (model.kv_rank > 0 && operators.kind(i) == 1)
+            replicated = 2 * tokens * h * (model.query_rank + model.kv_rank + model.rotary_size);
           if (i == layers - 1 && model.head == output_head::masked_language_model) replicated = 2 * tokens * h * h;
           if (sequence_parallel && i > 0) replicated = 0;
           CHECK(flops(part.forward) == replicated + (flops(whole.forward) - replicated) / n);

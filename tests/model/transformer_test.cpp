@@ -106,6 +106,25 @@ TEST_CASE("FLOPs of grouped queries, gates and experts, by hand") {
   // Every product with a weight has a weight gradient of as many FLOPs; scores and their sums have none.
   CHECK(mixtral.layers[1].weight_backward_flops == mixtral.layers[1].forward_flops - 4 * s * s * h);
 
+  // DeepSeek-V3's projections as its report has them (table of sec. 4.2), and the experts of a token: 8 of 256 and a shared one
+  auto deepseek = llama({.layers = 4, .hidden = 7168, .heads = 128, .ffn_hidden = 2048, .vocab = 129280});
+  deepseek.kv_rank = 512;
+  deepseek.query_rank = 1536;
+  deepseek.head_size = 128 + 64;
+  deepseek.rotary_size = 64;
+  deepseek.value_size = 128;
+  deepseek.experts = 256;
+  deepseek.experts_per_token = 8;
+  deepseek.shared_experts = 1;
+  deepseek.dense_blocks = 3;
+  deepseek.dense_ffn_hidden = 18432;
+  const auto v3 = make_chain(deepseek);
+  const double token =
+      2 * (7168 * 1536.0 + 1536 * 128 * 192.0 + 7168 * 576.0 + 512 * 128 * 256.0 + 128 * 128 * 7168.0 + s * 128 * (192 + 128));
+  CHECK(v3.layers[3].forward_flops == doctest::Approx(s * (token + 6.0 * 7168 * 18432)).epsilon(1e-12));
+  CHECK(v3.layers[4].forward_flops == doctest::Approx(s * (token + 2.0 * 7168 * 256 + 9 * 6.0 * 7168 * 2048)).epsilon(1e-12));
+  CHECK(v3.layers[4].selective_flops == 2 * s * s * 128 * (192 + 128));
+
   const auto image = make_chain(vit({.layers = 1, .hidden = 768, .heads = 12}));
   CHECK(image.layers[0].forward_flops == 2.0 * 196 * 768 * 768);
   CHECK(image.layers[2].forward_flops == 2.0 * 768 * 1000);
@@ -145,6 +164,19 @@ TEST_CASE("activations of a Llama block, by hand") {
   const auto kept = 2 * s * (2 * h + h + h + 2 * kv + h + h + 3 * f);
   CHECK(chain.layers[1].activation_bytes - chain.layers[1].selective_saved_bytes == kept);
   CHECK(chain.layers[1].selective_saved_bytes == 2 * a * s * s);
+}
+
+TEST_CASE("a norm that attention and MLP share counts once, and crosses every cut inside a block") {
+  auto model = gpt({.layers = 2, .hidden = 64, .heads = 4, .vocab = 100, .sequence = 16});
+  const auto two = make_chain(model, granularity::sublayer);
+  model.shared_norm = true;
+  const auto one = make_chain(model, granularity::sublayer);
+  CHECK(parameter_count(two) - parameter_count(one) == 2 * 2 * 64);
+  CHECK(total(two, &layer::activation_bytes) - total(one, &layer::activation_bytes) == 2 * 2 * 16 * 64);
+  CHECK(training_flops(one) == training_flops(two));
+  for (const int i : {1, 2, 4, 5})
+    CHECK(one.layers[static_cast<std::size_t>(i)].boundary_bytes == 2 * two.layers[0].boundary_bytes);
+  for (const int i : {3, 6}) CHECK(one.layers[static_cast<std::size_t>(i)].boundary_bytes == two.layers[0].boundary_bytes);
 }
 
 TEST_CASE("GPT-39B has 146 layers by sublayer, and a cut after a norm carries two tensors") {
@@ -235,6 +267,13 @@ TEST_CASE("sizes that make no sense are refused") {
   refused([](auto& m) { m.experts_per_token = 1; });
   refused([](auto& m) { m.experts = 4, m.experts_per_token = 5; });
   refused([](auto& m) { m.moe_every = 0; });
+  refused([](auto& m) { m.shared_experts = 1; });
+  refused([](auto& m) { m.dense_blocks = -1; });
+  refused([](auto& m) { m.query_rank = 8; });
+  refused([](auto& m) { m.value_size = 8; });
+  refused([](auto& m) { m.kv_rank = 8, m.head_size = 16, m.rotary_size = 16, m.bias = m.qkv_bias = false; });
+  refused([](auto& m) { m.kv_rank = 8, m.head_size = 16, m.rotary_size = 4; });
+  refused([](auto& m) { m.shared_norm = true, m.pre_norm = false; });
   refused([](auto& m) { m.head = output_head::classifier; });
   // too large for 64 bits
   constexpr int huge = std::numeric_limits<int>::max();

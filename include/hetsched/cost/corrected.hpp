@@ -40,7 +40,7 @@ using correction_features = std::array<double, correction_feature_count>;
                                                                 int layer_count, const degrees& where, const stage_cost& base) {
   const auto& m = of.model;
   const int of_block = std::max(1, (layer_count - 2) / m.layers), inner = index - 1;
-  const bool sparse = m.experts > 0 && (inner / of_block + 1) % m.moe_every == 0;
+  const bool sparse = has_experts(m, inner / of_block);
   const double kind = index == 0 ? 0 : index == layer_count - 1 ? 1 : 2 + 2 * (inner % of_block) + (sparse ? 1 : 0);
   const auto table = layer_features({.sequence = static_cast<double>(m.sequence),
                                      .heads = static_cast<double>(m.heads),

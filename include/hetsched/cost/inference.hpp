@@ -52,6 +52,7 @@ class inference_cost_model {
     };
     require(options_.prompt_tokens >= 1 && options_.output_tokens >= 1 && options_.batch >= 1 && options_.chunk_tokens >= 0,
             "a request needs a prompt and an output of at least one token, and a batch a request");
+    require(model_.kv_rank == 0, "inference with latent attention is not priced");
     require(model_.head == output_head::language_model && model_.patch_inputs == 0,
             "inference needs a model that makes one token after the other");
     const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;

@@ -31,7 +31,16 @@ struct transformer {
   int parameter_bytes = 2;  ///< 2 for fp16 and bf16, 4 for fp32; activations alike
   int experts = 0;          ///< 0: dense
   int experts_per_token = 0;
-  int moe_every = 1;  ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts, the others one dense MLP
+  int moe_every = 1;         ///< blocks moe_every - 1, 2 * moe_every - 1 ... have experts, the others one dense MLP
+  int dense_blocks = 0;      ///< so many first blocks have no experts
+  int dense_ffn_hidden = 0;  ///< of blocks without experts; 0: ffn_hidden
+  int shared_experts = 0;    ///< that every token goes through, beside those that the router chooses
+  bool expert_bias = false;  ///< the router adds a number of its own to each expert (DeepSeek-V3)
+
+  int kv_rank = 0;      ///< > 0: latent attention, keys and values are made from so many numbers of a token (DeepSeek)
+  int query_rank = 0;   ///< of latent attention: queries, too, are made from so many; 0: from the token
+  int rotary_size = 0;  ///< of latent attention: numbers of a head that are turned; of keys, all heads share them
+  int value_size = 0;   ///< of latent attention: of a head's values; 0: head_size
 
   int positions = 0;     ///< rows of the learned position table; 0: none (rotary positions)
   int token_types = 0;   ///< rows of BERT's segment table
@@ -42,6 +51,7 @@ struct transformer {
       true;  ///< norms before attention and MLP and a final one; else after each residual sum and after the embedding (BERT)
   bool rms_norm = false;      ///< norms have no bias
   bool qk_norm = false;       ///< queries and keys are normalised (RMS), head by head
+  bool shared_norm = false;   ///< attention and MLP read the same norm, side by side (Falcon-7B)
   bool norms_behind = false;  ///< what attention and MLP make is normalised, too, before the residual sum (Gemma 2)
   bool gated_mlp = false;     ///< three matrices (SwiGLU) in place of two
   bool bias = true;           ///< of the linear layers in blocks
@@ -51,6 +61,11 @@ struct transformer {
 
   friend bool operator==(const transformer&, const transformer&) = default;
 };
+
+/// Whether a block has experts.
+[[nodiscard]] constexpr bool has_experts(const transformer& m, int block) {
+  return m.experts > 0 && block >= m.dense_blocks && (block + 1) % m.moe_every == 0;
+}
 
 /// How a transformer is cut into layers: embedding, whole blocks, head; or embedding, three layers per block (attention,
 /// norm, MLP), head. A pre-norm block is then cut as norm + attention + residual sum | norm | MLP + residual sum.
@@ -77,6 +92,19 @@ inline void validate(const transformer& m) {
   require(m.experts == 0 || (m.experts_per_token >= 1 && m.experts_per_token <= m.experts),
           "experts_per_token must be between 1 and experts");
   require(m.moe_every >= 1, "moe_every must be at least 1");
+  require(m.dense_blocks >= 0 && m.dense_ffn_hidden >= 0, "dense_blocks and dense_ffn_hidden must not be negative");
+  require(m.shared_experts >= 0 && (m.experts > 0 || m.shared_experts == 0), "shared_experts needs experts");
+  require(m.kv_rank >= 0 && m.query_rank >= 0 && m.value_size >= 0, "ranks and sizes of latent attention must not be negative");
+  if (m.kv_rank > 0) {
+    require(m.head_size > 0 && m.rotary_size >= 0 && m.rotary_size < m.head_size,
+            "latent attention needs a head_size, of which rotary_size is a part");
+    require(m.kv_heads == 0 || m.kv_heads == m.heads, "latent attention has keys for every head");
+    require(!m.bias && !m.qkv_bias && !m.qk_norm, "latent attention has no biases and no norms of heads");
+  } else {
+    require(m.query_rank == 0 && m.rotary_size == 0 && m.value_size == 0,
+            "query_rank, rotary_size and value_size need a kv_rank");
+  }
+  require(!m.shared_norm || m.pre_norm, "a shared norm stands before attention and MLP");
   require(m.positions == 0 || m.positions >= m.sequence, "positions must be 0 or at least the sequence");
   require(m.token_types >= 0, "token_types must not be negative");
   require(m.patch_inputs >= 0, "patch_inputs must not be negative");
@@ -96,7 +124,9 @@ struct transformer_sizes {
     const std::int64_t head_size = m.head_size > 0 ? m.head_size : h / a;
     q = checked_mul(a, head_size);
     kv = checked_mul(m.kv_heads > 0 ? m.kv_heads : a, head_size);
+    values = m.value_size > 0 ? checked_mul(a, m.value_size) : q;
     f = m.ffn_hidden > 0 ? m.ffn_hidden : checked_mul(4, h);
+    dense_f = m.dense_ffn_hidden > 0 ? m.dense_ffn_hidden : f;
     tensor = checked_mul(s, h, e);
     norm_parameters = m.rms_norm ? h : 2 * h;
   }
@@ -104,7 +134,9 @@ struct transformer_sizes {
   const transformer& m;
   std::int64_t s, h, a, e;
   std::int64_t q{}, kv{};  // widths of the queries and of the keys (or values), all heads together
-  std::int64_t f{};        // width inside the MLP
+  std::int64_t values{};   // width of what latent attention makes, all heads together
+  std::int64_t f{};        // width inside the MLP, or inside an expert
+  std::int64_t dense_f{};  // width inside the MLP of blocks without experts
   std::int64_t tensor{};   // bytes of one s x h activation
   std::int64_t norm_parameters{};
 
@@ -131,7 +163,39 @@ struct transformer_sizes {
     return l;
   }
 
-  [[nodiscard]] layer attention() const {
+  // In the place of a norm that attention has already computed.
+  [[nodiscard]] layer passed_norm() const {
+    layer l;
+    l.boundary_bytes = checked_mul(2, tensor);
+    return l;
+  }
+
+  // Keys and values come from a few numbers of each token, and part of the keys is common to all heads.
+  // Source: DeepSeek-V2, sec. 2.1.
+  [[nodiscard]] layer latent_attention() const {
+    const std::int64_t queries_from = m.query_rank > 0 ? m.query_rank : h;
+    const std::int64_t down = checked_add(m.kv_rank, m.rotary_size);
+    const std::int64_t up = checked_add(q - checked_mul(a, m.rotary_size), values);
+    layer l;
+    l.selective_flops = product(q, s) + product(values, s);
+    l.forward_flops =
+        product(queries_from, q) + product(h, down) + product(m.kv_rank, up) + product(values, h) + l.selective_flops;
+    l.parameters = checked_add(checked_mul(queries_from, q), checked_mul(h, down));
+    l.parameters = checked_add(l.parameters, checked_add(checked_mul(m.kv_rank, up), checked_mul(values, h)));
+    l.parameters = checked_add(l.parameters, m.kv_rank);  // its norm
+    // input; numbers of a token before and after their norm; queries and keys; values and input of the projection
+    auto numbers = checked_add(checked_add(m.kv_rank, down), checked_mul(2, checked_add(q, values)));
+    if (m.query_rank > 0) {
+      l.forward_flops += product(h, m.query_rank);
+      l.parameters = checked_add(l.parameters, checked_add(checked_mul(h, m.query_rank), m.query_rank));
+      numbers = checked_add(numbers, checked_mul(2, m.query_rank));
+    }
+    l.activation_bytes = checked_add(tensor, checked_mul(s, numbers, e));
+    l.context_gather_bytes = checked_mul(s, checked_add(q, values), e);
+    return l;
+  }
+
+  [[nodiscard]] layer full_attention() const {
     layer l;
     l.forward_flops = product(h, q) + 2 * product(h, kv) + 2 * product(q, s) + product(q, h);
     l.selective_flops = 2 * product(q, s);
@@ -141,6 +205,14 @@ struct transformer_sizes {
     // input; queries; keys and values; input of the projection; mask of its dropout
     auto kept = checked_add(tensor, checked_mul(s, checked_mul(2, checked_add(q, kv)), e));
     if (m.qk_norm) kept = checked_add(kept, checked_mul(s, checked_add(q, kv), e));
+    l.activation_bytes = kept;
+    l.context_gather_bytes = checked_mul(2, s, kv, e);
+    return l;
+  }
+
+  [[nodiscard]] layer attention() const {
+    layer l = m.kv_rank > 0 ? latent_attention() : full_attention();
+    auto kept = l.activation_bytes;
     // softmax, and with dropout its mask and its result
     l.selective_saved_bytes = checked_mul(a, s, s, m.dropout ? 2 * e + 1 : e);
     if (m.norms_behind) {
@@ -148,30 +220,32 @@ struct transformer_sizes {
       kept = checked_add(kept, tensor);
     }
     l.activation_bytes = checked_add(checked_add(kept, mask(checked_mul(s, h))), l.selective_saved_bytes);
-    l.boundary_bytes = tensor;
+    l.boundary_bytes = m.shared_norm ? checked_mul(2, tensor) : tensor;  // the MLP goes on with the norm, past the sum
     l.tensor_reduce_bytes = tensor;
-    l.context_gather_bytes = checked_mul(2, s, kv, e);
     finish(l);
     return l;
   }
 
   [[nodiscard]] layer mlp(bool with_experts) const {
     const std::int64_t matrices = m.gated_mlp ? 3 : 2;
+    const auto width = with_experts ? f : dense_f;
     const auto mlp_parameters =
-        checked_add(checked_mul(matrices, h, f), m.bias ? checked_add(checked_mul(matrices - 1, f), h) : 0);
-    const double mlp_flops = static_cast<double>(matrices) * product(h, f);
+        checked_add(checked_mul(matrices, h, width), m.bias ? checked_add(checked_mul(matrices - 1, width), h) : 0);
+    const double mlp_flops = static_cast<double>(matrices) * product(h, width);
     // before and after the non-linearity, whose gate is rebuilt in backward
-    const auto inner = checked_mul(matrices, s, f, e);
+    const auto inner = checked_mul(matrices, s, width, e);
     layer l;
     if (with_experts) {
-      const std::int64_t k = m.experts_per_token;
+      const std::int64_t k = m.experts_per_token, everywhere = m.shared_experts;
       l.expert_parameters = checked_mul(m.experts, mlp_parameters);
-      l.parameters = checked_add(checked_mul(h, m.experts), l.expert_parameters);
+      l.parameters = checked_add(checked_mul(h, m.experts), checked_mul(checked_add(m.experts, everywhere), mlp_parameters));
+      if (m.expert_bias) l.parameters = checked_add(l.parameters, m.experts);
       l.expert_exchange_bytes = checked_mul(k, tensor);
-      l.forward_flops = product(h, m.experts) + static_cast<double>(k) * mlp_flops;
+      l.forward_flops = product(h, m.experts) + static_cast<double>(k + everywhere) * mlp_flops;
       // the router's input and its fp32 probabilities; per chosen expert its input, inside and output
       const auto router = checked_add(tensor, checked_mul(4, s, m.experts));
       l.activation_bytes = checked_add(router, checked_mul(k, checked_add(checked_mul(2, tensor), inner)));
+      l.activation_bytes = checked_add(l.activation_bytes, checked_mul(everywhere, inner));  // their input is the router's
       // a sequence reaches all experts but for very short ones
       l.active_fraction = checked_mul(s, k) < m.experts ? static_cast<double>(s * k) / m.experts : 1;
     } else {
@@ -293,7 +367,7 @@ inline void append(layer& a, const layer& b) {
     layer attention, norm, mlp;
   };
   const auto make_block = [&](bool with_experts) {
-    block b{sizes.attention(), sizes.norm(), sizes.mlp(with_experts)};
+    block b{sizes.attention(), model.shared_norm ? sizes.passed_norm() : sizes.norm(), sizes.mlp(with_experts)};
     if (model.pre_norm) {
       auto first = sizes.norm();
       detail::append(first, b.attention);
@@ -313,7 +387,7 @@ inline void append(layer& a, const layer& b) {
   chain.experts = model.experts;
   chain.layers.push_back(sizes.embedding());
   for (int i = 0; i < model.layers; ++i) {
-    const block& b = model.experts > 0 && (i + 1) % model.moe_every == 0 ? sparse : dense;
+    const block& b = has_experts(model, i) ? sparse : dense;
     const std::string name = "block " + std::to_string(i);
     if (cut == granularity::block) {
       auto& whole = chain.layers.emplace_back(b.attention);

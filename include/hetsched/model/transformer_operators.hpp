@@ -121,6 +121,36 @@ class kernel_writer {
   }
 
   void attention() {
+    m_.kv_rank > 0 ? latent_attention() : full_attention();
+    if (m_.norms_behind) norm();
+    add_residual();
+  }
+
+  // Devices do not share what is made of a token before its heads.
+  void latent_attention() {
+    const auto heads = part(sizes_.a), head = sizes_.q / sizes_.a, value = sizes_.values / sizes_.a;
+    if (m_.query_rank > 0) {
+      linear(tokens_here_, sizes_.h, m_.query_rank, false);
+      norm(tokens_here_, m_.query_rank);
+    }
+    linear(tokens_, m_.query_rank > 0 ? m_.query_rank : sizes_.h, heads * head, false);
+    linear(tokens_here_, sizes_.h, m_.kv_rank + m_.rotary_size, false);
+    norm(tokens_here_, m_.kv_rank);
+    linear(tokens_, m_.kv_rank, heads * (head - m_.rotary_size + value), false);
+    if (m_.rotary_size > 0) {
+      const auto turned = checked_mul(tokens_, (heads + 1) * m_.rotary_size);
+      if (eager())
+        maps(turned, style_.library.rotary);
+      else
+        map(turned, {1, 1, 1, 1});
+      map(checked_mul(tokens_, heads * head), {1, 1, 1, 1});  // keys from their two parts
+    }
+    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, heads), head, value);
+    if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, heads * value), {1, 1, 1, 1});
+    linear(tokens_, heads * value, sizes_.h, m_.bias);
+  }
+
+  void full_attention() {
     const auto heads = part(sizes_.a), kv_heads = part(m_.kv_heads > 0 ? m_.kv_heads : sizes_.a), head = sizes_.q / sizes_.a;
     const auto q = heads * head, kv = kv_heads * head;
     linears(tokens_, sizes_.h, {q, kv, kv}, m_.qkv_bias);
@@ -137,22 +167,15 @@ class kernel_writer {
       maps(checked_mul(tokens_, q), style_.library.queries);
       for (int i = 0; i < 3; ++i) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // heads side by side: copies
     }
-    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head);
+    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head, head);
     if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // and back
     linear(tokens_, q, sizes_.h, m_.bias);
-    if (m_.norms_behind) norm();
-    add_residual();
   }
 
   void mlp(bool with_experts) {
     const auto inner = part(sizes_.f);
     if (!with_experts) {
-      if (m_.gated_mlp)
-        linears(tokens_, sizes_.h, {inner, inner}, m_.bias);
-      else
-        linear(tokens_, sizes_.h, inner, m_.bias);
-      activation(checked_mul(tokens_, inner));
-      linear(tokens_, inner, sizes_.h, m_.bias);
+      dense_mlp(part(sizes_.dense_f));
     } else {
       linear(tokens_here_, sizes_.h, m_.experts, false);
       rows_softmax(tokens_here_, m_.experts);
@@ -163,6 +186,10 @@ class kernel_writer {
       activation(checked_mul(routed, inner));
       expert_linears(routed, inner, sizes_.h);
       map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
+      if (m_.shared_experts > 0) {
+        dense_mlp(checked_mul(m_.shared_experts, inner));
+        map(wide(tokens_), {2, 1, 0, 0});
+      }
     }
     if (m_.norms_behind) norm();
     add_residual();
@@ -187,6 +214,15 @@ class kernel_writer {
   }
 
  private:
+  void dense_mlp(std::int64_t inner) {
+    if (m_.gated_mlp)
+      linears(tokens_, sizes_.h, {inner, inner}, m_.bias);
+    else
+      linear(tokens_, sizes_.h, inner, m_.bias);
+    activation(checked_mul(tokens_, inner));
+    linear(tokens_, inner, sizes_.h, m_.bias);
+  }
+
   [[nodiscard]] number_format f() const { return style_.format; }
   [[nodiscard]] bool eager() const { return style_.fusion == elementwise_fusion::none; }
   [[nodiscard]] bool joint() const { return !eager() || style_.library.joint_projections; }
@@ -279,10 +315,11 @@ class kernel_writer {
 
   // What selective recomputation runs again. Flash attention does so by itself: its backward has five products to the
   // forward's two.
-  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head) {
+  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head, std::int64_t value) {
     const auto keys = sizes_.s;
     if (style_.attention == attention_kernels::flash) {
-      const auto op = flash_attention(heads, kv_heads, queries_, keys, head, style_.causal, f());
+      // A kernel of one width does as much for values of another as one of their mean.
+      const auto op = flash_attention(heads, kv_heads, queries_, keys, ceil_div(head + value, 2), style_.causal, f());
       list_.forward.push_back({op});
       gradient(op, false, 2.5);
       return;
@@ -293,7 +330,7 @@ class kernel_writer {
     if (eager()) maps(scores, style_.library.scores);
     rows_softmax(rows, keys);
     dropout(scores);
-    product(heads, queries_, head, keys);
+    product(heads, queries_, value, keys);
     list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
   }
 
@@ -311,7 +348,8 @@ class kernel_writer {
 
 /// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style.
 /// Tensor-parallel devices share heads, inner width and vocabulary, rounded up, and all look up whole words, as in
-/// Megatron-LM. They do not share router, patches and BERT's transform, unless sequence_parallel says so. Experts get equally
+/// Megatron-LM. They do not share router, patches, what latent attention
+/// makes of a token before its heads, and BERT's transform, unless sequence_parallel says so. Experts get equally
 /// many tokens.
 /// Throws: as make_chain.
 class transformer_operators {
@@ -332,7 +370,8 @@ class transformer_operators {
     const int parts = cut_ == granularity::block ? 1 : 3;
     const int place = (index - 1) % parts;
     const bool has_mlp = place == parts - 1;
-    const int first_block = has_mlp && model_.experts > 0 && sparse((index - 1) / parts) ? model_.moe_every - 1 : 0;
+    const bool experts = has_mlp && has_experts(model_, (index - 1) / parts);
+    const int first_block = experts ? (model_.dense_blocks / model_.moe_every + 1) * model_.moe_every - 1 : 0;
     return 1 + first_block * parts + place;
   }
 
@@ -351,21 +390,19 @@ class transformer_operators {
       write.head();
     else {
       if (place == 0) attention(write);
-      if (parts == 1 || place == 1) write.norm();
+      if ((parts == 1 || place == 1) && !model_.shared_norm) write.norm();
       if (place == parts - 1) mlp(write, block);
     }
     return write.take();
   }
 
  private:
-  [[nodiscard]] bool sparse(int block) const { return model_.experts > 0 && (block + 1) % model_.moe_every == 0; }
-
   void attention(detail::kernel_writer& write) const {
     if (model_.pre_norm) write.norm();
     write.attention();
   }
   void mlp(detail::kernel_writer& write, int block) const {
-    write.mlp(sparse(block));
+    write.mlp(has_experts(model_, block));
     if (!model_.pre_norm) write.norm();
   }
 

@@ -171,6 +171,44 @@ struct arithmetic {
                  .sequence = required("max_position_embeddings")});
     model.positions = model.sequence + 2;
     model.tied_embeddings = flag("tie_word_embeddings", true);
+  } else if (family == "falcon") {
+    const bool grouped = flag("new_decoder_architecture", false), side_by_side = grouped || flag("parallel_attn", true);
+    const int heads = required("num_attention_heads");
+    model = gpt({.layers = required("num_hidden_layers", max_blocks),
+                 .hidden = required("hidden_size"),
+                 .heads = heads,
+                 .kv_heads = grouped                     ? size("num_kv_heads", heads)
+                             : flag("multi_query", true) ? 1
+                                                         : heads,
+                 .ffn_hidden = size("ffn_hidden_size", 0),
+                 .vocab = required("vocab_size", 1 << 30),
+                 .sequence = size("max_position_embeddings", 2048)});
+    model.positions = 0;  // rotary, or added to the scores
+    model.bias = model.qkv_bias = flag("bias", false);
+    model.tied_embeddings = flag("tie_word_embeddings", true);
+    model.shared_norm = side_by_side && size("num_ln_in_parallel_attn", grouped ? 2 : 1) == 1;
+    model.dropout = false;
+  } else if (family == "deepseek_v2" || family == "deepseek_v3") {
+    if (const auto every = present("moe_layer_freq"); every && every->count(1, max_width) != 1) every->expected("1");
+    if (const auto bias = present("attention_bias"); bias && bias->boolean()) bias->expected("false");
+    model = llama({.layers = required("num_hidden_layers", max_blocks),
+                   .hidden = required("hidden_size"),
+                   .heads = required("num_attention_heads"),
+                   .ffn_hidden = required("moe_intermediate_size"),
+                   .vocab = required("vocab_size", 1 << 30),
+                   .sequence = required("max_position_embeddings")});
+    model.kv_rank = required("kv_lora_rank");
+    model.query_rank = size("q_lora_rank", 0);
+    model.rotary_size = required("qk_rope_head_dim");
+    model.head_size = required("qk_nope_head_dim") + model.rotary_size;
+    model.value_size = required("v_head_dim");
+    model.experts = required("n_routed_experts");
+    model.experts_per_token = required("num_experts_per_tok");
+    model.shared_experts = size("n_shared_experts", 0);
+    if (const auto dense = present("first_k_dense_replace")) model.dense_blocks = dense->count(0, max_blocks);
+    model.dense_ffn_hidden = required("intermediate_size");
+    model.expert_bias = family == "deepseek_v3";
+    model.tied_embeddings = flag("tie_word_embeddings", false);
   } else if (family == "llama" || family == "mistral" || family == "qwen2" || family == "qwen3" || family == "phi3" ||
              family == "mixtral" || family == "gemma" || family == "gemma2" || family == "gemma3_text") {
     const bool gemma = family.starts_with("gemma");
@@ -193,7 +231,9 @@ struct arithmetic {
       model.experts_per_token = required("num_experts_per_tok");
     }
   } else {
-    type.expected("one of gpt2, gpt_neox, opt, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, bert");
+    type.expected(
+        "one of gpt2, gpt_neox, opt, falcon, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, "
+        "deepseek_v2, deepseek_v3, bert");
   }
   return model_of(top, model, read_dtype(dtype, options.dtype), options);
 }
