@@ -332,17 +332,17 @@ outcome<played_pipeline> play(const arguments& given, subject what) {
   p.bound_s = std::max(chosen->bound_s, makespan_lower_bound(what.times, p.work, p.order));
   if (p.bound_s < p.played.makespan_s * (1 + 1e-9)) p.bound_s = std::min(p.bound_s, p.played.makespan_s);  // rounding
   p.counts = warmup_counts(p.order);
-  if (given.explain) {
-    p.path = critical_path(p.work, p.order, how);
-    p.free = what_if(p.work, p.order, how);
-  }
+  if (given.explain || !given.report.empty()) p.path = critical_path(p.work, p.order, how);
+  if (given.explain) p.free = what_if(p.work, p.order, how);
   p.what = std::move(what);
   return p;
 }
 
 std::vector<report_table> explanations(const arguments& given, const played_pipeline& p) {
-  if (!given.explain) return {};
-  return {critical_path_table(p.path), what_if_table(p.free, p.work)};
+  std::vector<report_table> tables;
+  if (!p.path.empty()) tables.push_back(critical_path_table(p.path, given.explain ? 1000 : 10));
+  if (given.explain) tables.push_back(what_if_table(p.free, p.work));
+  return tables;
 }
 
 bool in_bytes(const played_pipeline& p) { return !p.what.times.activation_bytes.empty(); }
@@ -390,6 +390,9 @@ std::string page_text(const arguments& given, const std::vector<played_pipeline>
                   {"period", format_seconds(whole.period_s), "per microbatch, pipeline full"}};
   if (all.size() == 1)
     for (auto& figure : simulation_figures(all.front().played)) page.figures.push_back(std::move(figure));
+  const auto longest = std::max_element(all.begin(), all.end(),
+                                        [](const auto& a, const auto& b) { return a.played.makespan_s < b.played.makespan_s; });
+  if (!longest->path.empty()) page.figures.push_back(bottleneck_figure(longest->path));
   for (std::size_t l = 0; l < all.size(); ++l) {
     const auto& p = all[l];
     auto section = p.what.line ? plan_section(*p.what.line, p.what.subclusters, p.played.timeline, p.period_s)
@@ -457,6 +460,10 @@ std::string text_of(const arguments& given, const played_pipeline& p) {
       {"overlap", format_percent(p.played.overlap_ratio)},
       {"warm-up", joined(p.counts)},
       {"in flight", joined(p.played.peak_in_flight)}};
+  if (given.explain && !p.path.empty()) {
+    const auto most = bottleneck_figure(p.path);
+    rows.push_back({most.label, most.value + " (" + most.note + ")"});
+  }
   if (in_bytes(p))
     rows.push_back({"memory", memory_text(p.played, true)});
   else if (!one_stage_per_rank(p.order))
@@ -464,7 +471,8 @@ std::string text_of(const arguments& given, const played_pipeline& p) {
   std::string text = format_table({"schedule", p.name + ", " + count_text(p.order.ranks, "stage") + ", " +
                                                    std::to_string(p.what.microbatches) + " microbatches"},
                                   rows);
-  for (const auto& table : explanations(given, p)) text += '\n' + table_text(table);
+  if (given.explain)
+    for (const auto& table : explanations(given, p)) text += '\n' + table_text(table);
   return text;
 }
 

@@ -129,7 +129,8 @@ inline void settle(plan_arguments& given) {
       files.add(given.trace, chrome_trace(side_by_side(all)));
     }
     if (!given.report.empty()) {
-      files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played)));
+      files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played),
+                                        held_by(given, source, hardware, best)));
     }
   }
   if (!given.schedule_csv.empty()) {

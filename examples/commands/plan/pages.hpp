@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <hetsched/io/page/frontier_svg.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/transport.hpp>
+#include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace command {
@@ -150,11 +152,22 @@ struct device_use_text {
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
+/// What each pipeline of a plan does in an iteration, and what it waits for.
+struct played_line {
+  hetsched::simulation played;
+  std::vector<hetsched::timed_action> critical;
+};
+
 /// The iteration of every pipeline under its schedule. Precondition: evaluated.
-[[nodiscard]] inline std::vector<hetsched::simulation> play(const hetsched::plan& p) {
-  std::vector<hetsched::simulation> played;
-  for (const auto& line : p.pipelines) played.push_back(simulate(to_pipeline(line), hetsched::order_of(line, {})->order));
-  return played;
+[[nodiscard]] inline std::vector<played_line> play(const hetsched::plan& p) {
+  using namespace hetsched;
+  std::vector<played_line> all;
+  for (const auto& line : p.pipelines) {
+    const auto order = order_of(line, {})->order;
+    const auto work = make_workload(to_pipeline(line), order);
+    all.push_back({simulate(work, order), critical_path(work, order)});
+  }
+  return all;
 }
 
 /// How the tensors of a pipeline get from stage to stage where all devices are GPUs.
@@ -172,9 +185,11 @@ struct device_use_text {
   return table;
 }
 
-/// The page of a plan: its figures, and every pipeline's stages and timeline on one scale. `origin`: what the plan was made from.
+/// The page of a plan: its figures, and every pipeline's stages and timeline on one scale. `origin`: what the plan was made from;
+/// `held`: what fills the memory of every stage of every pipeline, empty where that is not known.
 [[nodiscard]] inline std::string plan_page(const hetsched::cluster& hardware, const hetsched::plan& p, const std::string& origin,
-                                           std::vector<hetsched::simulation> played) {
+                                           std::vector<played_line> played,
+                                           const std::vector<std::vector<hetsched::memory_use>>& held = {}) {
   using namespace hetsched;
   report page;
   page.title = "Training plan";
@@ -183,13 +198,25 @@ struct device_use_text {
                  (p.planner.empty() ? "" : ", planner " + p.planner) + ". Devices: " + devices.used +
                  (devices.idle.empty() ? "." : ", " + devices.idle + ".");
   page.figures = prediction_figures(p.predicted);
+  if (p.setting.sequence > 0 && p.predicted.samples_per_s > 0)
+    page.figures.push_back({"tokens", format_number(p.predicted.samples_per_s * p.setting.sequence),
+                            "per second, with " + std::to_string(p.setting.sequence) + " per sample"});
   if (played.size() == 1)
-    for (auto& figure : simulation_figures(played.front())) page.figures.push_back(std::move(figure));
+    for (auto& figure : simulation_figures(played.front().played)) page.figures.push_back(std::move(figure));
   if (p.evidence) page.figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete", evidence_text(p, "")});
+  std::optional<report_figure> bottleneck;
   double span_s = 0;
-  for (const auto& s : played) span_s = std::max(span_s, s.makespan_s);
+  for (const auto& s : played) span_s = std::max(span_s, s.played.makespan_s);
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-    auto section = plan_section(p.pipelines[l], subcluster_names(hardware), std::move(played[l].timeline), played[l].period_s);
+    auto& one = played[l];
+    auto section = plan_section(p.pipelines[l], subcluster_names(hardware), std::move(one.played.timeline), one.played.period_s);
+    if (l < held.size()) section.held = held[l];
+    if (!one.critical.empty()) {
+      // Of several pipelines, the one that all wait for.
+      if (one.played.makespan_s == span_s) bottleneck = bottleneck_figure(one.critical, section.picture.labels);
+      section.tables.push_back(critical_path_table(one.critical, 10));
+      section.picture.critical = std::move(one.critical);
+    }
     if (played.size() > 1) {
       section.heading = "Pipeline " + std::to_string(l);
       section.picture.span_s = span_s;
@@ -199,6 +226,7 @@ struct device_use_text {
     if (p.pipelines[l].stages.size() > 1) section.tables.push_back(transports_table(hardware, p.pipelines[l]));
     page.sections.push_back(std::move(section));
   }
+  if (bottleneck) page.figures.push_back(std::move(*bottleneck));
   if (!p.gradient_sync.empty()) {
     report_table table{.heading = "Gradients added up between pipelines",
                        .note = "Once per iteration, after the last backward of the stages that hold the layers.",

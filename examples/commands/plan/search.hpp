@@ -112,6 +112,21 @@ class sized_costs {
   return std::move(judged->plan);
 }
 
+/// What fills the memory of every stage of every pipeline of a plan.
+[[nodiscard]] inline std::vector<std::vector<hetsched::memory_use>> held_by(const plan_arguments& given,
+                                                                            const cost_source& source,
+                                                                            const hetsched::cluster& hardware,
+                                                                            const hetsched::plan& p) {
+  std::vector<std::vector<hetsched::memory_use>> held;
+  const auto judged = evaluate(hardware, sized_costs(hardware, source), p, {.epsilon = given.options.epsilon});
+  if (!judged) return held;
+  for (const auto& line : judged->pipelines) {
+    held.emplace_back();
+    for (const auto& s : line.stages) held.back().push_back(s.memory);
+  }
+  return held;
+}
+
 /// What a planner is asked for a microbatch size.
 [[nodiscard]] inline hetsched::planning_problem problem_for(const plan_arguments& given, const cost_source& source, int size) {
   hetsched::planning_problem problem{.microbatches = given.global_batch / size, .microbatch_size = size};

@@ -27,15 +27,19 @@ std::vector<double> numbers(const std::string& text, const std::string& attribut
 
 }  // namespace
 
-TEST_CASE("a point for every plan, by rising time and in order of cost; the chosen one is filled") {
+TEST_CASE("a point for every plan, by rising time and in order of cost; the chosen one has another shape") {
   const auto svg = frontier_svg({{4, 1e-4, "cheap & slow"}, {1, 3e-4, "fast"}, {2, 2e-4, "", true}});
-  const auto x = numbers(svg, "cx"), y = numbers(svg, "cy");
-  REQUIRE(x.size() == 3);
+  auto x = numbers(svg, "cx"), y = numbers(svg, "cy");
+  REQUIRE(x.size() == 2);
+  // The diamond begins at its upper corner.
+  const auto corner = svg.substr(svg.find("class=\"chosen\" d=\"M") + 19);
+  x.insert(x.begin() + 1, std::stod(corner));
+  y.insert(y.begin() + 1, std::stod(corner.substr(corner.find(' '))) + 8);
   CHECK(x[1] - x[0] == doctest::Approx(x[2] - x[1]).epsilon(0.01));  // a logarithmic axis
   CHECK(x[0] < x[1]);
   CHECK(y[1] - y[0] == doctest::Approx(y[2] - y[1]).epsilon(0.01));
   CHECK(y[0] < y[1]);  // down on the page
-  CHECK(count(svg, "<circle") == 3);
+  CHECK(count(svg, "<circle") == 2);
   CHECK(count(svg, " class=\"chosen\"") == 1);
   CHECK(count(svg, "cheap &amp; slow") == 1);
   CHECK(count(svg, "2.00 s, 0.0002 per sample") == 1);

@@ -95,6 +95,38 @@ TEST_CASE("a section shows what it has: memory over time, tables, columns that a
   CHECK(full.find("<tr><td class=\"l\">rank 1</td><td>2 s</td></tr>") != std::string::npos);
 }
 
+TEST_CASE("what fills the memory is drawn part by part, as wide as it is large") {
+  const memory_use held{.weights = 2 * gib, .gradients = gib, .optimizer = 4 * gib, .activations = 8 * gib, .buffers = gib};
+  stage_plan s{.memory_bytes = held.total(), .memory_capacity_bytes = 20 * gib};
+  const auto bar = detail::memory_bar(s, &held);
+  CHECK(count(bar, "<i ") == 5);
+  CHECK(bar.find("width:40.0%\" title=\"activations: 8.00 GiB") != std::string::npos);
+  CHECK(bar.find("width:5.0%\" title=\"buffers, temporary, runtime and margin: 1.00 GiB") != std::string::npos);
+  CHECK(bar.find("over") == std::string::npos);
+  s.memory_capacity_bytes = 10 * gib;  // the bar is then what is held
+  CHECK(detail::memory_bar(s, &held).find("width:50.0%\" title=\"activations") != std::string::npos);
+  CHECK(detail::memory_bar(s, &held).find("bar over") != std::string::npos);
+  const memory_use state{.weights = 6 * gib, .activations = 2 * gib};
+  report_section section{.heading = "h", .line = {}, .held = {held, state}, .timeline = {}, .picture = {}};
+  CHECK(detail::memory_key(section).find("activations (up to 50 %)") != std::string::npos);
+  CHECK(detail::memory_bar(s, &state).find("weights and their state") != std::string::npos);
+}
+
+TEST_CASE("a timeline can be made larger, each picture by buttons of its own") {
+  auto s = make_scene(2, 4);
+  auto section = pipeline_section(s.times, {}, s.played.timeline, 0);
+  const auto html = to_html({.title = "t", .summary = "s", .figures = {}, .sections = {section, section}});
+  CHECK(count(html, "<input type=\"radio\" name=\"zoom0\"") == 4);
+  CHECK(count(html, "<input type=\"radio\" name=\"zoom1\"") == 4);
+  CHECK(count(html, " checked>") == 2);
+  for (const char* id : {"zoom0x1", "zoom0x8", "zoom1x8"}) {
+    CHECK(count(html, std::string("id=\"") + id) == 1);
+    CHECK(count(html, std::string("for=\"") + id) == 1);
+  }
+  // Everything wide scrolls inside its own region, by keys too.
+  CHECK(count(html, "class=\"wide\" tabindex=\"0\"") == count(html, "class=\"wide\""));
+}
+
 TEST_CASE("a page needs nothing from outside, and text cannot break out of it") {
   auto s = make_scene(2, 4);
   const std::string evil = "<script>alert('x')</script>\"&";
@@ -161,6 +193,15 @@ TEST_CASE("the tables on the critical path and on what would be won add up") {
   CHECK(path.rows[0] == std::vector<std::string>{"rank 1", "2", "7.00 s", "41.2 %"});
   CHECK(path.rows[1] == std::vector<std::string>{"rank 0", "2", "6.00 s", "35.3 %"});
   CHECK(path.rows[2] == std::vector<std::string>{"rank 0 to 1", "1", "2.00 s", "11.8 %"});
+  const auto found = critical_path(work, order);
+  CHECK(bottleneck_figure(found).value == "rank 1");
+  CHECK(bottleneck_figure(found, {"0 a100", "1 v100"}).value == "stage 1 v100");
+  CHECK(bottleneck_figure(found).note == "its computations are 41.2 % of the critical path");
+  const pipeline slow{.forward_s = {1, 3}, .backward_s = {5, 4}, .transfer_s = {20}};
+  const auto link = bottleneck_figure(critical_path(make_workload(slow, order), order));
+  CHECK(link.value == "rank 0 to 1");
+  CHECK(link.note == "these transfers are 37.7 % of the critical path");  // 20 of 53
+  CHECK(critical_path_table(found, 2).rows.size() == 2);
   CHECK(path.rows[3] == std::vector<std::string>{"rank 1 to 0", "1", "2.00 s", "11.8 %"});
   const auto gains = what_if_table(what_if(work, order), work);
   REQUIRE(gains.rows.size() == 4);

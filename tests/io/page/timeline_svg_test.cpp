@@ -192,6 +192,36 @@ TEST_CASE("the legend names what occurs and nothing else") {
   }
 }
 
+TEST_CASE("what is drawn stands out against an idle lane, its text against it, in light and dark pages") {
+  // The known ends of the scale, and a pair with a known ratio (WCAG's example of grey on white).
+  CHECK(detail::contrast(0x000000, 0xffffff) == doctest::Approx(21));
+  CHECK(detail::contrast(0x777777, 0xffffff) == doctest::Approx(4.48).epsilon(0.001));
+  for (std::size_t look = 0; look < detail::timeline_look_count; ++look) {
+    const auto& l = detail::timeline_looks[look];
+    CAPTURE(l.name);
+    for (const unsigned page : {detail::idle_light, 0xffffffu}) CHECK(detail::contrast(l.light, page) >= 3);
+    for (const unsigned page : {detail::idle_dark, 0x0d1117u, 0x14181du}) CHECK(detail::contrast(l.dark, page) >= 3);
+    for (std::size_t step = 0; step < detail::timeline_shades; ++step) {
+      CAPTURE(step);
+      const unsigned light = detail::shade(l.light, step), dark = detail::shade(l.dark, step);
+      CHECK(detail::contrast(dark, detail::idle_dark) >= 3);
+      for (const unsigned fill : {light, dark}) CHECK(detail::contrast(detail::ink_on(fill), fill) >= 3.5);
+      // Lighter shades have an outline.
+      const auto rule = detail::look_rule(look, step, false);
+      if (detail::contrast(light, detail::idle_light) < 3)
+        CHECK(rule.find(detail::print(";stroke:#%06x", l.light)) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a picture that zooms has the numbers that are too small for it, hidden") {
+  const auto t = staircase(2, 60);
+  const auto plain = timeline_svg(t, {.width = 900}), zooming = timeline_svg(t, {.width = 900, .zooms = true});
+  CHECK(count(plain, " t\"") == 0);
+  CHECK(count(plain, "<text") + 120 == count(zooming, "<text"));
+  CHECK(zooming.find(".hs text.t{display:none}") != std::string::npos);
+}
+
 TEST_CASE("the critical path is outlined, no matter in which order it comes") {
   const auto t = staircase(2, 4);
   const std::vector<timed_action> path{t.actions[6], t.actions[0], t.actions[4]};

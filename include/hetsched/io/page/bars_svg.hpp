@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,11 @@ struct bar {
 [[nodiscard]] inline std::string bars_svg(const std::vector<bar>& bars, const std::string& title, int width = 860) {
   using detail::print;
   constexpr double left = 170, row = 30, top = 40;
-  const double right = width - 200, height = top + row * static_cast<double>(bars.size()) + 10;
+  std::size_t longest = 0;
+  for (const auto& b : bars)
+    if (b.value > 0) longest = std::max(longest, b.text.size());
+  const double right = width - 24 - 7.5 * static_cast<double>(longest),
+               height = top + row * static_cast<double>(bars.size()) + 10;
   double most = 0;
   for (const auto& b : bars) most = std::max({most, b.value, b.mark});
   const auto x_of = [&](double value) { return left + (right - left) * (most > 0 ? value / most : 0); };

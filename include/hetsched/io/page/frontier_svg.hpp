@@ -17,7 +17,7 @@ struct frontier_point {
   double iteration_s = 0;
   double cost_per_sample = 0;
   std::string label = {};  ///< told when it is pointed at
-  bool chosen = false;     ///< drawn filled
+  bool chosen = false;     ///< a filled diamond among circles
 };
 
 namespace detail {
@@ -46,9 +46,9 @@ namespace detail {
       "<style>.hf text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#24292f}.hf text.e{text-anchor:end}.hf "
       "text.m{text-anchor:middle}.hf .grid{stroke:#d8dee4;stroke-width:1}.hf .axis{stroke:#6e7781;stroke-width:1}.hf "
       ".line{fill:none;stroke:#0072b2;stroke-width:1.6}.hf circle{fill:#fff;stroke:#0072b2;stroke-width:2}.hf "
-      "circle.chosen{fill:#d55e00;stroke:#d55e00}@media(prefers-color-scheme:dark){.hf text{fill:#d7dce2}.hf "
+      ".chosen{fill:#d55e00}@media(prefers-color-scheme:dark){.hf text{fill:#d7dce2}.hf "
       ".grid{stroke:#30363d}.hf .line,.hf circle{stroke:#56b4e9}.hf circle{fill:#0d1117}.hf "
-      "circle.chosen{fill:#e69f00;stroke:#e69f00}}</style>\n";
+      ".chosen{fill:#e69f00}}</style>\n";
   if (points.empty()) return out + "</svg>\n";
   double first_s = points.front().iteration_s, last_s = points.back().iteration_s, least = points.front().cost_per_sample,
          most = 0;
@@ -90,10 +90,11 @@ namespace detail {
   }
   out += "<path d=\"" + path + print("H%.1f", right) + "\" class=\"line\"/>\n";
   for (const auto& p : points) {
-    out += print("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"%s><title>", x_of(p.iteration_s), y_of(p.cost_per_sample),
-                 p.chosen ? 6 : 5, p.chosen ? " class=\"chosen\"" : "");
+    const double x = x_of(p.iteration_s), y = y_of(p.cost_per_sample);
+    out += p.chosen ? print("<path class=\"chosen\" d=\"M%.1f %.1fl8 8l-8 8l-8 -8z\"><title>", x, y - 8)
+                    : print("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\"><title>", x, y);
     out += format_seconds(p.iteration_s) + ", " + format_money(p.cost_per_sample) + " per sample" +
-           (p.label.empty() ? "" : ": " + escape_html(p.label)) + "</title></circle>\n";
+           (p.label.empty() ? "" : ": " + escape_html(p.label)) + (p.chosen ? "</title></path>\n" : "</title></circle>\n");
   }
   return out + "</svg>\n";
 }

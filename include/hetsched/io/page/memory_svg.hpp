@@ -62,7 +62,7 @@ class memory_drawing {
         options_.width, height, options_.width, height);
     out_ +=
         "<style>.hm text{font:11px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#24292f}.hm .room{fill:#eef0f3}"
-        ".hm .held{fill:#56b4e9}.hm .over{fill:#d55e00}.hm .cap{stroke:#24292f;stroke-width:1.2;stroke-dasharray:4 3}"
+        ".hm .held{fill:#0072b2}.hm .over{fill:#b23c00}.hm .cap{stroke:#24292f;stroke-width:1.2;stroke-dasharray:4 3}"
         ".hm .axis{stroke:#6e7781;stroke-width:1}.hm text.e{text-anchor:end}.hm text.m{text-anchor:middle}"
         "@media(prefers-color-scheme:dark){.hm text{fill:#d7dce2}.hm .room{fill:#22272e}.hm .held{fill:#3a86b7}.hm "
         ".cap{stroke:#d7dce2}}</style>\n";

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cost/memory.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/memory_svg.hpp>
 #include <hetsched/io/page/timeline_svg.hpp>
@@ -39,6 +40,7 @@ struct report_section {
   pipeline_plan line;                         ///< of a bare pipeline, its stages without layers and devices
   std::vector<std::string> subclusters = {};  ///< that its devices count
   std::vector<int> in_flight = {};            ///< per stage: most microbatches between forward and backward
+  std::vector<memory_use> held = {};          ///< per stage: what fills the memory of its devices
   hetsched::timeline timeline;
   timeline_svg_options picture;
   std::vector<memory_curve> memory = {};
@@ -117,22 +119,112 @@ struct report {
 namespace detail {
 
 inline constexpr std::string_view report_style = R"(
-:root{color-scheme:light dark;--text:#24292f;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--page:#fff;--used:#0072b2;--over:#d55e00}
-@media(prefers-color-scheme:dark){:root{--text:#d7dce2;--soft:#9aa4af;--line:#373e47;--card:#1c2128;--page:#14181d;--used:#56b4e9}}
+:root{color-scheme:light dark;--text:#24292f;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--page:#fff;--used:#0072b2;--over:#b23c00;
+--m0:#0072b2;--m1:#7b4fa3;--m2:#8a5a00;--m3:#00805d;--m4:#57606a}
+@media(prefers-color-scheme:dark){:root{--text:#d7dce2;--soft:#9aa4af;--line:#373e47;--card:#1c2128;--page:#14181d;--used:#56b4e9;--over:#e0662a;
+--m0:#56b4e9;--m1:#b99ae0;--m2:#e6a93c;--m3:#3fbf97;--m4:#a0aab4}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:24px;max-width:1320px;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
 h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}p{margin:4px 0 12px;color:var(--soft)}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px;margin:20px 0}
 .figure{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .figure b{display:block;font-size:22px;font-weight:600;line-height:1.3}.figure span{color:var(--soft);font-size:13px}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}.wide:focus-visible{outline:2px solid var(--used)}
+.wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--page)}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}table.narrow{width:auto;min-width:420px}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+td.w{white-space:normal;min-width:110px}
 th{color:var(--soft);font-weight:600}th.l,td.l{text-align:left}
-.bar{display:inline-block;vertical-align:middle;position:relative;width:150px;height:11px;background:var(--line);border-radius:3px;overflow:hidden}
-.bar i{position:absolute;left:0;top:0;bottom:0;background:var(--used)}.bar i.over{background:var(--over)}
+.bar{display:inline-flex;vertical-align:middle;width:190px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}
+.bar i{height:100%;background:var(--used)}.bar i+i{border-left:1px solid var(--page)}.bar i.over{background:var(--over)}
+i.m0{background:var(--m0)!important}i.m1{background:var(--m1)!important}i.m2{background:var(--m2)!important}i.m3{background:var(--m3)!important}i.m4{background:var(--m4)!important}
+.bar.over{outline:2px solid var(--over)}
+.key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}.key i:first-child{margin-left:0}
 svg{display:block;width:100%;min-width:820px;height:auto}
+.zoom>input{position:absolute;opacity:0;pointer-events:none}
+.zoom>label{display:inline-block;min-width:44px;margin:0 4px 8px 0;padding:2px 10px;border:1px solid var(--line);border-radius:6px;font-size:13px;text-align:center;cursor:pointer}
+.zoom>input:checked+label{background:var(--used);color:var(--page)}.zoom>input:focus-visible+label{outline:2px solid var(--text)}
+.zoom .wide{overflow:auto;max-height:88vh}
+.zoom>input:nth-of-type(2):checked~.wide svg{width:200%;min-width:1640px}
+.zoom>input:nth-of-type(3):checked~.wide svg{width:400%;min-width:3280px}
+.zoom>input:nth-of-type(4):checked~.wide svg{width:800%;min-width:6560px}
+.zoom>input:nth-of-type(n+2):checked~.wide text.t{display:inline}
+@media print{.zoom>label{display:none}.zoom .wide{max-height:none}}
 )";
+
+/// What scrolls by itself where the window is narrow, also by keys.
+[[nodiscard]] inline std::string scrolling(std::string_view what, std::string_view label) {
+  return "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + escape_html(label) + "\">" + std::string(what) +
+         "</div>\n";
+}
+
+/// A picture with buttons that make it larger; what does not fit then is reached by scrolling. Needs no script.
+[[nodiscard]] inline std::string zooming(std::string_view picture, std::string_view label, std::size_t number) {
+  std::string out = "<div class=\"zoom\">";
+  for (const int times : {1, 2, 4, 8}) {
+    const auto id = "zoom" + std::to_string(number) + "x" + std::to_string(times);
+    out += "<input type=\"radio\" name=\"zoom" + std::to_string(number) + "\" id=\"" + id + "\"" +
+           (times == 1 ? " checked" : "") + "><label for=\"" + id + "\">" +
+           (times == 1 ? std::string("fit") : std::to_string(times) + "x") + "</label>";
+  }
+  return out + "\n" + scrolling(picture, label) + "</div>\n";
+}
+
+/// A part of a device's memory, and how pictures show it.
+struct memory_part {
+  const char* look;
+  std::string name;
+  bytes_t bytes = 0;
+};
+
+/// What fills a device, the small things together. Where a cost model does not tell gradients and optimizer from weights, all
+/// of these are state.
+[[nodiscard]] inline std::vector<memory_part> memory_parts(const memory_use& m) {
+  const bool told = m.gradients > 0 || m.optimizer > 0;
+  const auto other = checked_add(checked_add(m.buffers, m.temporary), checked_add(m.runtime, m.margin));
+  std::vector<memory_part> parts{{"m0", told ? "weights" : "weights and their state", m.weights},
+                                 {"m1", "gradients", m.gradients},
+                                 {"m2", "optimizer", m.optimizer},
+                                 {"m3", "activations", m.activations},
+                                 {"m4", "buffers, temporary, runtime and margin", other}};
+  std::erase_if(parts, [](const auto& p) { return p.bytes <= 0; });
+  return parts;
+}
+
+/// A bar of a device's memory; of its parts, where these are known.
+[[nodiscard]] inline std::string memory_bar(const stage_plan& s, const memory_use* held) {
+  const double whole = static_cast<double>(std::max(s.memory_capacity_bytes, s.memory_bytes));
+  const bool over = s.memory_bytes > s.memory_capacity_bytes;
+  const auto width = [&](bytes_t bytes) { return print(" style=\"width:%.1f%%\"", 100 * static_cast<double>(bytes) / whole); };
+  if (held == nullptr)
+    return std::string("<span class=\"bar\"><i") + (over ? " class=\"over\"" : "") + width(s.memory_bytes) + "></i></span> ";
+  std::string out = over ? "<span class=\"bar over\">" : "<span class=\"bar\">";
+  for (const auto& p : memory_parts(*held))
+    out += std::string("<i class=\"") + p.look + "\"" + width(p.bytes) + " title=\"" + p.name + ": " + format_bytes(p.bytes) +
+           "\"></i>";
+  return out + "</span> ";
+}
+
+/// What the colours of memory bars mean, and the largest share of each part.
+[[nodiscard]] inline std::string memory_key(const report_section& section) {
+  if (section.held.empty()) return "";
+  std::vector<std::pair<memory_part, double>> all;
+  for (const auto& m : section.held)
+    for (auto& p : memory_parts(m)) {
+      const double share = static_cast<double>(p.bytes) / static_cast<double>(m.total());
+      const auto known =
+          std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.first.look == std::string_view(p.look); });
+      if (known == all.end())
+        all.emplace_back(std::move(p), share);
+      else
+        known->second = std::max(known->second, share);
+    }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::string_view(a.first.look) < b.first.look; });
+  std::string out = "<p class=\"key\">What fills the memory: ";
+  for (const auto& [p, share] : all)
+    out += std::string("<i class=\"") + p.look + "\"></i>" + p.name + " (up to " + print("%.0f %%", share * 100) + ")";
+  return out + "</p>\n";
+}
 
 [[nodiscard]] inline std::string stage_table(const report_section& section) {
   const auto& stages = section.line.stages;
@@ -146,7 +238,7 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   const bool weight = any([](const auto& s) { return s.cost.weight_backward_s > 0; });
   const bool update = any([](const auto& s) { return s.update_s > 0; });
   const bool memory = any([](const auto& s) { return s.memory_bytes > 0; });
-  std::string out = "<div class=\"wide\"><table>\n<tr><th class=\"l\">stage</th>";
+  std::string out = "<table>\n<tr><th class=\"l\">stage</th>";
   if (layers) out += "<th class=\"l\">layers</th>";
   if (devices) out += "<th class=\"l\">devices</th><th class=\"l\">degrees</th>";
   if (warmup) out += "<th>warm-up</th>";
@@ -173,27 +265,29 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     if (backward) cell(format_seconds(s.cost.backward_s));
     if (weight) cell(format_seconds(s.cost.weight_backward_s));
     const auto* b = i < section.line.boundaries.size() ? &section.line.boundaries[i] : nullptr;
-    cell(!b ? "-" : backward ? transfer_text(*b) + next_transfer_text(*b) : format_seconds(b->forward_s));
+    const auto moved = !b ? "-" : backward ? transfer_text(*b) + next_transfer_text(*b) : format_seconds(b->forward_s);
+    if (moved.size() > 18)
+      out += "<td class=\"w\">" + escape_html(moved) + "</td>";
+    else
+      cell(moved);
     if (update) cell(format_seconds(s.update_s));
     if (!section.in_flight.empty()) cell(std::to_string(section.in_flight[i]));
     if (memory) {
       const double share =
           s.memory_capacity_bytes > 0 ? static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) : 0;
       out += "<td class=\"l\">";
-      if (s.memory_capacity_bytes > 0)
-        out += print("<span class=\"bar\"><i%s style=\"width:%.1f%%\"></i></span> ", share > 1 ? " class=\"over\"" : "",
-                     std::min(share, 1.0) * 100);
+      if (s.memory_capacity_bytes > 0) out += memory_bar(s, i < section.held.size() ? &section.held[i] : nullptr);
       out += format_bytes(s.memory_bytes);
       if (s.memory_capacity_bytes > 0) out += " of " + format_bytes(s.memory_capacity_bytes) + print(" (%.0f %%)", share * 100);
       out += "</td>";
     }
     out += "</tr>\n";
   }
-  return out + "</table></div>\n";
+  return scrolling(out + "</table>", section.heading) + memory_key(section);
 }
 
 [[nodiscard]] inline std::string html_table(const report_table& table) {
-  std::string out = "<div class=\"wide\"><table class=\"narrow\">\n";
+  std::string out = "<table class=\"narrow\">\n";
   const auto right = [&](std::size_t c) { return !table.columns[c].empty() && table.columns[c][0] == '>'; };
   const auto row = [&](const char* tag, const std::vector<std::string>& cells, bool heading) {
     out += "<tr>";
@@ -205,7 +299,7 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   };
   row("th", table.columns, true);
   for (const auto& cells : table.rows) row("td", cells, false);
-  return out + "</table></div>\n";
+  return scrolling(out + "</table>", table.heading);
 }
 
 /// When the last action of a timeline ends.
@@ -231,22 +325,25 @@ svg{display:block;width:100%;min-width:820px;height:auto}
     out += "<div class=\"figure\"><span>" + escape_html(f.label) + "</span><b>" + escape_html(f.value) + "</b><span>" +
            escape_html(f.note) + "</span></div>\n";
   out += "</div>\n";
-  for (const auto& drawing : r.drawings) out += "<div class=\"wide\">" + drawing + "</div>\n";
+  for (const auto& drawing : r.drawings) out += detail::scrolling(drawing, "Picture");
+  std::size_t pictures = 0;
   const auto add_table = [&](const report_table& table) {
     out += "<h2>" + escape_html(table.heading) + "</h2>\n<p>" + escape_html(table.note) + "</p>\n" + detail::html_table(table);
   };
   for (const auto& table : r.tables) add_table(table);
   for (const auto& section : r.sections) {
-    const auto picture = draw_timeline(section.timeline, section.picture);
+    auto look = section.picture;
+    look.zooms = true;
+    const auto picture = draw_timeline(section.timeline, look);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section);
     out += "<h2>" + escape_html(section.timeline_heading) + "</h2>\n<p>" + escape_html(picture.shown) +
            " Wide boxes carry their microbatch, counted from 0; the strips between two lanes are what their ranks send.</p>\n";
-    out += "<div class=\"wide\">" + picture.svg + "</div>\n";
+    out += detail::zooming(picture.svg, section.timeline_heading, pictures++);
     if (!section.memory.empty()) {
       const memory_svg_options chart{
           .makespan_s = detail::end_of(section.timeline), .width = section.picture.width, .in_bytes = section.memory_in_bytes};
       out += "<h2>Memory over time</h2>\n<p>What the microbatches in flight hold on every rank, all on one scale.</p>\n";
-      out += "<div class=\"wide\">" + memory_svg(section.memory, chart) + "</div>\n";
+      out += detail::scrolling(memory_svg(section.memory, chart), "Memory over time");
     }
     for (const auto& table : section.tables) add_table(table);
   }
@@ -270,35 +367,62 @@ svg{display:block;width:100%;min-width:820px;height:auto}
   return curves;
 }
 
-/// What the critical path is made of: the computations of each rank, and what it sends to each other one, longest first.
-[[nodiscard]] inline report_table critical_path_table(const std::vector<timed_action>& path) {
-  struct part {
-    std::string what;
-    int actions = 0;
-    double seconds = 0;
-  };
-  std::vector<part> parts;
-  double end_s = 0, covered_s = 0;
+/// What a critical path spends on the computations of a rank, or on what it sends to another one.
+struct critical_part {
+  int rank = 0;
+  int peer = -1;  ///< of transfers
+  int actions = 0;
+  double seconds = 0;
+};
+
+/// The parts of a critical path, longest first.
+[[nodiscard]] inline std::vector<critical_part> critical_parts(const std::vector<timed_action>& path) {
+  std::vector<critical_part> parts;
+  double covered_s = 0;
   for (const auto& a : path) {
-    const bool transfer = is_transfer(a.what.kind);
-    const std::string what = "rank " + std::to_string(a.rank) + (transfer ? " to " + std::to_string(a.peer) : "");
-    auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.what == what; });
-    if (found == parts.end()) found = parts.insert(parts.end(), {.what = what});
+    const int peer = is_transfer(a.what.kind) ? a.peer : -1;
+    auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.rank == a.rank && p.peer == peer; });
+    if (found == parts.end()) found = parts.insert(parts.end(), {.rank = a.rank, .peer = peer});
     ++found->actions;
     // A transfer may still be arriving when the wire that the next one waits for is free.
     const double seconds = a.end_s - std::max(a.start_s, covered_s);
     covered_s = std::max(covered_s, a.end_s);
     found->seconds += std::max(seconds, 0.0);
-    end_s = std::max(end_s, a.end_s);
   }
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return parts;
+}
+
+/// Whose computations, or which transfers, take most of the critical path. Requires: the path is not empty; `names` holds the
+/// ranks' names, or is empty.
+[[nodiscard]] inline report_figure bottleneck_figure(const std::vector<timed_action>& path,
+                                                     const std::vector<std::string>& names = {}) {
+  const auto name = [&](int rank) {
+    return names.empty() ? "rank " + std::to_string(rank) : "stage " + names.at(static_cast<std::size_t>(rank));
+  };
+  const auto most = critical_parts(path).front();
+  double end_s = 0;
+  for (const auto& a : path) end_s = std::max(end_s, a.end_s);
+  return {"bottleneck", most.peer < 0 ? name(most.rank) : name(most.rank) + " to " + std::to_string(most.peer),
+          (most.peer < 0 ? "its computations are " : "these transfers are ") +
+              format_percent(end_s > 0 ? most.seconds / end_s : 0) + " of the critical path"};
+}
+
+/// What the critical path is made of: the computations of each rank, and what it sends to each other one, longest first; at most
+/// `most` of these.
+[[nodiscard]] inline report_table critical_path_table(const std::vector<timed_action>& path, std::size_t most = 1000) {
+  double end_s = 0;
+  for (const auto& a : path) end_s = std::max(end_s, a.end_s);
   report_table table{.heading = "Critical path",
                      .note = "What the iteration waits for from its start to its end: a chain of " + std::to_string(path.size()) +
                              " actions, each of which lets the next one start.",
                      .columns = {"where", ">actions", ">time", ">share"},
                      .rows = {}};
-  for (const auto& p : parts)
-    table.rows.push_back({p.what, std::to_string(p.actions), format_seconds(p.seconds), format_percent(p.seconds / end_s)});
+  for (const auto& p : critical_parts(path)) {
+    if (table.rows.size() == most) break;
+    table.rows.push_back({"rank " + std::to_string(p.rank) + (p.peer < 0 ? "" : " to " + std::to_string(p.peer)),
+                          std::to_string(p.actions), format_seconds(p.seconds), format_percent(p.seconds / end_s)});
+  }
   return table;
 }
 

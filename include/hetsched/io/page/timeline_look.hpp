@@ -2,6 +2,7 @@
 #pragma once
 // Tested by tests/io/page/timeline_svg_test.cpp.
 
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <string>
@@ -13,7 +14,8 @@
 namespace hetsched::detail {
 
 /// How a picture shows actions: a style class, names, and a colour (0xrrggbb) on a light and on a dark page. The colours
-/// differ for the colour-blind too: orange, a whole backward, lies between vermilion and yellow, its two halves.
+/// differ for the colour-blind too: orange, a whole backward, lies between vermilion and yellow, its two halves. Each has a
+/// contrast of 3 at least to an idle lane and to the page.
 struct timeline_look {
   char letter;
   const char* legend;
@@ -23,20 +25,41 @@ struct timeline_look {
 };
 
 inline constexpr timeline_look timeline_looks[] = {
-    {'f', "forward", "forward", 0x0072b2, 0x0072b2},
-    {'b', "backward", "backward", 0xe69f00, 0xe69f00},
-    {'x', "input gradient", "input gradient", 0xd55e00, 0xd55e00},
-    {'w', "weight gradient", "weight gradient", 0xf0d842, 0xf0d842},
-    {'r', "recomputation", "recomputation", 0x332288, 0x8073d6},
-    {'a', "activation sent", "activation", 0x009e73, 0x009e73},
-    {'d', "host copy of it", "activation", 0x7fcfb9, 0x4a7f70},
-    {'g', "gradient sent", "gradient", 0xcc79a7, 0xcc79a7},
-    {'h', "host copy of it", "gradient", 0xe6bcd3, 0x8c5c77},
-    {'p', "parameters gathered", "gathering of parameters", 0x8b949e, 0x6e7681},
+    {'f', "forward", "forward", 0x0072b2, 0x3d9bdc},
+    {'b', "backward", "backward", 0xb97300, 0xe69f00},
+    {'x', "input gradient", "input gradient", 0xb23c00, 0xe0662a},
+    {'w', "weight gradient", "weight gradient", 0x8f8000, 0xf0d842},
+    {'r', "recomputation", "recomputation", 0x332288, 0x8f83e0},
+    {'a', "activation sent", "activation", 0x00805d, 0x009e73},
+    {'d', "host copy of it", "activation", 0x4f8f7d, 0x5fa08d},
+    {'g', "gradient sent", "gradient", 0xb05a8a, 0xcc79a7},
+    {'h', "host copy of it", "gradient", 0x946a82, 0xb0809b},
+    {'p', "parameters gathered", "gathering of parameters", 0x6e7781, 0x8b949e},
     {'q', "gradients reduced", "reduction of gradients", 0x57606a, 0xa0aab4},
     {'o', "optimizer", "optimizer", 0x24292f, 0xd7dce2},
 };
 inline constexpr std::size_t timeline_look_count = std::size(timeline_looks);
+
+/// An idle lane.
+inline constexpr unsigned idle_light = 0xeef0f3, idle_dark = 0x262c34;
+
+/// Of what a picture says over colours.
+inline constexpr unsigned ink_light = 0xffffff, ink_dark = 0x1b1f24;
+
+/// How bright a colour is, from 0 to 1. Source: WCAG 2.1, relative luminance.
+[[nodiscard]] inline double luminance(unsigned color) {
+  const auto part = [&](int shift) {
+    const double c = ((color >> shift) & 0xffu) / 255.0;
+    return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4);
+  };
+  return 0.2126 * part(16) + 0.7152 * part(8) + 0.0722 * part(0);
+}
+
+/// From 1, equal, to 21. Source: WCAG 2.1, contrast ratio.
+[[nodiscard]] inline double contrast(unsigned a, unsigned b) {
+  const double one = luminance(a) + 0.05, other = luminance(b) + 0.05;
+  return one > other ? one / other : other / one;
+}
 
 /// The position of an action's look in the table. Receives look like their sends.
 [[nodiscard]] constexpr std::size_t look_of(action_kind kind) {
@@ -96,9 +119,9 @@ inline constexpr std::size_t timeline_shades = 4;
   return result;
 }
 
-/// Whether white text is easier to read than black on a colour.
-[[nodiscard]] constexpr bool wants_white_text(unsigned color) {
-  return 299 * ((color >> 16) & 0xffu) + 587 * ((color >> 8) & 0xffu) + 114 * (color & 0xffu) < 125'000;
+/// The ink that is easier to read on a colour.
+[[nodiscard]] inline unsigned ink_on(unsigned color) {
+  return contrast(ink_light, color) > contrast(ink_dark, color) ? ink_light : ink_dark;
 }
 
 /// Style class of a look and shade: a letter and a digit.
@@ -106,11 +129,16 @@ inline constexpr std::size_t timeline_shades = 4;
   return {timeline_looks[look].letter, static_cast<char>('0' + step % timeline_shades)};
 }
 
-/// The style rule of a look and shade, for boxes and for strokes, with the prefix that keeps it from the rest of a page.
+/// The style rules of a look and shade, for boxes, their text and strokes, with the prefix that keeps them from the rest of a
+/// page. Lighter shades are too close to an idle lane of a light page: an outline of the full colour sets these boxes off.
 [[nodiscard]] inline std::string look_rule(std::size_t look, std::size_t step, bool dark) {
   const auto name = look_class(look, step);
-  const unsigned color = shade(dark ? timeline_looks[look].dark : timeline_looks[look].light, step);
-  return print(".hs rect.%s{fill:#%06x}.hs path.%s{stroke:#%06x}", name.c_str(), color, name.c_str(), color);
+  const unsigned full = dark ? timeline_looks[look].dark : timeline_looks[look].light, color = shade(full, step);
+  return print(".hs rect.%s{fill:#%06x", name.c_str(), color) +
+         (step == 0 ? ""
+          : dark    ? ";stroke:none"
+                    : print(";stroke:#%06x;stroke-width:.8", full)) +
+         print("}.hs text.%s{fill:#%06x}.hs path.%s{stroke:#%06x}", name.c_str(), ink_on(color), name.c_str(), color);
 }
 
 }  // namespace hetsched::detail

@@ -28,7 +28,8 @@ struct timeline_svg_options {
   double span_s = 0;     ///< what the width stands for, so that pictures compare; below the makespan: the makespan
   /// Of critical_path, to be outlined; not in pictures of very many boxes.
   std::vector<timed_action> critical = {};
-  bool page = false;  ///< a background of its own, where the page may not follow the reader's colour scheme
+  bool page = false;   ///< a background of its own, where the page may not follow the reader's colour scheme
+  bool zooms = false;  ///< numbers also where they are too small, hidden (class t) until the page has made them larger
 };
 
 /// A picture of a timeline, and what part of the timeline it shows.
@@ -214,14 +215,13 @@ class timeline_drawing {
   void write_style() {
     out_ +=
         "<style>.hs text{font:11px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#24292f}.hs-c text{font-size:10px}"
-        ".hs path{fill:none;pointer-events:none}.hs .idle{fill:#e4e7eb}.hs .page{fill:#fff}"
+        ".hs path{fill:none;pointer-events:none}.hs .page{fill:#fff}.hs text.t{display:none}"
         ".hs .axis,.hs path.break{stroke:#6e7781;stroke-width:1}"
         ".hs text.n{font-size:10px;text-anchor:middle;pointer-events:none}.hs-c text.n{font-size:9px}"
-        ".hs rect.k{stroke:#1b1f24;stroke-width:1.3}.hs text.nw{fill:#fff}.hs text.nb{fill:#1b1f24}.hs "
-        "text.m{text-anchor:middle}.hs text.e{text-anchor:end}";
-    std::string dark =
-        "@media(prefers-color-scheme:dark){.hs text{fill:#d7dce2}.hs .idle{fill:#2f353d}.hs rect.k{stroke:#fff}.hs "
-        ".page{fill:#0d1117}";
+        ".hs text.m{text-anchor:middle}.hs text.e{text-anchor:end}";
+    out_ += print(".hs .idle{fill:#%06x}", idle_light);
+    std::string dark = "@media(prefers-color-scheme:dark){.hs text{fill:#d7dce2}.hs .page{fill:#0d1117}" +
+                       print(".hs .idle{fill:#%06x}", idle_dark);
     for (std::size_t look = 0; look < timeline_look_count; ++look) {
       if (!layout_.occurs[look]) continue;
       const std::size_t steps = look <= look_of(action_kind::recompute) ? layout_.shades : 1;
@@ -230,7 +230,7 @@ class timeline_drawing {
         if (timeline_looks[look].dark != timeline_looks[look].light) dark += look_rule(look, k, true);
       }
     }
-    out_ += dark + "}</style>\n";
+    out_ += ".hs rect.k{stroke:#1b1f24;stroke-width:1.3}" + dark + ".hs rect.k{stroke:#fff;stroke-width:1.3}}</style>\n";
   }
 
   void text(double x, double y, std::string_view kind, std::string_view content) {
@@ -284,10 +284,12 @@ class timeline_drawing {
                   std::max(width - gap, 0.3), m.height - (m.height < layout_.lane && m.height > layout_.strip ? 0.4 : 0),
                   (look_class(m.look, m.step) + (is_critical(a) ? " k" : "")).c_str());
     out_ += tooltip(a) + "</title></rect>\n";
-    if (!is_compute(a.what.kind) || m.height < 9.5 || width < number_width) return;
-    const bool white = wants_white_text(shade(timeline_looks[m.look].light, m.step));
-    text(x + (width - gap) / 2, top_ + m.top + m.height / 2 + (options_.compact ? 3.2 : 3.6), white ? "n nw" : "n nb",
-         std::to_string(a.what.microbatch));
+    if (!is_compute(a.what.kind)) return;
+    const double size = options_.compact ? 9 : 10, fits = std::min({1.0, m.height / 9.5, width / number_width});
+    if (fits < 1 && !(options_.zooms && fits > 0.1)) return;
+    const auto look = "n " + look_class(m.look, m.step) +
+                      (fits < 1 ? print(" t\" style=\"font-size:%.1fpx", std::max(size * fits, 0.5)) : std::string());
+    text(x + (width - gap) / 2, top_ + m.top + m.height / 2 + 0.36 * size * fits, look, std::to_string(a.what.microbatch));
   }
 
   [[nodiscard]] static bool earlier(const timed_action& a, const timed_action& b) {
