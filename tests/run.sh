@@ -8,6 +8,7 @@
 #   fuzz     readers of files, with libFuzzer
 #   torch    what is exported for PyTorch, by PyTorch itself; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
+#   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
 # onnx, the CUDA runtime). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
@@ -19,7 +20,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 (($# > 0)) || set -- release package debug tsan fuzz
 for lane in "$@"; do
-  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site" >&2; exit 2; }
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site|tutorial)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site, tutorial" >&2; exit 2; }
 done
 lanes=" $* "
 runs() { [[ $lanes == *" $1 "* ]]; }
@@ -157,6 +158,8 @@ site_lane() {
   step "build the site" python3 docs/site/build.py build/site && ((++passed))
 }
 runs site && site_lane
+
+runs tutorial && step "tutorial" python3 tests/docs/check.py tutorial . build "$CXX" "" && ((++passed))
 
 for what in "${lacking[@]}"; do echo "== NOT ON THIS MACHINE: $what"; done
 echo "$passed passed, $failed failed$( ((skipped > 0)) && echo ", $skipped skipped")"

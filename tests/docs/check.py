@@ -5,12 +5,14 @@
 cpp       every ```cpp block compiles without a warning, all of them together; a program (it has a main) also runs, and prints the
           ```text block that follows it, if one does. Other blocks are declarations, or statements if they begin with "// ...".
 json      every ```json block is accepted by the reader of its format.
-console   every "$ command" of a ```console block prints what stands below it; a line "..." stands for any lines. Lines of progress,
-          which tell the seconds that a busy machine has taken, do not count.
-          The name behind ```json is the file that the commands find; all blocks of a page share one folder.
+console   every "$ command" of a ```console block prints what stands below it; a line "..." stands for any lines, and inside a line for any text.
+          Lines of progress, which tell the seconds that a busy machine has taken, do not count.
+          The name behind ```json or ```sh is the file that the commands find; all blocks of a page share one folder. Pages that
+          make network namespaces have these for themselves; without root, these pages are skipped.
 cmake     the first ```cmake block of README.md builds its first program, and the others one that only includes a header.
 links     every relative link and #anchor leads somewhere.
 examples  the example programs print what they are there to show.
+tutorial  docs/tutorial.md from an empty folder, with its build, in less than fifteen minutes; only if asked for.
 """
 import difflib
 import os
@@ -19,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,8 +49,9 @@ def blocks(page):
 
 
 def compare(where, expected, printed):
-    """Lines must agree; "..." stands for any number of lines."""
-    pattern = "\n".join(r"(?:.*\n)*?.*" if line.strip() == "..." else re.escape(line.rstrip()) for line in expected)
+    """Lines must agree; "..." stands for any number of lines, or inside a line for any text."""
+    pattern = "\n".join(r"(?:.*\n)*?.*" if line.strip() == "..." else re.escape(line.rstrip()).replace(r"\.\.\.", ".*")
+                        for line in expected)
     lines = [line.rstrip() for line in printed]
     while lines and not lines[-1]:
         lines.pop()
@@ -60,16 +64,38 @@ def workplace(page):
     folder = Path(tempfile.mkdtemp(prefix="hetsched_docs_"))
     (folder / "examples").symlink_to(source / "examples")
     for _, language, name, text in blocks(page):
-        if language == "json" and name:
+        if language in ("json", "sh") and name:
             (folder / name).write_text(text)
     return folder
 
 
-def shell(script, folder):
+def shell(script, folder, inside=()):
     path = f"{commands}:{os.environ['PATH']}"
-    ran = subprocess.run(["bash", "-c", script], cwd=folder, env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT)
+    # Entering a namespace changes the folder.
+    ran = subprocess.run([*inside, "bash", "-c", f"cd '{folder}'\n{script}"], cwd=folder, env={**os.environ, "PATH": path}, text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return ran.returncode, ran.stdout
+
+
+class own_hosts:
+    """Where commands make network namespaces that nobody else sees, and that are gone at the end. `inside` is what to put before a
+    command; none where namespaces cannot be made."""
+
+    def __enter__(self):
+        self.keeper = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "mkdir -p /run/netns && mount -t tmpfs none /run/netns && echo here && exec sleep 3600"],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        there = self.keeper.stdout.readline().strip() == "here"
+        self.inside = ["nsenter", f"--mount=/proc/{self.keeper.pid}/ns/mnt"] if there else None
+        probe = "ip netns add probe && ip -n probe link add eth0 type veth peer name eth1 && " \
+            "tc -n probe qdisc add dev eth0 root tbf rate 100mbit burst 16kb latency 50ms && ip netns del probe"
+        if there and shell(probe, "/", self.inside)[0] != 0:
+            self.inside = None
+        return self
+
+    def __exit__(self, *_):
+        self.keeper.kill()
+        self.keeper.wait()
 
 
 def check_cpp():
@@ -146,26 +172,66 @@ def quickstart(folder):
         f"build='{build}' out=quickstart-out data=examples/data\n" + rest
 
 
+def run_console(page, line, text, folder, inside=()):
+    """Runs the commands of a block and compares what they print; returns how many there are."""
+    status, count = 0, 0
+    for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
+        where = f"{page.name}:{line}: {command}"
+        shown = shown.rstrip().splitlines()
+        count += 1
+        if command == "bash tests/run.sh":
+            if not re.fullmatch(r"\d+ passed, 0 failed(, \d+ skipped)?", shown[-1]):
+                fail(where, "ends with something else")
+            continue
+        script = quickstart(folder) if command == "bash examples/quickstart.sh" else command
+        status, output = shell(f"(exit {status}); {script}", folder, inside)
+        compare(where, shown, [line for line in output.splitlines() if not re.match(r"\d+ s: ", line)])
+    return count
+
+
 def check_console():
     count, folders = 0, []
     for page in pages:
         folders.append(folder := workplace(page))
-        for line, language, _, text in blocks(page):
-            if language != "console":
+        found = [(line, text) for line, language, _, text in blocks(page) if language == "console"]
+        if not any("ip netns add" in text for _, text in found):
+            count += sum(run_console(page, line, text, folder) for line, text in found)
+            continue
+        with own_hosts() as hosts:
+            if hosts.inside is None:
+                print(f"{page.name}: skipped: network namespaces cannot be made here")
                 continue
-            status = 0
-            for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
-                where = f"{page.name}:{line}: {command}"
-                shown = shown.rstrip().splitlines()
-                count += 1
-                if command == "bash tests/run.sh":
-                    if not re.fullmatch(r"\d+ passed, 0 failed(, \d+ skipped)?", shown[-1]):
-                        fail(where, "ends with something else")
-                    continue
-                script = quickstart(folder) if command == "bash examples/quickstart.sh" else command
-                status, output = shell(f"(exit {status}); {script}", folder)
-                compare(where, shown, [line for line in output.splitlines() if not re.match(r"\d+ s: ", line)])
+            count += sum(run_console(page, line, text, folder, hosts.inside) for line, text in found)
     return count, folders
+
+
+def check_tutorial():
+    """All blocks in order, with what git knows of the tree in a folder that is empty otherwise."""
+    global commands
+    page, start, count = source / "docs/tutorial.md", time.monotonic(), 0
+    folder = Path(tempfile.mkdtemp(prefix="hetsched_docs_"))
+    commands = folder / "build/examples"
+    (folder / "hetsched").mkdir()
+    subprocess.run(f"git ls-files -z | xargs -0 cp --parents -t {folder}/hetsched", cwd=source, shell=True, check=True)
+    with own_hosts() as hosts:
+        if hosts.inside is None:
+            fail(page.name, "network namespaces cannot be made here")
+        for line, language, name, text in blocks(page) if hosts.inside is not None else []:
+            if name:
+                (folder / name).write_text(text)
+            elif language == "console":
+                count += run_console(page, line, text, folder, hosts.inside)
+            elif language == "sh":
+                count += 1
+                status, output = shell(f"set -e\n{text}", folder)
+                if status != 0:
+                    fail(f"{page.name}:{line}", output)
+                print(f"{page.name}:{line}: done after {time.monotonic() - start:.0f} s")
+    took = time.monotonic() - start
+    print(f"the tutorial took {took:.0f} s")
+    if took > 900:
+        fail(page.name, "takes longer than fifteen minutes")
+    return count, [folder]
 
 
 def check_cmake():
@@ -244,7 +310,7 @@ def check_examples():
 
 
 count, folders = {"cpp": check_cpp, "json": check_json, "console": check_console, "cmake": check_cmake, "links": check_links,
-                  "examples": check_examples}[case]()
+                  "examples": check_examples, "tutorial": check_tutorial}[case]()
 for used in folders:
     shutil.rmtree(used)
 print(f"{count} checked, {failures} wrong")
