@@ -70,6 +70,16 @@ inline void settle(plan_arguments& given) {
   return table.front();
 }
 
+/// What noise makes of a plan that was chosen for it.
+[[nodiscard]] inline std::string robust_rows(const plan_arguments& given, const hetsched::robust_plan& robust) {
+  using namespace hetsched;
+  return detail::print("%-13s %s of iterations take at most %s where ranks and links vary by %s", "noise",
+                       format_percent(given.quantile).c_str(), format_seconds(robust.quantile_s).c_str(),
+                       format_percent(given.jitter).c_str()) +
+         "; " + format_seconds(robust.fastest_s) + " by the plan that is fastest without noise (" + std::to_string(robust.plans) +
+         " plans, " + std::to_string(given.samples) + " samples)\n";
+}
+
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
@@ -85,9 +95,12 @@ inline void settle(plan_arguments& given) {
   const cost_source source(given.costs, given.model);
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
+    if (given.quantile > 0) throw input_error("--quantile: is for training");
     return plan_serving(given, source, hardware, files);
   }
   if (given.global_batch < 1) throw input_error("--global-batch is required");
+  if (given.quantile > 0 && (given.objective != plan_objective::iteration || !given.frontier.empty()))
+    throw input_error("--quantile: is of iterations, and knows no money");
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
@@ -111,7 +124,16 @@ inline void settle(plan_arguments& given) {
     validate(hardware, money);
   }
   progress_line progress;
-  const auto found = search(given, planner, hardware, source, progress);
+  std::vector<plan> on_the_way;
+  auto found = search(given, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
+  std::string robust_text;
+  if (found && given.quantile > 0) {
+    auto robust = search_robust(given, hardware, source, std::move(on_the_way), progress);
+    if (robust) {
+      robust_text = robust_rows(given, *robust);
+      found = std::move(robust->plan);
+    }
+  }
   if (!found) {
     const auto& why = found.why_not();
     const auto ways =
@@ -125,7 +147,7 @@ inline void settle(plan_arguments& given) {
     auto played = play(best);
     if (!given.trace.empty()) {
       std::vector<timeline> all;
-      for (const auto& s : played) all.push_back(s.timeline);
+      for (const auto& s : played) all.push_back(s.played.timeline);
       files.add(given.trace, chrome_trace(side_by_side(all)));
     }
     if (!given.report.empty()) {
@@ -152,7 +174,7 @@ inline void settle(plan_arguments& given) {
     const int size = best.pipelines.front().microbatch_size;
     space = planner.explain(hardware, source.costs(hardware, size), problem_for(given, source, size), source.part_count()) + "\n";
   }
-  std::cout << frontier << space << summary(hardware, best, searched, precisions) << files.summary() << std::flush;
+  std::cout << frontier << space << summary(hardware, best, searched, precisions) << robust_text << files.summary() << std::flush;
   if (!lost.empty()) std::cout << '\n' << what_if_text(given, planner, hardware, source, lost, best, progress);
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
@@ -249,6 +271,21 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->delimiter(',');
   app.add_flag("--explain", given.explain,
                "hetauto, hetauto_exact: how many plans there are, and how many each principle leaves");
+  const auto quantile =
+      app.add_option("--quantile", given.quantile,
+                     "share of iterations, such as 0.9, that are to be as short as possible where ranks and links "
+                     "vary by --jitter: of the plans that are found and their neighbours, the best is taken")
+          ->check(CLI::Range(0.01, 1.0));
+  const auto jitter = app.add_option("--jitter", given.jitter,
+                                     "with --quantile: standard deviation of the logarithm of each rank's and link's factor")
+                          ->check(CLI::Range(0.0, 2.0))
+                          ->needs(quantile);
+  quantile->needs(jitter);
+  app.add_option("--samples", given.samples,
+                 "with --quantile: iterations with noise that plans are judged by; the last ones by four times as many")
+      ->check(CLI::Range(10, 1'000'000))
+      ->capture_default_str()
+      ->needs(quantile);
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");

@@ -20,6 +20,7 @@
 #include <hetsched/plan/frontier.hpp>
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/mixed_costs.hpp>
+#include <hetsched/plan/robust.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 
 #include "../command.hpp"
@@ -45,6 +46,9 @@ struct plan_arguments {
   bool mixed_stages = false;  ///< stages of unlike devices, too
   bool explain = false;
   std::vector<std::string> without = {};  ///< principles of hetauto
+  double quantile = 0;                    ///< of iterations with noise, to be least; 0: the iteration without noise
+  double jitter = -1;                     ///< spread of the noise
+  int samples = 200;
 };
 
 /// What a plan was made from, for its page.
@@ -165,10 +169,11 @@ class sized_costs {
   return found;
 }
 
-/// The best plan over the microbatch sizes.
+/// The best plan over the microbatch sizes; all plans on the way are added to `all`.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> search(const plan_arguments& given, const planner_entry& planner,
                                                               const hetsched::cluster& hardware, const cost_source& source,
-                                                              progress_line& progress) {
+                                                              progress_line& progress,
+                                                              std::vector<hetsched::plan>* all = nullptr) {
   using namespace hetsched;
   listen_to_signals();
   const int one_size = fixed_microbatch_size(given, source);
@@ -250,6 +255,7 @@ class sized_costs {
     if (found) {
       found->setting = source.setting(hardware);
       best_before = std::min(best_before.value_or(objective_of(*found)), objective_of(*found));
+      if (all) all->push_back(*found);
     } else if (!first_refusal) {
       first_refusal = found.why_not();
     }
@@ -259,6 +265,28 @@ class sized_costs {
   auto found = one_size > 0 ? plan_for({.microbatch_size = one_size, .microbatches = given.global_batch / one_size})
                             : best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
   if (!found && first_refusal) return *std::move(first_refusal);  // says more than a size without costs
+  return found;
+}
+
+/// The plan whose quantile of noisy iterations is least, from those that the search has found on.
+[[nodiscard]] inline hetsched::outcome<hetsched::robust_plan> search_robust(const plan_arguments& given,
+                                                                            const hetsched::cluster& hardware,
+                                                                            const cost_source& source,
+                                                                            std::vector<hetsched::plan> plans,
+                                                                            progress_line& progress) {
+  using namespace hetsched;
+  robust_options options{
+      .share = given.quantile, .spread = given.jitter, .samples = given.samples, .seed = given.options.seed + 1};
+  options.how = {
+      .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
+  options.go_on = [&](int looked_at, double best_s) {
+    if (progress.due())
+      progress.show(0, "noise: " + std::to_string(looked_at) + " plans, best " + format_percent(given.quantile) + " quantile " +
+                           format_seconds(best_s));
+    return in_time(given, progress);
+  };
+  auto found = most_robust_plan(hardware, sized_costs(hardware, source), std::move(plans), options);
+  if (found) found->plan.setting = source.setting(hardware);
   return found;
 }
 

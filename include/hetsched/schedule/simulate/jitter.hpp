@@ -48,6 +48,17 @@ struct jitter_options {
   return w;
 }
 
+namespace detail {
+
+/// A random factor of mean 1, whose logarithm is normal with that deviation.
+[[nodiscard]] inline double noise_factor(random_source& random, double spread) {
+  const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+  const double normal = radius * std::cos(2 * std::numbers::pi * random.uniform());
+  return std::exp(spread * normal - spread * spread / 2);
+}
+
+}  // namespace detail
+
 /// The makespans of iterations in which every rank and every wire is faster or slower by a random factor, which it keeps through
 /// the iteration; in seconds, one per sample, in the order in which they were drawn.
 /// Throws: as simulate. Requires: options.spread >= 0.
@@ -58,16 +69,11 @@ struct jitter_options {
   HETSCHED_EXPECTS(options.spread >= 0);
   const auto graph = detail::make_event_graph(order);
   random_source random(options.seed);
-  const auto factor = [&] {
-    const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
-    const double normal = radius * std::cos(2 * std::numbers::pi * random.uniform());
-    return std::exp(options.spread * normal - options.spread * options.spread / 2);
-  };
   std::vector<double> makespans_s, ranks(static_cast<std::size_t>(order.ranks)), wires(w.wires.size());
   for (int i = 0; i < options.samples; ++i) {
     if (options.progress) options.progress(i);
     for (auto* factors : {&ranks, &wires})
-      for (double& f : *factors) f = factor();
+      for (double& f : *factors) f = detail::noise_factor(random, options.spread);
     const auto noisy = with_factors(w, order, ranks, wires);
     makespans_s.push_back(detail::event_run(graph, noisy, options.semantics, false).makespan_s);
   }
