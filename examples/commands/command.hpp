@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <streambuf>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -31,9 +32,28 @@ namespace command {
 
 enum status { done = 0, infeasible = 1, bad_input = 2, fault = 3 };
 
+/// Whether standard output is for people, so that --quiet leaves it out unless --json asks for an object; or what the command is
+/// for.
+enum class stdout_use { tables, result };
+
+/// Drops what is printed to standard output while it lives, if so told.
+class silence : std::streambuf {
+ public:
+  explicit silence(bool silent) : before_(silent ? std::cout.rdbuf(this) : nullptr) {}
+  ~silence() override {
+    if (before_) std::cout.rdbuf(before_);
+  }
+  silence(const silence&) = delete;
+  silence& operator=(const silence&) = delete;
+
+ private:
+  int overflow(int c) override { return traits_type::not_eof(c); }
+  std::streambuf* before_;
+};
+
 /// Parses the command line and runs `body`, which returns a status. Errors become one line on standard error and their status.
 template <class Body>
-int run(CLI::App& app, int argc, char** argv, Body body) {
+int run(CLI::App& app, int argc, char** argv, Body body, stdout_use use = stdout_use::tables) {
   const auto complain = [&](const char* what, status s) {
     std::cerr << app.get_name() << ": " << hetsched::printable(what, true) << '\n';
     return s;
@@ -41,6 +61,9 @@ int run(CLI::App& app, int argc, char** argv, Body body) {
   try {
     prepare(app);
     app.parse(argc, argv);
+    const auto* const json = app.get_option_no_throw("--json");
+    const bool silent = quiet && use == stdout_use::tables && (json == nullptr || json->count() == 0);
+    const silence during(silent);
     const int result = body();
     if (!std::cout.flush()) return complain("standard output cannot be written", fault);
     return result;
@@ -91,6 +114,13 @@ class outputs {
     for (const auto& [path, text] : files_) hetsched::write_file(path, text);
   }
 
+  /// The files written, for --json.
+  [[nodiscard]] std::vector<std::string> paths() const {
+    std::vector<std::string> all;
+    for (const auto& [path, ignored] : files_) all.push_back(path);
+    return all;
+  }
+
   /// One line for each file written.
   [[nodiscard]] std::string summary() const {
     std::string text;
@@ -120,7 +150,7 @@ class outputs {
 [[nodiscard]] inline std::string schedule_file(const std::string& name) { return name.starts_with('@') ? name.substr(1) : ""; }
 
 /// Progress of work that takes longer than a second, with the time that it has taken, on standard error: a bar on a terminal,
-/// plain lines at growing intervals otherwise, and where NO_COLOR is set.
+/// plain lines at growing intervals otherwise, and where NO_COLOR is set; nothing under --quiet.
 class progress_line {
  public:
   progress_line() : start_(clock::now()), next_(start_ + std::chrono::seconds(1)) {}
@@ -133,12 +163,12 @@ class progress_line {
   [[nodiscard]] double elapsed_s() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
 
   /// Whether show() would print: what is costly to put into words can ask first.
-  [[nodiscard]] bool due() const { return clock::now() >= next_; }
+  [[nodiscard]] bool due() const { return !quiet && clock::now() >= next_; }
 
   /// `share` in [0, 1] of the work is done.
   void show(double share, const std::string& text) {
     const auto now = clock::now();
-    if (now < next_) return;
+    if (quiet || now < next_) return;
     next_ = now + (terminal_ ? std::chrono::milliseconds(200) : now - start_);
     drawn_ = true;
     const auto line = std::to_string(static_cast<long>(elapsed_s())) + " s: " + text;

@@ -22,6 +22,7 @@ using namespace hetsched;
 
 struct arguments {
   std::string device, cluster, operators, out;
+  bool json = false;
 };
 
 int calibrate_command(const arguments& given) {
@@ -46,6 +47,14 @@ int calibrate_command(const arguments& given) {
   const auto found = calibrate_device(chosen, file.operators, seconds, {.progress = show});
   files.add(given.out, to_json(found.device));
   files.write();
+  if (given.json) {
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"device", nlohmann::ordered_json::parse(to_json(found.device))},
+                                                               {"operators", file.operators.size()},
+                                                               {"error_before", found.error_before},
+                                                               {"error_after", found.error_after},
+                                                               {"files", files.paths()}});
+    return command::done;
+  }
   const auto& c = found.device.calibration;
   std::cout << format_table({"constant", ">fitted"}, {{"rate of fp32 lanes", format_number(c.lane_rate)},
                                                       {"rate of matrix units", format_number(c.matrix_rate)},
@@ -70,5 +79,6 @@ int main(int argc, char** argv) {
   app.add_option("--cluster", given.cluster, "cluster.json, for a device of its own");
   app.add_option("--operators", given.operators, "CSV with the columns op,batch,m,n,k,dtype,measured_ms")->required();
   app.add_option("--out", given.out, "device.json to write")->required();
+  app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return calibrate_command(given); });
 }

@@ -21,6 +21,7 @@ using namespace hetsched;
 
 struct arguments {
   std::string plan, to, out;
+  bool json = false;
 };
 
 int export_command(const arguments& given) {
@@ -45,6 +46,10 @@ int export_command(const arguments& given) {
   for (const auto& [name, text] : texts) files.expect((fs::path(given.out) / name).string());
   for (const auto& [name, text] : texts) files.add((fs::path(given.out) / name).string(), text);
   files.write();
+  if (given.json) {
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"files", files.paths()}, {"remarks", remarks}});
+    return command::done;
+  }
   std::cout << files.summary();
   for (const auto& remark : remarks) std::cerr << "hetsched-export: " << remark << '\n';
   return command::done;
@@ -63,6 +68,7 @@ int main(int argc, char** argv) {
       ->required()
       ->check(CLI::IsMember({"megatron", "torch", "csv"}));
   app.add_option("--out", given.out, "folder to write to; it is made")->required();
+  app.add_flag("--json", given.json, "prints which files were written, and remarks, as JSON");
   return command::run(app, argc, argv, [&]() -> int {
     try {
       return export_command(given);

@@ -217,5 +217,6 @@ int main(int argc, char** argv) {
   train::add_model_options(app, given.model);
   train::add_place_options(app, given.place);
   app.add_flag("--json", given.json, "prints the result as JSON");
-  return command::run(app, argc, argv, [&] { return generate_command(given); });
+  return command::run(
+      app, argc, argv, [&] { return generate_command(given); }, command::stdout_use::result);
 }

@@ -24,6 +24,7 @@ struct arguments {
   train::place_arguments place;
   train::measure_arguments how;
   std::string text, profile, cluster, model_out, device = "cpu", products = "bf16";
+  bool json = false;
 };
 
 std::string times_cell(const measured_time& t) { return format_seconds(t.median_s) + " (" + format_seconds(t.spread_s) + ")"; }
@@ -117,7 +118,12 @@ int profile_command(arguments given) {
   files.add(given.cluster, to_json(hardware));
   files.add(given.model_out, train::to_model_json(m.config));
   files.write();
-  std::cout << tables(m, costs) << hardware_table(m) << files.summary();
+  if (given.json)
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"profile", nlohmann::ordered_json::parse(to_json(costs))},
+                                                               {"cluster", nlohmann::ordered_json::parse(to_json(hardware))},
+                                                               {"files", files.paths()}});
+  else
+    std::cout << tables(m, costs) << hardware_table(m) << files.summary();
   return command::done;
 }
 
@@ -155,5 +161,6 @@ int main(int argc, char** argv) {
   app.add_option("--out-profile", given.profile, "profile.json to write");
   app.add_option("--out-cluster", given.cluster, "cluster.json to write");
   app.add_option("--out-model", given.model_out, "model.json to write");
+  app.add_flag("--json", given.json, "prints what was measured as JSON");
   return command::run(app, argc, argv, [&] { return profile_command(given); });
 }

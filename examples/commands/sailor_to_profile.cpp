@@ -180,13 +180,15 @@ int main(int argc, char** argv) {
   app.add_option("--gpu", given.gpus, "GPU=DEVICE: a name in the CSV and the device that it is; may be repeated")->required();
   app.add_option("--microbatch-size", given.microbatch_size, "which rows to take (all)")->check(CLI::Range(1, 1'000'000));
   app.add_option("--out", given.out, "profile.json to write")->required();
+  bool json = false;
+  app.add_flag("--json", json, "prints which files were written as JSON");
   return command::run(app, argc, argv, [&] {
     command::outputs files;
     files.expect(given.out);
     for (const auto& path : {given.csv, given.model}) files.reads(path);
     files.add(given.out, to_json(convert(given)));
     files.write();
-    std::cout << files.summary();
+    std::cout << (json ? hetsched::detail::dump(nlohmann::ordered_json{{"files", files.paths()}}) : files.summary());
     return command::done;
   });
 }

@@ -118,6 +118,7 @@ TEST_CASE("help, manual page and completions of every command name the same opti
     REQUIRE(help.status == 0);
     const auto options = options_in_help(help.output);
     CHECK(options.contains("--version"));
+    for (const char* everywhere : {"--quiet", "--json"}) CHECK(options.contains(everywhere) == (name != "hetsched"));
     CHECK(options.size() >= 2);
     for (const auto& line : lines_of(help.output)) {
       CAPTURE(line);
@@ -140,6 +141,21 @@ TEST_CASE("help, manual page and completions of every command name the same opti
     CHECK(version.status == 0);
     CHECK(version.output == name + " " + std::string(command::version) + "\n");
   }
+}
+
+TEST_CASE("under --quiet a command prints errors, and what --json asks for") {
+  const workplace w;
+  w.put("pipeline.json", R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 4,
+    "forward_s": [1, 1], "backward_s": [2, 2], "transfer_s": [0.5]})");
+  const std::string play = "hetsched-simulate --pipeline pipeline.json --schedule 1f1b ";
+  const auto loud = w.run(play + "--trace loud.json"), quiet = w.run(play + "-q --trace quiet.json");
+  CHECK(loud.status == 0);
+  CHECK(has(loud.output, "makespan"));
+  CHECK(quiet.status == 0);
+  CHECK(quiet.output + quiet.errors == "");
+  CHECK(w.get("quiet.json") == w.get("loud.json"));
+  CHECK(w.run(play + "--json --quiet").output == w.run(play + "--json").output);
+  CHECK(has(w.run("hetsched-simulate --quiet --pipeline none.json --schedule 1f1b").errors, "none.json"));
 }
 
 TEST_CASE("the version is that of the project") {

@@ -44,11 +44,18 @@ inline void refuse_floats(CLI::App& app) {
 
 }  // namespace page
 
-/// Adds --version, and the hidden --manual-page and --completion SHELL, which write what `describe` says for man and for shells.
+/// Whether --quiet was given.
+inline bool quiet = false;
+
+/// Adds --version, --quiet but for the driver, and the hidden --manual-page and --completion SHELL, which write what `describe`
+/// says for man and for shells.
 inline void prepare(CLI::App& app) {
   app.formatter_fn([](const CLI::App* a, std::string, CLI::AppFormatMode) { return help_text(describe(*a)); });
   app.set_help_flag("-h,--help", "print this help");
   app.set_version_flag("--version", app.get_name() + " " + std::string(version), "print the version");
+  quiet = false;
+  if (app.get_subcommands([](const CLI::App* sub) { return !sub->get_name().empty(); }).empty())
+    app.add_flag("-q,--quiet", quiet, "no progress, and no tables: only errors, files, and what --json prints");
   const auto print = [](const std::string& text) {
     std::cout << text;
     throw CLI::Success();

@@ -22,6 +22,7 @@ struct arguments {
   std::string model, out, operators, dtype = "fp16";
   std::vector<std::string> samples;
   graph_layer_options cut;
+  bool json = false;
 };
 
 // NAME=1,128: what stands before the last '=' is the name.
@@ -66,6 +67,14 @@ int import(const arguments& given) {
   double forward = 0;
   for (const auto& l : layers.chain.layers) forward += l.forward_flops;
   files.write();
+  if (given.json) {
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"operators", model.graph.size()},
+                                                               {"parameters", parameter_count(layers.chain)},
+                                                               {"forward_flops", forward},
+                                                               {"layers", layers.chain.size()},
+                                                               {"files", files.paths()}});
+    return command::done;
+  }
   std::cout << model.graph.size() << " operators, " << parameter_count(layers.chain) << " parameters, "
             << format_number(forward / 1e9) << " GFLOP forward per sample\n"
             << layers.chain.size() << " layers\n"
@@ -95,5 +104,6 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"fp16", "bf16"}))
       ->capture_default_str();
   app.add_option("--operators", given.operators, "CSV to write: the operators of forward, for hetsched-predict");
+  app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return import(given); });
 }

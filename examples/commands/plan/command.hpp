@@ -73,11 +73,12 @@ inline void settle(plan_arguments& given) {
 /// What noise makes of a plan that was chosen for it.
 [[nodiscard]] inline std::string robust_rows(const plan_arguments& given, const hetsched::robust_plan& robust) {
   using namespace hetsched;
-  return detail::print("%-13s %s of iterations take at most %s where ranks and links vary by %s", "noise",
-                       format_percent(given.quantile).c_str(), format_seconds(robust.quantile_s).c_str(),
-                       format_percent(given.jitter).c_str()) +
-         "; " + format_seconds(robust.fastest_s) + " by the plan that is fastest without noise (" + std::to_string(robust.plans) +
-         " plans, " + std::to_string(given.samples) + " samples)\n";
+  return format_table({"noise", ">" + format_percent(given.quantile) + " quantile",
+                       "where ranks and links vary by " + format_percent(given.jitter)},
+                      {{"", format_seconds(robust.quantile_s),
+                        std::to_string(robust.plans) + (robust.plans == 1 ? " plan" : " plans") + " looked at, " +
+                            std::to_string(given.samples) + " samples"},
+                       {"", format_seconds(robust.fastest_s), "by the plan that is fastest without noise"}});
 }
 
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
@@ -125,12 +126,17 @@ inline void settle(plan_arguments& given) {
   }
   progress_line progress;
   std::vector<plan> on_the_way;
-  auto found = search(given, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
+  auto first = given;
+  if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
+  auto found = search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
   std::string robust_text;
+  nlohmann::ordered_json noise;
   if (found && given.quantile > 0) {
     auto robust = search_robust(given, hardware, source, std::move(on_the_way), progress);
     if (robust) {
       robust_text = robust_rows(given, *robust);
+      noise = {{"quantile", given.quantile},       {"spread", given.jitter},         {"samples", given.samples},
+               {"quantile_s", robust->quantile_s}, {"fastest_s", robust->fastest_s}, {"plans", robust->plans}};
       found = std::move(robust->plan);
     }
   }
@@ -162,8 +168,9 @@ inline void settle(plan_arguments& given) {
     files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
   }
   std::string frontier;
+  std::vector<plan> on_frontier;
   if (!given.frontier.empty()) {
-    const auto plans = search_frontier(given, planner, hardware, source, best, progress);
+    const auto& plans = on_frontier = search_frontier(given, planner, hardware, source, best, progress);
     frontier = frontier_text(hardware, plans, best) + "\n";
     files.add(given.frontier, frontier_picture(hardware, plans, best));
   }
@@ -174,8 +181,21 @@ inline void settle(plan_arguments& given) {
     const int size = best.pipelines.front().microbatch_size;
     space = planner.explain(hardware, source.costs(hardware, size), problem_for(given, source, size), source.part_count()) + "\n";
   }
-  std::cout << frontier << space << summary(hardware, best, searched, precisions) << robust_text << files.summary() << std::flush;
-  if (!lost.empty()) std::cout << '\n' << what_if_text(given, planner, hardware, source, lost, best, progress);
+  if (given.json) {
+    nlohmann::ordered_json out{{"plan", nlohmann::ordered_json::parse(to_json(best, hardware))}};
+    if (!noise.is_null()) out["noise"] = std::move(noise);
+    for (const auto& p : on_frontier)
+      out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
+                                 {"cost_per_sample", *p.predicted.cost_per_sample},
+                                 {"devices", devices_in_use(hardware, p)}});
+    if (!lost.empty()) out["without"] = what_if_json(given, planner, hardware, source, lost, best, progress);
+    out["files"] = files.paths();
+    std::cout << hetsched::detail::dump(out) << std::flush;
+  } else {
+    std::cout << frontier << space << summary(hardware, best, searched, precisions) << robust_text << files.summary()
+              << std::flush;
+    if (!lost.empty()) std::cout << '\n' << what_if_text(given, planner, hardware, source, lost, best, progress);
+  }
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
@@ -289,6 +309,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");
+  app.add_flag("--json", given.json, "prints the plan, what noise and lost devices make of it, and the frontier as JSON");
   return run(app, argc, argv, [&] { return plan_command(given, table); });
 }
 

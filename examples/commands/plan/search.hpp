@@ -49,6 +49,7 @@ struct plan_arguments {
   double quantile = 0;                    ///< of iterations with noise, to be least; 0: the iteration without noise
   double jitter = -1;                     ///< spread of the noise
   int samples = 200;
+  bool json = false;
 };
 
 /// What a plan was made from, for its page.
@@ -179,6 +180,7 @@ class sized_costs {
   const int one_size = fixed_microbatch_size(given, source);
   if (planner.of_batch && one_size == 0 && !given.mixed_stages && (given.schedule.empty() || has_warmups(given.schedule))) {
     auto found = search_batch(given, planner, hardware, source, progress);
+    if (found && all) all->push_back(*found);
     if (found || found.why_not().why == refusal::kind::stopped) return found;
     // Else the search of each size tells more.
   }

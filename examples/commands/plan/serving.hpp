@@ -134,7 +134,11 @@ template <class Costs>
     files.add(given.report, serving_page(hardware, *found, origin_of(given, source, hardware), figures, std::move(played)));
   }
   files.write();
-  std::cout << serving_summary(hardware, *found, figures) << files.summary();
+  if (given.json)
+    std::cout << hetsched::detail::dump(
+        nlohmann::ordered_json{{"plan", nlohmann::ordered_json::parse(to_json(*found, hardware))}, {"files", files.paths()}});
+  else
+    std::cout << serving_summary(hardware, *found, figures) << files.summary();
   return done;
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/format.hpp>
@@ -79,22 +81,35 @@ struct lost_devices {
   return c;
 }
 
+/// The best plan without some devices, and what was lost: "2 v100".
+struct lesser_plan {
+  std::string lost;
+  hetsched::outcome<hetsched::plan> found;
+};
+
+[[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const planner_entry& planner,
+                                                            const hetsched::cluster& hardware, const cost_source& source,
+                                                            const std::vector<std::string>& without, progress_line& progress) {
+  using hetsched::refusal;
+  std::vector<lesser_plan> plans;
+  for (const auto& text : without) {
+    const auto lost = parse_lost(hardware, text);
+    const auto fewer = without_devices(hardware, lost);
+    plans.push_back({std::to_string(lost.count) + " " + hardware.subclusters[static_cast<std::size_t>(lost.subcluster)].name,
+                     fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
+                                               : search(given, planner, fewer, source, progress)});
+  }
+  return plans;
+}
+
 /// A table of what the best plan is without some devices, beside the one with all of them.
 [[nodiscard]] inline std::string what_if_text(const plan_arguments& given, const planner_entry& planner,
                                               const hetsched::cluster& hardware, const cost_source& source,
                                               const std::vector<std::string>& without, const hetsched::plan& best,
                                               progress_line& progress) {
   std::vector<std::vector<std::string>> rows;
-  for (const auto& text : without) {
-    const auto lost = parse_lost(hardware, text);
-    const auto& name = hardware.subclusters[static_cast<std::size_t>(lost.subcluster)].name;
-    const auto fewer = without_devices(hardware, lost);
-    auto& row = rows.emplace_back(std::vector{std::to_string(lost.count) + " " + name});
-    if (fewer.subclusters.empty()) {
-      row.insert(row.end(), {"no plan", "", "no devices are left"});
-      continue;
-    }
-    const auto found = search(given, planner, fewer, source, progress);
+  for (const auto& [lost, found] : plans_without(given, planner, hardware, source, without, progress)) {
+    auto& row = rows.emplace_back(std::vector{lost});
     if (!found) {
       row.insert(row.end(), {"no plan", "", found.why_not().reason});
       continue;
@@ -106,6 +121,25 @@ struct lost_devices {
                                " of " + std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
   }
   return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + "\n";
+}
+
+/// The same as JSON.
+[[nodiscard]] inline nlohmann::ordered_json what_if_json(const plan_arguments& given, const planner_entry& planner,
+                                                         const hetsched::cluster& hardware, const cost_source& source,
+                                                         const std::vector<std::string>& without, const hetsched::plan& best,
+                                                         progress_line& progress) {
+  auto all = nlohmann::ordered_json::array();
+  for (const auto& [lost, found] : plans_without(given, planner, hardware, source, without, progress)) {
+    nlohmann::ordered_json row{{"lost", lost}};
+    if (found) {
+      row["objective"] = hetsched::objective_of(*found);
+      row["change"] = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
+    } else {
+      row["reason"] = found.why_not().reason;
+    }
+    all.push_back(std::move(row));
+  }
+  return all;
 }
 
 }  // namespace command

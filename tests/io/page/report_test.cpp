@@ -101,7 +101,7 @@ TEST_CASE("what fills the memory is drawn part by part, as wide as it is large")
   const auto bar = detail::memory_bar(s, &held);
   CHECK(count(bar, "<i ") == 5);
   CHECK(bar.find("width:40.0%\" title=\"activations: 8.00 GiB") != std::string::npos);
-  CHECK(bar.find("width:5.0%\" title=\"buffers, temporary, runtime and margin: 1.00 GiB") != std::string::npos);
+  CHECK(bar.find("width:5.0%\" title=\"buffers and other: 1.00 GiB") != std::string::npos);
   CHECK(bar.find("over") == std::string::npos);
   s.memory_capacity_bytes = 10 * gib;  // the bar is then what is held
   CHECK(detail::memory_bar(s, &held).find("width:50.0%\" title=\"activations") != std::string::npos);

@@ -134,12 +134,12 @@ h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}p{margin:4p
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}table.narrow{width:auto;min-width:420px}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 td.w{white-space:normal;min-width:110px}
-th{color:var(--soft);font-weight:600}th.l,td.l{text-align:left}
-.bar{display:inline-flex;vertical-align:middle;width:190px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}
+th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}th.l,td.l{text-align:left}
+.bar{display:inline-flex;vertical-align:middle;width:150px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}
 .bar i{height:100%;background:var(--used)}.bar i+i{border-left:1px solid var(--page)}.bar i.over{background:var(--over)}
 i.m0{background:var(--m0)!important}i.m1{background:var(--m1)!important}i.m2{background:var(--m2)!important}i.m3{background:var(--m3)!important}i.m4{background:var(--m4)!important}
 .bar.over{outline:2px solid var(--over)}
-.key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 14px;vertical-align:-1px}.key i:first-child{margin-left:0}
+.key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 0;vertical-align:-1px}.key span{white-space:nowrap;margin-right:14px}
 svg{display:block;width:100%;min-width:820px;height:auto}
 .zoom>input{position:absolute;opacity:0;pointer-events:none}
 .zoom>label{display:inline-block;min-width:44px;margin:0 4px 8px 0;padding:2px 10px;border:1px solid var(--line);border-radius:6px;font-size:13px;text-align:center;cursor:pointer}
@@ -186,7 +186,7 @@ struct memory_part {
                                  {"m1", "gradients", m.gradients},
                                  {"m2", "optimizer", m.optimizer},
                                  {"m3", "activations", m.activations},
-                                 {"m4", "buffers, temporary, runtime and margin", other}};
+                                 {"m4", "buffers and other", other}};
   std::erase_if(parts, [](const auto& p) { return p.bytes <= 0; });
   return parts;
 }
@@ -222,7 +222,8 @@ struct memory_part {
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::string_view(a.first.look) < b.first.look; });
   std::string out = "<p class=\"key\">What fills the memory: ";
   for (const auto& [p, share] : all)
-    out += std::string("<i class=\"") + p.look + "\"></i>" + p.name + " (up to " + print("%.0f %%", share * 100) + ")";
+    out +=
+        std::string("<span><i class=\"") + p.look + "\"></i>" + p.name + " (up to " + print("%.0f %%", share * 100) + ")</span> ";
   return out + "</p>\n";
 }
 
