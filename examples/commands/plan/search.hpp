@@ -188,12 +188,14 @@ class sized_costs {
   std::optional<refusal> first_refusal;  // by the planner
   std::map<int, outcome<plan>> whole;    // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look;
+  bool hurry = true, gave_up = false;  // whether first looks may end without an answer, and whether one has
   const std::string objective(name_of(given.objective));
   const auto go_on = [&] { return in_time(given, progress); };
   const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
     const int size = asked.microbatch_size;
     // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
-    bool soon = asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration && !given.mixed_stages;
+    bool soon = hurry && asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration &&
+                      !given.mixed_stages;
     if (const auto known = whole.find(size); known != whole.end()) return known->second;
     if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
     auto problem = problem_for(given, source, size);
@@ -258,14 +260,25 @@ class sized_costs {
       found->setting = source.setting(hardware);
       best_before = std::min(best_before.value_or(objective_of(*found)), objective_of(*found));
       if (all) all->push_back(*found);
-    } else if (!first_refusal) {
-      first_refusal = found.why_not();
+    } else {
+      if (!first_refusal) first_refusal = found.why_not();
+      if (soon && found.why_not().why == refusal::kind::stopped && go_on()) {
+        gave_up = true;  // the other sizes have their turn first
+        return refusal{refusal::kind::infeasible, found.why_not().reason};
+      }
     }
     if (asked.first_plan && !soon) whole.emplace(size, found);
     return found;
   };
   auto found = one_size > 0 ? plan_for({.microbatch_size = one_size, .microbatches = given.global_batch / one_size})
                             : best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
+  if (!found && gave_up && go_on()) {
+    hurry = false;
+    found = best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
+  } else if (found && gave_up && found->evidence) {
+    found->evidence->complete = false;
+    found->evidence->objective_bound = 0;  // there are sizes that nobody knows of
+  }
   if (!found && first_refusal) return *std::move(first_refusal);  // says more than a size without costs
   return found;
 }
