@@ -188,13 +188,14 @@ class sized_costs {
   std::optional<refusal> first_refusal;  // by the planner
   std::map<int, outcome<plan>> whole;    // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look;
-  bool hurry = true, gave_up = false;  // whether first looks may end without an answer, and whether one has
+  bool hurry = true;          // first looks may end without an answer
+  std::vector<int> given_up;  // sizes where one has
   const std::string objective(name_of(given.objective));
   const auto go_on = [&] { return in_time(given, progress); };
   const auto plan_for = [&](const size_request& asked) -> outcome<plan> {
     const int size = asked.microbatch_size;
     // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
-    bool soon = hurry && asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration &&
+    const bool soon = hurry && asked.first_plan && given.schedule.empty() && given.objective == plan_objective::iteration &&
                       !given.mixed_stages;
     if (const auto known = whole.find(size); known != whole.end()) return known->second;
     if (const auto why = source.lacks(hardware, size); !why.empty()) return refusal{refusal::kind::infeasible, why};
@@ -226,10 +227,6 @@ class sized_costs {
     if (const auto known = first_look.find(size); known != first_look.end()) options.known = known->second;
     if (asked.best) options.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     auto found = planner.make(hardware, costs, problem, options);
-    if (!found && soon && found.why_not().why == refusal::kind::stopped && go_on()) {  // there is no plan at once
-      soon = false;
-      found = planner.make(hardware, costs, problem, options);
-    }
     if (found && soon) first_look[size] = found->pipelines;
     if (given.mixed_stages) {
       options.known.clear();
@@ -263,7 +260,7 @@ class sized_costs {
     } else {
       if (!first_refusal) first_refusal = found.why_not();
       if (soon && found.why_not().why == refusal::kind::stopped && go_on()) {
-        gave_up = true;  // the other sizes have their turn first
+        given_up.push_back(size);  // the other sizes have their turn first
         return refusal{refusal::kind::infeasible, found.why_not().reason};
       }
     }
@@ -272,12 +269,31 @@ class sized_costs {
   };
   auto found = one_size > 0 ? plan_for({.microbatch_size = one_size, .microbatches = given.global_batch / one_size})
                             : best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
-  if (!found && gave_up && go_on()) {
-    hurry = false;
-    found = best_microbatch_size(given.global_batch, plan_for, [&] { return go_on(); });
-  } else if (found && gave_up && found->evidence) {
-    found->evidence->complete = false;
-    found->evidence->objective_bound = 0;  // there are sizes that nobody knows of
+  hurry = false;
+  for (const int size : given_up) {
+    const plan* best = found ? &*found : nullptr;
+    auto again = plan_for({.microbatch_size = size,
+                           .microbatches = given.global_batch / size,
+                           .beat = best ? objective_of(*best) : std::numeric_limits<double>::infinity(),
+                           .best = best});
+    if (!again && again.why_not().why != refusal::kind::stopped) continue;
+    // What is known of all sizes together.
+    std::optional<search_evidence> both;
+    if (found && found->evidence && again && again->evidence) {
+      both = found->evidence;
+      both->objective_bound = std::min(both->objective_bound, again->evidence->objective_bound);
+      both->complete = both->complete && (again->evidence->complete || again->evidence->objective_bound >= objective_of(*found));
+    } else if (found && found->evidence) {
+      both = found->evidence;
+      both->objective_bound = 0;
+      both->complete = false;
+    }
+    if (again && (!found || objective_of(*again) < objective_of(*found))) found = std::move(again);
+    if (found && both) {
+      both->objective_value = objective_of(*found);
+      found->evidence = both;
+    }
+    if (!found) found = std::move(again);
   }
   if (!found && first_refusal) return *std::move(first_refusal);  // says more than a size without costs
   return found;
