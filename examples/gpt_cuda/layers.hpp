@@ -75,7 +75,7 @@ class layer_base {
  public:
   using queue = hetsched::cuda_queue<Api>;
   using own_tensor = tensor<Api>;
-  layer_base(const shape& m, parameters<Api> own) : m_(m), own_(std::move(own)) {}
+  layer_base(const shape& m, parameters<Api> all) : m_(m), own_(std::move(all)) {}
 
   std::vector<std::reference_wrapper<own_tensor>> parameters() {
     std::vector<std::reference_wrapper<own_tensor>> found;
@@ -217,7 +217,7 @@ class block : public layer_base<Api> {
     own_tensor dmiddle, dnormed_1, dqkv, dnormed_2, dup;  ///< for the weights' half
   };
 
-  block(const shape& m, parameters<Api> own, const queue& q) : base(m, std::move(own)) {
+  block(const shape& m, parameters<Api> all, const queue& q) : base(m, std::move(all)) {
     qkv_ = base::norm_parameters();
     out_ = qkv_ + base::linear_parameters();
     norm_2_ = out_ + base::linear_parameters();

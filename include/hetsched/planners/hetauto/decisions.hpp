@@ -542,13 +542,13 @@ class hetauto_decisions {
     const double even = (problem_.layers - first_layer) / rate;
     auto held = open;
     const auto try_period = [&](double period) {
-      const bool done = fills(period, search_in_front);
-      if (done) {
+      const bool filled = fills(period, search_in_front);
+      if (filled) {
         kept = taken;
         held = open;
       }
-      (done ? high : low) = done ? std::min(period, slowest) : period;
-      return done;
+      (filled ? high : low) = filled ? std::min(period, slowest) : period;
+      return filled;
     };
     if (!(1.1 * even < high) || !try_period(1.1 * even)) {
       if (!try_period(high)) return;

@@ -80,17 +80,17 @@ struct period_range {
   /// goal if all went well; false if nothing is beyond. O(subclusters).
   bool fine_more(const std::vector<int>& used, const std::vector<int>& devices, double now, double goal) {
     double norm = 0;
-    std::vector<double> beyond(used.size(), 0.0);
+    std::vector<double> excess(used.size(), 0.0);
     for (std::size_t k = 0; k < used.size(); ++k) {
       const double relative = static_cast<double>(used[k]) / devices[k] - 1;
-      if (relative > 0 || (!fine.empty() && fine[k] > 0)) beyond[k] = relative;
-      norm += beyond[k] * beyond[k];
+      if (relative > 0 || (!fine.empty() && fine[k] > 0)) excess[k] = relative;
+      norm += excess[k] * excess[k];
     }
     if (norm < 1e-6) return false;
     const double aim = goal < infinity ? goal : now + 0.3 * (now + low);
     fine.resize(used.size(), 0.0);
     for (std::size_t k = 0; k < used.size(); ++k)
-      fine[k] = std::max(0.0, fine[k] + (aim * 1.02 - now) / norm * beyond[k] / devices[k]);
+      fine[k] = std::max(0.0, fine[k] + (aim * 1.02 - now) / norm * excess[k] / devices[k]);
     return true;
   }
 };

@@ -300,7 +300,8 @@ class pipeline_relaxation {
     for (const auto& r : ranges)
       if (r.bound <= least * (1 + alike))
         for (std::size_t l = 0; l < r.seen.size(); ++l)
-          for (std::size_t k = 0; k < std::min<std::size_t>(kinds, 64); ++k) votes_[l * kinds + k] += r.seen[l] >> k & 1;
+          for (std::size_t k = 0; k < std::min<std::size_t>(kinds, 64); ++k)
+            votes_[l * kinds + k] += static_cast<int>(r.seen[l] >> k & 1);
   }
 
   // Cheap pipelines of a range of periods become columns.
