@@ -93,8 +93,8 @@ class replay {
       return found == map.end() ? 0.0 : found->second;
     };
     std::vector<double> end_s(nodes_.size());
-    constexpr double never_s = std::numeric_limits<double>::infinity();
-    double first_s = never_s, last_s = -never_s;
+    constexpr double unknown_s = std::numeric_limits<double>::infinity();
+    double first_s = unknown_s, last_s = -unknown_s;
     for (const std::size_t i : order_) {
       const auto& n = nodes_[i];
       const bool is_work = i < works_;
