@@ -30,6 +30,7 @@ class home_cases {
   /// Complexity: a few rounds of the relaxation for each case.
   [[nodiscard]] double bound(const relaxation& whole, double enough, double gap, std::int64_t most_work,
                              function_ref<bool()> go_on, function_ref<void(const relaxation&)> columns) {
+    if (whole.best_rents().devices.empty()) return whole.bound();  // it has not been improved yet
     std::vector<open_case> open;
     const auto later = [](const open_case& a, const open_case& b) { return a.bound > b.bound; };
     open.push_back({whole.bound(),
