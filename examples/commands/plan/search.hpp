@@ -244,8 +244,8 @@ class sized_costs {
       return go_on();
     };
     const auto runs_already = [&] {
-      const auto& all = found->pipelines;
-      return std::all_of(all.begin(), all.end(), [&](const auto& line) { return line.schedule.name == given.schedule; });
+      const auto& lines = found->pipelines;
+      return std::all_of(lines.begin(), lines.end(), [&](const auto& line) { return line.schedule.name == given.schedule; });
     };
     if (found && !given.schedule.empty() && !runs_already())
       found = under_schedule(hardware, costs_for, *std::move(found), given.schedule,
