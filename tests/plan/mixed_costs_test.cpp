@@ -178,7 +178,7 @@ TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it"
       auto equal = *either;
       for (auto& other : equal.pipelines[0].stages)
         other.shares.state.assign(static_cast<std::size_t>(other.degrees.data), 1.0 / other.degrees.data);
-      const auto& e =
+      const auto e =
           evaluate(c, costs, equal)->plan.pipelines[0].stages[static_cast<std::size_t>(&s - either->pipelines[0].stages.data())];
       CHECK(static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) <=
             static_cast<double>(e.memory_bytes) / static_cast<double>(e.memory_capacity_bytes) * (1 + 1e-9));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -40,7 +41,8 @@ struct size_request {
 /// those that would keep none are left out. What evaluate fills in is left to it: warm-ups, boundaries, reductions.
 /// Returns: none if the size does not divide the batch, or the data degree of a stage does not divide the size.
 /// Requires: pipelines of one microbatch size. O(stages + pipelines^2).
-[[nodiscard]] inline std::optional<std::vector<pipeline_plan>> with_microbatch_size(const plan& p, int size) {
+template <std::same_as<plan> Plan = plan>
+[[nodiscard]] std::optional<std::vector<pipeline_plan>> with_microbatch_size(const Plan& p, int size) {
   std::int64_t batch = 0;
   for (const auto& own : p.pipelines) batch += std::int64_t{own.microbatches} * own.microbatch_size;
   if (size < 1 || batch % size != 0) return std::nullopt;

@@ -331,7 +331,8 @@ class placement_path {
       open.pop_back();
       const auto l = all[static_cast<std::size_t>(id)];
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_)) return {.what = answer::stopped};
+      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
+        return {.what = answer::stopped};
       if (static_cast<std::int64_t>(all.size()) > most_labels) return {.what = answer::stopped, .spent = true};
       if (l.stages == most_) continue;
       const double in_flight = chain_.in_flight(l.stages + 1);
@@ -413,7 +414,8 @@ class placement_path {
       const auto l = all[static_cast<std::size_t>(id)];
       if (l.beaten) continue;
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_)) return {.what = answer::stopped, .bound = key.first};
+      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
+        return {.what = answer::stopped, .bound = key.first};
       if (static_cast<std::int64_t>(all.size()) > most_labels)
         return {.what = answer::stopped, .bound = key.first, .spent = true};
       if (l.stages == most_) continue;
