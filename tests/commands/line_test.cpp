@@ -178,6 +178,7 @@ TEST_CASE("an app is described by its options, ranges, words and groups") {
         "  input                     what it is done to\n"
         "  -h, --help                print this help\n"
         "  --version                 print the version\n"
+        "  -q, --quiet               no progress, and no tables: only errors, files, and what --json prints\n"
         "\n"
         "Group:\n"
         "  --file TEXT               to read [not with --word]\n"
@@ -192,7 +193,7 @@ TEST_CASE("an app is described by its options, ranges, words and groups") {
         "  3                         a fault at run time\n");
   const auto all = command::describe(s.app);
   CHECK(options_in_lines(command::manual_page(all), "\\fB") ==
-        std::set<std::string>{"--count", "--file", "--help", "--share", "--version", "--word"});
+        std::set<std::string>{"--count", "--file", "--help", "--quiet", "--share", "--version", "--word"});
 }
 
 TEST_CASE("mistyped options and integers say what was meant") {

@@ -35,13 +35,27 @@ parallel_pipelines_options of_pipelines(const planner_options& given) {
   return options;
 }
 
+// Whether the costs have every stage of these pipelines.
+bool offered(const any_costs& costs, const std::vector<pipeline_plan>& lines) {
+  for (const auto& line : lines)
+    for (const auto& s : line.stages) {
+      if (s.devices.size() != 1) return false;
+      const auto known = costs.placements(s.devices.front().mesh);
+      if (std::find(known.begin(), known.end(), s.where()) == known.end()) return false;
+    }
+  return true;
+}
+
 outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
                                 const planner_options& given) {
   auto options = of_pipelines(given);
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
   if (!given.known.empty()) options.start.push_back(given.known);
-  if (!given.similar.empty()) options.start.push_back(given.similar);
+  if (!given.similar.empty() && offered(costs, given.similar)) {
+    options.start.push_back(given.similar);
+    for (auto& line : options.start.back()) line.schedule = {.name = std::string(schedule_name(given.warmup))};
+  }
   constexpr double none = std::numeric_limits<double>::infinity();
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});

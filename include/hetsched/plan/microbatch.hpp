@@ -38,7 +38,7 @@ struct size_request {
 }
 
 /// The stages of a plan with microbatches of another size: each pipeline keeps its share of the batch, in whole microbatches, and
-/// those that would keep none are left out. What evaluate fills in is left to it: warm-ups, boundaries, reductions.
+/// those that would keep none are left out. What evaluate fills in is left to it: warm-ups, boundaries, reductions, actions.
 /// Returns: none if the size does not divide the batch, or the data degree of a stage does not divide the size.
 /// Requires: pipelines of one microbatch size. O(stages + pipelines^2).
 template <std::same_as<plan> Plan = plan>
@@ -58,6 +58,7 @@ template <std::same_as<plan> Plan = plan>
     own.microbatches = static_cast<int>(share);
     own.microbatch_size = size;
     own.boundaries.clear();
+    own.schedule.actions.reset();
     left.push_back(share - own.microbatches);
     open -= own.microbatches;
   }

@@ -234,7 +234,7 @@ class parallel_planner {
       for (const auto& c : of.columns()) pool.add(c);
     };
     const double enough = std::min(asked_.beat, found_.best_s());
-    several_bound_ = std::max(several_bound_, cases.bound(relaxed, enough, options_.gap / 2, most / 2, ask, more_columns));
+    several_bound_ = std::max(several_bound_, cases.bound(relaxed, enough, options_.gap / 2, most, ask, more_columns));
     looked_at_ += cases.looked_at();
     sets.pack(infinity, found_.best_s() * 1.02);
   }
