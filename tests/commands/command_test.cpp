@@ -44,7 +44,10 @@ TEST_CASE("the first signal is noted, the second one ends the process, of whatev
         }) == 7);
   CHECK(ending([] {
           command::listen_to_signals();
+          std::signal(SIGTERM, SIG_DFL);
+          command::listen_to_signals();
           (void)std::raise(SIGTERM);
+          command::listen_to_signals();
           (void)std::raise(SIGTERM);
         }) == 128 + SIGTERM);
   CHECK(ending([] {
