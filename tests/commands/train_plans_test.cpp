@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/units.hpp>
@@ -60,6 +61,28 @@ std::vector<double> losses_of(const std::string& csv) {
   return losses;
 }
 
+/// The prediction of plan.json is the plan's own.
+void check_predicted(const workplace& w, const plan& p) {
+  const auto predicted = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json --out again.json");
+  CAPTURE(predicted.errors);
+  REQUIRE(predicted.status == 0);
+  const auto again = parse_plan(w.get("again.json"), "again.json").plan;
+  CHECK(again.predicted.iteration_s == p.predicted.iteration_s);
+  CHECK(again.pipelines == p.pipelines);
+}
+
+/// Two steps of plan.json have these losses. Returns what the command notes.
+std::string check_trained(const workplace& w, const std::vector<double>& wanted) {
+  const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
+  CAPTURE(trained.errors);
+  REQUIRE(trained.status == 0);
+  const auto found = losses_of(w.get("losses.csv"));
+  REQUIRE(found.size() == 2);
+  REQUIRE(wanted.size() == 2);
+  for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+  return trained.errors;
+}
+
 }  // namespace
 
 TEST_CASE("every plan for a small cluster runs as it is, with the losses of one rank") {
@@ -85,10 +108,6 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
       const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
       const auto& line = plan.pipelines.at(0);
       for (const auto& s : line.stages) seen.insert({s.degrees.data, s.degrees.tensor});
-      const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
-      CAPTURE(trained.errors);
-      CHECK(trained.status == 0);
-      moved += contains(trained.errors, "cuts inside blocks") ? 1 : 0;
       const int microbatches = microbatch_count(plan);
       several += plan.pipelines.size() > 1 ? 1 : 0;
       const auto one = "one-" + std::to_string(microbatches) + "-" + std::to_string(line.microbatch_size) + ".csv";
@@ -96,10 +115,7 @@ TEST_CASE("every plan for a small cluster runs as it is, with the losses of one 
         REQUIRE(w.run("hetsched-train --model model.json --ranks 1 --steps 2 --microbatches " + std::to_string(microbatches) +
                       " --microbatch-size " + std::to_string(line.microbatch_size) + " --losses " + one)
                     .status == 0);
-      const auto found = losses_of(w.get("losses.csv")), wanted = losses_of(w.get(one));
-      REQUIRE(found.size() == 2);
-      REQUIRE(wanted.size() == 2);
-      for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+      moved += contains(check_trained(w, losses_of(w.get(one))), "cuts inside blocks") ? 1 : 0;
     }
   }
   if (sanitizer_share > 1) return;  // too few plans were made to have all kinds
@@ -138,18 +154,8 @@ TEST_CASE("context degrees are planned on request, predicted and run") {
     int context = 1;
     for (const auto& s : plan.pipelines.at(0).stages) context = std::max(context, s.degrees.context);
     CHECK(context > 1);
-    const auto predicted = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json --out again.json");
-    CAPTURE(predicted.errors);
-    REQUIRE(predicted.status == 0);
-    const auto again = parse_plan(w.get("again.json"), "again.json").plan;
-    CHECK(again.predicted.iteration_s == plan.predicted.iteration_s);
-    CHECK(again.pipelines == plan.pipelines);
-    const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
-    CAPTURE(trained.errors);
-    REQUIRE(trained.status == 0);
-    const auto found = losses_of(w.get("losses.csv"));
-    REQUIRE(found.size() == 2);
-    for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+    check_predicted(w, plan);
+    check_trained(w, wanted);
   }
 }
 
@@ -172,21 +178,30 @@ TEST_CASE("expert degrees are planned on request, predicted and run") {
     const auto planned = w.run(asked + planner + " --max-expert 2");
     CAPTURE(planned.errors);
     REQUIRE(planned.status == 0);
-    auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
+    const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
     CHECK(plan.pipelines.at(0).stages.at(0).degrees == degrees{.data = 2, .expert = 2});
-    const auto predicted = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json --out again.json");
-    CAPTURE(predicted.errors);
-    REQUIRE(predicted.status == 0);
-    const auto again = parse_plan(w.get("again.json"), "again.json").plan;
-    CHECK(again.predicted.iteration_s == plan.predicted.iteration_s);
-    CHECK(again.pipelines == plan.pipelines);
-    const auto trained = w.run("hetsched-train --model model.json --plan plan.json --steps 2 --losses losses.csv");
-    CAPTURE(trained.errors);
-    REQUIRE(trained.status == 0);
-    const auto found = losses_of(w.get("losses.csv"));
-    REQUIRE(found.size() == 2);
-    for (std::size_t s = 0; s < 2; ++s) CHECK(std::abs(found[s] - wanted[s]) <= 1e-5 * wanted[s]);
+    check_predicted(w, plan);
+    check_trained(w, wanted);
   }
+  // By hand: shares of the samples are run, but have no price; experts' state has nowhere else to go.
+  auto text = nlohmann::json::parse(w.get("plan.json"));
+  auto& stage = text["pipelines"][0]["stages"][0];
+  const std::string predict = "hetsched-predict --cluster cluster.json --model model.json --plan plan.json";
+  const auto refused = [](const finished& run, const std::string& why) {
+    CAPTURE(run.errors);
+    CHECK(run.status == 2);
+    CHECK(contains(run.errors, why));
+  };
+  stage["shares"] = {{"data", {0.75, 0.25}}};
+  w.put("plan.json", text.dump());
+  refused(w.run(predict), "stage 0: experts on data ranks with different devices or numbers of samples have no price");
+  check_trained(w, wanted);
+  stage["zero"] = 1;
+  stage["shares"] = {{"state", {0.75, 0.25}}};
+  w.put("plan.json", text.dump());
+  refused(w.run(predict), "stage 0: uneven shares of the state of data ranks that share out experts have no price");
+  refused(w.run("hetsched-train --model model.json --plan plan.json --steps 1"),
+          "pipeline 0: stage 0 has uneven shares of the state of data ranks that share out experts");
 }
 
 TEST_CASE("cuts inside blocks go to the nearest between them") {

@@ -108,6 +108,15 @@ TEST_CASE("what cannot be cut into parts is refused, with the reason") {
   auto tensor = stage({0, 4}, {fast}, {.tensor = 4});
   tensor.shares.tensor = {0.4, 0.2, 0.2, 0.2};
   CHECK(why(tensor, 8).find("uneven shares of the tensor axis have no price") == 0);
+  // Experts: equal samples, equal state, devices of one kind.
+  const degrees shared_out{.data = 4, .expert = 2};
+  auto state = stage({0, 4}, {fast}, shared_out);
+  state.shares.state = {0.25, 0.25, 0.25, 0.25};
+  CHECK(parts_of(state, 8).size() == 1);
+  state.shares.state = {0.5, 0, 0.5, 0};
+  CHECK(why(state, 8) == "uneven shares of the state of data ranks that share out experts have no price");
+  CHECK(why(stage({0, 4}, {fast}, shared_out, {0.125, 0.375, 0.25, 0.25}), 8).find("experts on data ranks with different") == 0);
+  CHECK(why(stage({0, 4}, {fast, slow}, {.data = 8, .expert = 2}), 8).find("experts on data ranks with different") == 0);
   models costs;
   const auto p = plan_of({stage({0, costs(8).layer_count()}, {fast, slow}, {.data = 8})}, 8);
   CHECK_THROWS_WITH_AS((void)evaluate(costs.hardware, costs(8), p), doctest::Contains("stage 0 shares its samples unevenly"),

@@ -85,7 +85,7 @@ class graph_operators {
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain().size());
     if (share.tensor != 1 || share.context != 1 || share.expert != 1)
-      throw input_error("an operator graph's layers are not sharded: tensor and context degrees must be 1");
+      throw input_error("an operator graph's layers are not sharded: tensor, context and expert degrees must be 1");
     layer_operators all;
     const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
     for (int i = run.first; i < run.last; ++i) {

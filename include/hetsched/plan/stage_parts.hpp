@@ -65,17 +65,20 @@ void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_gr
 /// of replicas that follow each other and are alike, in the order of the stage's devices. Shares become whole samples by largest
 /// remainder, as the runtime has them.
 /// Requires: as many devices as the degrees say.
-/// Throws: input_error for uneven shares of the context or the tensor axis, for those of data ranks that share out experts, for a
-/// data rank without a sample, and for one whose devices lie in two groups or across nodes.
+/// Throws: input_error for uneven shares of the context or the tensor axis, for data ranks that share out experts and have unlike
+/// devices or uneven shares of samples or state, for a data rank without a sample, and for one whose devices lie in two groups or
+/// across nodes.
 template <std::same_as<stage_plan> Stage = stage_plan>
 [[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size) {
   for (const auto& [name, axis] : {std::pair{"context", &s.shares.context}, std::pair{"tensor", &s.shares.tensor}})
     if (detail::are_uneven(*axis))
       throw input_error(std::string("uneven shares of the ") + name + " axis have no price; those of the data axis have");
+  if (s.degrees.expert > 1 && detail::are_uneven(s.shares.state))
+    throw input_error("uneven shares of the state of data ranks that share out experts have no price");
   const bool mixed = is_mixed(s.devices);
   if (!mixed && !detail::are_uneven(s.shares.data))
     return {{.where = s.where(), .devices = s.devices, .samples = microbatch_size}};
-  if (s.degrees.expert > 1) throw input_error("experts on data ranks with different numbers of samples have no price");
+  if (s.degrees.expert > 1) throw input_error("experts on data ranks with different devices or numbers of samples have no price");
   const auto ranks = static_cast<std::size_t>(s.degrees.data);
   const auto shares = s.shares.data.empty() ? std::vector<double>(ranks, 1) : s.shares.data;
   if (shares.size() != ranks)

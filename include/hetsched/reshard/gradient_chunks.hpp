@@ -177,7 +177,7 @@ struct bucket_part {
 /// pipelines every element travels once per direction, however many devices they have. A pipeline of which one device has all
 /// terms collects there. `load`: per device elements owned so far; is added to, and decides about owners where there are fewer
 /// parts than devices. `room`: per device how much it is to own beside others, counting its load; empty: equally much of each
-/// bucket.
+/// bucket. Requires: room on one of the chunk's devices.
 /// Complexity: O(parts * (devices + terms)).
 [[nodiscard]] inline std::vector<bucket_part> bucket_parts(const gradient_chunk& chunk, std::int64_t elements,
                                                            std::int64_t least_elements, std::span<std::int64_t> load,
@@ -195,6 +195,7 @@ struct bucket_part {
       all += static_cast<double>(load_of(d));
       weight += room_of(d);
     }
+    HETSCHED_EXPECTS(weight > 0);
     const auto lacks = [&](const chunk_device& d) {
       return std::max(0.0, all * room_of(d) / weight - static_cast<double>(load_of(d)));
     };

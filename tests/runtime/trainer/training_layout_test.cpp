@@ -253,5 +253,7 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   refused([](stage_plan& s) { s.shares.data = {0.95, 0.05}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");
   refused([](stage_plan& s) { s.shares.state = {0.75, 0.5}; }, "stage 1 shares its state among 2 data ranks by numbers that do");
   refused([](stage_plan& s) { s.shares.state = {1}; }, "stage 1 shares its state among 2 data ranks by numbers that do");
+  refused([](stage_plan& s) { s.degrees.expert = 2; },
+          "pipeline 0: stage 1 has uneven shares of the state of data ranks that share out experts");
   refused([](stage_plan& s) { s.zero = 3; }, "pipeline 0: stage 1 asks for ZeRO stage 3");
 }

@@ -205,6 +205,9 @@ inline void validate(const training_layout& t) {
                              *std::min_element(state.begin(), state.end()) < 0))
         throw input_error(here + stage + "shares its state among " + std::to_string(d.data) +
                           " data ranks by numbers that do not add up to 1 for these");
+      // An expert's state stays with the ranks that have it, whatever the others have room for.
+      if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
+        throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
       if (one.zero_of(g) < 0 || one.zero_of(g) > 2)
         throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(one.zero_of(g)) +
                           ": parameters stay whole here, 0, 1 and 2 can be run");
