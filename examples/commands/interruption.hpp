@@ -31,7 +31,8 @@ extern "C" inline void note_interruption(int signal) {
 }
 
 /// From now on, the first SIGINT, SIGTERM or SIGHUP sets what interrupted() tells, and the second one ends the process at once.
-/// Any thread may call it, again too: after somebody else has taken the signals, say. Once interrupted, it leaves them as they are.
+/// Any thread may call it, again too: after somebody else has taken the signals, say. Once interrupted, it leaves them as they
+/// are.
 inline void listen_to_signals() {
   if (!interrupted()) handle_signals(note_interruption, SA_RESTART);
 }
