@@ -43,15 +43,21 @@ int calibrate_command(const arguments& given) {
       throw file_error(given.operators, {}, "line " + std::to_string(i + 2) + ": " + chosen.name + ": " + wrong.what());
     }
   command::progress_line progress;
-  auto show = [&](int round, double) { progress.show(std::min(1.0, round / 20.0), "round " + std::to_string(round)); };
+  auto show = [&](int fits, int of) { progress.show(static_cast<double>(fits) / of, std::to_string(fits) + " fits"); };
   const auto found = calibrate_device(chosen, file.operators, seconds, {.progress = show});
   files.add(given.out, to_json(found.device));
   files.write();
+  constexpr const char* depths[calibration_depths] = {"nothing", "factors", "factors and residuals"};
+  const std::string depth = depths[static_cast<std::size_t>(found.depth)];
   if (given.json) {
+    nlohmann::ordered_json unseen;
+    for (std::size_t i = 0; i < calibration_depths; ++i) unseen[depths[i]] = found.error_unseen[i];
     std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"device", nlohmann::ordered_json::parse(to_json(found.device))},
                                                                {"operators", file.operators.size()},
                                                                {"error_before", found.error_before},
                                                                {"error_after", found.error_after},
+                                                               {"depth", depth},
+                                                               {"error_unseen", unseen},
                                                                {"files", files.paths()}});
     return command::done;
   }
@@ -62,7 +68,10 @@ int calibrate_command(const arguments& given) {
                                                       {"L2 bandwidth", format_number(c.l2_bandwidth)},
                                                       {"added to each operator", format_seconds(c.launch_s)}})
             << "off the " << file.operators.size() << " measured times by " << format_percent(found.error_before)
-            << " on average as listed, " << format_percent(found.error_after) << " as fitted\n"
+            << " on average as listed, " << format_percent(found.error_after) << " as fitted; taken: " << depth << "\n"
+            << "off operators that a fit was not shown by " << format_percent(found.error_unseen[0]) << " as listed, "
+            << format_percent(found.error_unseen[1]) << " with factors, " << format_percent(found.error_unseen[2])
+            << " with residuals too\n"
             << files.summary();
   return command::done;
 }

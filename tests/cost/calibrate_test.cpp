@@ -128,3 +128,59 @@ TEST_CASE("calibrate: twenty measured operators make up for a datasheet that is 
   }
   CHECK(devices >= 6);
 }
+
+TEST_CASE("calibrate: one operator's residual is carried over as the closed form says, and to no other kernel") {
+  const auto plain = make_tile_device(catalogue_device("V100-PCIe-32GB"));
+  const auto op = gemm(4096, 1024, 1024, fp32);
+  const double modelled = predict_operator(plain, op).seconds;
+  auto d = plain;
+  d.calibration.residuals = detail::fitted_residuals(plain, {{op}, {1.2 * modelled}});
+  // A variance of 0.03 beside one of 0.005 of the measurement.
+  CHECK(predict_operator(d, op).seconds / modelled == doctest::Approx(std::pow(1.2, 0.03 / 0.035)).epsilon(1e-4));
+  // So far away that only what all products have in common is left.
+  const auto far = gemm(1, 1 << 20, 1, fp32);
+  CHECK(predict_operator(d, far).seconds / predict_operator(plain, far).seconds ==
+        doctest::Approx(std::pow(1.2, 0.01 / 0.035)).epsilon(1e-2));
+  for (const auto& other : {gemm(4096, 1024, 1024, fp16), softmax(4096, 1024, fp32)})
+    CHECK(predict_operator(d, other).seconds == predict_operator(plain, other).seconds);
+}
+
+TEST_CASE("calibrate: what no factor can tell is learnt for like shapes, from more operators than residuals are kept") {
+  const auto listed = catalogue_device("A100-SXM4-80GB");
+  const auto plain = make_tile_device(listed);
+  random_source random(3);
+  const auto slow = [&](const operator_shape& op) {  // short reductions take half as long again
+    return predict_operator(plain, op).seconds * (op.k <= 256 ? 1.5 : 1);
+  };
+  measurements shown, unseen;
+  for (int i = 0; i < 200; ++i) {
+    const auto size = [&](int low, int high) { return std::int64_t{1} << random.integer(low, high); };
+    const auto op = gemm(size(8, 13), size(8, 13), i % 2 == 0 ? size(5, 8) : size(11, 13), fp16);
+    auto& to = i < 120 ? shown : unseen;
+    to.operators.push_back(op);
+    to.seconds.push_back(slow(op));
+  }
+  const auto found = calibrate_device(listed, shown.operators, shown.seconds);
+  CHECK(found.depth == calibration_depth::residuals);
+  CHECK(found.device.calibration.residuals.size() == 64);
+  INFO(found.error_unseen[0], " ", found.error_unseen[1], " ", found.error_unseen[2]);
+  CHECK(found.error_unseen[2] < 0.6 * found.error_unseen[1]);
+  const double error = mean_error(found.device, unseen);
+  INFO(error, " of ", mean_error(listed, unseen));
+  CHECK(error < 0.06);
+  CHECK(std::abs(error - found.error_unseen[2]) < 0.03);
+}
+
+TEST_CASE("calibrate: what foretells nothing is not taken") {
+  const auto listed = catalogue_device("T4");
+  measurements m;
+  random_source random(11);
+  for (int i = 0; i < 20; ++i) {
+    m.operators.push_back(gemm(random.integer(64, 4096), random.integer(64, 4096), random.integer(64, 4096), fp32));
+    m.seconds.push_back(predict_operator(make_tile_device(listed), m.operators.back()).seconds * (i % 2 == 0 ? 1.3 : 1 / 1.3));
+  }
+  const auto found = calibrate_device(listed, m.operators, m.seconds);
+  INFO(found.error_unseen[0], " ", found.error_unseen[1], " ", found.error_unseen[2]);
+  CHECK(found.depth == calibration_depth::none);
+  CHECK(found.device == listed);
+}

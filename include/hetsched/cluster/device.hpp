@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <hetsched/core/units.hpp>
 
@@ -29,6 +30,18 @@ inline constexpr int precision_count = 4;
   return std::nullopt;
 }
 
+/// What the factors of a calibration leave unexplained at a measured operator, which lies `at` (cost/residual.hpp): operators of
+/// the same kernel take longer by exp(weight * what they have in common with it).
+struct calibration_residual {
+  static constexpr std::size_t coordinates = 8;
+
+  int kernel = 0;
+  std::array<double, coordinates> at{};
+  double weight = 0;
+
+  friend bool operator==(const calibration_residual&, const calibration_residual&) = default;
+};
+
 /// What measurements of a device said beyond its datasheet: factors on what the tile model (cost/tile.hpp) makes of the latter.
 struct device_calibration {
   double lane_rate = 1;         ///< of products on fp32 lanes
@@ -36,6 +49,7 @@ struct device_calibration {
   double memory_bandwidth = 1;  ///< of memory
   double l2_bandwidth = 1;      ///< of L2, for what it still holds
   double launch_s = 0;          ///< seconds of every operator, on top of the model's launch; at least 0
+  std::vector<calibration_residual> residuals = {};
 
   friend bool operator==(const device_calibration&, const device_calibration&) = default;
 };

@@ -10,6 +10,7 @@
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/generation.hpp>
+#include <hetsched/cost/residual.hpp>
 #include <hetsched/cost/tile_constants.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -288,6 +289,13 @@ struct tile {
   return time;
 }
 
+// Where a calibration finds the operator, whose time is without residuals.
+[[nodiscard]] inline calibration_point point_of(const tile_device& d, const operator_shape& op, const operator_time& t) {
+  const bool product = op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention;
+  return hetsched::point_of(op, product && d.on_matrix_units[static_cast<std::size_t>(op.format)], t.seconds, t.compute_s,
+                            t.memory_s, t.waves);
+}
+
 }  // namespace detail
 
 /// Seconds that one operator takes on an idle device, from its shape and the datasheet: of the tiles that libraries have, and of
@@ -299,6 +307,7 @@ struct tile {
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
                                                                    : detail::vector_time(d, op, c);
   time.seconds += c.launch_s + d.calibration.launch_s;
+  if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
   return time;
 }
 

@@ -50,6 +50,7 @@ TEST_CASE("device.json says all itself, and what is wrong with it") {
   auto d = catalogue_device("L4");
   d.price_per_hour = 0.7;
   d.calibration = {.lane_rate = 0.9, .matrix_rate = 1.1, .memory_bandwidth = 0.95, .l2_bandwidth = 1.3, .launch_s = 4.7e-6};
+  d.calibration.residuals = {{.kernel = 2, .at = {0.1, -2.7}, .weight = 1 / 3.0}, {.kernel = 16, .weight = -4e-3}};
   CHECK(parse_device(to_json(d), "x.json", "L4") == d);
 
   // The catalogue's device of that name fills nothing in.
@@ -61,6 +62,8 @@ TEST_CASE("device.json says all itself, and what is wrong with it") {
   CHECK(mentions(complaint(least + R"(, "board_wats": 72})"), "board_watts"));
   CHECK(mentions(complaint(least + R"(, "calibration": {"lane_rate": 0}})"), "/calibration/lane_rate"));
   CHECK(mentions(complaint(least + R"(, "calibration": {"speed": 1}})"), "/calibration/speed"));
+  CHECK(mentions(complaint(least + R"(, "calibration": {"residuals": [{"kernel": 1, "at": [0], "weight": 1}]}})"),
+                 "/calibration/residuals/0/at"));
   CHECK(mentions(complaint(least + R"(, "lanes_per_multiprocessor": -1})"), "/lanes_per_multiprocessor"));
 }
 

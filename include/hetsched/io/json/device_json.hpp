@@ -34,13 +34,22 @@ inline constexpr calibration_key calibration_keys[] = {{"lane_rate", &device_cal
                                                        {"memory_bandwidth", &device_calibration::memory_bandwidth},
                                                        {"l2_bandwidth", &device_calibration::l2_bandwidth}};
 
+[[nodiscard]] inline calibration_residual read_residual(const json_value& value) {
+  value.object({"kernel", "at", "weight"});
+  calibration_residual r{.kernel = value.at("kernel").count(0), .weight = value.at("weight").number(-1e6, 1e6)};
+  const auto at = value.at("at").sized(r.at.size(), "coordinate");
+  for (std::size_t i = 0; i < r.at.size(); ++i) r.at[i] = at[i].number(-1e3, 1e3);
+  return r;
+}
+
 [[nodiscard]] inline device_calibration read_calibration(const json_value& value) {
-  value.object(
-      {calibration_keys[0].name, calibration_keys[1].name, calibration_keys[2].name, calibration_keys[3].name, "launch_us"});
+  value.object({calibration_keys[0].name, calibration_keys[1].name, calibration_keys[2].name, calibration_keys[3].name,
+                "launch_us", "residuals"});
   device_calibration result;
   for (const auto& key : calibration_keys)
     if (const auto factor = value.find(key.name)) result.*key.factor = factor->number(0.01, 100);
   if (const auto launch = value.find("launch_us")) result.launch_s = seconds_from_us(launch->number(0, 1e9));
+  if (const auto residuals = value.find("residuals")) result.residuals = residuals->list(read_residual);
   return result;
 }
 
@@ -95,6 +104,8 @@ inline constexpr calibration_key calibration_keys[] = {{"lane_rate", &device_cal
     auto& calibration = out["calibration"];
     for (const auto& key : calibration_keys) calibration[key.name] = d.calibration.*key.factor;
     calibration["launch_us"] = preimage(d.calibration.launch_s, d.calibration.launch_s * 1e6, seconds_from_us);
+    for (const auto& r : d.calibration.residuals)
+      calibration["residuals"].push_back({{"kernel", r.kernel}, {"at", r.at}, {"weight", r.weight}});
   }
   return out;
 }
