@@ -24,6 +24,7 @@
 #include "../runtime/dense.hpp"
 #include "../runtime/group/groups.hpp"
 #include "../sanitizer_share.hpp"
+#include "ends.hpp"
 #include "processes.hpp"
 
 using namespace hetsched;
@@ -41,41 +42,14 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libgloo.so\n
 
 namespace {
 
-using tensor = matrix<double>;
-using channel = gloo_communicator<tensor>;
+using tensor = gloo_tensor;
+using channel = gloo_end;
 static_assert(communicator<channel, tensor>);
 static_assert(communicator<gloo_communicator<matrix<float>>, matrix<float>>);
-
-/// Ends of `ranks` ranks, all in this process. They are destroyed one after the other.
-std::vector<std::optional<channel>> connect(int ranks) {
-  std::vector<std::optional<channel>> ends(static_cast<std::size_t>(ranks));
-  const auto store = make_process_store();
-  rethrow_first(on_ranks(ranks, [&](int r) {
-    gloo_options options;
-    options.store = store;
-    ends[static_cast<std::size_t>(r)].emplace(process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}},
-                                              options);
-  }));
-  return ends;
-}
 
 deadline_time in(double seconds) {
   return std::chrono::steady_clock::now() +
          std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-/// Whether an operation ends soon.
-bool ends_soon(channel& end, channel::operation& op) {
-  const auto until = in(20);
-  while (!end.poll(op))
-    if (end.wait(until, true) != wait_result::progress) return end.poll(op);
-  return true;
-}
-
-tensor filled(std::size_t rows, std::size_t columns, double first) {
-  tensor t(rows, columns);
-  for (std::size_t k = 0; k < rows * columns; ++k) t.data()[k] = first + static_cast<double>(k);
-  return t;
 }
 
 std::string text_of(const std::exception_ptr& failure) {
@@ -92,7 +66,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("[threads] gloo: a channel delivers in the order of its sends, whatever the order of opening and posting") {
-  auto ends = connect(3);
+  auto ends = connect_ends(3);
   // Rank 0 sends over two channels to rank 1, and over one to rank 2.
   const edge one{0, 1, payload::activation, 0, 0}, two{0, 1, payload::gradient, 1, 7}, three{0, 2, payload::activation, 0, 0};
   const int out_one = ends[0]->open(one), out_three = ends[0]->open(three), out_two = ends[0]->open(two);
@@ -124,7 +98,7 @@ TEST_CASE("[threads] gloo: a channel delivers in the order of its sends, whateve
 }
 
 TEST_CASE("[threads] gloo: wait and deadline") {
-  auto ends = connect(2);
+  auto ends = connect_ends(2);
   const edge e{0, 1, payload::activation, 0, 0};
   const int out = ends[0]->open(e), in_channel = ends[1]->open(e);
   tensor sent = filled(64, 64, 1), taken(64, 64);  // long enough to wait for its receive
@@ -142,7 +116,7 @@ TEST_CASE("[threads] gloo: wait and deadline") {
 }
 
 TEST_CASE("[threads] gloo: an abort reaches everybody with the first reason, and lets go of all tensors") {
-  auto ends = connect(3);
+  auto ends = connect_ends(3);
   const edge e{0, 1, payload::activation, 0, 0}, back{1, 0, payload::gradient, 0, 1};
   auto sent = std::make_unique<tensor>(filled(1, 4, 1)), taken = std::make_unique<tensor>(1, 4);
   auto send = std::make_unique<channel::operation>(), receive = std::make_unique<channel::operation>();
@@ -171,7 +145,7 @@ TEST_CASE("[threads] gloo: stamps and shapes that differ abort on both sides") {
   int instance = 0;
   const auto run = [&](const stamp& other, std::size_t rows, std::size_t columns) {
     CAPTURE(++instance);
-    auto ends = connect(2);
+    auto ends = connect_ends(2);
     const int out = ends[1]->open(e), in_channel = ends[0]->open(e);
     tensor sent(rows, columns), taken(4, 6);
     channel::operation send, receive;
@@ -209,7 +183,7 @@ TEST_CASE("[threads] gloo: stamps and shapes that differ abort on both sides") {
 }
 
 TEST_CASE("[threads] gloo: empty tensors travel, too") {
-  auto ends = connect(2);
+  auto ends = connect_ends(2);
   const edge e{0, 1, payload::activation, 0, 0};
   const int out = ends[0]->open(e), in_channel = ends[1]->open(e);
   std::vector<tensor> sent(3, tensor(0, 5)), taken(3, tensor(0, 5));
@@ -225,7 +199,7 @@ TEST_CASE("[threads] gloo: empty tensors travel, too") {
 
 TEST_CASE("[threads] gloo: gather, while tensors travel") {
   constexpr int ranks = 4, rounds = 20;
-  auto ends = connect(ranks);
+  auto ends = connect_ends(ranks);
   const auto numbers = [](int rank, int round) {
     // From none to more than fit in a frame.
     std::vector<double> mine(static_cast<std::size_t>(round % 3 == 0 ? 0 : round % 3 == 1 ? rank + 1 : 300 * rank));
@@ -343,54 +317,10 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
   }
 }
 
-TEST_CASE("[threads] gloo: a rank that leaves has sent what it had to, and fails those who wait for more") {
-  auto ends = connect(3);
-  const edge e{0, 1, payload::activation, 0, 0};
-  const int out = ends[0]->open(e), in_channel = ends[1]->open(e);
-  tensor sent = filled(512, 512, 1), taken(512, 512), more(1, 1);
-  channel::operation send, receive, never;
-  ends[1]->post_receive(in_channel, {}, taken, receive);
-  ends[0]->post_send(out, {}, sent, send);
-  CHECK(ends_soon(*ends[0], send));
-  ends[0].reset();
-  CHECK(ends_soon(*ends[1], receive));
-  CHECK(taken == sent);
-  CHECK(ends[1]->failure().empty());
-  CHECK(ends[2]->failure().empty());
-  ends[1]->post_receive(in_channel, {.microbatch = 1}, more, never);
-  while (ends[1]->wait(in(20), true) == wait_result::progress) {
-  }
-  CHECK(contains(ends[1]->failure(), "rank 0 has left"));
-  CHECK(ends[2]->wait(in(20), true) == wait_result::aborted);
-  CHECK(ends[2]->failure() == ends[1]->failure());
-}
-
-TEST_CASE("[threads] gloo: a gather that somebody has left") {
-  auto ends = connect(2);
-  ends[1].reset();
-  std::vector<std::vector<double>> all;
-  CHECK(ends[0]->gather({}, all, in(20)) == wait_result::aborted);
-  CHECK(ends[0]->failure() == "rank 1 has left");
-}
-
-TEST_CASE("[threads] gloo: a rank that has its gather and leaves has brought all of its own") {
-  for (int instance = 0; instance < 10 / sanitizer_share; ++instance) {
-    auto ends = connect(2);
-    rethrow_first(on_ranks(2, [&](int r) {
-      auto& end = ends[static_cast<std::size_t>(r)];
-      const std::vector<double> mine(r == 0 ? 20000 : 1, 1 + r);  // many more frames than the other rank takes at once
-      std::vector<std::vector<double>> all;
-      REQUIRE(end->gather(mine, all, in(20)) == wait_result::progress);
-      if (r == 1) CHECK(all[0] == std::vector<double>(20000, 1));
-      end.reset();
-    }));
-  }
-}
-
 TEST_CASE("[threads] gloo: a round of gather that one rank has finished all finish, also if it aborts at once") {
   for (int instance = 0; instance < 20 / sanitizer_share; ++instance) {
     CAPTURE(instance);
-    auto ends = connect(3);
+    auto ends = connect_ends(3);
     std::vector<wait_result> first(3), second(3);
     rethrow_first(on_ranks(3, [&](int r) {
       const auto k = static_cast<std::size_t>(r);
@@ -419,7 +349,7 @@ TEST_CASE("[threads] gloo: a single rank needs nobody") {
 }
 
 TEST_CASE("[threads] gloo: tensors of 32 MiB both ways at once") {
-  auto ends = connect(2);
+  auto ends = connect_ends(2);
   rethrow_first(on_ranks(2, [&](int r) {
     auto& end = *ends[static_cast<std::size_t>(r)];
     const int out = end.open({r, 1 - r, payload::activation, 0, r}),
@@ -449,7 +379,7 @@ TEST_CASE("[threads] gloo: more small tensors than may go unasked, long ones amo
   random_source random(7);
   for (int instance = 0; instance < 5; ++instance) {
     CAPTURE(instance);
-    auto ends = connect(2);
+    auto ends = connect_ends(2);
     const edge first{0, 1, payload::activation, 0, 0}, second{0, 1, payload::gradient, 0, 1};
     const int out = ends[0]->open(first), other_out = ends[0]->open(second);
     const int in_first = ends[1]->open(first), in_second = ends[1]->open(second);
@@ -490,7 +420,7 @@ TEST_CASE("[threads] gloo: an abort lets go of tensors that are on their way") {
     CAPTURE(instance);
     const double after_s = random.uniform(0, 0.01);
     const int first = random.integer(0, 1);
-    auto ends = connect(2);
+    auto ends = connect_ends(2);
     const edge e{0, 1, payload::activation, 0, 0};
     const int out = ends[0]->open(e), in_channel = ends[1]->open(e);
     auto sent = std::make_unique<tensor>(filled(1024, 1024, 1)), taken = std::make_unique<tensor>(1024, 1024);
@@ -517,7 +447,7 @@ TEST_CASE("[threads] gloo: ranks that run other schedules notice") {
   for (auto& l : reversed.lanes)
     for (auto& a : l.actions) a.microbatch = 2 - a.microbatch;
   const task<double> t(1, {1, 1}, 3);
-  auto ends = connect(2);
+  auto ends = connect_ends(2);
   const auto failures = on_ranks(2, [&](int r) {
     std::vector<dense_stage<double>> stages;
     stages.push_back(t.stage(r));
@@ -588,6 +518,6 @@ TEST_CASE("[threads] gloo: meeting") {
 }
 
 TEST_CASE("[threads] gloo: a tensor or a part of one at either end of a channel") {
-  auto ends = connect(2);
+  auto ends = connect_ends(2);
   check_byte_plane<tensor>(*ends[0], *ends[1]);
 }

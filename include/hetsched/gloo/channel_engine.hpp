@@ -91,7 +91,8 @@ class channel_engine : line_traffic {
         say(c.peer, frame_kind::receive_posted, &n, 1);
       take_early(c);
     }
-    if (!aborted_ && c.transfers.first && peers_[at(c.peer)].down) fail(lost_text(peers_, c.peer, {}));
+    const auto& peer = peers_[at(c.peer)];
+    if (!aborted_ && peer.down && (c.transfers.first || peer.outgoing.first)) fail(lost_text(peers_, c.peer, {}));
   }
 
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) {

@@ -29,7 +29,7 @@ namespace hetsched {
 /// own, two between every two. Tensors are in host memory; those of more than 16 KiB are not copied on this side of the sockets.
 /// Ranks prove to each other that they belong to the run; whoever else connects is turned
 /// away. A rank whose process ends or whose connection is closed fails all others at once; one
-/// that is stuck or cut off, at their deadlines. Needs a thread per channel and per other rank, and two more.
+/// that is stuck or cut off, at their deadlines. Needs one thread.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
 /// then ends the connections. Once aborted it stays so.
 /// Example:

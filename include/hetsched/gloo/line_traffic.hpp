@@ -99,7 +99,7 @@ class line_traffic {
     peer.down = true;
     peer.waits_to_say = peer.waits_to_send = false;
     for (const auto line : {control_line, data_line}) drive_.watch.remove(socket_of(p, line));
-    bool is_missed = !peer.leaving || peer.outgoing.first;
+    bool is_missed = !peer.leaving || peer.outgoing.first || peer.from;
     for (const auto& c : channels_.all) is_missed = is_missed || (c.peer == p && c.transfers.first);
     if (is_missed) fail(lost_text(peers_, p, why));
     happened_.notify_all();
