@@ -137,3 +137,9 @@ TEST_CASE("a meeting names all ranks that are missing") {
 }
 
 }  // namespace
+
+TEST_CASE("a folder in which no run can meet is an error that names it") {
+  const hetsched::process_place first{.rank = 0, .ranks = 2, .launcher = {}, .master = {}, .run = {}};
+  CHECK_THROWS_WITH_AS((void)hetsched::detail::meet_in_folder("/proc", first, "run", 1, std::chrono::steady_clock::now()),
+                       doctest::Contains("cannot make /proc/meeting-"), hetsched::error);
+}

@@ -103,8 +103,10 @@ inline void replace_file(const std::filesystem::path& path, const std::string& t
     for (const auto& entry : fs::directory_iterator(folder, ignored))
       if (entry.path().filename().string().starts_with(prefix + "run-")) old.push_back(entry.path());
     for (const auto& path : old) fs::remove_all(path, ignored);
-    fs::create_directories(run_folder(nonce));
-    fs::permissions(run_folder(nonce), fs::perms::owner_all);  // who reads what is in it can be a rank
+    std::error_code problem;
+    fs::create_directories(run_folder(nonce), problem);
+    if (!problem) fs::permissions(run_folder(nonce), fs::perms::owner_all, problem);  // who reads what is in it can be a rank
+    if (problem) throw error("cannot make " + run_folder(nonce).string() + ": " + problem.message());
     replace_file(file(0), nonce);
     while (true) {
       const auto missing = missing_by(nonce);
