@@ -150,40 +150,46 @@ class hetauto_decisions {
     return from;
   }
 
+  /// A state, and what it costs or is likely to cost.
+  struct priced_state {
+    double cost_s;
+    state what;
+  };
+
   /// The best state found by small changes of this one, whose cost is `cost`; this one where the principles are not all kept.
   [[nodiscard]] state improve(state from, double cost) const {
     if (!principles_.consecutive || !principles_.uniform) return from;
-    struct change {
-      double least_s;
-      state to;
-    };
-    std::vector<change> changes;
-    for (bool better = true; better;) {
-      better = false;
-      changes.clear();
-      double enough = cost;
-      for_each_neighbour(problem_, from.parts, asked_.use_all_devices, [&](const std::vector<hetauto_part>& parts) {
-        for (const bool from_the_front : {false, true}) {
-          state next{.parts = parts};
-          for (const auto& p : parts) next.stages += p.stages;
-          next.placed = next.stages;
-          balance(next, from_the_front, enough);
-          if (!finished(next)) continue;
-          const double least_s = estimate(next);
-          if (!(least_s < enough)) continue;
-          enough = std::min(enough, least_s * near_best);
-          changes.push_back({least_s, std::move(next)});
-        }
-      });
-      std::sort(changes.begin(), changes.end(), [](const change& a, const change& b) { return a.least_s < b.least_s; });
-      for (std::size_t i = 0; i < changes.size() && i < judged_changes && changes[i].least_s < cost; ++i)
-        if (const double found = this->cost(changes[i].to, cost); found < cost) {
-          cost = found;
-          from = std::move(changes[i].to);
-          better = true;
-        }
+    return improve_any({{cost, std::move(from)}}, looks_when_better, near_best, [] { return true; }).what;
+  }
+
+  /// The best state found by small changes of several, and of what these become: `looks` times, the cheapest one that is not yet
+  /// looked at is changed, also into states that cost up to `worse` times as much as the best one, which may lead on.
+  /// Requires: not known.empty(), all finished. Ends early when go_on() is false.
+  template <class GoOn>
+  [[nodiscard]] priced_state improve_any(std::vector<priced_state> known, int looks, double worse, GoOn go_on) const {
+    const auto cheaper = [](const priced_state& a, const priced_state& b) { return a.cost_s < b.cost_s; };
+    std::vector<std::vector<hetauto_part>> looked_at;
+    std::vector<priced_state> judged = known;
+    for (; looks > 0 && !known.empty() && go_on(); --looks) {
+      const auto next = std::min_element(known.begin(), known.end(), cheaper);
+      const auto from = std::move(*next);
+      known.erase(next);
+      if (std::find(looked_at.begin(), looked_at.end(), from.what.parts) != looked_at.end()) continue;
+      looked_at.push_back(from.what.parts);
+      double least = std::min_element(judged.begin(), judged.end(), cheaper)->cost_s;
+      auto changes = changes_of(from.what, least * worse);
+      for (std::size_t i = 0; i < changes.size() && i < judged_changes; ++i) {
+        auto& change = changes[i];
+        if (std::any_of(judged.begin(), judged.end(),
+                        [&](const auto& j) { return j.what.parts == change.what.parts && j.what.layers == change.what.layers; }))
+          continue;
+        change.cost_s = cost(change.what, least * worse);
+        least = std::min(least, change.cost_s);
+        judged.push_back(change);
+        if (change.cost_s < least * worse) known.push_back(std::move(change));
+      }
     }
-    return from;
+    return *std::min_element(judged.begin(), judged.end(), cheaper);
   }
 
   /// The parts of a state of other microbatches, with layers balanced for these; not finished where they are not offered or do
@@ -311,8 +317,9 @@ class hetauto_decisions {
   static constexpr double roundings = 16;     // bytes, more than memory is rounded by
   // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
   static constexpr double near_best = 1.03;
-  static constexpr std::size_t judged_changes = 16;
-  static constexpr double resolution = 0.003;  // of the slowest stage, when layers are balanced
+  static constexpr std::size_t judged_changes = 64;
+  static constexpr int looks_when_better = 12;  // at a new best plan, and what it becomes
+  static constexpr double resolution = 0.003;   // of the slowest stage, when layers are balanced
 
   [[nodiscard]] std::vector<interop_stage> stages_of(const state& from) const {
     std::vector<interop_stage> stages;
@@ -324,6 +331,26 @@ class hetauto_decisions {
         first = last;
       }
     return stages;
+  }
+
+  /// Small changes of a state that are likely to cost less than `enough`, by what they are likely to cost.
+  [[nodiscard]] std::vector<priced_state> changes_of(const state& from, double enough) const {
+    std::vector<priced_state> changes;
+    for_each_neighbour(problem_, from.parts, asked_.use_all_devices, [&](const std::vector<hetauto_part>& parts) {
+      for (const bool from_the_front : {false, true}) {
+        state next{.parts = parts};
+        for (const auto& p : parts) next.stages += p.stages;
+        next.placed = next.stages;
+        balance(next, from_the_front, enough);
+        if (!finished(next)) continue;
+        const double likely_s = estimate(next);
+        if (!(likely_s < enough)) continue;
+        enough = std::min(enough, likely_s * near_best);
+        changes.push_back({likely_s, std::move(next)});
+      }
+    });
+    std::sort(changes.begin(), changes.end(), [](const auto& a, const auto& b) { return a.cost_s < b.cost_s; });
+    return changes;
   }
 
   /// Seconds that the iteration is likely to take.

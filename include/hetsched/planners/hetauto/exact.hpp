@@ -32,6 +32,7 @@ struct hetauto_exact_options {
   double near_tie = 0.05;            ///< plans met whose objective is within this share of the least are judged by evaluate
   double effort = 20;                ///< of interop_dp's search at the end; less where much is left, and at the start
   int polished = 4;                  ///< of the best placements met, so many get cuts by interop_dp
+  int looks = 16;                    ///< so many of the best plans are changed a little at the end
   double enumeration = 200;          ///< likewise
 };
 
@@ -90,7 +91,6 @@ class uniform_planner {
   struct range {
     double low = 0, high = 0, end = infinity, bound = infinity;
   };
-  static constexpr double changed_within = 0.02;  // of the best iteration
   static bool later(const range& a, const range& b) { return a.bound > b.bound; }
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
@@ -149,7 +149,7 @@ class uniform_planner {
     if (!judged) return;
     const double iteration_s = judged->predicted.iteration_s;
     if constexpr (std::is_same_v<Algebra, exact_algebra>)
-      if (iteration_s < best_s() * (1 + changed_within)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
+      if (iteration_s < best_s() * (1 + options_.near_tie)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
     if (iteration_s < best_s()) best_ = *std::move(judged);
   }
 
@@ -209,17 +209,11 @@ class uniform_planner {
   // their objective.
   void improve() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+      if (judged_.empty() || stopped_) return;
       const auto how = decisions();
-      std::stable_sort(judged_.begin(), judged_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      std::vector<std::vector<hetauto_part>> changed;
-      for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) {
-        if (stopped_ || static_cast<int>(changed.size()) == options_.polished) return;
-        auto state = how.state_of(stages);
-        if (std::find(changed.begin(), changed.end(), state.parts) != changed.end()) continue;
-        changed.push_back(state.parts);
-        keep_state(how, how.improve(std::move(state), iteration_s));
-        if (!go_on()) return;
-      }
+      std::vector<typename hetauto_decisions<Table, Costs>::priced_state> known;
+      for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) known.push_back({iteration_s, how.state_of(stages)});
+      keep_state(how, how.improve_any(std::move(known), options_.looks, 1 + options_.near_tie, [&] { return go_on(); }).what);
     }
   }
 
