@@ -31,7 +31,7 @@ struct interop_options {
   double gap = 0.001;
   /// Among the plans met, and those that differ from the best of them in single cuts or placements, the prediction decides if the
   /// objective is within this share of the least.
-  double near_tie = 0.002;
+  double near_tie = 0.05;
   /// How much searching there is at the most: ends of stages that exact programs look at, in millions, some ten nanoseconds each;
   /// and what goes with it elsewhere.
   double effort = 50;
@@ -408,16 +408,12 @@ class interop_planner {
 
   // Among plans of nearly the same objective, and neighbours of the best one, the prediction decides.
   void settle_near_ties() {
-    std::stable_sort(met_.begin(), met_.end(),
-                     [](const met_plan& a, const met_plan& b) { return a.objective_s < b.objective_s; });
-    const auto actions = static_cast<double>(chosen_.stages.size()) * asked_.microbatches;
-    const auto most_ties = static_cast<std::size_t>(std::clamp(5e4 / actions, 8.0, 64.0));
     const double limit = least_objective_ * (1 + options_.near_tie);
-    for (std::size_t i = 0; i < std::min(met_.size(), most_ties); ++i)
-      if (met_[i].objective_s <= limit) consider(met_[i]);
+    const auto chosen = chosen_.stages;
+    consider_least(met_, limit);
     // The search keeps only the fastest placements of a mesh; others may be nearly as fast, and far cheaper at the end of the
     // iteration.
-    const auto chosen = chosen_.stages;
+    std::vector<met_plan> variants;
     for (std::size_t i = 0; i < chosen.size(); ++i)
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
         const auto current = static_cast<std::size_t>(chosen[i].placement);
@@ -425,10 +421,18 @@ class interop_planner {
         if (p == current || other.barred || !(other.where.mesh == problem_.placements[current].where.mesh)) continue;
         auto variant = chosen;
         variant[i].placement = static_cast<int>(p);
-        const auto judged = judge_.judge(std::move(variant));
-        if (judged && judged->objective_s <= limit) consider(*judged);
+        if (auto judged = judge_.judge(std::move(variant))) variants.push_back(*std::move(judged));
       }
+    consider_least(std::move(variants), limit);
     shift_cuts();
+  }
+
+  // Those of the least objectives, at most `limit`.
+  void consider_least(std::vector<met_plan> plans, double limit) {
+    std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.objective_s < b.objective_s; });
+    const auto actions = static_cast<double>(chosen_.stages.size()) * asked_.microbatches;
+    const auto most = static_cast<std::size_t>(std::clamp(5e4 / actions, 8.0, 64.0));
+    for (std::size_t i = 0; i < std::min(plans.size(), most) && plans[i].objective_s <= limit; ++i) consider(plans[i]);
   }
 
   // Small problems end with the least iteration of all plans, proved.
