@@ -309,7 +309,7 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
           }
           if (!decisions.finished(at)) continue;
           CHECK(at.layers_used == given.costs.layers);
-          const double least = decisions.floor(at), cost = decisions.cost(at);
+          const double least = decisions.chains().floor(at), cost = decisions.cost(at);
           CHECK(least <= cost);
           CHECK(decisions.bound(at) <= cost);
           if (!(cost < infinity) || cost == 0) continue;

@@ -77,7 +77,7 @@ class any_size_decisions {
       for (const int size : {from.size - 1, from.size + 1}) {
         if (better || size < 0 || size >= static_cast<int>(sizes_.size())) continue;
         state next{from.stages, size, {}};
-        next.rest = of(next).like(of(from), from.rest);
+        next.rest = of(next).chains().like(of(from).chains(), from.rest);
         if (!finished(next)) continue;
         if (const double found = this->cost(next, cost); found < cost) {
           cost = found;

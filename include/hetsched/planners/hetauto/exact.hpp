@@ -149,7 +149,7 @@ class uniform_planner {
     if (!judged) return;
     const double iteration_s = judged->predicted.iteration_s;
     if constexpr (std::is_same_v<Algebra, exact_algebra>)
-      if (iteration_s < best_s() * (1 + options_.near_tie)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
+      if (iteration_s <= best_s() * (1 + options_.near_tie)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
     if (iteration_s < best_s()) best_ = *std::move(judged);
   }
 
@@ -168,8 +168,12 @@ class uniform_planner {
     auto part = problem_;
     auto asked = asked_;
     asked.progress = [&](const search_progress&) { return go_on(); };
-    const interop_options options{
-        .warmup = options_.warmup, .epsilon = options_.epsilon, .near_tie = options_.near_tie, .effort = 1, .enumeration = 0};
+    const interop_options options{.warmup = options_.warmup,
+                                  .epsilon = options_.epsilon,
+                                  .near_tie = options_.near_tie,
+                                  .effort = 1,
+                                  .enumeration = 0,
+                                  .looks = 0};
     for (std::size_t i = 0; i < met_.size() && static_cast<int>(i) < options_.polished; ++i) {
       if (stopped_ || met_[i].objective_s > least_objective_ * (1 + options_.near_tie)) return;
       for (std::size_t p = 0; p < part.placements.size(); ++p) {
@@ -185,11 +189,7 @@ class uniform_planner {
     }
   }
 
-  [[nodiscard]] hetauto_decisions<Table, Costs> decisions() const {
-    return {hardware_, costs_, problem_, table_, asked_, std::string(schedule_name(options_.warmup)), {}};
-  }
-
-  void keep_state(const hetauto_decisions<Table, Costs>& how, const hetauto_state& found) {
+  void keep_chain(const chain_costs<Table, Costs>& how, const part_chain& found) {
     auto made = how.plan_of(found);
     if (made) made->planner = "hetauto_exact";
     keep(std::move(made));
@@ -198,9 +198,10 @@ class uniform_planner {
   // A first plan: a short tree search's, or else interop_dp's.
   void begin() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
-      const auto how = decisions();
+      const hetauto_decisions<Table, Costs> how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
       tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
-      if (const auto found = tree_search(how, options); found.best) keep_state(how, how.improve(*found.best, found.cost));
+      if (const auto found = tree_search(how, options); found.best)
+        keep_chain(how.chains(), how.improve(*found.best, found.cost));
     }
     if (!best_) prove(options_.effort / 10);
   }
@@ -210,10 +211,11 @@ class uniform_planner {
   void improve() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
       if (judged_.empty() || stopped_) return;
-      const auto how = decisions();
-      std::vector<typename hetauto_decisions<Table, Costs>::priced_state> known;
-      for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) known.push_back({iteration_s, how.state_of(stages)});
-      keep_state(how, how.improve_any(std::move(known), options_.looks, 1 + options_.near_tie, [&] { return go_on(); }).what);
+      const chain_costs<Table, Costs> how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      std::vector<priced_chain> known;
+      for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) known.push_back({iteration_s, how.chain_of(stages)});
+      const auto ask = [&] { return go_on(); };
+      keep_chain(how, how.improve_any(std::move(known), options_.looks, 1 + options_.near_tie, false, ask).what);
     }
   }
 
@@ -293,6 +295,7 @@ class uniform_planner {
                                                          .gap = options_.gap,
                                                          .effort = effort,
                                                          .enumeration = 0,
+                                                         .looks = 0,
                                                          .known_bound = bound_})
                      .run();
     if (!found) return;

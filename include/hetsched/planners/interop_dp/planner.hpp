@@ -13,6 +13,7 @@
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/beam.hpp>
+#include <hetsched/planners/interop_dp/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/exhaust.hpp>
 #include <hetsched/planners/interop_dp/judge.hpp>
 #include <hetsched/planners/interop_dp/least_period.hpp>
@@ -37,6 +38,9 @@ struct interop_options {
   double effort = 50;
   /// Small problems end with a look at all plans that can beat the best one: stages that it may take, in thousands; 0: none.
   double enumeration = 200;
+  /// So many of the best plans met, and of what they become, are changed a little at the end, under the exact warm-ups; fewer
+  /// where that takes long.
+  int looks = 12;
   /// A lower bound on the objective that is known already.
   double known_bound = 0;
 };
@@ -81,7 +85,10 @@ class interop_planner {
         if (!closed() && go_on() && !free_order_)
           prove(small() || best_s() < bound_ * 1.02 ? options_.effort : options_.effort / 10);
       }
-      if (!stopped_) settle_near_ties();
+    }
+    if (!stopped_ && best_s() <= asked_.beat * (1 + options_.near_tie)) {
+      settle_near_ties();
+      change_best_plans();
     }
     if (!stopped_) enumerate();
     if (!best_) return none();
@@ -113,7 +120,10 @@ class interop_planner {
   bool consider(const met_plan& candidate) {
     ++plans_;
     auto judged = judge_.evaluated(candidate, "interop_dp", options_.epsilon);
-    if (!judged || judged->predicted.iteration_s >= best_s()) return false;
+    if (!judged) return false;
+    const double iteration_s = judged->predicted.iteration_s;
+    if (iteration_s <= best_s() * (1 + options_.near_tie)) judged_.emplace_back(iteration_s, candidate.stages);
+    if (iteration_s >= best_s()) return false;
     best_ = *std::move(judged);
     chosen_ = candidate;
     return true;
@@ -435,6 +445,10 @@ class interop_planner {
     for (std::size_t i = 0; i < std::min(plans.size(), most) && plans[i].objective_s <= limit; ++i) consider(plans[i]);
   }
 
+  [[nodiscard]] bool route_is_fixed() const {
+    return options_.order == subcluster_order::memory_to_compute || options_.order == subcluster_order::as_given;
+  }
+
   // Small problems end with the least iteration of all plans, proved.
   [[nodiscard]] bool countable() const {
     return problem_.layers * static_cast<int>(problem_.placements.size()) <= 400 && options_.enumeration > 0;
@@ -442,9 +456,8 @@ class interop_planner {
 
   void enumerate() {
     if (!best_ || !countable()) return;
-    const bool fixed = options_.order == subcluster_order::memory_to_compute || options_.order == subcluster_order::as_given;
     plan_enumeration<Table> plans(problem_, table_, asked_.microbatches, asked_.use_all_devices,
-                                  fixed ? order_ : std::vector<int>{});
+                                  route_is_fixed() ? order_ : std::vector<int>{});
     const bool all = plans.run(
         static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return limit_s(); },
         [&](const std::vector<interop_stage>& stages) {
@@ -474,6 +487,25 @@ class interop_planner {
           if (!judged || judged->objective_s > best_s() * (1 + options_.near_tie) || --tries < 0) continue;
           better = consider(*judged) || better;
         }
+    }
+  }
+
+  // The best plans are changed a little, and what they become: G and evaluate's iteration may part by some per cent.
+  void change_best_plans() {
+    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+      if (stopped_ || route_is_fixed() || options_.looks == 0) return;
+      const chain_costs<Table, Costs> chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      std::vector<priced_chain> known;
+      for (const auto& [iteration_s, stages] : judged_)
+        if (iteration_s <= best_s() * (1 + options_.near_tie)) known.push_back({iteration_s, chains.chain_of(stages)});
+      const double stages = static_cast<double>(chosen_.stages.size()),
+                   placements = static_cast<double>(problem_.placements.size());
+      const double parts = static_cast<double>(chains.chain_of(chosen_.stages).parts.size());
+      const double most = options_.effort * std::min(2.5e4 / (parts * placements * stages), 2e3 / (stages * asked_.microbatches));
+      const int looks = std::min(options_.looks, static_cast<int>(most) + 1);
+      auto found = chains.improve_any(std::move(known), looks, 1 + options_.near_tie, true, [&] { return go_on(); });
+      if (auto met = judge_.judge(chains.stages_of(found.what))) consider(*met);
+      if (!stopped_) shift_cuts();
     }
   }
 
@@ -520,6 +552,7 @@ class interop_planner {
   std::int64_t evaluations_ = 0, labels_ = 0, looked_at_ = 0, plans_ = 0;
   std::vector<met_plan> met_;
   met_plan chosen_;
+  std::vector<std::pair<double, std::vector<interop_stage>>> judged_;  // iterations near the best one, and what has them
   std::optional<plan> best_;
 };
 
