@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/planners/hetauto/hetauto_test.cpp and tests/planners/interop_dp/chain_test.cpp.
+// Tested by tests/planners/interop_dp/chain_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
