@@ -166,8 +166,9 @@ class fake_nccl_world {
   int destroy(end* e) {
     const std::lock_guard lock(guard_);
     if (!e->finishing) report("a communicator is destroyed that was not finalised: that waits for the other rank");
+    if (!e->alive) return report("a communicator is destroyed that is gone"), 4;
     e->alive = false;
-    return 0;
+    return begin("ncclCommDestroy");
   }
   int abort(end* e) {
     const std::lock_guard lock(guard_);

@@ -241,6 +241,31 @@ TEST_CASE("[threads] a communicator that cannot be made ends all ranks with one 
   }
 }
 
+TEST_CASE("[threads] a communicator that cannot be destroyed is an error, and none is ended twice") {
+  for (const int after : {0, 1, 2, 3}) {
+    CAPTURE(after);
+    fake_machine machine({.seed = 2, .devices = 3});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine});
+      auto ends = connect_nccl(devices, world, 3);
+      const auto order = one_f_one_b({3, 2, 1}, 4);
+      const task<double> t(1, {1, 1, 1}, 4);
+      CHECK(run_on_fake<false>(devices, ends, {0, 1, 2}, t, order, {.deadline_s = 20}, 1) == reference(t, order));
+      world.fail("ncclCommDestroy", 3, after);
+      try {
+        run_on_threads(std::move(ends), [](nccl_ranks& end) { end.close(); });
+        FAIL_CHECK("the failure was not told");
+      } catch (const nccl_error& e) {
+        CHECK(e.call == "ncclCommDestroy");
+        CHECK(e.code == 3);
+      }
+    }
+    CHECK(world.alive() == 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  }
+}
+
 TEST_CASE("[threads] a device that is lost ends the step of every rank with one clear error") {
   for (const int device : {0, 1, 2, 3})
     for (const bool lazy : {false, true}) {

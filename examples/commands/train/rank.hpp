@@ -205,7 +205,7 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   std::deque<timeline> recent;  // the last steps, as measured
   double told_s = 0;            // of the iteration, when the order was solved last
   // Since the last call; -1: the communicator does not count.
-  auto sent_bytes = [&comm, before = std::uint64_t{0}]() mutable {
+  auto sent_bytes = [&, before = std::uint64_t{0}]() mutable {
     if constexpr (requires { comm.bytes_sent(); }) {
       const std::uint64_t now = comm.bytes_sent();
       return static_cast<double>(now - std::exchange(before, now));

@@ -190,9 +190,12 @@ class nccl_links {
   void disconnect() {
     for (const auto& [who, c] : made_) require(api_.finish(c), "ncclCommFinalize", who);
     for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize");
-    for (const auto& [who, c] : made_) require(api_.destroy(c), "ncclCommDestroy", who);
-    made_.clear();
     known_.clear();
+    // Whatever comes of it, none is destroyed twice.
+    while (!made_.empty()) {
+      const auto last = made_.extract(made_.begin());
+      require(api_.destroy(last.mapped()), "ncclCommDestroy", last.key());
+    }
   }
 
   /// Throws: communication_error where other ranks have given up, or it is late.
