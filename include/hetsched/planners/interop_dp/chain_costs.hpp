@@ -243,6 +243,13 @@ class chain_costs {
     return *std::min_element(judged.begin(), judged.end(), cheaper);
   }
 
+  /// So many looks of improve_any take some `effort` times 10 ms, where chains are like this one; at least one.
+  [[nodiscard]] int looks_within(double effort, const part_chain& like) const {
+    const auto stages = static_cast<double>(like.stages);
+    const auto neighbours = static_cast<double>(like.parts.size() * problem_.placements.size());
+    return 1 + static_cast<int>(effort * std::min(2.5e4 / (neighbours * stages), 2e3 / (stages * asked_.microbatches)));
+  }
+
   /// The parts of a chain of other microbatches, with layers balanced for these; not finished where they are not offered or do
   /// not fit.
   [[nodiscard]] part_chain like(const chain_costs& other, const part_chain& from) const {
@@ -273,6 +280,17 @@ class chain_costs {
     std::vector<interop_stage> all;
     for (const auto& s : stages) all.push_back({placement_of(s.where()), s.layers});
     return chain_of(all);
+  }
+
+  /// Whether the parts of a subcluster follow each other.
+  [[nodiscard]] static bool keeps_together(const part_chain& chain) {
+    std::vector<int> left;
+    for (std::size_t i = 1; i < chain.parts.size(); ++i) {
+      if (chain.parts[i].subcluster == chain.parts[i - 1].subcluster) continue;
+      left.push_back(chain.parts[i - 1].subcluster);
+      if (std::find(left.begin(), left.end(), chain.parts[i].subcluster) != left.end()) return false;
+    }
+    return true;
   }
 
   /// The chain's stages.
@@ -392,10 +410,11 @@ class chain_costs {
   static constexpr int looks_when_better = 12;  // at a new best plan, and what it becomes
   static constexpr double resolution = 0.003;   // of the slowest stage, when layers are balanced
 
-  /// Small changes of a chain that are likely to cost less than `enough`, by what they are likely to cost.
+  /// Small changes of a chain, other layers of its stages among them, that are likely to cost less than `enough`, by what they
+  /// are likely to cost.
   [[nodiscard]] std::vector<priced_chain> changes_of(const part_chain& from, double enough, bool unlike) const {
     std::vector<priced_chain> changes;
-    for_each_neighbour(problem_, from.parts, asked_.use_all_devices, unlike, [&](const std::vector<chain_part>& parts) {
+    const auto offer = [&](const std::vector<chain_part>& parts) {
       for (const bool from_the_front : {false, true}) {
         part_chain next{.parts = parts};
         for (const auto& p : parts) next.stages += p.stages;
@@ -407,7 +426,9 @@ class chain_costs {
         enough = std::min(enough, likely_s * near_best);
         changes.push_back({likely_s, std::move(next)});
       }
-    });
+    };
+    offer(from.parts);
+    for_each_neighbour(problem_, from.parts, asked_.use_all_devices, unlike, offer);
     std::sort(changes.begin(), changes.end(), [](const auto& a, const auto& b) { return a.cost_s < b.cost_s; });
     return changes;
   }

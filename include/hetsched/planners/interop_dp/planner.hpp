@@ -498,11 +498,7 @@ class interop_planner {
       std::vector<priced_chain> known;
       for (const auto& [iteration_s, stages] : judged_)
         if (iteration_s <= best_s() * (1 + options_.near_tie)) known.push_back({iteration_s, chains.chain_of(stages)});
-      const double stages = static_cast<double>(chosen_.stages.size()),
-                   placements = static_cast<double>(problem_.placements.size());
-      const double parts = static_cast<double>(chains.chain_of(chosen_.stages).parts.size());
-      const double most = options_.effort * std::min(2.5e4 / (parts * placements * stages), 2e3 / (stages * asked_.microbatches));
-      const int looks = std::min(options_.looks, static_cast<int>(most) + 1);
+      const int looks = std::min(options_.looks, chains.looks_within(options_.effort, chains.chain_of(chosen_.stages)));
       auto found = chains.improve_any(std::move(known), looks, 1 + options_.near_tie, true, [&] { return go_on(); });
       if (auto met = judge_.judge(chains.stages_of(found.what))) consider(*met);
       if (!stopped_) shift_cuts();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/interop_dp/chain_costs.hpp>
 #include <hetsched/planners/parallel_pipelines/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/column_pool.hpp>
 #include <hetsched/planners/parallel_pipelines/copied_boxes.hpp>
@@ -70,6 +72,7 @@ class parallel_planner {
       if (!stopped_) why = one_pipeline(false);
     }
     if (!stopped_) shift_microbatches();
+    if (!stopped_) change_single_pipeline();
     if (!stopped_) look_around();
     return finish(why);
   }
@@ -296,6 +299,24 @@ class parallel_planner {
         for (auto& s : own.stages) s.warmup = std::min(s.warmup, own.microbatches);
       const double before = found_.best_s();
       if (!(found_.consider(std::move(next)) < before)) return;
+    }
+  }
+
+  // The best plan, where it is a single pipeline, changed a little: evaluate may say less than the bound by which others ended.
+  void change_single_pipeline() {
+    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+      const bool orders_are_free = options_.order == subcluster_order::automatic || options_.order == subcluster_order::all;
+      if (!found_.best() || found_.worth().money() || found_.best()->pipelines.size() > 1 || !orders_are_free ||
+          found_.least() > hopeless * asked_.beat)
+        return;
+      const auto stages = found_.stages_of(found_.best()->pipelines.front());
+      if (!stages) return;
+      const chain_costs<Table, Costs> chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const auto from = chains.chain_of(*stages);
+      if (!chains.keeps_together(from)) return;
+      const int looks = std::min(single().looks, chains.looks_within(options_.effort, from));
+      const auto better = chains.improve_any({{found_.best_s(), from}}, looks, hopeless, true, [&] { return go_on(); });
+      found_.consider_alone(chains.stages_of(better.what), asked_.microbatches);
     }
   }
 
