@@ -20,10 +20,19 @@ namespace {
 
 using namespace hetsched;
 
+// Under another schedule, what evaluate says of the stages under the planner's own one is no better guide than the sum it bounds.
+template <class Options>
+void follow_schedule(Options& options, const planner_options& given) {
+  if (given.schedule.empty() || given.schedule == schedule_name(given.warmup)) return;
+  options.near_tie = 0.002;
+  options.looks = 0;
+}
+
 outcome<plan> one_pipeline(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
                            const planner_options& given) {
   interop_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
+  follow_schedule(options, given);
   return interop_dp(hardware, costs, problem, options);
 }
 
@@ -32,6 +41,7 @@ constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
 parallel_pipelines_options of_pipelines(const planner_options& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
+  follow_schedule(options, given);
   return options;
 }
 

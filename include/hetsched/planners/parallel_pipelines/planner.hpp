@@ -37,6 +37,8 @@ struct parallel_pipelines_options {
   double gap = 0.001;                                    ///< the search ends when no plan can be better by more than this share
   int rounds = 40;                                       ///< of rents, at the most
   double effort = 50;                                    ///< of the search for one pipeline, as interop_options has it
+  double near_tie = interop_options{}.near_tie;          ///< likewise
+  int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
   std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
   std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
 };
@@ -98,7 +100,9 @@ class parallel_planner {
             .epsilon = options_.epsilon,
             .order = options_.order,
             .gap = options_.gap,
-            .effort = options_.effort};
+            .near_tie = options_.near_tie,
+            .effort = options_.effort,
+            .looks = options_.looks};
   }
   [[nodiscard]] planning_problem for_iteration() const {
     auto problem = asked_;
@@ -306,15 +310,15 @@ class parallel_planner {
   void change_single_pipeline() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
       const bool orders_are_free = options_.order == subcluster_order::automatic || options_.order == subcluster_order::all;
-      if (!found_.best() || found_.worth().money() || found_.best()->pipelines.size() > 1 || !orders_are_free ||
-          found_.least() > hopeless * asked_.beat)
+      if (options_.looks == 0 || !found_.best() || found_.worth().money() || found_.best()->pipelines.size() > 1 ||
+          !orders_are_free || found_.least() > hopeless * asked_.beat)
         return;
       const auto stages = found_.stages_of(found_.best()->pipelines.front());
       if (!stages) return;
       const chain_costs<Table, Costs> chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
       const auto from = chains.chain_of(*stages);
       if (!chains.keeps_together(from)) return;
-      const int looks = std::min(single().looks, chains.looks_within(options_.effort, from));
+      const int looks = std::min(options_.looks, chains.looks_within(options_.effort, from));
       const auto better = chains.improve_any({{found_.best_s(), from}}, looks, hopeless, true, [&] { return go_on(); });
       found_.consider_alone(chains.stages_of(better.what), asked_.microbatches);
     }
