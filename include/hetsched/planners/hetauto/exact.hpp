@@ -206,8 +206,8 @@ class uniform_planner {
     if (!best_) prove(options_.effort / 10);
   }
 
-  // The best plans are changed a little, as long as that helps: evaluate's iteration of plans with few microbatches may be below
-  // their objective.
+  // The best plans met are changed a little, and what they become: evaluate's iteration may part from the objective by some per
+  // cent, to either side.
   void improve() {
     if constexpr (std::is_same_v<Algebra, exact_algebra>) {
       if (judged_.empty() || stopped_) return;
