@@ -44,6 +44,7 @@ struct priced_chain {
 template <class Table, stage_cost_model Costs>
 class chain_costs {
  public:
+  /// All but the schedule's name outlive this.
   chain_costs(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
               const planning_problem& asked, std::string_view schedule)
       : hardware_(hardware),
@@ -72,6 +73,9 @@ class chain_costs {
                std::min(least.occupied, near.occupied)};
     }
   }
+
+  chain_costs(const chain_costs&) = delete;  // its judge refers to its own table
+  chain_costs& operator=(const chain_costs&) = delete;
 
   /// Seconds; infinite if memory or links are short.
   [[nodiscard]] double cost(const part_chain& from) const {
