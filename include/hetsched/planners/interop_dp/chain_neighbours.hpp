@@ -52,7 +52,7 @@ class chain_neighbours {
         parts_ = from_;
       }
       if (from_[i].stages < 2) continue;
-      for (const std::size_t after : {0, 1}) {
+      for (const std::size_t after : {std::size_t{0}, std::size_t{1}}) {
         parts_ = from_;
         --parts_[i].stages;
         parts_.insert(place(i + after), chain_part{.subcluster = from_[i].subcluster});
