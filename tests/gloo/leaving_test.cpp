@@ -32,6 +32,59 @@ bool gives_up(gloo_end& end) {
   return found == wait_result::aborted;
 }
 
+/// One of two ranks, by hand.
+struct scripted_rank {
+  detail::gloo_mesh mesh;
+
+  /// Meets the other rank and takes part in the first gather.
+  scripted_rank(const process_place& place, const gloo_options& options) : mesh(detail::connect_mesh(place, options)) {
+    const detail::gathered_numbers nothing{.round = 1, .all = 0};
+    say(detail::frame_kind::numbers, nothing);
+  }
+  [[nodiscard]] int socket_of(detail::line_of line) const {
+    return mesh.lines[static_cast<std::size_t>(1 - mesh.rank)][line].number();
+  }
+  void tell(detail::line_of line, const std::vector<char>& what) const {
+    REQUIRE(::send(socket_of(line), what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size()));
+  }
+  template <class Part>
+  void say(detail::frame_kind kind, const Part& part) const {
+    std::vector<char> out;
+    detail::append_frame(out, kind, 0, &part, 1);
+    tell(detail::control_line, out);
+  }
+  /// Waits until a receive has been posted.
+  [[nodiscard]] detail::tensor_note wait_for_receive() const {
+    const int control = socket_of(detail::control_line);
+    for (;;) {
+      detail::frame_header header;
+      pollfd one{.fd = control, .events = POLLIN, .revents = 0};
+      REQUIRE(poll(&one, 1, 5000) == 1);
+      REQUIRE(recv(control, &header, sizeof header, MSG_WAITALL) == sizeof header);
+      std::vector<char> body(header.bytes);
+      if (!body.empty()) REQUIRE(recv(control, body.data(), body.size(), MSG_WAITALL) == static_cast<ssize_t>(body.size()));
+      if (header.kind == detail::frame_kind::receive_posted) return detail::read_part<detail::tensor_note>(body.data());
+    }
+  }
+};
+
+/// `real` gets rank 0; `scripted` is rank 1.
+template <class Real, class Scripted>
+void on_two(const Real& real, const Scripted& scripted) {
+  gloo_options options;
+  options.store = make_process_store();
+  const auto place = [](int r) { return process_place{.rank = r, .ranks = 2, .launcher = {}, .master = {}, .run = {}}; };
+  rethrow_first(on_ranks(2, [&](int r) {
+    if (r == 0) {
+      gloo_end end(place(0), options);
+      real(end);
+    } else {
+      scripted_rank by_hand(place(1), options);
+      scripted(by_hand);
+    }
+  }));
+}
+
 }  // namespace
 
 TEST_CASE("[threads] gloo: a rank that leaves has sent what it had to, and fails those who wait for more") {
@@ -95,53 +148,47 @@ TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender
   }
 }
 
+TEST_CASE("[threads] gloo: a small tensor for a rank whose tensors could still come, but whose frames have ended") {
+  on_two(
+      [&](gloo_end& end) {
+        const int out = end.open({0, 1, payload::activation, 0, 0});
+        CHECK(end.wait(deadline_in(0.2), true) == wait_result::deadline);  // until it knows
+        auto sent = filled(1, 1, 1);
+        gloo_end::operation send;
+        end.post_send(out, {}, sent, send);
+        CHECK(gives_up(end));
+        CHECK(contains(end.failure(), "rank 1 has left"));
+        CHECK(!end.poll(send));
+      },
+      [&](scripted_rank& self) {
+        self.say(detail::frame_kind::leaving, std::uint64_t{0});
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or what is unread when it goes may end what is under way
+        self.mesh.lines[0][detail::control_line] = {};
+        pollfd tensors{.fd = self.socket_of(detail::data_line), .events = POLLIN, .revents = 0};
+        (void)poll(&tensors, 1, 10000);  // until the other rank goes
+      });
+}
+
 TEST_CASE("[threads] gloo: a rank that leaves amid a tensor fails the one that it was for") {
-  gloo_options options;
-  options.store = make_process_store();
-  const auto place = [](int r) { return process_place{.rank = r, .ranks = 2, .launcher = {}, .master = {}, .run = {}}; };
   constexpr std::uint64_t bytes = 1 << 20;
   gloo_tensor taken(1, bytes / sizeof(double));
-  rethrow_first(on_ranks(2, [&](int r) {
-    if (r == 0) {
-      gloo_end end(place(0), options);
-      gloo_end::operation receive;
-      end.post_receive(end.open({1, 0, payload::activation, 0, 0}), {}, taken, receive);
-      CHECK(gives_up(end));
-      CHECK(contains(end.failure(), "rank 1 has left"));
-      CHECK(!end.poll(receive));
-      return;
-    }
-    // By hand, as no end leaves like this but one that has waited for seconds: it takes part in the first gather, sends the
-    // beginning of a tensor once it has been asked for, says that it leaves, and goes.
-    using namespace detail;
-    const auto mesh = connect_mesh(place(1), options);
-    const int control = mesh.lines[0][control_line].number(), data = mesh.lines[0][data_line].number();
-    const auto tell = [](int to, const std::vector<char>& what) {
-      REQUIRE(::send(to, what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size()));
-    };
-    std::vector<char> out;
-    const gathered_numbers nothing{.round = 1, .all = 0};
-    append_frame(out, frame_kind::numbers, 0, &nothing, 1);
-    tell(control, out);
-    tensor_header first;
-    for (bool is_asked = false; !is_asked;) {
-      frame_header header;
-      pollfd one{.fd = control, .events = POLLIN, .revents = 0};
-      REQUIRE(poll(&one, 1, 5000) == 1);
-      REQUIRE(recv(control, &header, sizeof header, MSG_WAITALL) == sizeof header);
-      std::vector<char> body(header.bytes);
-      if (!body.empty()) REQUIRE(recv(control, body.data(), body.size(), MSG_WAITALL) == static_cast<ssize_t>(body.size()));
-      is_asked = header.kind == frame_kind::receive_posted;
-      if (is_asked) first.note = read_part<tensor_note>(body.data());
-    }
-    out.clear();
-    append(out, &first, 1);
-    out.resize(out.size() + bytes / 2);
-    tell(data, out);
-    out.clear();
-    const std::uint64_t due = 1;
-    append_frame(out, frame_kind::leaving, 0, &due, 1);
-    tell(control, out);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or what is unread when it goes may end what is under way
-  }));
+  on_two(
+      [&](gloo_end& end) {
+        gloo_end::operation receive;
+        end.post_receive(end.open({1, 0, payload::activation, 0, 0}), {}, taken, receive);
+        CHECK(gives_up(end));
+        CHECK(contains(end.failure(), "rank 1 has left"));
+        CHECK(!end.poll(receive));
+      },
+      // No end leaves like this but one that has waited for seconds.
+      [&](scripted_rank& self) {
+        detail::tensor_header first;
+        first.note = self.wait_for_receive();
+        std::vector<char> out;
+        detail::append(out, &first, 1);
+        out.resize(out.size() + bytes / 2);
+        self.tell(detail::data_line, out);
+        self.say(detail::frame_kind::leaving, std::uint64_t{1});
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or what is unread when it goes may end what is under way
+      });
 }

@@ -270,7 +270,8 @@ class line_traffic {
   /// Writes what the system takes; of long tensors, a part. The thread goes on with the rest.
   void write_tensors(int p) {
     auto& peer = peers_[at(p)];
-    bool full = peer.broken_at.has_value();
+    if (peer.down || peer.broken_at) return;  // the system would take what nobody reads
+    bool full = false;
     for (std::size_t left = working_ ? moved_at_once : heard_at_once; peer.outgoing.first && left > 0 && !full;) {
       std::array<iovec, 16> parts;
       const auto [count, asked] = parts_of(peer.outgoing, parts, left);
@@ -289,7 +290,7 @@ class line_traffic {
         end(t, true);
       });
     }
-    const bool left = peer.outgoing.first != nullptr && !peer.broken_at;
+    const bool left = peer.outgoing.first != nullptr;
     if (std::exchange(peer.waits_to_send, left) != left) watch(p, data_line);
   }
 
