@@ -25,8 +25,9 @@ class home_cases {
   home_cases(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra, int microbatches)
       : problem_(problem), table_(table), ends_(ends), algebra_(algebra), microbatches_(microbatches) {}
 
-  /// A bound of all cases: above `enough`, or the best for at most `most_work` ends of stages. `whole`: the relaxation without
-  /// cases. `columns(relaxation)` is called for each case that was looked at.
+  /// A bound of all cases: above `enough`, or the best for at most `most_work` ends of stages. It is that of `whole`, the
+  /// relaxation without cases, where it hardly matters that a gradient crosses a link. `columns(relaxation)` is called for each
+  /// case that was looked at.
   /// Complexity: a few rounds of the relaxation for each case.
   [[nodiscard]] double bound(const relaxation& whole, double enough, double gap, std::int64_t most_work,
                              function_ref<bool()> go_on, function_ref<void(const relaxation&)> columns) {
@@ -36,6 +37,7 @@ class home_cases {
     open.push_back({whole.bound(),
                     {std::vector<int>(static_cast<std::size_t>(problem_.layers), layer_homes::open)},
                     whole.best_rents(),
+                    stages_of(whole),
                     whole.disputed()});
     while (open.front().bound < enough * (1 - gap) && open.front().disputed >= 0 && looked_at_ < most_work && go_on()) {
       std::pop_heap(open.begin(), open.end(), later);
@@ -43,20 +45,25 @@ class home_cases {
       open.pop_back();
       for (int home = layer_homes::apart; home < static_cast<int>(problem_.devices.size()); ++home) {
         if (home == layer_homes::open) continue;
-        open_case child{parent.bound, parent.homes, {}, -1};
+        open_case child{parent.bound, parent.homes, {}, {}, -1};
         child.homes.of[static_cast<std::size_t>(parent.disputed)] = home;
         const auto ends = ends_.in(child.homes);
         relaxation relaxed(problem_, table_, ends, algebra_, microbatches_, true, child.homes);
         relaxed.start_from(parent.rents);
-        for (int round = 0; round < most_rounds; ++round)
-          if (!relaxed.improve(enough, gap, gap, go_on) || relaxed.bound() >= enough * (1 - gap) ||
-              looked_at_ + relaxed.looked_at() > most_work)
-            break;
+        for (const auto& c : parent.columns) (void)relaxed.add(c);
+        const auto rise_above = [&](double bound) { return bound + least_rise * (enough - bound); };
+        for (int round = 0; round < most_rounds; ++round) {
+          const double before = relaxed.bound();
+          if (!relaxed.improve(enough, gap, gap, go_on) || relaxed.bound() >= enough * (1 - gap)) break;
+          if (round > 0 && (relaxed.bound() < rise_above(before) || looked_at_ + relaxed.looked_at() > most_work)) break;
+        }
         child.bound = std::max(child.bound, relaxed.bound());
         child.rents = relaxed.best_rents();
         child.disputed = relaxed.disputed();
         looked_at_ += relaxed.looked_at();
+        if (home == layer_homes::apart && relaxed.bound() < rise_above(parent.bound)) return parent.bound;
         columns(relaxed);
+        child.columns = stages_of(relaxed);
         open.push_back(std::move(child));
         std::push_heap(open.begin(), open.end(), later);
       }
@@ -71,9 +78,16 @@ class home_cases {
     double bound = 0;
     layer_homes homes;
     set_rents rents;
+    std::vector<std::vector<interop_stage>> columns;
     int disputed = -1;  // layer
   };
+  [[nodiscard]] static std::vector<std::vector<interop_stage>> stages_of(const relaxation& relaxed) {
+    std::vector<std::vector<interop_stage>> all;
+    for (const auto& c : relaxed.columns()) all.push_back(c.stages);
+    return all;
+  }
   static constexpr int most_rounds = 6;
+  static constexpr double least_rise = 0.03;  // of what is missing
 
   const interop_problem& problem_;
   const Table& table_;

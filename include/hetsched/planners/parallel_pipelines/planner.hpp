@@ -70,8 +70,13 @@ class parallel_planner {
     if (found_.worth().money()) {
       search_cheap_sets();
     } else {
-      search_sets();
+      auto ask = [&] { return go_on(); };
+      relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
+      column_pool pool(problem_.devices, asked_.microbatches);
+      whole_sets<candidates> sets(pool, found_, problem_.devices, asked_.microbatches, ask);
+      search_sets(relaxed, pool, sets);
       if (!stopped_) why = one_pipeline(false);
+      if (!stopped_) tell_cases_apart(relaxed, pool, sets);
     }
     if (!stopped_) shift_microbatches();
     if (!stopped_) change_single_pipeline();
@@ -85,7 +90,7 @@ class parallel_planner {
   using relaxation = pipeline_relaxation<Table, Algebra>;
 
   [[nodiscard]] double bound() const { return std::min({several_bound_, one_bound_, found_.least()}); }
-  [[nodiscard]] bool closed() const { return found_.least() <= bound() * (1 + options_.gap); }
+  [[nodiscard]] bool closed() const { return std::min(found_.least(), asked_.beat) <= bound() * (1 + options_.gap); }
 
   [[nodiscard]] bool go_on() {
     if (stopped_) return false;
@@ -192,12 +197,11 @@ class parallel_planner {
   }
 
   // Sets of columns: rents, new columns and whole sets in turn.
-  void search_sets() {
+  void search_sets(relaxation& relaxed, column_pool& pool, whole_sets<candidates>& sets) {
     if (ends_.alone() || asked_.microbatches < 2) {
       several_bound_ = infinity;
       return;
     }
-    relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
     auto ask = [&] { return go_on(); };
     const auto improve = [&] {
       // A problem that cannot win need not be bounded closely.
@@ -211,10 +215,7 @@ class parallel_planner {
       if (!improve()) break;
     if (several_bound_ >= asked_.beat) return;
     relaxed.start();
-    const auto most =
-        relaxed.looked_at() + static_cast<std::int64_t>(options_.effort * (1e5 + 10 * static_cast<double>(relaxed.path_work())));
-    column_pool pool(problem_.devices, asked_.microbatches);
-    whole_sets<candidates> sets(pool, found_, problem_.devices, asked_.microbatches, ask);
+    const auto most = relaxed.looked_at() + most_work(relaxed);
     auto fill = [&, pooled = std::size_t{0}]() mutable {
       for (; pooled < relaxed.columns().size(); ++pooled) pool.add(relaxed.columns()[pooled]);
     };
@@ -235,15 +236,26 @@ class parallel_planner {
     looked_at_ = relaxed.looked_at();
     fill();
     sets.copy_columns();
-    if (problem_.devices.size() < 2 || !ends_.any() || closed() || !go_on()) return;
+  }
+
+  // A closer bound on sets where links between subclusters are slow, if they keep the bound down; and the columns of the cases.
+  void tell_cases_apart(const relaxation& relaxed, column_pool& pool, whole_sets<candidates>& sets) {
+    const double enough = std::min({asked_.beat, found_.best_s(), one_bound_});
+    if (problem_.devices.size() < 2 || !ends_.any() || several_bound_ >= enough || !go_on()) return;
+    auto ask = [&] { return go_on(); };
     home_cases<Table, Algebra> cases(problem_, table_, ends_, algebra_, asked_.microbatches);
     const auto more_columns = [&](const relaxation& of) {
       for (const auto& c : of.columns()) pool.add(c);
     };
-    const double enough = std::min(asked_.beat, found_.best_s());
-    several_bound_ = std::max(several_bound_, cases.bound(relaxed, enough, options_.gap / 2, most, ask, more_columns));
+    several_bound_ =
+        std::max(several_bound_, cases.bound(relaxed, enough, options_.gap / 2, most_work(relaxed), ask, more_columns));
     looked_at_ += cases.looked_at();
     sets.pack(infinity, found_.best_s() * 1.02);
+  }
+
+  // Ends of stages.
+  [[nodiscard]] std::int64_t most_work(const relaxation& relaxed) const {
+    return static_cast<std::int64_t>(options_.effort * (1e5 + 10 * static_cast<double>(relaxed.path_work())));
   }
 
   // Cheap sets: the fastest pipelines of boxes of devices and copies of them, and sets of these within one limit of money per
