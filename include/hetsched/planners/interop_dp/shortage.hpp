@@ -79,9 +79,23 @@ template <class Table, class Algebra>
       for (auto& s : search.solve(infinity, 0, infinity, 1)) plans.push_back(std::move(s.stages));
     return plans;
   };
-  double high = 2;
+  const auto may_help = [&](double factor) {
+    search.scale_capacity(factor);
+    return search.may_keep(infinity);
+  };
+  constexpr double most = 1e9, close = 1.001;
+  double low = 1, high = 2;
+  for (; high < most && !may_help(high); high *= 4) low = high;
+  // Whether a factor may help is known much sooner than a plan.
+  while (high > low * close) {
+    const double middle = (low + high) / 2;
+    (may_help(middle) ? high : low) = middle;
+  }
   auto found = plan_at(high);
-  while (found.empty() && high < 1e9) found = plan_at(high *= 4);
+  for (double more = high - 1; found.empty() && high < most; more *= 4) {
+    low = high;
+    found = plan_at(high += more);
+  }
   if (found.empty()) {
     search.scale_capacity(1);
     const auto links = missing_links(hardware);
@@ -91,7 +105,7 @@ template <class Table, class Algebra>
                       "way out"
                     : "the cost model allows too few shapes");
   }
-  for (double low = 1; high > low * 1.001;) {
+  while (high > low * close) {
     const double middle = (low + high) / 2;
     if (auto closer = plan_at(middle); !closer.empty()) {
       found = std::move(closer);
