@@ -80,8 +80,8 @@ outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs,
     auto own = problem;
     if (!whole) own.progress = {};
     if (auto found = hexiscale(hardware, costs, own, groups)) options.start.push_back(std::move(found->pipelines));
-    // The best uniform pipeline, where there are so many devices that others are hard to find.
-    if (whole && devices > quickly_polished) {
+    // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
+    if (whole) {
       auto uniform = hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
       if (uniform) options.start.push_back(std::move(uniform->pipelines));
     }
