@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +40,18 @@ gloo_options options_in(const scratch_folder& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("gloo: a roster in a folder that cannot be made is an error of the library, with the member's name") {
+  const scratch_folder folder;
+  std::ofstream(folder.path + "/file");
+  try {
+    const roster none(folder.path + "/file/roster", "r3");
+    FAIL("it was made");
+  } catch (const error& e) {
+    const std::string text = e.what();
+    CHECK(text.starts_with("member r3: " + folder.path + "/file/roster cannot be used: "));
+  }
+}
 
 TEST_CASE("[threads] gloo: a roster settles who goes on, the same for all") {
   const scratch_folder folder;

@@ -59,7 +59,11 @@ template <class Communicator>
                                   double deadline_s) {
   double mine = 0;
   if (comm.rank() == 0) {
-    for (const auto& old : find_rosters(folder, run)) std::filesystem::remove_all(old);
+    for (const auto& old : find_rosters(folder, run)) {
+      std::error_code why;
+      std::filesystem::remove_all(old, why);
+      if (why) throw error(old.string() + ", of an earlier run, cannot be cleared away: " + why.message());
+    }
     const auto drawn = fresh_bytes<6>();
     for (const auto b : drawn) mine = mine * 256 + std::to_integer<int>(b);
   }

@@ -82,7 +82,6 @@ class introduction {
   [[nodiscard]] const std::vector<stranger>& strangers() const { return strangers_; }
 
  private:
-  static constexpr std::size_t most_guests = 128;
   static constexpr auto patience = std::chrono::seconds(5);
 
   /// Somebody who has connected, and has not proved anything yet.
@@ -154,7 +153,7 @@ class introduction {
         const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
         if (!no_room || guests_.empty()) return;
       }
-      if (!s || guests_.size() >= most_guests) {
+      if (!s || guests_.size() >= most_guests_) {
         send_away(guests_.front(), "said nothing, or too little");
         guests_.pop_front();
       }
@@ -250,6 +249,7 @@ class introduction {
   }
 
   int rank_, ranks_;
+  const std::size_t most_guests_ = 128 + lines_per_pair * static_cast<std::size_t>(ranks_);  ///< ranks among them
   sha256_digest key_;
   unique_socket door_;
   std::deque<guest> guests_;

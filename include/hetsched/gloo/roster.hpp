@@ -41,9 +41,12 @@ class roster {
   using clock = std::chrono::steady_clock;
 
   /// `name`: this member's and no other's, without spaces and dots.
+  /// Throws: error if the folder cannot be made, or not be kept from others.
   roster(std::filesystem::path folder, std::string name) : folder_(std::move(folder)), name_(std::move(name)) {
-    std::filesystem::create_directories(folder_);
-    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+    std::error_code why;
+    std::filesystem::create_directories(folder_, why);
+    if (!why) std::filesystem::permissions(folder_, std::filesystem::perms::owner_all, why);
+    if (why) throw error(who() + folder_.string() + " cannot be used: " + why.message());
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }

@@ -31,11 +31,17 @@ class socket_watch {
     if (!events_ || !alarm_) throw error(std::string("sockets cannot be watched: ") + std::strerror(errno));
     add(alarm_.number(), number_of_alarm);
   }
-  void add(int socket, std::uint64_t number) const { control(EPOLL_CTL_ADD, socket, EPOLLIN, number); }
-  void change(int socket, std::uint64_t number, bool for_input, bool for_output) const {
-    control(EPOLL_CTL_MOD, socket, (for_input ? std::uint32_t{EPOLLIN} : 0) | (for_output ? std::uint32_t{EPOLLOUT} : 0), number);
+  /// Throws: error if the system watches no more.
+  void add(int socket, std::uint64_t number) const {
+    if (!control(EPOLL_CTL_ADD, socket, EPOLLIN, number))
+      throw error(std::string("a socket cannot be watched: ") + std::strerror(errno));
   }
-  void remove(int socket) const { control(EPOLL_CTL_DEL, socket, 0, 0); }
+  /// Of a socket that is not watched: does nothing. So does remove().
+  void change(int socket, std::uint64_t number, bool for_input, bool for_output) const {
+    (void)control(EPOLL_CTL_MOD, socket, (for_input ? std::uint32_t{EPOLLIN} : 0) | (for_output ? std::uint32_t{EPOLLOUT} : 0),
+                  number);
+  }
+  void remove(int socket) const { (void)control(EPOLL_CTL_DEL, socket, 0, 0); }
   void alarm() const {
     const std::uint64_t one = 1;
     (void)!::write(alarm_.number(), &one, sizeof one);
@@ -52,11 +58,11 @@ class socket_watch {
   }
 
  private:
-  void control(int how, int socket, std::uint32_t for_what, std::uint64_t number) const {
+  [[nodiscard]] bool control(int how, int socket, std::uint32_t for_what, std::uint64_t number) const {
     epoll_event event{};
     event.events = for_what;
     event.data.u64 = number;
-    epoll_ctl(events_.number(), how, socket, &event);
+    return epoll_ctl(events_.number(), how, socket, &event) == 0;
   }
   unique_socket events_, alarm_;
   std::array<epoll_event, 32> happened_{};
