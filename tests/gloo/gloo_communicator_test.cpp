@@ -252,6 +252,11 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
     append(bytes, &header, 1);
     return bytes;
   };
+  std::vector<char> flood;
+  for (std::uint64_t number = 0; number <= detail::most_unasked; ++number) {
+    const auto one = tensor_of({.number = number, .unasked = 1});
+    append(flood, one.data(), one.size());
+  }
   const auto of = [](frame_kind kind, std::uint32_t bytes, std::uint64_t acknowledged = 0) {
     const frame_header header{kind, bytes, acknowledged};
     std::vector<char> frame;
@@ -284,6 +289,7 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
       {"is too long to come unasked", tensor_of({.bytes = detail::small_tensor + 1, .unasked = 1}), detail::data_line},
       {"has not been asked for", tensor_of({.bytes = 8}), detail::data_line},
       {"acknowledges what was not sent", tensor_of({.unasked = 1}, 1), detail::data_line},
+      {"is more than may come unasked", flood, detail::data_line},
   };
   for (const auto& c : all) {
     CAPTURE(c.fault);
@@ -298,7 +304,7 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
       }
       const auto mesh = detail::connect_mesh(place(1), options);
       auto bytes = c.bytes;
-      bytes.resize(longest_frame);
+      bytes.resize(std::max(bytes.size(), longest_frame));
       const int out = mesh.lines[0][c.line].number(), in_socket = mesh.lines[0][detail::control_line].number();
       REQUIRE(::send(out, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
       // Until it is told.

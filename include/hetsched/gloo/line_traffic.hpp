@@ -326,6 +326,8 @@ class line_traffic {
     if (!is_known(note)) return refuse("is of an unknown kind");
     auto& c = find(note.where(p, mesh_.rank));
     if (const char* const fault = fault_of(header, c.moved, peer.unasked_sent)) return refuse(fault);
+    peer.unasked_come += note.unasked != 0;
+    if (peer.unasked_come > peer.told + most_unasked) return refuse("is more than may come unasked");
     ++c.moved;
     peer.have = 0;
     peer.into = nullptr;

@@ -59,6 +59,7 @@ struct peer_state {
   std::size_t have = 0;                ///< bytes of it
 
   std::uint64_t unasked_sent = 0, acknowledged = 0;  ///< by it
+  std::uint64_t unasked_come = 0;                    ///< begun to come
   std::uint64_t unasked_got = 0, told = 0;           ///< taken by receives; acknowledged to it
   std::uint64_t tensors_sent = 0, tensors_got = 0, tensors_due = 0;
   std::uint64_t answered_to = 0;  ///< the last question whether it is there
