@@ -51,10 +51,12 @@ class home_cases {
         relaxation relaxed(problem_, table_, ends, algebra_, microbatches_, true, child.homes);
         relaxed.start_from(parent.rents);
         for (const auto& c : parent.columns) (void)relaxed.add(c);
+        // The last round may take as much again.
+        auto within_effort = [&] { return looked_at_ + relaxed.looked_at() < 2 * most_work && go_on(); };
         const auto rise_above = [&](double bound) { return bound + least_rise * (enough - bound); };
         for (int round = 0; round < most_rounds; ++round) {
           const double before = relaxed.bound();
-          if (!relaxed.improve(enough, gap, gap, go_on) || relaxed.bound() >= enough * (1 - gap)) break;
+          if (!relaxed.improve(enough, gap, gap, within_effort) || relaxed.bound() >= enough * (1 - gap)) break;
           if (round > 0 && (relaxed.bound() < rise_above(before) || looked_at_ + relaxed.looked_at() > most_work)) break;
         }
         child.bound = std::max(child.bound, relaxed.bound());

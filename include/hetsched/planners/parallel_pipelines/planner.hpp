@@ -203,10 +203,13 @@ class parallel_planner {
       return;
     }
     auto ask = [&] { return go_on(); };
+    // No round begins beyond the first number of ends of stages, and none ends beyond the second.
+    auto most = most_work(relaxed), most_at_all = most;
+    auto within_effort = [&] { return relaxed.looked_at() < most_at_all && go_on(); };
     const auto improve = [&] {
       // A problem that cannot win need not be bounded closely.
       const double enough = std::min(asked_.beat, found_.best_s()), gap = options_.gap / 2;
-      const bool more = relaxed.improve(enough, gap, found_.best_s() > asked_.beat ? std::max(gap, coarse) : gap, ask);
+      const bool more = relaxed.improve(enough, gap, found_.best_s() > asked_.beat ? std::max(gap, coarse) : gap, within_effort);
       several_bound_ = std::max(several_bound_, relaxed.bound());
       return more && several_bound_ < enough;
     };
@@ -215,7 +218,8 @@ class parallel_planner {
       if (!improve()) break;
     if (several_bound_ >= asked_.beat) return;
     relaxed.start();
-    const auto most = relaxed.looked_at() + most_work(relaxed);
+    most = relaxed.looked_at() + most_work(relaxed);
+    most_at_all = most + most_work(relaxed);
     auto fill = [&, pooled = std::size_t{0}]() mutable {
       for (; pooled < relaxed.columns().size(); ++pooled) pool.add(relaxed.columns()[pooled]);
     };
