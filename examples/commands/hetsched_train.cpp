@@ -227,6 +227,7 @@ int train_command(const train::arguments& given) {
         if (f.suffix.empty() || f.suffix == hetsched::detail::replaced_suffix)
           throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
     lock.emplace(folder);
+    if (given.elastic) lock.reset();  // the first rank of each generation takes it
   }
   try {
 #ifdef HETSCHED_WITH_CUDA

@@ -4,14 +4,28 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 
 #include <train/gloo.hpp>
 #include <train/rank.hpp>
 
 namespace {
+
+/// Who was the first rank in the generation before, and has been left out of this one, may not have let go yet.
+hetsched::checkpoint_lock take_lock(const std::string& folder) {
+  for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);;) {
+    try {
+      return hetsched::checkpoint_lock(folder);
+    } catch (const hetsched::input_error&) {
+      if (std::chrono::steady_clock::now() > until) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
 
 /// As long as there are ranks: those that are left go on from the last checkpoint, on a plan for as many as they are.
 template <class Real>
@@ -21,8 +35,6 @@ void train_elastically(train::job& j) {
   const auto given = j.given;
   const int planned_for =
       planned ? hetsched::make_training_layout(planned->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks() : 0;
-  const bool holds_lock = j.place.rank == 0 && !given.join;
-  std::optional<hetsched::checkpoint_lock> lock;
   std::optional<hetsched::snapshot_ring> snapshots;
   if (given.snapshot_every > 0) j.snapshots = &snapshots.emplace("/dev/shm/hetsched-train-" + std::to_string(getpid()));
   const bool has_folder = !given.checkpoint.folder.empty();
@@ -33,7 +45,8 @@ void train_elastically(train::job& j) {
     j.plan = planned;
     if (planned && here.place.ranks != planned_for) train::forget_plan(j);
     if (here.generation > 0) j.given.checkpoint.resume = j.given.checkpoint.or_start = true;
-    if (has_folder && here.place.rank == 0 && !holds_lock && !lock) lock.emplace(given.checkpoint.folder);
+    std::optional<hetsched::checkpoint_lock> lock;  // let go between generations: the first rank may be another one then
+    if (has_folder && here.place.rank == 0) lock.emplace(take_lock(given.checkpoint.folder));
     j.somebody_waits = [&, next = clock::now()]() mutable {
       if (clock::now() < next) return false;
       next = clock::now() + std::chrono::milliseconds(200);
