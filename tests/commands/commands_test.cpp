@@ -122,6 +122,23 @@ TEST_CASE("a plan does not depend on the number of threads or the seed") {
   CHECK(w.get("one.json") == w.get("three.json"));
 }
 
+TEST_CASE("hetsched-plan without --planner finds what the planner of HetAuto's space finds on a small cluster") {
+  const workplace w;
+  w.put("cluster.json",
+        R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "s0", "device": "A10", "nodes": 2,
+    "devices_per_node": 4, "intra_node": {"gbit_per_s": 2400, "latency_us": 5}, "inter_node": {"gbit_per_s": 25, "latency_us": 20}}],
+    "links": []})");
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 32, "hidden": 2048, "heads": 16,
+    "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})");
+  const auto iteration = [&](const std::string& planner) {
+    REQUIRE(w.run(plan_command + "--microbatch-size 1 --out plan.json " + planner).status == 0);
+    return parse_plan(w.get("plan.json"), "plan.json").plan.predicted.iteration_s;
+  };
+  const double uniform = iteration("--planner hetauto_exact");
+  CHECK(uniform < iteration("--planner interop_dp"));  // or there is nothing to find
+  CHECK(iteration("") <= uniform);
+}
+
 TEST_CASE("hetsched-plan --explain counts the plans that each principle leaves") {
   const workplace w;
   fill(w);

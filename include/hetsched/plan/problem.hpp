@@ -35,7 +35,8 @@ struct planning_problem {
   double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
   plan_objective objective = plan_objective::iteration;
   double deadline_s = std::numeric_limits<double>::infinity();  ///< under cost: no iteration may take longer
-  /// An objective that is known already: a search may end once its bound shows that it cannot beat it.
+  /// An objective that is known already: a search may end once its bound shows that it cannot beat it, or not by more than the
+  /// gap that it was asked for.
   double beat = std::numeric_limits<double>::infinity();
   /// Called now and then; false stops the search, which returns the best plan so far. Time budgets and cancellation live here.
   std::function<bool(const search_progress&)> progress = {};
