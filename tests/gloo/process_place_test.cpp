@@ -48,6 +48,17 @@ TEST_CASE("a process finds its place") {
   CHECK(torch.local_rank == 1);
   CHECK(torch.master == "alpha");
   CHECK(torch.run == "job.29500.2");
+  CHECK(torch.store.empty());
+  std::map<std::string, std::string> with_store{{"RANK", "0"},
+                                                {"WORLD_SIZE", "1"},
+                                                {"MASTER_ADDR", "alpha"},
+                                                {"MASTER_PORT", "29500"},
+                                                {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  CHECK(place(with_store).store == "torch://alpha:29500");
+  with_store["MASTER_ADDR"] = "fe80::1";
+  CHECK(place(with_store).store == "torch://[fe80::1]:29500");
+  with_store["TORCHELASTIC_USE_AGENT_STORE"] = "False";  // then the first worker is to serve it
+  CHECK(place(with_store).store.empty());
 
   const auto open_mpi = place({{"OMPI_COMM_WORLD_RANK", "3"},
                                {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -95,12 +106,16 @@ TEST_CASE("places of a rendezvous") {
   CHECK(parse_store("file:/a/b").path_or_host == "/a/b");
   CHECK(parse_store("file:///a/b").path_or_host == "/a/b");
   CHECK(parse_store("file:b").path_or_host == "b");
-  CHECK_FALSE(parse_store("file:b").redis);
+  CHECK(parse_store("file:b").kind == detail::store_place::file);
+  CHECK(parse_store("redis://host").kind == detail::store_place::redis);
+  CHECK(parse_store("torch://[fe80::1]:29400").kind == detail::store_place::torch);
+  CHECK(parse_store("torch://[fe80::1]:29400").path_or_host == "fe80::1");
+  CHECK(parse_store("torch://[fe80::1]:29400").port == 29400);
   CHECK(parse_store("redis://host").port == 6379);
   CHECK(parse_store("redis://host:7").port == 7);
   CHECK(parse_store("redis://host:7").path_or_host == "host");
-  for (const auto* bad :
-       {"", "file:", "/a/b", "redis://", "redis://:7", "redis://h:", "redis://h:x", "redis://h:0", "redis://h:65536"}) {
+  for (const auto* bad : {"", "file:", "/a/b", "redis://", "redis://:7", "redis://h:", "redis://h:x", "redis://h:0",
+                          "redis://h:65536", "torch://h", "torch://h:", "torch://:7"}) {
     CAPTURE(bad);
     CHECK_THROWS_AS((void)parse_store(bad), input_error);
   }

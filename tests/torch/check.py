@@ -135,8 +135,22 @@ def trains(folder):
               found.stderr[-2000:] if not theirs else "")
 
 
+def meets(folder):
+    """Processes of a torchrun meet in its store, the same after a restart, and train as threads do."""
+    model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--microbatches", "4", "--steps", "2"]
+    run("hetsched-train", "--ranks", "3", "--losses", folder / "threads.csv", *model)
+    fails_once = folder / "fails_once.sh"
+    fails_once.write_text('mkdir "$1/failed" 2>/dev/null && exit 1\nshift\nexec "$@"\n')
+    found = subprocess.run(
+        [Path(sys.executable).parent / "torchrun", "--no-python", "--nproc-per-node", "3", "--max-restarts", "1",
+         "bash", fails_once, folder, commands / "hetsched-train", "--transport", "gloo", "--losses", folder / "torchrun.csv", *model],
+        capture_output=True, text=True, timeout=300)
+    check("the store of torchrun", found.returncode == 0 and
+          (folder / "torchrun.csv").read_text() == (folder / "threads.csv").read_text(), found.stderr[-2000:])
+
+
 with tempfile.TemporaryDirectory() as name:
-    for part in (written_for_torch, written_by_torch, trains):
+    for part in (written_for_torch, written_by_torch, trains, meets):
         try:
             part(Path(name))
         except Exception as wrong:  # noqa: BLE001

@@ -31,7 +31,8 @@ inline void add_place_options(CLI::App& app, place_arguments& given) {
       ->check(CLI::IsMember({"threads", "gloo"}))
       ->capture_default_str();
   app.add_option("--ranks", given.ranks, "threads: how many; gloo: as the launcher says")->check(CLI::Range(1, 1024));
-  app.add_option("--store", given.store, "gloo: where ranks meet, file:FOLDER or redis://HOST:PORT");
+  app.add_option("--store", given.store,
+                 "gloo: where ranks meet, file:FOLDER, redis://HOST:PORT or torch://HOST:PORT (torchrun's own, unless said)");
   app.add_option("--run-name", given.run, "gloo: tells runs apart that meet in one store");
   app.add_option("--interface", given.interface, "gloo: network interface to use");
   app.add_option("--address", given.address, "gloo: own address to use");
@@ -84,8 +85,8 @@ inline constexpr bool with_gloo = false;
             ? "--ranks: no launcher has started this process; use mpirun, torchrun or srun, or set RANK and WORLD_SIZE"
             : "--ranks: found " + std::to_string(*given.ranks) + ", but " + place.launcher + " started " +
                   std::to_string(place.ranks));
-  if (place.ranks > 1 && given.store.empty())
-    throw hetsched::input_error("--store is required for processes to meet: file:FOLDER or redis://HOST:PORT");
+  if (place.ranks > 1 && given.store.empty() && place.store.empty())
+    throw hetsched::input_error("--store is required for processes to meet: file:FOLDER, redis://HOST:PORT or torch://HOST:PORT");
   return place;
 }
 

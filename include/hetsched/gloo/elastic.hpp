@@ -86,8 +86,9 @@ template <class Communicator>
 /// one is alone.
 template <pipeline_tensor Tensor, class Body>
 void run_elastically(process_place place, gloo_options options, const elastic_options& elastic, Body body) {
-  const auto at = detail::parse_store(options.rendezvous);
-  if (at.redis) throw input_error("ranks that come and go have to meet in a folder: write file:FOLDER");
+  const auto at = detail::parse_store(options.rendezvous.empty() ? place.store : options.rendezvous);
+  if (at.kind != detail::store_place::file)
+    throw input_error("ranks that come and go have to meet in a folder: write file:FOLDER");
   const std::filesystem::path folder = at.path_or_host;
   std::string run = options.run.empty() ? place.run : options.run;
   if (run.find_first_not_of('.') == std::string::npos) run.clear();  // the launcher names nothing

@@ -37,10 +37,10 @@
 namespace hetsched {
 
 struct gloo_options {
-  std::string rendezvous;  ///< for open_gloo_store()
+  std::string rendezvous;  ///< for open_gloo_store(); empty: the launcher's (process_place::store)
   gloo_store store;        ///< instead of it, if not null
-  /// The name of this run in the store; empty: the launcher's. In a folder, a name may be used again once its last run has
-  /// ended, however it did; in other stores, never.
+  /// The name of this run in the store; empty: the launcher's. A name may be used again in a folder once its last run has ended,
+  /// however it did; in PyTorch's store if that run's ranks have found each other; in other stores, never.
   std::string run;
   std::string interface;  ///< network interface to use; empty: see address
   /// This rank's own address, of IPv4 or IPv6, or host name. Empty: 127.0.0.1 if all ranks are on one host; else the only address
@@ -104,7 +104,8 @@ struct gloo_mesh {
   if (own.empty()) throw error("rank " + std::to_string(place.rank) + " has no network address that other hosts could reach");
   if (own.size() == 1) return own.front().address;
   std::string toward = place.master;
-  if (toward.empty() && options.rendezvous.starts_with("redis:")) toward = parse_store(options.rendezvous).path_or_host;
+  if (toward.empty() && !options.rendezvous.empty())
+    if (const auto store = parse_store(options.rendezvous); store.kind != store_place::file) toward = store.path_or_host;
   if (const auto address = toward.empty() ? std::string() : address_toward(toward); !address.empty()) return address;
   std::string names;
   for (const auto& [address, name] : own) names += (names.empty() ? "" : ", ") + name + " (" + address + ")";
@@ -189,14 +190,15 @@ class roll_call {
   if (place.ranks == 1) return mesh;
   const std::string run = options.run.empty() ? place.run : options.run;
   const auto until = deadline_in(options.connect_deadline_s);
+  const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
   if (!mesh.store) {
-    mesh.store = open_gloo_store(options.rendezvous);
-    if (const auto at = parse_store(options.rendezvous); !at.redis) {
+    mesh.store = open_gloo_store(rendezvous);
+    if (const auto at = parse_store(rendezvous); at.kind == store_place::file) {
       mesh.met = meet_in_folder(at.path_or_host, place, run, options.connect_deadline_s, until);
       mesh.store = open_gloo_store("file:" + mesh.met.folder.string());
     }
   }
-  const std::string where = options.rendezvous.empty() ? std::string() : " " + options.rendezvous;
+  const std::string where = rendezvous.empty() ? std::string() : " " + rendezvous;
   roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
 
   if (place.rank == 0) {
@@ -251,6 +253,10 @@ inline void forget_addresses(const gloo_mesh& mesh) {
   std::error_code ignored;
   if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))
     for (const auto& path : files->getAllKeyFilePaths()) std::filesystem::remove(path, ignored);
+  try {
+    if (auto* const torch = dynamic_cast<torch_store*>(mesh.store.get())) torch->forget();
+  } catch (const error&) {  // who is connected needs no store
+  }
   if (mesh.met.folder.empty()) return;
   std::filesystem::remove(mesh.met.own, ignored);
   std::filesystem::remove(mesh.met.folder, ignored);  // only the last rank finds it empty

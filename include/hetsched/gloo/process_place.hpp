@@ -19,6 +19,7 @@ struct process_place {
   std::string launcher;  ///< "torchrun", "mpirun", "pmi" or "slurm"; empty: none, a run of one process
   std::string master;    ///< a host that all others reach, if the launcher names one
   std::string run;       ///< the launcher's name for this run, if it has one
+  std::string store{};   ///< where the launcher lets its processes meet, for open_gloo_store; empty: nowhere
 };
 
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI) or srun give. The first of
@@ -63,8 +64,13 @@ template <class Get>
     place.master = text(k.master);
     place.run = text(k.run);
     // Restarts and the steps of a job are runs of their own.
-    if (k.launcher == std::string_view("torchrun"))
-      place.run += "." + text("MASTER_PORT") + "." + text("TORCHELASTIC_RESTART_COUNT");
+    if (k.launcher == std::string_view("torchrun")) {
+      const std::string port = text("MASTER_PORT");
+      place.run += "." + port + "." + text("TORCHELASTIC_RESTART_COUNT");
+      if (text("TORCHELASTIC_USE_AGENT_STORE") == "True" && !place.master.empty() && !port.empty())
+        place.store =
+            "torch://" + (place.master.find(':') == std::string::npos ? place.master : '[' + place.master + ']') + ':' + port;
+    }
     if (k.launcher == std::string_view("slurm")) place.run += "." + text("SLURM_STEP_ID");
     return place;
   }

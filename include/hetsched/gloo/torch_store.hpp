@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/gloo/torch_store_test.cpp, with PyTorch's own store by tests/torch/check.py.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gloo/rendezvous/store.h>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/gloo/tcp_socket.hpp>
+
+namespace hetsched {
+
+/// A client of PyTorch's TCPStore (torch >= 2.1), such as the one in which the workers of a torchrun meet. Names are as PyTorch's
+/// own client has them: there, "/" stands before each. One connection, used by one thread at a time; after an error it is closed,
+/// and every further call fails. The server answers within 10 s, but for wait.
+class torch_store final : public ::gloo::rendezvous::Store {
+ public:
+  /// Throws: error if nobody answers there, or somebody who is no such store.
+  torch_store(const std::string& host, int port) : at_{host, std::to_string(port)} {
+    auto address = detail::find_address(at_.host, at_.port);
+    server_ = detail::unique_socket(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const auto until = clock::now() + answer_within;
+    int problem = server_ && connect(server_.number(), address.data(), address.size) == 0 ? 0 : errno;
+    if (problem == EINPROGRESS) {
+      ready(POLLOUT, until);
+      socklen_t size = sizeof problem;
+      getsockopt(server_.number(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    }
+    if (problem != 0) fail(std::strerror(problem));
+    request hello(query::validate);
+    hello.number(std::uint32_t{0x3C85F7CE});
+    write(hello, until);
+    write(request(query::count), until);
+    if (read<std::int64_t>(until) < 0) fail("the answers are not those of such a store");
+  }
+
+  /// Throws: error if the name is there with another value.
+  void set(const std::string& name, const std::vector<char>& value) override {
+    const auto until = clock::now() + answer_within;
+    request ask(query::compare_set);
+    ask.text('/' + name);
+    ask.text({});
+    ask.text({value.data(), value.size()});
+    write(ask, until);
+    if (read_text(until) != value) throw error("\"" + name + "\" is there with another value");
+    own_.push_back(name);
+  }
+  /// Requires: the name is there (wait); the server ends the connection otherwise.
+  [[nodiscard]] std::vector<char> get(const std::string& name) override {
+    const auto until = clock::now() + answer_within;
+    request ask(query::get);
+    ask.text('/' + name);
+    write(ask, until);
+    return read_text(until);
+  }
+  void wait(const std::vector<std::string>& names) override { wait(names, answer_within); }
+  /// Throws: error if not all are there in time.
+  void wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) override {
+    const auto until = clock::now() + at_most;
+    request ask(query::wait);
+    ask.number(std::uint64_t{names.size()});
+    for (const auto& name : names) ask.text('/' + name);
+    write(ask, until);
+    if (read<std::uint8_t>(until) != 0) fail("the answers are not those of such a store");
+  }
+  /// Removes what this client has set.
+  void forget() {
+    const auto until = clock::now() + answer_within;
+    for (const auto& name : std::exchange(own_, {})) {
+      request ask(query::remove);
+      ask.text('/' + name);
+      write(ask, until);
+      (void)read<std::int64_t>(until);
+    }
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds answer_within{10};
+  static constexpr std::uint64_t longest_value = 1 << 20;  // of a rank: some hundred bytes
+  enum class query : std::uint8_t { validate = 0, compare_set = 2, get = 3, wait = 6, count = 7, remove = 8 };
+
+  /// Numbers are in the order of bytes of the host, as PyTorch has them.
+  struct request {
+    explicit request(query what) : bytes(1, static_cast<char>(what)) {}
+    template <class Number>
+    requires std::is_integral_v<Number>
+    void number(Number value) {
+      const auto* const first = reinterpret_cast<const char*>(&value);
+      bytes.append(first, sizeof value);
+    }
+    void text(std::string_view value) {
+      number(std::uint64_t{value.size()});
+      bytes += value;
+    }
+    std::string bytes;
+  };
+
+  [[noreturn]] void fail(const std::string& why) {
+    server_ = {};
+    throw error("PyTorch's store at " + at_.text() + ": " + why);
+  }
+  void ready(short events, clock::time_point until) {
+    if (!server_) fail("not connected any more");
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+      pollfd one{.fd = server_.number(), .events = events, .revents = 0};
+      const int found = poll(&one, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
+      if (found > 0) return;
+      if (found < 0 && errno != EINTR) fail(std::strerror(errno));
+      if (found == 0 && clock::now() >= until) fail("no answer in time");
+    }
+  }
+  void write(const request& ask, clock::time_point until) {
+    for (std::string_view left = ask.bytes; !left.empty();) {
+      ready(POLLOUT, until);
+      const auto sent = send(server_.number(), left.data(), left.size(), MSG_NOSIGNAL);
+      if (sent > 0)
+        left.remove_prefix(static_cast<std::size_t>(sent));
+      else if (errno != EAGAIN && errno != EINTR)
+        fail(std::strerror(errno));
+    }
+  }
+  void read(char* to, std::size_t size, clock::time_point until) {
+    while (size > 0) {
+      ready(POLLIN, until);
+      const auto came = recv(server_.number(), to, size, 0);
+      if (came == 0) fail("it has ended the connection");
+      if (came < 0 && errno != EAGAIN && errno != EINTR) fail(std::strerror(errno));
+      if (came < 0) continue;
+      to += came;
+      size -= static_cast<std::size_t>(came);
+    }
+  }
+  template <class Number>
+  [[nodiscard]] Number read(clock::time_point until) {
+    Number value;
+    read(reinterpret_cast<char*>(&value), sizeof value, until);
+    return value;
+  }
+  [[nodiscard]] std::vector<char> read_text(clock::time_point until) {
+    const auto size = read<std::uint64_t>(until);
+    if (size > longest_value) fail("a value of " + std::to_string(size) + " bytes is none of a rank");
+    std::vector<char> value(size);
+    read(value.data(), value.size(), until);
+    return value;
+  }
+
+  detail::host_and_port at_;
+  detail::unique_socket server_;
+  std::vector<std::string> own_;
+};
+
+}  // namespace hetsched
