@@ -41,7 +41,6 @@ TEST_CASE("[threads] copies within and between devices take as long as the machi
       CHECK(samples[1].bytes == 4'000'000);
       CHECK(samples[1].took.median_s >= 0.75 * 4e6 * s_per_byte);  // the least that the fake takes
       CHECK(samples[0].took.median_s < samples[1].took.median_s);
-      CHECK(fit_link(samples).bandwidth <= 1 / (0.7 * s_per_byte));
     }
   }
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
