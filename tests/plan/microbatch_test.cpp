@@ -169,6 +169,21 @@ TEST_CASE("sizes that may still win are asked again, those of good first plans f
   CHECK(best->evidence->objective_bound == 3);
 }
 
+TEST_CASE("first plans that are far from their bounds do not say which size comes next: the smallest does") {
+  // First plan and bound.
+  const std::map<int, std::pair<double, double>> answers{{1, {30, 2}}, {2, {20, 3}}, {4, {7, 4}}, {8, {6, 5}}, {16, {9, 0}}};
+  std::vector<int> asked;
+  (void)best_microbatch_size(16, [&](const size_request& r) -> outcome<plan> {
+    const auto& [first_s, bound_s] = answers.at(r.microbatch_size);
+    if (!r.first_plan) asked.push_back(r.microbatch_size);
+    auto p = *of_rate(r.microbatch_size, 16 / first_s);
+    p.predicted.iteration_s = first_s;
+    p.evidence = {.objective_value = first_s, .objective_bound = bound_s, .complete = false};
+    return p;
+  });
+  CHECK(asked == std::vector<int>{8, 4, 16, 1, 2});
+}
+
 TEST_CASE("what is told when it is stopped while it asks again") {
   int calls = 0;
   const auto best = best_microbatch_size(

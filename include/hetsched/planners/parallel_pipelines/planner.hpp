@@ -26,6 +26,7 @@
 #include <hetsched/planners/parallel_pipelines/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/relaxation.hpp>
 #include <hetsched/planners/parallel_pipelines/whole_sets.hpp>
+#include <hetsched/planners/parallel_pipelines/work_bound.hpp>
 
 namespace hetsched {
 
@@ -63,6 +64,7 @@ class parallel_planner {
         found_(hardware, costs, problem, table, ends_, algebra, asked, options.warmup, options.epsilon) {}
 
   [[nodiscard]] outcome<plan> run() {
+    if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
     if (one_bound_ == infinity && !asked_.use_all_devices) return finish(why);
