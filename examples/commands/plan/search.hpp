@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -21,6 +22,7 @@
 #include <hetsched/plan/microbatch.hpp>
 #include <hetsched/plan/mixed_costs.hpp>
 #include <hetsched/plan/robust.hpp>
+#include <hetsched/plan/taper.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 
 #include "../command.hpp"
@@ -102,19 +104,40 @@ class sized_costs {
   std::shared_ptr<shared> made_;
 };
 
-/// The same stages under another schedule; refused where it takes more memory than there is.
+/// The same devices under another schedule, with the planned layers or with such as suit schedules that keep more microbatches in
+/// flight, whichever is faster; refused where it takes more memory than there is.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> under_schedule(const hetsched::cluster& hardware, const sized_costs& costs,
                                                                       hetsched::plan p, const std::string& name,
                                                                       const hetsched::evaluate_options& options) {
+  using namespace hetsched;
   for (auto& line : p.pipelines) {
     line.schedule = {.name = name};
     for (auto& s : line.stages) s.warmup = 0;
   }
-  auto judged = evaluate(hardware, costs, std::move(p), options);
-  if (!judged) return judged.why_not();
-  if (!judged->shortage.empty())
-    return hetsched::refusal{hetsched::refusal::kind::infeasible, "under schedule " + name + ", " + judged->shortage};
-  return std::move(judged->plan);
+  std::optional<plan> best;
+  const auto consider = [&](plan candidate) -> outcome<evaluation> {
+    auto judged = evaluate(hardware, costs, std::move(candidate), options);
+    if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < objective_of(*best))) best = judged->plan;
+    return judged;
+  };
+  const auto planned = consider(p);
+  constexpr std::array hastes{1.0, 2.0, 4.0};
+  std::array<plan, hastes.size()> recut{p, p, p};
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto own = tapered(hardware, costs(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
+    for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
+  }
+  const auto layers_differ = [](const plan& a, const plan& b) {
+    for (std::size_t l = 0; l < a.pipelines.size(); ++l)
+      for (std::size_t i = 0; i < a.pipelines[l].stages.size(); ++i)
+        if (a.pipelines[l].stages[i].layers != b.pipelines[l].stages[i].layers) return true;
+    return false;
+  };
+  for (auto& candidate : recut)
+    if (layers_differ(candidate, p)) (void)consider(std::move(candidate));
+  if (best) return *std::move(best);
+  if (!planned) return planned.why_not();
+  return refusal{refusal::kind::infeasible, "under schedule " + name + ", " + planned->shortage};
 }
 
 /// What fills the memory of every stage of every pipeline of a plan.

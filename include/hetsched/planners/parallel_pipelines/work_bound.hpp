@@ -3,7 +3,6 @@
 // Tested by tests/planners/parallel_pipelines/work_bound_test.cpp.
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include <hetsched/planners/interop_dp/problem.hpp>
@@ -17,7 +16,6 @@ namespace hetsched::detail {
 template <class Table>
 [[nodiscard]] double work_bound(const interop_problem& problem, const Table& table, int microbatches) {
   if (!Table::additive) return 0;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<double> speed(problem.devices.size());
   for (std::size_t p = 0; p < problem.placements.size(); ++p) {
     const auto& placed = problem.placements[p];
