@@ -105,7 +105,7 @@ class sized_costs {
 };
 
 /// The same devices under another schedule, with the planned layers or with such as suit schedules that keep more microbatches in
-/// flight, whichever is faster; refused where it takes more memory than there is.
+/// flight, if these are faster by 0.1 % or more; refused where it takes more memory than there is.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> under_schedule(const hetsched::cluster& hardware, const sized_costs& costs,
                                                                       hetsched::plan p, const std::string& name,
                                                                       const hetsched::evaluate_options& options) {
@@ -117,7 +117,8 @@ class sized_costs {
   std::optional<plan> best;
   const auto consider = [&](plan candidate) -> outcome<evaluation> {
     auto judged = evaluate(hardware, costs, std::move(candidate), options);
-    if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < objective_of(*best))) best = judged->plan;
+    if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < 0.999 * objective_of(*best)))
+      best = judged->plan;
     return judged;
   };
   const auto planned = consider(p);
