@@ -114,6 +114,25 @@ TEST_CASE("hetsched-plan hands its stages to any schedule, and hetsched-simulate
   }
 }
 
+TEST_CASE("hetsched-plan cuts layers for the schedule where that is faster") {
+  const workplace w;
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "a", "device": "A100-SXM4-80GB",
+    "nodes": 4, "devices_per_node": 1, "intra_node": {"gbit_per_s": 1200, "latency_us": 5},
+    "inter_node": {"gbit_per_s": 100, "latency_us": 20}}]})");
+  w.put("m.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 24, "hidden": 2048, "heads": 16,
+    "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})");
+  const std::string plan =
+      "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 2 --planner interop_dp ";
+  REQUIRE(w.run(plan + "--out plain.json").status == 0);
+  REQUIRE(w.run(plan + "--schedule auto --out auto.json").status == 0);
+  const auto same_layers = nlohmann::json::parse(w.run("hetsched-simulate --plan plain.json --schedule auto --json").output);
+  const auto own = parse_plan(w.get("auto.json"), "auto.json").plan;
+  const auto& stages = own.pipelines.at(0).stages;
+  const double computing_s = own.predicted.iteration_s - stages.front().update_s;
+  CHECK(computing_s < 0.97 * same_layers.at("makespan_s").get<double>());
+  for (const auto& s : stages) CHECK(s.memory_bytes <= s.memory_capacity_bytes);
+}
+
 TEST_CASE("a plan does not depend on the number of threads or the seed") {
   const workplace w;
   fill(w);
