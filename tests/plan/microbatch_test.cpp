@@ -176,7 +176,7 @@ TEST_CASE("first plans that are far from their bounds do not say which size come
   (void)best_microbatch_size(16, [&](const size_request& r) -> outcome<plan> {
     const auto& [first_s, bound_s] = answers.at(r.microbatch_size);
     if (!r.first_plan) asked.push_back(r.microbatch_size);
-    auto p = *of_rate(r.microbatch_size, 16 / first_s);
+    auto p = *of_rate(16 / first_s, r.microbatch_size);
     p.predicted.iteration_s = first_s;
     p.evidence = {.objective_value = first_s, .objective_bound = bound_s, .complete = false};
     return p;
