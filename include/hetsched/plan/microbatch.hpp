@@ -74,10 +74,11 @@ template <std::same_as<plan> Plan = plan>
 /// The plan of the least objective among the microbatch sizes that divide the global batch.
 /// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again where that one's
 /// evidence is not complete and its bound leaves hope: sizes of good first plans first, then, from the smallest on, those whose
-/// first plan is far from its bound. `go_on()` is asked before each call but the first ones until there is a plan; false ends the
-/// search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete if the search of
-/// every size was, or showed that the size cannot win. Returns: the plan, the smaller size of equals, or the refusal of the first
-/// size. Throws: input_error for a batch below 1.
+/// first plan is more than twice its bound. `go_on()` is asked before each call but the first ones until there is a plan; false
+/// ends the search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete if the
+/// search of every size was, or showed that the size cannot win.
+/// Returns: the plan, the smaller size of equals, or the refusal of the first size.
+/// Throws: input_error for a batch below 1.
 template <class PlanFor, class GoOn>
 [[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for, GoOn&& go_on) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
