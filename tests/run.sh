@@ -9,6 +9,7 @@
 #   torch    what is exported for PyTorch, by PyTorch itself; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
+#   compilers only if named: g++ 13 and 14 and clang 16 to 19, in an Ubuntu 24.04 that it makes below build/; needs root
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
 # onnx, the CUDA runtime). All lanes together are to take less than 20 minutes on two idle cores. Clang compiles what has sanitizers in half of
@@ -20,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 (($# > 0)) || set -- release package debug tsan fuzz
 for lane in "$@"; do
-  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site|tutorial)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site, tutorial" >&2; exit 2; }
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site|tutorial|compilers)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site, tutorial, compilers" >&2; exit 2; }
 done
 lanes=" $* "
 runs() { [[ $lanes == *" $1 "* ]]; }
@@ -158,6 +159,16 @@ site_lane() {
   step "build the site" python3 docs/site/build.py build/site && ((++passed))
 }
 runs site && site_lane
+
+compilers_lane() {
+  local p f
+  bash examples/setup.sh debootstrap || return
+  mkdir -p build
+  bash tests/packaging/compilers.sh "$PWD/build/ubuntu-24.04" . | tee "$log"
+  read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+  ((passed += ${p:-0}, failed += ${f:-1}))
+}
+runs compilers && compilers_lane
 
 runs tutorial && step "tutorial" python3 tests/docs/check.py tutorial . build "$CXX" "" && ((++passed))
 
