@@ -131,6 +131,21 @@ TEST_CASE("[threads] only devices with queues are used, and the current device s
   CHECK(machine.leaks().empty());
 }
 
+TEST_CASE("[threads] the memory of numbers that others take the place of is not used again while a device writes there") {
+  fake_machine machine({.lazy = true});
+  fake_devices devices(fake_cuda{&machine});
+  const cuda_backend<fake_cuda> backend(devices, 0, "a rank");
+  const auto q = backend.compute_queue();
+  const cuda_buffer<fake_cuda> source(q, 64);
+  auto numbers = backend.make_numbers(8);
+  void* const first = numbers.data();
+  REQUIRE(machine.copy_rows(first, 64, source.data(), 64, 64, 1, q.stream()) == 0);
+  numbers = {};
+  CHECK(backend.make_numbers(8).data() != first);
+  q.finish();
+  CHECK(backend.make_numbers(8).data() == first);
+}
+
 TEST_CASE("[threads] whatever call fails while something is made, nothing is left of it") {
   int failed = 0;
   for (const auto* const call :

@@ -44,7 +44,11 @@ class cuda_backend {
       if (count > 0) std::fill(begin(), end(), 0.0);
     }
     numbers(numbers&&) = default;
-    numbers& operator=(numbers&&) = default;
+    numbers& operator=(numbers&& other) noexcept {
+      std::swap(writer_, other.writer_);  // what was here ends as `other` does
+      std::swap(memory_, other.memory_);
+      return *this;
+    }
     ~numbers() {
       if (memory_.bytes() == 0) return;
       try {
