@@ -115,7 +115,7 @@ void compare(const block& found, const spmd_test::tensor& expected, tensor_form 
 
 TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gives, on uneven shares") {
   int exchanged = 0;
-  for (int instance = 0; instance < 400 / test::sanitizer_share; ++instance) {
+  for (int instance = 0; instance < 2000 / test::search_share; ++instance) {
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance));
     auto graph = spmd_test::random_model(random, random.integer(2, 8), {4, 6, 8});
@@ -171,7 +171,7 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
     CHECK(std::abs(sum - right) <= 1e-8 * (1 + std::abs(right)));
     for (const double w : worst) CHECK(w <= 1e-8);
   }
-  CHECK(exchanged > 50 / test::sanitizer_share);  // between segments
+  CHECK(exchanged > 250 / test::search_share);  // between segments
 }
 
 TEST_CASE("a stage's backward is that of a loss that is linear in its output") {
