@@ -18,23 +18,27 @@
 
 namespace command {
 
+/// How many devices of each subcluster have a stage; of those that have any.
+[[nodiscard]] inline std::map<int, int> used_devices(const hetsched::plan& p) {
+  std::map<int, int> used;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
+  return used;
+}
+
 struct device_use_text {
   std::string used, idle;
 };
 
 /// "3 of 12 in use", and the devices without a stage by subcluster: "idle: 4 v100, 5 a100".
 [[nodiscard]] inline device_use_text device_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
-  std::map<int, int> used;
+  auto used = used_devices(p);
   int total = 0;
-  for (const auto& line : p.pipelines)
-    for (const auto& s : line.stages)
-      for (const auto& g : s.devices) {
-        used[g.mesh.subcluster] += g.mesh.device_count();
-        total += g.mesh.device_count();
-      }
   std::string idle;
   for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
     const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
+    total += used[i];
     if (used[i] < s.device_count())
       idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
   }
@@ -63,12 +67,8 @@ struct device_use_text {
 
 /// "22 v100, 1 a100": the devices in use.
 [[nodiscard]] inline std::string devices_in_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
-  std::map<int, int> used;
-  for (const auto& line : p.pipelines)
-    for (const auto& s : line.stages)
-      for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
   std::string text;
-  for (const auto& [subcluster, count] : used)
+  for (const auto& [subcluster, count] : used_devices(p))
     text += (text.empty() ? "" : ", ") + std::to_string(count) + " " +
             hardware.subclusters[static_cast<std::size_t>(subcluster)].name;
   return text;
