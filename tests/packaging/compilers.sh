@@ -12,6 +12,7 @@ mirror=http://archive.ubuntu.com/ubuntu
 inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 make_root() {
   [[ -e $root/made ]] && return
+  [[ ! -e $root ]] || { echo "$root was not finished: remove it"; return 1; }
   # Debian's debootstrap may not know the name; all of Ubuntu's are made alike.
   debootstrap --variant=minbase --components=main,universe --no-check-gpg noble "$root" "$mirror" \
     /usr/share/debootstrap/scripts/gutsy || return
