@@ -9,7 +9,7 @@ root=$1 source=$2
 compilers=(g++-13 g++-14 clang++-16 clang++-17 clang++-18 clang++-19)
 mirror=http://archive.ubuntu.com/ubuntu
 
-inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
+inside() { chroot "$root" env -u CXX -u CMAKE_CXX_COMPILER_LAUNCHER DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 make_root() {
   [[ -e $root/made ]] && return
   [[ ! -e $root ]] || { echo "$root was not finished: remove it"; return 1; }

@@ -26,6 +26,7 @@ void spin(double seconds) {
 
 struct calls {
   int made = 0, forward = 0, backward = 0;
+  std::string order = {};
 };
 
 /// Takes at least so long; puts out a row of `width` numbers.
@@ -34,12 +35,14 @@ struct slow_layer {
   tensor forward(const tensor& x, context&) {
     CHECK(x.columns() == in);
     ++count->forward;
+    count->order += 'f';
     spin(forward_s);
     return tensor(1, width);
   }
   tensor backward(const tensor& dy, context&) {
     CHECK(dy.columns() == width);
     ++count->backward;
+    count->order += 'b';
     spin(backward_s);
     return tensor(1, in);
   }
@@ -61,7 +64,7 @@ TEST_CASE("quartiles are those of the sorted measurements") {
   CHECK(median_and_spread({1, 1, 1, 1, 1, 1, 1, 100}) == measured_time{1, 0});  // one that was disturbed does not count
 }
 
-TEST_CASE("layers take at least the time that they are known to take, and equal ones are timed once") {
+TEST_CASE("layers take at least the time that they are known to take, and equal ones are timed together") {
   // a b b b c: the widths of what they put out tell who got whose output.
   const std::vector<std::string> kinds{"a", "b", "b", "b", "c"};
   const std::map<std::string, std::array<double, 2>> seconds{{"a", {1e-3, 2e-3}}, {"b", {2e-3, 4e-3}}, {"c", {0, 1e-3}}};
@@ -101,10 +104,28 @@ TEST_CASE("layers take at least the time that they are known to take, and equal 
   CHECK(losses == 4);
   for (const auto& [kind, c] : count) {
     CAPTURE(kind);
-    CHECK(c.made == 1);
-    CHECK(c.forward == 4);
-    CHECK(c.backward == 4);
+    CHECK(c.made == (kind == "b" ? 3 : 1));
+    CHECK(c.forward == 4 * c.made);
+    CHECK(c.backward == 4 * c.made);
   }
+}
+
+TEST_CASE("microbatches go through all layers and back, a few of each kind") {
+  calls count;
+  const auto found = profile_layers(
+      {0, 8}, tensor(1, 3),
+      [&](int) {
+        ++count.made;
+        return slow_layer{3, 3, 0, 0, &count, {}, {}};
+      },
+      [](int layer) { return layer < 2; },
+      [](const tensor& output) {
+        return loss_value<tensor>{0, output};
+      },
+      {.warmup = 1, .repeats = 1, .copies = 3});
+  CHECK(found.size() == 8);
+  CHECK(count.made == 6);  // both of one kind, three of the five of the other, the last one with the loss
+  CHECK(count.order == "ffffffbbbbbbffffffbbbbbb");
 }
 
 TEST_CASE("a profile of part of a model, and of layers that are all different") {
@@ -125,4 +146,5 @@ TEST_CASE("a profile of part of a model, and of layers that are all different") 
   const auto kind = [](int) { return 0; };
   CHECK_THROWS_AS((void)profile_layers({2, 2}, tensor(1, 3), make, kind, loss), input_error);
   CHECK_THROWS_AS((void)profile_layers({2, 3}, tensor(1, 3), make, kind, loss, {.repeats = 0}), input_error);
+  CHECK_THROWS_AS((void)profile_layers({2, 3}, tensor(1, 3), make, kind, loss, {.copies = 0}), input_error);
 }

@@ -48,19 +48,21 @@ struct layer_profile {
 };
 
 struct profile_options {
-  int warmup = 2;                              ///< runs that do not count
-  int repeats = 7;                             ///< runs that do
-  std::function<void(int)> before_layer = {};  ///< called with every layer that is about to be timed
+  int warmup = 2;                              ///< microbatches that do not count
+  int repeats = 7;                             ///< microbatches that do
+  int copies = 4;                              ///< of equal layers, so many are run
+  std::function<void(int)> before_layer = {};  ///< called with every layer that is about to be timed, once for equal ones
 };
 
-/// Times layers one by one, as a stage would call them. `input`: the first layer's; each other layer gets what the one before
-/// has put out. `make_layer`: (layer) -> Layer. `kind_of`: (layer) -> a value that is equal for layers that cost the same;
-/// one layer of every kind is made and timed. `loss`: (const Tensor& output) -> loss_value<Tensor>, of the last layer's
-/// output, counted as part of its forward.
+/// Times layers as a stage would call them: microbatches go forward through all of them and back, so that a layer finds as
+/// little of its numbers in caches as in training. `input`: the first layer's; each other layer gets what the one before has put
+/// out. `make_layer`: (layer) -> Layer, which can be moved. `kind_of`: (layer) -> a value that is equal for layers that cost the
+/// same; `copies` layers of every kind are made and timed, or as many as there are. `loss`: (const Tensor& output) ->
+/// loss_value<Tensor>, of the last layer's output, counted as part of its forward.
 /// Returns: one entry per layer of the range.
-/// Throws: input_error for an empty range or no repeats, and what layers and loss throw.
-/// Complexity: (warmup + repeats) forwards and backwards per kind.
-/// Source: HARP sec. 5.1 (one layer of every kind).
+/// Throws: input_error for an empty range, no repeats or no copies, and what layers and loss throw.
+/// Complexity: (warmup + repeats) copies forwards and backwards per kind; holds all layers made, with their contexts.
+/// Source: HARP sec. 5.1 (layers of every kind).
 /// Example:
 ///   const auto kind_of = [](int layer) { return layer % 2; };  // two kinds, in turn
 ///   const auto profiles = profile_layers<Tensor>({0, 8}, input, make_layer, kind_of, loss);
@@ -68,63 +70,81 @@ struct profile_options {
 template <class Tensor, class MakeLayer, class KindOf, class Loss>
 [[nodiscard]] std::vector<layer_profile> profile_layers(layer_range layers, const Tensor& input, MakeLayer&& make_layer,
                                                         KindOf&& kind_of, Loss&& loss, const profile_options& options = {}) {
-  using kind = std::decay_t<decltype(kind_of(0))>;
   constexpr auto bytes_of = [](const Tensor& t) {
     return static_cast<bytes_t>(detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element));
   };
   if (layers.size() < 1) throw input_error("there is no layer to profile");
   if (options.repeats < 1 || options.warmup < 0) throw input_error("a profile needs at least one repeat");
+  if (options.copies < 1) throw input_error("a profile needs at least one layer of each kind");
+
   struct timed_kind {
-    kind what;
-    bool has_loss;
-    layer_profile costs;
-    Tensor output;
+    std::decay_t<decltype(kind_of(0))> what;
+    int first, made = 0;
+    std::size_t last = 0;  // of those made
+    std::vector<double> forward_s{}, backward_s{};
+    layer_profile costs{};
   };
-  std::vector<timed_kind> known;
-  known.reserve(static_cast<std::size_t>(layers.size()));  // outputs stay where they are
-  std::vector<layer_profile> found;
-  const Tensor* in = &input;
+  struct made_layer {
+    std::decay_t<decltype(make_layer(0))> layer;
+    int number;
+    std::size_t kind, before;  // of those made, whose output it gets
+    Tensor output{}, gradient{};
+  };
+  std::vector<timed_kind> kinds;
+  std::vector<made_layer> made;
+  made.reserve(static_cast<std::size_t>(layers.size()));  // contexts may know where their layer is
+  std::vector<std::size_t> kind_at;                       // by layer
   for (int l = layers.first; l < layers.last; ++l) {
-    const bool last = l + 1 == layers.last;
-    const kind what = kind_of(l);
-    auto same =
-        std::find_if(known.begin(), known.end(), [&](const timed_kind& k) { return k.what == what && k.has_loss == last; });
-    if (same == known.end()) {
-      if (options.before_layer) options.before_layer(l);
-      auto layer = make_layer(l);
-      auto context = detail::make_context(layer);
-      timed_kind one{what, last, {}, {}};
-      for (Tensor& p : layer.parameters()) one.costs.parameter_bytes += bytes_of(p);
-      std::vector<double> forward_s, backward_s;
-      for (int run = 0; run < options.warmup + options.repeats; ++run) {
-        const double start_s = steady_now_s();
-        one.output = layer.forward(*in, context);
-        Tensor gradient;
-        double middle_s = 0;
-        if (last) {
-          gradient = std::move(loss(std::as_const(one.output)).gradient);
-          middle_s = steady_now_s();
-        } else {
-          middle_s = steady_now_s();
-          gradient = tensor_traits<Tensor>::make(detail::shape_of(one.output));
-          detail::assign(gradient, one.output);  // numbers of an ordinary size
-        }
-        const double again_s = steady_now_s();
-        [[maybe_unused]] const Tensor back = layer.backward(gradient, context);
-        const double end_s = steady_now_s();
-        if (run < options.warmup) continue;
-        forward_s.push_back(middle_s - start_s);
-        backward_s.push_back(end_s - again_s);
-      }
-      one.costs.output_bytes = bytes_of(one.output);
-      one.costs.forward = median_and_spread(std::move(forward_s));
-      one.costs.backward = median_and_spread(std::move(backward_s));
-      known.push_back(std::move(one));
-      same = known.end() - 1;
-    }
-    found.push_back(same->costs);
-    in = &same->output;
+    const auto what = kind_of(l);
+    // The last layer's forward has the loss.
+    const auto same = l + 1 == layers.last
+                          ? kinds.end()
+                          : std::find_if(kinds.begin(), kinds.end(), [&](const timed_kind& k) { return k.what == what; });
+    const std::size_t before = kind_at.empty() ? 0 : kinds[kind_at.back()].last;
+    kind_at.push_back(static_cast<std::size_t>(same - kinds.begin()));
+    if (same == kinds.end()) kinds.push_back({what, l});
+    auto& kind = kinds[kind_at.back()];
+    if (kind.made == options.copies) continue;
+    kind.last = made.size();
+    made.push_back({make_layer(l), l, kind_at.back(), before});
+    if (kind.made++ == 0)
+      for (Tensor& p : made.back().layer.parameters()) kind.costs.parameter_bytes += bytes_of(p);
   }
+  std::vector<decltype(detail::make_context(made.front().layer))> contexts;
+  contexts.reserve(made.size());
+  for (auto& m : made) contexts.push_back(detail::make_context(m.layer));
+
+  for (int run = 0; run < options.warmup + options.repeats; ++run) {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      auto& [layer, number, k, before, output, gradient] = made[i];
+      if (run == 0 && kinds[k].first == number && options.before_layer) options.before_layer(number);
+      const double start_s = steady_now_s();
+      output = layer.forward(i == 0 ? input : std::as_const(made[before].output), contexts[i]);
+      double end_s = 0;
+      if (i + 1 == made.size()) {
+        gradient = std::move(loss(std::as_const(output)).gradient);
+        end_s = steady_now_s();
+      } else {
+        end_s = steady_now_s();
+        gradient = tensor_traits<Tensor>::make(detail::shape_of(output));
+        detail::assign(gradient, output);  // numbers of an ordinary size
+      }
+      kinds[k].costs.output_bytes = bytes_of(output);
+      if (run >= options.warmup) kinds[k].forward_s.push_back(end_s - start_s);
+    }
+    for (std::size_t i = made.size(); i-- > 0;) {
+      const double start_s = steady_now_s();
+      [[maybe_unused]] const Tensor back = made[i].layer.backward(made[i].gradient, contexts[i]);
+      const double end_s = steady_now_s();
+      if (run >= options.warmup) kinds[made[i].kind].backward_s.push_back(end_s - start_s);
+    }
+  }
+  for (auto& k : kinds) {
+    k.costs.forward = median_and_spread(std::move(k.forward_s));
+    k.costs.backward = median_and_spread(std::move(k.backward_s));
+  }
+  std::vector<layer_profile> found;
+  for (const auto k : kind_at) found.push_back(kinds[k].costs);
   return found;
 }
 
