@@ -145,10 +145,10 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 1024));
-  app.add_option("--warmup", given.how.warmup, "runs of each layer that do not count")
+  app.add_option("--warmup", given.how.warmup, "microbatches that do not count")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--repeats", given.how.repeats, "runs of each layer that do")
+  app.add_option("--repeats", given.how.repeats, "microbatches that do, through up to four of equal layers")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   app.add_flag("--each-rank", given.how.each_rank, "every rank is a subcluster of its own; else those of a host are one");
