@@ -40,7 +40,7 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
       std::vector<std::vector<std::string>> rows;
       for (std::size_t l = 0; l < layers.size(); ++l) {
         if (l > 0 && train::layer_kind(m.config, static_cast<int>(l)) == train::layer_kind(m.config, static_cast<int>(l) - 1)) {
-          rows.back()[0] = costs.layers[1].name + " to " + costs.layers[l].name;  // equal, and measured once
+          rows.back()[0] = costs.layers[1].name + " to " + costs.layers[l].name;  // equal, and measured together
           continue;
         }
         rows.push_back({costs.layers[l].name, times_cell(layers[l].forward), times_cell(layers[l].backward),
