@@ -162,7 +162,7 @@ runs site && site_lane
 
 compilers_lane() {
   local p f
-  bash examples/setup.sh debootstrap || return
+  step "install debootstrap" bash examples/setup.sh debootstrap || return
   mkdir -p build
   bash tests/packaging/compilers.sh "$PWD/build/ubuntu-24.04" . | tee "$log"
   read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')

@@ -13,8 +13,11 @@ inside() { chroot "$root" env -u CXX -u CMAKE_CXX_COMPILER_LAUNCHER DEBIAN_FRONT
 make_root() {
   [[ -e $root/made ]] && return
   [[ ! -e $root ]] || { echo "$root was not finished: remove it"; return 1; }
+  # Debian has no keys of Ubuntu: without them nothing is checked, as in a download from any mirror.
+  local keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg trust=--no-check-gpg
+  [[ -e $keys ]] && trust=--keyring=$keys
   # Debian's debootstrap may not know the name; all of Ubuntu's are made alike.
-  debootstrap --variant=minbase --components=main,universe --no-check-gpg noble "$root" "$mirror" \
+  debootstrap --variant=minbase --components=main,universe "$trust" noble "$root" "$mirror" \
     /usr/share/debootstrap/scripts/gutsy || return
   echo "deb $mirror noble-updates main universe" >>"$root/etc/apt/sources.list"
   inside apt-get update -q || return

@@ -35,14 +35,14 @@ struct slow_layer {
   tensor forward(const tensor& x, context&) {
     CHECK(x.columns() == in);
     ++count->forward;
-    count->order += 'f';
+    count->order += 'f' + std::to_string(number);
     spin(forward_s);
     return tensor(1, width);
   }
   tensor backward(const tensor& dy, context&) {
     CHECK(dy.columns() == width);
     ++count->backward;
-    count->order += 'b';
+    count->order += 'b' + std::to_string(number);
     spin(backward_s);
     return tensor(1, in);
   }
@@ -52,6 +52,7 @@ struct slow_layer {
   double forward_s, backward_s;
   calls* count;
   std::vector<tensor> weights, sums;
+  int number = 0;
 };
 
 }  // namespace
@@ -114,9 +115,9 @@ TEST_CASE("microbatches go through all layers and back, a few of each kind") {
   calls count;
   const auto found = profile_layers(
       {0, 8}, tensor(1, 3),
-      [&](int) {
+      [&](int layer) {
         ++count.made;
-        return slow_layer{3, 3, 0, 0, &count, {}, {}};
+        return slow_layer{3, 3, 0, 0, &count, {}, {}, layer};
       },
       [](int layer) { return layer < 2; },
       [](const tensor& output) {
@@ -125,7 +126,8 @@ TEST_CASE("microbatches go through all layers and back, a few of each kind") {
       {.warmup = 1, .repeats = 1, .copies = 3});
   CHECK(found.size() == 8);
   CHECK(count.made == 6);  // both of one kind, three of the five of the other, the last one with the loss
-  CHECK(count.order == "ffffffbbbbbbffffffbbbbbb");
+  const std::string there_and_back = "f0f1f2f3f4f7b7b4b3b2b1b0";
+  CHECK(count.order == there_and_back + there_and_back);
 }
 
 TEST_CASE("a profile of part of a model, and of layers that are all different") {
