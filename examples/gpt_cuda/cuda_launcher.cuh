@@ -24,6 +24,10 @@ struct warp {
     for (int apart = lanes / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
     return x;
   }
+  __device__ static double sum(double x) {
+    for (int apart = lanes / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+  }
   __device__ static float most(float x) {
     for (int apart = lanes / 2; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, apart));
     return x;

@@ -38,6 +38,7 @@ struct bf16 {
 struct one_lane {
   static constexpr int lane = 0, lanes = 1;
   [[nodiscard]] GPT_KERNEL static float sum(float x) { return x; }
+  [[nodiscard]] GPT_KERNEL static double sum(double x) { return x; }
   [[nodiscard]] GPT_KERNEL static float most(float x) { return x; }
 };
 
@@ -306,46 +307,121 @@ struct cross_entropy_row {
 };
 /// One index: the sum has one order.
 struct sum_losses {
-  GPT_KERNEL void operator()(int, int rows, const float* losses, double* loss) const {
+  GPT_KERNEL void operator()(int, int rows, int all_rows, const float* losses, double* loss) const {
     double sum = 0;
     for (int r = 0; r < rows; ++r) sum += static_cast<double>(losses[r]);
-    *loss = sum / rows;
+    *loss = sum / all_rows;
   }
 };
 
-/// Of the i-th so many elements.
-struct sum_squares {
-  static constexpr int each = 256;
-  GPT_KERNEL void operator()(int i, int n, const float* x, double* sums) const {
-    double sum = 0;
-    for (int k = i * each; k < n && k < (i + 1) * each; ++k) sum += static_cast<double>(x[k]) * static_cast<double>(x[k]);
-    sums[i] = sum;
+/// Elements of a tensor: rows that begin `stride` apart.
+struct runs {
+  int first = 0, stride = 0, length = 0, rows = 1;
+  [[nodiscard]] GPT_KERNEL int count() const { return length * rows; }
+  [[nodiscard]] GPT_KERNEL int at(int k) const { return first + k / length * stride + k % length; }
+};
+
+// A sum of squares with the same bits however elements are cut into pieces and lanes, as hetsched::detail::square_sum has it:
+// the largest square tells two digits of 48 bits, of which every square has whole numbers; halves of them add up exactly.
+struct square_digits {
+  static constexpr int each = 8192;  ///< elements of a piece
+  static constexpr int width = 48, lowest = -19;
+  /// Of the digit that the largest number's square is in.
+  [[nodiscard]] GPT_KERNEL static int digit_of(float largest) {
+    int exponent = 0;
+    (void)frexp(static_cast<double>(largest) * static_cast<double>(largest), &exponent);
+    const int digit = (exponent + 100 * width) / width - 100;
+    return largest == 0 || digit < lowest ? lowest : digit;
   }
 };
-struct sum_doubles {
-  GPT_KERNEL void operator()(int, int n, const double* x, double* sum) const {
-    double all = 0;
-    for (int k = 0; k < n; ++k) all += x[k];
-    *sum = all;
+/// Of piece i.
+struct largest_number {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int i, const runs& r, const float* x, float* largest) const {
+    float most = 0;
+    const int end = r.count() - i * square_digits::each;
+    for (int k = t.lane; k < end && k < square_digits::each; k += t.lanes)
+      most = fmaxf(most, fabsf(x[r.at(i * square_digits::each + k)]));
+    most = t.most(most);
+    if (t.lane == 0) largest[i] = most;
+  }
+};
+/// Of all pieces, behind them.
+struct largest_of_all {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int, int pieces, const float* largest, float* most) const {
+    float all = 0;
+    for (int k = t.lane; k < pieces; k += t.lanes) all = fmaxf(all, largest[k]);
+    all = t.most(all);
+    if (t.lane == 0) *most = all;
+  }
+};
+/// Of piece i, four sums: upper and lower half of the upper digit, and of the lower one.
+struct sum_digits {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int i, const runs& r, const float* x, const float* most, double* sums) const {
+    constexpr double half = 1 << 24;
+    const int top = square_digits::digit_of(*most), width = square_digits::width;
+    const bool has_lower = top > square_digits::lowest;
+    const double magic0 = ldexp(1.5, 52 + width * top), magic1 = has_lower ? ldexp(1.5, 52 + width * (top - 1)) : 0;
+    const double unit0 = ldexp(1.0, -width * top), unit1 = ldexp(1.0, -width * (top - 1));
+    double own[4] = {0, 0, 0, 0};
+    const int end = r.count() - i * square_digits::each;
+    for (int k = t.lane; k < end && k < square_digits::each; k += t.lanes) {
+      const auto number = static_cast<double>(x[r.at(i * square_digits::each + k)]);
+      const double square = number * number;
+      const double whole = (square + magic0) - magic0, rest = square - whole;
+      const double digits[2] = {whole * unit0, has_lower ? ((rest + magic1) - magic1) * unit1 : 0};
+      for (int d = 0; d < 2; ++d) {
+        const double high = floor(digits[d] / half);
+        own[2 * d] += high;
+        own[2 * d + 1] += digits[d] - high * half;
+      }
+    }
+    for (int d = 0; d < 4; ++d) {
+      const double sum = t.sum(own[d]);
+      if (t.lane == 0) sums[4 * i + d] = sum;
+    }
+  }
+};
+/// Of all pieces: what square_sum::append tells.
+struct tell_digits {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int, int pieces, const float* most, const double* sums, double* told) const {
+    bool finite = *most < INFINITY;
+    for (int d = 0; d < 4; ++d) {
+      double own = 0;
+      for (int k = t.lane; k < pieces; k += t.lanes) own += sums[4 * k + d];
+      own = t.sum(own);
+      finite = finite && own - own == 0;
+      if (t.lane == 0) told[1 + d] = finite ? own : 0;
+    }
+    if (t.lane == 0) told[0] = finite ? square_digits::digit_of(*most) : static_cast<double>(INFINITY);
   }
 };
 
 /// See hetsched::adamw; the master weights are p.
 struct adamw_update {
   float beta1, rest1, beta2, rest2, keep, rate, unbias, epsilon;
-  GPT_KERNEL void operator()(int i, float factor, const float* gradient, float* m, float* v, float* p) const {
-    const float g = factor * gradient[i];
+  GPT_KERNEL void operator()(int i, const float* gradient, float* m, float* v, float* p) const {
+    const float g = gradient[i];
     m[i] = beta1 * m[i] + rest1 * g;
     v[i] = beta2 * v[i] + rest2 * g * g;
     p[i] = keep * p[i] - rate * m[i] / (sqrtf(v[i]) * unbias + epsilon);
   }
 };
-/// See hetsched::sgd.
+/// See hetsched::sgd; v is null without momentum.
 struct sgd_update {
   float rate, momentum, decay;
-  GPT_KERNEL void operator()(int i, float factor, const float* gradient, float* v, float* p) const {
-    v[i] = momentum * v[i] + factor * gradient[i] + decay * p[i];
-    p[i] -= rate * v[i];
+  bool nesterov;
+  GPT_KERNEL void operator()(int i, const float* gradient, float* v, float* p) const {
+    const float slope = gradient[i] + decay * p[i];
+    float step = slope;
+    if (v) {
+      v[i] = momentum * v[i] + slope;
+      step = nesterov ? slope + momentum * v[i] : v[i];
+    }
+    p[i] -= rate * step;
   }
 };
 

@@ -1,51 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/trainer/gradient_norm.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
 
 #include <gpt_cuda/description.hpp>
 #include <gpt_cuda/kernels.hpp>
+#include <gpt_cuda/operations.hpp>
 #include <gpt_cuda/tensor.hpp>
 
 // The layers of gpt/ for the queues of GPUs and hosts: products of bf16 numbers with sums of floats, or of floats; all else, and
 // what lies between layers, in floats.
 namespace gpt_cuda {
-
-/// Numbers on a queue. Waits for nothing but, now and then, pinned memory.
-template <class Api>
-[[nodiscard]] tensor<Api> upload(const hetsched::cuda_queue<Api>& q, const numbers& from) {
-  const hetsched::cuda_queue<Api> host(q.devices());
-  tensor<Api> pinned(from.rows, from.columns, host);
-  pinned.buffer().host_access(true);
-  if (!from.values.empty()) std::memcpy(pinned.data(), from.values.data(), from.values.size() * sizeof(float));
-  if (q.on_host()) return pinned;
-  auto made = hetsched::tensor_traits<tensor<Api>>::make({from.rows, from.columns}, q);
-  hetsched::tensor_traits<tensor<Api>>::assign(made, pinned, q);
-  return made;
-}
-/// Waits for all that is on the queue.
-template <class Api>
-[[nodiscard]] numbers download(const hetsched::cuda_queue<Api>& q, const tensor<Api>& from) {
-  const hetsched::cuda_queue<Api> host(q.devices());
-  tensor<Api> pinned(from.shape()[0], from.shape()[1], host);
-  hetsched::tensor_traits<tensor<Api>>::assign(pinned, from, q);
-  q.finish();
-  numbers found{from.shape()[0], from.shape()[1], std::vector<float>(static_cast<std::size_t>(from.size()))};
-  pinned.buffer().host_access(false);
-  if (!found.values.empty()) std::memcpy(found.values.data(), pinned.data(), found.values.size() * sizeof(float));
-  return found;
-}
 
 /// A parameter: its master weights, their gradient and, if it is a factor of products, what these take of it.
 template <class Api>
@@ -86,6 +67,9 @@ class layer_base {
     std::vector<std::reference_wrapper<own_tensor>> found;
     for (auto& p : *own_) found.push_back(p.gradient);
     return found;
+  }
+  void parameters_changed(const queue& q) {
+    for (auto& p : *own_) p.refresh(q);
   }
 
  protected:
@@ -343,10 +327,7 @@ class head : public layer_base<Api> {
   }
 };
 
-template <class Api>
-using any_layer = hetsched::any_layer<tensor<Api>, hetsched::cuda_queue<Api>>;
-
-/// The parameters of a layer with these first values, in the order of gpt::make_layer. The table that only looks up is no factor.
+/// The parameters of a layer. The table that only looks up is no factor.
 template <class Api>
 [[nodiscard]] parameters<Api> make_parameters(const shape& m, int layer, const std::vector<numbers>& first,
                                               const hetsched::cuda_queue<Api>& q) {
@@ -354,7 +335,7 @@ template <class Api>
   for (const auto& n : first) made->emplace_back(q, n, m.half && layer > 0 && n.rows > 1);
   return made;
 }
-/// Layer 0 is the embedding, then come blocks, then the head.
+
 template <class Api>
 [[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const hetsched::cuda_queue<Api>& q) {
   if (layer == 0) return embedding<Api>(m, std::move(own));
@@ -362,17 +343,81 @@ template <class Api>
   return head<Api>(m, std::move(own));
 }
 
-/// The mean over a microbatch's rows; enqueues its work: a loss for the executor.
-struct cross_entropy {
-  template <class Api>
-  tensor<Api> operator()(const tensor<Api>& logits, const tensor<Api>& targets, const hetsched::cuda_queue<Api>& q,
-                         double& value) const {
-    tensor<Api> gradient(logits.shape()[0], logits.shape()[1], q), losses(logits.shape()[0], 1, q);
-    teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(logits.rows()), in(logits),
-          in(targets), out(gradient), out(losses));
-    each(q, 1, sum_losses{}, logits.rows(), in(losses), argument<double>{&value, sizeof value});
-    return gradient;
-  }
-};
+template <hetsched::cuda_api Api>
+any_layer<Api> operations<Api>::make_layer(const shape& m, int layer, const std::vector<numbers>& first, const queue& q) {
+  return gpt_cuda::make_layer<Api>(m, layer, make_parameters<Api>(m, layer, first, q), q);
+}
+template <hetsched::cuda_api Api>
+tensor<Api> operations<Api>::cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,
+                                                const queue& q, double& value) {
+  tensor<Api> gradient(logits.shape()[0], logits.shape()[1], q), losses(logits.shape()[0], 1, q);
+  teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(all_rows), in(logits), in(targets),
+        out(gradient), out(losses));
+  each(q, 1, sum_losses{}, logits.rows(), static_cast<int>(all_rows), in(losses), argument<double>{&value, sizeof value});
+  return gradient;
+}
+
+template <hetsched::cuda_api Api>
+void operations<Api>::add(tensor<Api>& sum, const tensor<Api>& term, const queue& q) {
+  work_on(q, {&term.buffer()}, {&sum.buffer()}, [&] { each(q, sum.size(), add_to{}, in(term), out(sum)); });
+}
+template <hetsched::cuda_api Api>
+void operations<Api>::scale(tensor<Api>& t, double factor, const queue& q) {
+  work_on(q, {}, {&t.buffer()}, [&] { each(q, t.size(), scale_by{}, static_cast<float>(factor), out(t)); });
+}
+template <hetsched::cuda_api Api>
+void operations<Api>::squares(const tensor<Api>& t, const hetsched::strided_runs& at, const queue& q, double* told) {
+  constexpr std::size_t numbers_told = hetsched::detail::square_sum::told;
+  work_on(q, {&t.buffer()}, {}, [&] {
+    if (q.on_host()) {
+      hetsched::detail::square_sum sum;
+      hetsched::detail::add_squares_here(sum, t, at);
+      std::vector<double> found;
+      sum.append(found);
+      std::copy(found.begin(), found.end(), told);
+      return;
+    }
+    const runs r{.first = static_cast<int>(at.first_a),
+                 .stride = static_cast<int>(at.stride_a),
+                 .length = static_cast<int>(at.length),
+                 .rows = static_cast<int>(at.rows)};
+    const int pieces = (r.count() + square_digits::each - 1) / square_digits::each;
+    const auto count = static_cast<std::size_t>(pieces);
+    tensor<Api> largest(count, 1, q), most(1, 1, q);
+    const hetsched::cuda_buffer<Api> sums(q, 4 * count * sizeof(double));
+    const argument<double> to_sums{static_cast<double*>(sums.data()), sums.bytes()};
+    teams(q, pieces, largest_number{}, r, in(t), out(largest));
+    teams(q, 1, largest_of_all{}, pieces, in(largest), out(most));
+    teams(q, pieces, sum_digits{}, r, in(t), in(most), to_sums);
+    teams(q, 1, tell_digits{}, pieces, in(most), argument<const double>{to_sums.data, to_sums.bytes},
+          argument<double>{told, numbers_told * sizeof(double)});
+  });
+}
+
+template <hetsched::cuda_api Api>
+void operations<Api>::update(const hetsched::adamw& a, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
+                             std::int64_t updates, const queue& q) {
+  const auto unbias = [&](double beta) { return 1 - hetsched::detail::power(beta, updates); };
+  const adamw_update body{static_cast<float>(a.beta1),
+                          static_cast<float>(1 - a.beta1),
+                          static_cast<float>(a.beta2),
+                          static_cast<float>(1 - a.beta2),
+                          static_cast<float>(1 - a.learning_rate * a.weight_decay),
+                          static_cast<float>(a.learning_rate / unbias(a.beta1)),
+                          static_cast<float>(1 / std::sqrt(unbias(a.beta2))),
+                          static_cast<float>(a.epsilon)};
+  work_on(q, {&gradient.buffer()}, {&p.buffer(), &state[0].buffer(), &state[1].buffer()},
+          [&] { each(q, p.size(), body, in(gradient), out(state[0]), out(state[1]), out(p)); });
+}
+template <hetsched::cuda_api Api>
+void operations<Api>::update(const hetsched::sgd& s, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
+                             std::int64_t, const queue& q) {
+  const sgd_update body{static_cast<float>(s.learning_rate), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay),
+                        s.nesterov};
+  tensor<Api> none;
+  auto& velocity = state.empty() ? none : state[0];
+  work_on(q, {&gradient.buffer()}, {&p.buffer(), &velocity.buffer()},
+          [&] { each(q, p.size(), body, in(gradient), out(velocity), out(p)); });
+}
 
 }  // namespace gpt_cuda

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// All that is compiled with kernels.
 #include <gpt_cuda/on_gpus.hpp>
 
 #include <hetsched/cuda/runtime.hpp>
 
 #include <gpt_cuda/cuda_launcher.cuh>
+#include <gpt_cuda/layers.hpp>
 #include <gpt_cuda/timing.hpp>
-#include <gpt_cuda/training.hpp>
 
-int gpt_cuda::gpu_count() { return hetsched::cuda_devices<hetsched::cuda_runtime>().count(); }
-
-gpt_cuda::trained gpt_cuda::train_on_gpus(const training& t) {
-  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
-  return train(devices, t);
-}
-
-std::vector<gpt_cuda::layer_costs> gpt_cuda::time_on_gpu(int place, const timing& t) {
-  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
-  return time_layers(devices, place, t);
-}
+template struct gpt_cuda::operations<hetsched::cuda_runtime>;
 
 hetsched::device gpt_cuda::measure_gpu(int place) {
   constexpr int rows = 4096;

@@ -180,17 +180,3 @@ void multiply(const hetsched::cuda_queue<Api>& q, tensor<Api>& c, float beta, co
 }
 
 }  // namespace gpt_cuda
-
-template <class Api>
-struct hetsched::tensor_traits<gpt_cuda::matrix<Api, float>>
-    : hetsched::cuda_tensor_traits<gpt_cuda::matrix<Api, float>, float, Api> {
-  using tensor = gpt_cuda::matrix<Api, float>;
-  static void add(tensor& sum, const tensor& term, const hetsched::cuda_queue<Api>& q) {
-    work_on(q, {&term.buffer()}, {&sum.buffer()},
-            [&] { gpt_cuda::each(q, sum.size(), gpt_cuda::add_to{}, gpt_cuda::in(term), gpt_cuda::out(sum)); });
-  }
-  static void scale(tensor& t, double factor, const hetsched::cuda_queue<Api>& q) {
-    work_on(q, {}, {&t.buffer()},
-            [&] { gpt_cuda::each(q, t.size(), gpt_cuda::scale_by{}, static_cast<float>(factor), gpt_cuda::out(t)); });
-  }
-};

@@ -16,11 +16,8 @@
 
 namespace gpt_cuda {
 
-/// Times one layer of each kind, by events where the place is a GPU; the loss counts as the last forward's. Returns one entry per
-/// layer of the model.
-/// Throws: cuda_error.
 template <hetsched::cuda_api Api>
-[[nodiscard]] std::vector<layer_costs> time_layers(hetsched::cuda_devices<Api>& devices, int place, const timing& t) {
+std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api>& devices, int place, const timing& t) {
   hetsched::cuda_backend<Api> own(devices, place, "layers that are timed");
   const auto bound = own.bind();
   const auto q = own.compute_queue();
@@ -34,7 +31,7 @@ template <hetsched::cuda_api Api>
     t.before(l);
     const bool last = l + 1 == t.model.layer_count();
     const auto parameters = make_parameters<Api>(t.model, l, t.first_weights(l), q);
-    auto layer = make_layer<Api>(t.model, l, parameters, q);
+    auto layer = gpt_cuda::make_layer<Api>(t.model, l, parameters, q);
     auto context = layer.make_context();
     auto clock = own.make_clock(std::vector<std::string>(static_cast<std::size_t>(2 * runs), "layer " + std::to_string(l)));
     tensor<Api> output;
@@ -46,7 +43,7 @@ template <hetsched::cuda_api Api>
       output = layer.forward(input, context, q);
       if (run == 0) one.activation_bytes = static_cast<hetsched::bytes_t>(in_use() - before);
       tensor<Api> gradient;
-      if (last) gradient = cross_entropy{}(output, targets, q, *numbers.data());
+      if (last) gradient = cross_entropy_part(output, targets, output.shape()[0], q, *numbers.data());
       clock.end(k);
       clock.begin(k + 1);
       (void)layer.backward(last ? gradient : output, context, q);  // outputs are of an ordinary size

@@ -71,6 +71,7 @@ struct fake_cuda {
     return machine->copy_peer(to, to_device, from, from_device, bytes, s);
   }
   void host_access(const void* p, std::size_t bytes, bool writes) const { machine->host_access(p, bytes, writes); }
+  void taken_again(const void*) const { machine->threads_meet(); }
   [[nodiscard]] int copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
                               std::size_t rows, stream s) const {
     return machine->copy_rows(to, to_pitch, from, from_pitch, bytes, rows, s);

@@ -47,15 +47,18 @@ class fake_tensor {
 };
 
 /// body(view) on a queue, a kernel or at once.
+inline void kernel(const fake_queue& q, const char* name, std::vector<fake_machine::range> ranges, fake_machine::work body) {
+  auto& machine = *q.devices().api().machine;
+  if (!q.on_host()) return q.own()->require(machine.launch(q.stream(), name, std::move(ranges), std::move(body)), "a kernel");
+  for (const auto& r : ranges) machine.host_access(r.memory, r.bytes, r.writes);
+  body(fake_machine::view(machine, ranges));
+}
 inline void kernel(const fake_queue& q, const char* name, std::initializer_list<const fake_tensor*> reads,
                    std::initializer_list<fake_tensor*> writes, fake_machine::work body) {
   std::vector<fake_machine::range> ranges;
   for (const auto* t : reads) ranges.push_back({t->data(), t->size() * sizeof(double), false});
   for (auto* t : writes) ranges.push_back({t->data(), t->size() * sizeof(double), true});
-  auto& machine = *q.devices().api().machine;
-  if (!q.on_host()) return q.own()->require(machine.launch(q.stream(), name, std::move(ranges), std::move(body)), "a kernel");
-  for (const auto& r : ranges) machine.host_access(r.memory, r.bytes, r.writes);
-  body(fake_machine::view(machine, ranges));
+  kernel(q, name, std::move(ranges), std::move(body));
 }
 
 /// A mistake of tensor_traits, planted; for a test that runs alone.
@@ -246,17 +249,12 @@ inline fake_tensor fake_loss(const fake_tensor& output, const fake_tensor& targe
     }
     *v.write(&value) = sum;
   };
-  std::vector<fake_machine::range> ranges{{output.data(), output.size() * sizeof(double), false},
-                                          {target.data(), target.size() * sizeof(double), false},
-                                          {gradient.data(), gradient.size() * sizeof(double), true},
-                                          {&value, sizeof(double), true}};
-  auto& machine = *q.devices().api().machine;
-  if (!q.on_host()) {
-    q.own()->require(machine.launch(q.stream(), "loss", std::move(ranges), std::move(body)), "a kernel");
-  } else {
-    for (const auto& r : ranges) machine.host_access(r.memory, r.bytes, r.writes);
-    body(fake_machine::view(machine, ranges));
-  }
+  kernel(q, "loss",
+         {{output.data(), output.size() * sizeof(double), false},
+          {target.data(), target.size() * sizeof(double), false},
+          {gradient.data(), gradient.size() * sizeof(double), true},
+          {&value, sizeof(double), true}},
+         std::move(body));
   return gradient;
 }
 

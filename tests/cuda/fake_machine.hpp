@@ -435,6 +435,11 @@ class fake_machine {
     const std::lock_guard lock(guard_);
     touch({memory, bytes, writes}, "the host");
   }
+  /// The calling thread goes on behind what others have seen, by a lock that the machine does not know of.
+  void threads_meet() {
+    const std::lock_guard lock(guard_);
+    here().now.join(seen_);
+  }
   /// Called by whoever asks for an event, without a lock.
   std::function<void()> on_query;
   /// Goes on after stops_after.

@@ -59,27 +59,23 @@ gpt_cuda::training training_on(std::vector<int> places, bool half) {
   gpt_cuda::training t;
   t.model = {.layers = 4, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn = 256, .sequence = 64, .vocab = 96, .half = half};
   std::vector<int> warmups;
-  const int ranks = static_cast<int>(places.size()), layers = t.model.layer_count();
-  for (int r = 0; r < ranks; ++r) {
-    warmups.push_back(ranks - r);
-    t.stages.push_back({r * layers / ranks, (r + 1) * layers / ranks});
-  }
-  t.order = hetsched::one_f_one_b(warmups, 4);
-  t.microbatch_size = 2;
+  const int ranks = static_cast<int>(places.size());
+  for (int r = 0; r < ranks; ++r) warmups.push_back(ranks - r);
+  t.layout = hetsched::even_layout(t.model.layer_count(), hetsched::one_f_one_b(warmups, 4), 2);
   t.places = std::move(places);
   t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
-  t.draw = [m = t.model](std::int64_t step, int microbatch) {
-    hetsched::random_source random(static_cast<std::uint64_t>(100 * step + microbatch) + 7);
-    gpt_cuda::batch b{{static_cast<std::size_t>(2 * m.sequence), 1, {}}, {static_cast<std::size_t>(2 * m.sequence), 1, {}}};
-    for (int i = 0; i < 2 * m.sequence; ++i) {  // the next is a function of the last one: something to learn
+  t.draw = [m = t.model](std::int64_t step, int first, int samples) {
+    hetsched::random_source random(static_cast<std::uint64_t>(100 * step + first) + 7);
+    const auto rows = static_cast<std::size_t>(samples * m.sequence);
+    gpt_cuda::batch b{{rows, 1, {}}, {rows, 1, {}}};
+    for (int i = 0; i < samples * m.sequence; ++i) {  // the next is a function of the last one: something to learn
       const int token = random.integer(0, m.vocab - 1);
       b.inputs.values.push_back(static_cast<float>(token));
       b.targets.values.push_back(static_cast<float>((7 * token + 3) % m.vocab));
     }
     return b;
   };
-  t.optimizer = hetsched::adamw{};
-  t.learning_rate = [](std::int64_t) { return 3e-3; };
+  t.optimizer = {hetsched::adamw{.learning_rate = 3e-3}};
   t.clip = 1;
   t.steps = 30;
   return t;
@@ -120,8 +116,8 @@ int main() try {
   row("GPT, CUDA graphs against none", losses({0, last, 0}, true, true) == gpu_half, "bits of losses");
   row("GPT, stages on GPU and host", farthest(losses({0, -1, last}, false), host) < 1e-3, "against the host");
   const auto t = training_on({0}, true);
-  const auto costs =
-      gpt_cuda::time_layers(gpus, 0, {.model = t.model, .samples = 2, .first_weights = t.first_weights, .data = t.draw(0, 0)});
+  const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
+      gpus, 0, {.model = t.model, .samples = 2, .first_weights = t.first_weights, .data = t.draw(0, 0, 2)});
   row("a block of the GPT, forward", costs[1].took.forward.median_s > 0, number("%.1f us", 1e6 * costs[1].took.forward.median_s));
   const auto measured = gpt_cuda::measure_device(gpus, 0, 4096);
   row("products of bf16, 4096 rows", true,

@@ -95,6 +95,7 @@ template <class Trainer, class Communicator, class Say>
   auto state = trainer.state();
   // Nobody begins, and maybe replaces it, before all have read it.
   load_on_all(comm, *found, state, deadline_s);
+  trainer.state_loaded();
   trainer.set_committed_step(found->step);
   return found->step;
 }
@@ -113,6 +114,7 @@ template <class Trainer, class Communicator, class Say>
   if (!found || (!newest.empty() && newest.front() > static_cast<double>(found->step))) return std::nullopt;
   auto state = trainer.state();
   load_on_all(comm, *found, state, deadline_s);
+  trainer.state_loaded();
   trainer.set_committed_step(found->step);
   if (comm.rank() == 0) say("goes on from the snapshot in memory of step " + std::to_string(found->step));
   return found->step;

@@ -12,18 +12,17 @@
 
 namespace train {
 
-/// `products`: bf16 or fp32.
-[[nodiscard]] gpt_cuda::shape to_shape(const gpt::config& m, const std::string& products);
-
 struct gpu_timing {
-  int place = 0;  ///< a GPU; -1: the host
   std::string products = "bf16";
   int samples = 1;
   int warmup = 2, repeats = 5;
   std::function<void(int layer)> before = [](int) {};
 };
-/// Times all layers on a microbatch of a text. Throws: cuda_error where there is no GPU.
-[[nodiscard]] std::vector<gpt_cuda::layer_costs> time_on_gpu(const gpt::config& m, const std::string& corpus,
+/// Times all layers on a microbatch of a text, on a GPU or, where the place is -1, the host. Throws: cuda_error where there is
+/// no GPU.
+[[nodiscard]] std::vector<gpt_cuda::layer_costs> time_on_gpu(const gpt::config& m, const std::string& corpus, int place,
                                                              const gpu_timing& how);
+/// How many GPUs there are. Throws: cuda_error where there is none.
+[[nodiscard]] int gpu_count();
 
 }  // namespace train

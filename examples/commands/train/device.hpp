@@ -27,10 +27,10 @@ inline void require_device(const std::string& device) {
   return static_cast<int>(std::count(text.begin(), text.end(), ',')) + 1;
 }
 
-/// The place of each rank: the number of a GPU, or -1 for the host. `text`: cpu, cuda or cuda:N for all ranks, or such names for
-/// each of them, with commas between; cuda alone takes the GPUs in turn.
-/// Throws: input_error for other names, another number of them than ranks, and GPUs that are not there.
-[[nodiscard]] inline std::vector<int> places_of(std::string_view text, int ranks, int gpus) {
+/// The place of a rank: the number of a GPU of this host, or -1 for the host. `text`: cpu, cuda or cuda:N for all ranks, or such
+/// names for each of them, with commas between; cuda alone takes the GPUs in turn.
+/// Throws: input_error for other names, another number of them than ranks, and a GPU of this rank's that is not there.
+[[nodiscard]] inline int place_of(std::string_view text, int ranks, int rank, int gpus) {
   const auto wrong = [&](const std::string& what) { return hetsched::input_error("--device: " + what); };
   std::vector<std::string> names;
   for (std::size_t first = 0; first <= text.size();) {
@@ -41,20 +41,24 @@ inline void require_device(const std::string& device) {
   if (names.size() == 1) names.resize(static_cast<std::size_t>(ranks), names.front());
   if (names.size() != static_cast<std::size_t>(ranks))
     throw wrong("found " + std::to_string(names.size()) + " names for " + std::to_string(ranks) + " ranks");
-  std::vector<int> places;
-  int next = 0;
-  for (const auto& name : names) {
-    if (name == "cpu") {
-      places.push_back(-1);
-      continue;
-    }
+  int next = 0, place = -1;
+  for (int r = 0; r < ranks; ++r) {
+    const auto& name = names[static_cast<std::size_t>(r)];
     const auto number = name.starts_with("cuda:") ? name.substr(5) : "";
-    if (name != "cuda" && (number.empty() || number.size() > 4 || number.find_first_not_of("0123456789") != std::string::npos))
+    if (name != "cpu" && name != "cuda" &&
+        (number.empty() || number.size() > 4 || number.find_first_not_of("0123456789") != std::string::npos))
       throw wrong("expected cpu, cuda or cuda:N, found \"" + name + "\"");
-    const int device = name == "cuda" ? next++ % gpus : std::stoi(number);
+    const int device = name == "cpu" ? -1 : name == "cuda" ? next++ % gpus : std::stoi(number);
+    if (r != rank) continue;
     if (device >= gpus) throw wrong("there is no GPU " + number + " among " + std::to_string(gpus));
-    places.push_back(device);
+    place = device;
   }
+  return place;
+}
+/// Of all ranks, on this host. Throws: as place_of.
+[[nodiscard]] inline std::vector<int> places_of(std::string_view text, int ranks, int gpus) {
+  std::vector<int> places;
+  for (int r = 0; r < ranks; ++r) places.push_back(place_of(text, ranks, r, gpus));
   return places;
 }
 

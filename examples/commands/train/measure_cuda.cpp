@@ -17,7 +17,7 @@ void train::measure_on_gpus(measuring& m) {
   refuse(m.given.transport != "threads", "--transport gloo");
   refuse(m.wide, "--precision fp64");
   refuse(m.how.tensors != std::vector{1}, "--tensor");
-  const int gpus = gpt_cuda::gpu_count(), ranks = m.given.ranks.value_or(m.device == "cuda" ? gpus : names_in(m.device));
+  const int gpus = gpu_count(), ranks = m.given.ranks.value_or(m.device == "cuda" ? gpus : names_in(m.device));
   const auto places = places_of(m.device, ranks, gpus);
   auto& found = m.found;
   found.nics = hetsched::find_nics();
@@ -35,13 +35,8 @@ void train::measure_on_gpus(measuring& m) {
     auto& activation = found.activation.emplace_back();
     for (const int size : m.how.microbatch_sizes) {
       const auto costs = time_on_gpu(
-          m.config, m.corpus,
-          {.place = place,
-           .products = m.products,
-           .samples = size,
-           .warmup = m.how.warmup,
-           .repeats = m.how.repeats,
-           .before = [&](int l) {
+          m.config, m.corpus, place,
+          {.products = m.products, .samples = size, .warmup = m.how.warmup, .repeats = m.how.repeats, .before = [&](int l) {
              m.before(layer_name(m.config, l) + " on GPU " + std::to_string(place) + ", microbatch size " + std::to_string(size));
            }});
       auto& took = layers.emplace_back();

@@ -12,18 +12,21 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <hetsched/io/format.hpp>
 #include <hetsched/reshard/layout.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
+#include <hetsched/schedule/passes.hpp>
 
 #include <gpt/batch.hpp>
 #include <gpt/model.hpp>
+#include <gpt/optimizer.hpp>
 #include <train/agree.hpp>
 #include <train/layers.hpp>
 #include <train/log.hpp>
@@ -39,50 +42,58 @@
 
 namespace train {
 
-/// One of the library's optimizers.
-struct chosen_optimizer {
-  std::variant<hetsched::sgd, hetsched::adamw> own;
-  [[nodiscard]] std::string_view name() const {
-    return std::visit([](const auto& o) -> std::string_view { return o.name(); }, own);
-  }
-  [[nodiscard]] std::span<const std::string_view> state_names() const {
-    return std::visit([](const auto& o) -> std::span<const std::string_view> { return o.state_names(); }, own);
-  }
-  [[nodiscard]] std::vector<double> settings() const {
-    return std::visit(
-        [](const auto& o) {
-          const auto s = o.settings();
-          return std::vector<double>(s.begin(), s.end());
-        },
-        own);
-  }
-  template <class Tensor>
-  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const hetsched::parameter_id& which,
-              std::int64_t updates) {
-    std::visit([&](auto& o) { o.update(parameter, gradient, state, which, updates); }, own);
-  }
-};
-
-[[nodiscard]] inline chosen_optimizer make_optimizer(const arguments& given) {
+[[nodiscard]] inline gpt::chosen_optimizer make_optimizer(const arguments& given) {
   if (given.optimizer == "sgd")
     return {hetsched::sgd{.learning_rate = given.learning_rate, .momentum = given.momentum, .weight_decay = given.weight_decay}};
   return {hetsched::adamw{.learning_rate = given.learning_rate, .weight_decay = given.weight_decay}};
 }
 
+/// A rank that computes on the host.
+template <class Real>
+struct host_rank {
+  using real = Real;
+  using tensor = gpt::tensor<Real>;
+  using layer = hetsched::any_layer<tensor>;
+  using optimizer = gpt::chosen_optimizer;
+  using backend = hetsched::host_backend;
+  using stager = hetsched::no_stager;
+  static constexpr bool on_device = false;
+
+  [[nodiscard]] static backend make_backend() { return {}; }
+  [[nodiscard]] static stager make_stager() { return {}; }
+  /// Throws: input_error for what ranks like this one do not do.
+  static void require_supported(const gpt::config&, const hetsched::training_layout&) {}
+  template <class Group>
+  [[nodiscard]] static layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) {
+    return train::make_layer<Real>(m, l, group.tensor(), recompute, group.context(), group.expert());
+  }
+  [[nodiscard]] static tensor put(tensor t) { return t; }
+  /// Its part of the mean over so many rows.
+  [[nodiscard]] static auto loss(std::size_t rows) {
+    return [rows](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
+  }
+  /// Seconds of every layer's forward, then of its backward. `alive`: called now and then.
+  template <class Alive>
+  [[nodiscard]] static std::vector<double> time_layers(const job& j, int samples, const Alive& alive) {
+    std::vector<double> took;
+    const auto found =
+        profile_model<Real>(j.config, j.corpus, samples, {.warmup = 1, .repeats = 3, .before_layer = [&](int) { alive(); }});
+    for (const auto& l : found) took.push_back(l.forward.median_s);
+    for (const auto& l : found) took.push_back(l.backward.median_s);
+    return took;
+  }
+};
+
 /// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.
-template <class Real, class Communicator>
-hetsched::plan_file make_plan(const job& j, Communicator& comm) {
+template <class Rank, class Communicator>
+hetsched::plan_file make_plan(const job& j, Communicator& comm, const Rank& here) {
   const equal_ranks there{.ranks = comm.ranks(),
                           .microbatches = j.given.microbatches.value_or(8),
                           .microbatch_size = j.given.microbatch_size.value_or(1)};
   std::vector<double> mine;
   const double deadline_s = j.given.place.deadline_s;
   work_together(comm, deadline_s, "timing layers", [&](const auto& alive) {
-    if (comm.rank() != 0) return;
-    const auto found = profile_model<Real>(j.config, j.corpus, there.microbatch_size,
-                                           {.warmup = 1, .repeats = 3, .before_layer = [&](int) { alive(); }});
-    for (const auto& l : found) mine.push_back(l.forward.median_s);
-    for (const auto& l : found) mine.push_back(l.backward.median_s);
+    if (comm.rank() == 0) mine = here.time_layers(j, there.microbatch_size, alive);
   });
   const auto times = gather(comm, mine, deadline_s, "timing layers").front();
   const auto layers = times.begin() + gpt::layer_count(j.config);
@@ -94,17 +105,30 @@ hetsched::plan_file make_plan(const job& j, Communicator& comm) {
 }
 
 /// One rank of the training. The result of rank 0 is whole, that of others is as far as they know it. Losses that are there
-/// already are those of steps that it has seen before.
-template <class Real, class Communicator>
-void train_rank(const job& j, Communicator& comm, job::result& result) {
+/// already are those of steps that it has seen before. Rank: host_rank, or one like it.
+template <class Rank, class Communicator>
+void train_rank(const job& j, Communicator& comm, const Rank& here, job::result& result) {
   using namespace hetsched;
-  using tensor = gpt::tensor<Real>;
+  using tensor = typename Rank::tensor;
+  using host_tensor = gpt::tensor<typename Rank::real>;
   const auto& given = j.given;
   const bool speaks = comm.rank() == 0;
   const double deadline_s = given.place.deadline_s;
   agree_on(comm, shared_options(given), deadline_s);
-  const auto plan = j.plan ? *j.plan : make_plan<Real>(j, comm);
-  const auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
+  const auto plan = j.plan ? *j.plan : make_plan(j, comm, here);
+  auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
+  // Where a rank of another process computes on a device, tensors go by way of the hosts, for all ranks alike.
+  bool by_hosts = false;
+  for (const auto& told : gather(comm, {Rank::on_device ? 1.0 : 0.0}, deadline_s, "comparing devices"))
+    by_hosts = by_hosts || (given.place.transport == "gloo" && told.front() != 0);
+  const auto as_run = [&](const schedule& order) {
+    return by_hosts ? by_way_of_hosts(order, [](int, int) { return true; }) : order;
+  };
+  std::vector<schedule> orders;  // as planned
+  for (auto& line : layout.pipelines) {
+    orders.push_back(line.order);
+    line.order = as_run(line.order);
+  }
   const auto notes = notes_of(j, plan.plan);
   agree_on(comm, notes, deadline_s);
 
@@ -112,32 +136,40 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   const auto& own_line = layout.pipelines[static_cast<std::size_t>(there.pipeline)];
   const auto recompute =
       own_line.recompute.empty() ? recomputation::none : own_line.recompute[static_cast<std::size_t>(there.group)];
-  using trainer_type = pipeline_trainer<tensor, any_layer<tensor>, Communicator, chosen_optimizer>;
+  using trainer_type = pipeline_trainer<tensor, typename Rank::layer, Communicator, typename Rank::optimizer,
+                                        typename Rank::backend, typename Rank::stager>;
+  const auto backend = here.make_backend();
+  const auto bound = backend.bind();
   std::optional<trainer_type> made;
   try {
+    here.require_supported(j.config, layout);
     made.emplace(
         layout,
         [&](int layer, const typename trainer_type::group_type& group) {
-          return train::make_layer<Real>(j.config, layer, group.tensor(), recompute, group.context(), group.expert());
+          return here.make_layer(j.config, layer, group, recompute);
         },
-        [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm, make_optimizer(given),
+        [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm,
+        typename Rank::optimizer{make_optimizer(given)},
         trainer_options{.deadline_s = deadline_s,
                         .clip_norm = given.clip,
                         .ties = gpt::ties(j.config),
                         .on_nonfinite = nonfinite::fail,
                         .loss_in_parts = true,
-                        .boundary_layout = [&](const tensor_shape& whole, const degrees& d) {
-                          const std::int64_t sequence = j.config.sequence;
-                          return boundary_layout(d, static_cast<std::int64_t>(whole[0]) / sequence, sequence,
-                                                 static_cast<std::int64_t>(whole[1]));
-                        }});
+                        .boundary_layout =
+                            [&](const tensor_shape& whole, const degrees& d) {
+                              const std::int64_t sequence = j.config.sequence;
+                              return boundary_layout(d, static_cast<std::int64_t>(whole[0]) / sequence, sequence,
+                                                     static_cast<std::int64_t>(whole[1]));
+                            }},
+        backend, here.make_stager());
   } catch (const input_error& e) {
     throw known_to_all(e.what());
   }
   auto& trainer = *made;
 
   result.resumed.reset();
-  if (j.snapshots) result.resumed = resume_from_memory(*j.snapshots, trainer, comm, given.checkpoint.folder, deadline_s, say);
+  if constexpr (byte_plane<Communicator>)
+    if (j.snapshots) result.resumed = resume_from_memory(*j.snapshots, trainer, comm, given.checkpoint.folder, deadline_s, say);
   if (given.checkpoint.resume && !result.resumed && !given.checkpoint.folder.empty())
     result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
   result.lets_others_in = false;
@@ -157,11 +189,11 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     first_sample += layout.pipelines[p].order.microbatches * layout.pipelines[p].microbatch_size;
   const int microbatches = own_line.order.microbatches, size = own_line.microbatch_size;
   const stage_place place{.data = there.data, .context = there.context, .tensor = there.tensor};
-  const auto own_rows = [&](const tensor& all) {
-    return gpt::rows_of(all, j.config.sequence, trainer.group(), place, trainer.samples());
+  const auto own_rows = [&](const host_tensor& all) {
+    return here.put(gpt::rows_of(all, j.config.sequence, trainer.group(), place, trainer.samples()));
   };
   const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
-  const auto loss = [&](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
+  const auto loss = here.loss(rows);
 
   const auto rate = rate_of(given);
   command::progress_line progress;
@@ -178,11 +210,11 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     inputs.clear();
     targets.clear();
     for (int m = 0; m < microbatches; ++m) {
-      auto batch = gpt::draw<Real>(text, j.config.sequence,
-                                   {.seed = given.model.seed,
-                                    .step = number,
-                                    .first_sample = batch_of_step * samples + first_sample + m * size,
-                                    .samples = size});
+      auto batch = gpt::draw<typename Rank::real>(text, j.config.sequence,
+                                                  {.seed = given.model.seed,
+                                                   .step = number,
+                                                   .first_sample = batch_of_step * samples + first_sample + m * size,
+                                                   .samples = size});
       inputs.push_back(own_rows(batch.inputs));
       targets.push_back(own_rows(batch.targets));
     }
@@ -222,7 +254,7 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
       trainer.accumulate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     }
     draw(j.corpus, step, given.accumulate - 1);
-    std::visit([&](auto& o) { o.learning_rate = rate.at(step); }, trainer.optimizer_settings().own);
+    trainer.optimizer_settings().set_learning_rate(rate.at(step));
     const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
     if (wants_timelines || wants_replans) recent.push_back(trainer.measured());
     if (recent.size() > static_cast<std::size_t>(std::max(given.trace_steps, given.replan_every))) recent.pop_front();
@@ -254,8 +286,9 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
     if (!given.checkpoint.folder.empty() &&
         (last || result.lets_others_in || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
       saves.begin(trainer);
-    if (j.snapshots && !last && (result.lets_others_in || now % given.snapshot_every == 0))
-      j.snapshots->keep(comm, now, trainer.state(true), deadline_s, notes);
+    if constexpr (byte_plane<Communicator>)
+      if (j.snapshots && !last && (result.lets_others_in || now % given.snapshot_every == 0))
+        j.snapshots->keep(comm, now, trainer.state(true), deadline_s, notes);
     if (wants_replans && !last && !result.lets_others_in && now % given.replan_every == 0) {
       const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.replan_every, std::ssize(recent)),
                                         recent.end());
@@ -270,7 +303,10 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
         if (speaks)
           say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +
               " per iteration instead of " + format_seconds(next.now_s) + ", as stages and links are measured");
-        trainer.reschedule(next.orders);
+        std::vector<schedule> run;
+        for (const auto& order : next.orders) run.push_back(as_run(order));
+        trainer.reschedule(run);
+        orders = std::move(next.orders);
         ran = "auto";
         recent.clear();
         told_s = next.then_s;
@@ -303,8 +339,7 @@ void train_rank(const job& j, Communicator& comm, job::result& result) {
   }
   result.plan = plan;
   if (!ran.empty())
-    for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
-      set_order(result.plan.plan.pipelines[p], ran, trainer.layout().pipelines[p].order);
+    for (std::size_t p = 0; p < layout.pipelines.size(); ++p) set_order(result.plan.plan.pipelines[p], ran, orders[p]);
   result.layout = trainer.layout();
 }
 

@@ -37,7 +37,8 @@ namespace hetsched {
 ///                                                             [cudaMemPoolSetAccess]
 ///   begin_range(const char*), end_range()                     for profilers; without a code [nvtxRangePush, nvtxRangePop]
 ///   error_text(code) -> std::string
-/// Optional: host_access(const void*, bytes, bool writes), told when the host itself reads or writes pinned memory.
+/// Optional: host_access(const void*, bytes, bool writes), told when the host itself reads or writes pinned memory;
+/// taken_again(const void*), told when a thread takes pinned memory that another one may have given back.
 /// Not checked: any of that.
 template <class A>
 concept cuda_api = std::copyable<A> &&

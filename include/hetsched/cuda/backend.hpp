@@ -32,6 +32,8 @@ class cuda_backend {
 
   [[nodiscard]] queue compute_queue() const { return compute_; }
   [[nodiscard]] queue transfer_queue() const { return transfer_; }
+  /// Of pinned memory.
+  [[nodiscard]] queue memory_queue() const { return queue(compute_.devices()); }
   [[nodiscard]] cuda_device_scope<Api> bind() const { return compute_.make_current(); }
 
   [[nodiscard]] cuda_clock<Api> make_clock(std::vector<std::string> names) const { return {compute_, std::move(names)}; }

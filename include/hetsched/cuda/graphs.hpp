@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/runtime/device/on_queue.hpp>
@@ -146,6 +148,27 @@ class cuda_graphed_stage {
   }
 
   Stage stage_;
+  bool captures_;
+};
+
+/// A cuda_backend for trainers whose stages are captured. Gradients have to stay where they are: not at ZeRO stage 2.
+template <cuda_graph_api Api>
+class cuda_graph_backend : public cuda_backend<Api> {
+ public:
+  template <class Tensor, class Stage>
+  using stage = cuda_graphed_stage<Tensor, Stage, Api>;
+
+  /// As cuda_backend. Not `captures`: stages work as without it, and the rank may be on the host.
+  cuda_graph_backend(cuda_devices<Api>& all, int device, const std::string& name, bool captures = true)
+      : cuda_backend<Api>(all, device, name), captures_(captures) {}
+
+  template <class Tensor, class Stage>
+  [[nodiscard]] stage<Tensor, Stage> make_stage(Stage s) const {
+    return stage<Tensor, Stage>(std::move(s), captures_);
+  }
+  [[nodiscard]] bool captures() const { return captures_; }
+
+ private:
   bool captures_;
 };
 

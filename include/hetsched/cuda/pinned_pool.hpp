@@ -40,7 +40,10 @@ class pinned_pool {
       free_[k].pop_front();
       lock.unlock();
       const bool idle = std::all_of(oldest.uses.begin(), oldest.uses.end(), [](const auto& m) { return m.reached(); });
-      if (idle) return oldest.memory;
+      if (idle) {
+        if constexpr (requires { api_.taken_again(oldest.memory); }) api_.taken_again(oldest.memory);
+        return oldest.memory;
+      }
       lock.lock();
       free_[k].push_back(std::move(oldest));
     }

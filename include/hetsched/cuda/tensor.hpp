@@ -107,20 +107,36 @@ struct cuda_tensor_traits {
         enqueue_copy(q, target, source);
     });
   }
+  /// Rows of so many elements, which begin at first + row * stride.
+  static void copy_rows(T& to, std::int64_t first_to, std::int64_t stride_to, const T& from, std::int64_t first_from,
+                        std::int64_t stride_from, std::int64_t length, std::int64_t rows, const queue& q) {
+    if (length == 0 || rows == 0) return;
+    work_on(q, {&from.buffer()}, {&to.buffer()}, [&] {
+      if (!q.on_host()) return enqueue_rows(q, to, first_to, stride_to, from, first_from, stride_from, length, rows);
+      for (std::int64_t row = 0; row < rows; ++row)
+        std::memcpy(data(to) + first_to + row * stride_to, data(from) + first_from + row * stride_from,
+                    static_cast<std::size_t>(length) * sizeof(element));
+    });
+  }
   static void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::span<const interval> from_slice,
                         std::span<const interval> part, const queue& q) {
-    constexpr std::size_t unit = sizeof(element);
     work_on(q, {&from.buffer()}, {&to.buffer()}, [&] {
       if (q.on_host()) return hetsched::copy_part(data(from), from_slice, data(to), to_slice, part);
       for_each_strided(from_slice, to_slice, part, 0, element_count(part), [&](const strided_runs& r) {
-        const auto at = [](std::int64_t n) { return static_cast<std::size_t>(n) * unit; };
-        const std::size_t length = at(r.length);
-        q.own()->require(
-            q.api().copy_rows(data(to) + r.first_b, r.rows > 1 ? at(r.stride_b) : length, data(from) + r.first_a,
-                              r.rows > 1 ? at(r.stride_a) : length, length, static_cast<std::size_t>(r.rows), q.stream()),
-            "cudaMemcpy2DAsync");
+        enqueue_rows(q, to, r.first_b, r.stride_b, from, r.first_a, r.stride_a, r.length, r.rows);
       });
     });
+  }
+
+ private:
+  /// On a GPU's queue, between work_on.
+  static void enqueue_rows(const queue& q, T& to, std::int64_t first_to, std::int64_t stride_to, const T& from,
+                           std::int64_t first_from, std::int64_t stride_from, std::int64_t length, std::int64_t rows) {
+    const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(element); };
+    q.own()->require(
+        q.api().copy_rows(data(to) + first_to, bytes(rows > 1 ? stride_to : length), data(from) + first_from,
+                          bytes(rows > 1 ? stride_from : length), bytes(length), static_cast<std::size_t>(rows), q.stream()),
+        "cudaMemcpy2DAsync");
   }
 };
 

@@ -26,7 +26,8 @@
 namespace hetsched {
 
 /// Connects ranks that are processes, on one host or several. They meet in a store of Gloo, and talk over sockets of TCP of their
-/// own, two between every two. Tensors are in host memory; those of more than 16 KiB are not copied on this side of the sockets.
+/// own, two between every two. Tensors that are sent and received are in host memory (what is on a device goes by way of a
+/// stager, as schedules list it); those of more than 16 KiB are not copied on this side of the sockets.
 /// Ranks prove to each other that they belong to the run; whoever else connects is turned
 /// away. A rank whose process ends or whose connection is closed fails all others at once; one
 /// that is stuck or cut off, at their deadlines. Needs one thread.
@@ -39,7 +40,6 @@ namespace hetsched {
 template <pipeline_tensor Tensor>
 class gloo_communicator {
   using traits = tensor_traits<Tensor>;
-  static_assert(traits::space != memory_space::device, "sockets send from host memory");
 
  public:
   /// Meets all other ranks.
@@ -73,6 +73,7 @@ class gloo_communicator {
     return static_cast<int>(open_.size()) - 1;
   }
 
+  /// Throws, as post_receive: input_error for a tensor that is on a device.
   void post_send(int number, const stamp& s, Tensor& t, operation& op) {
     HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
     post(number, s, std::as_writable_bytes(elements_of(t)), detail::shape_hash(traits::shape(t)), op);
@@ -109,7 +110,12 @@ class gloo_communicator {
   }
 
  private:
-  [[nodiscard]] static auto elements_of(Tensor& t) { return std::span(traits::data(t), detail::elements(t)); }
+  [[nodiscard]] static auto elements_of(Tensor& t) {
+    if constexpr (requires { traits::buffer(t).space(); })
+      if (traits::buffer(t).space() == memory_space::device)
+        throw input_error("a tensor on a device cannot be sent over sockets: the schedule has to list it as copies");
+    return std::span(traits::data(t), detail::elements(t));
+  }
 
   void post(int number, const stamp& s, std::span<std::byte> bytes, std::uint64_t shape, operation& op) {
     auto& transfer = op.transfer_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -32,18 +33,6 @@ namespace detail {
 }
 
 }  // namespace detail
-
-/// The forwards of a schedule, in its order: what an evaluation runs, with the stages where the schedule has them.
-/// Complexity: O(actions).
-[[nodiscard]] inline schedule forwards_of(const schedule& order) {
-  schedule result = order;
-  std::erase_if(result.lanes, [](const lane& l) { return l.stream != stream::compute; });
-  for (auto& l : result.lanes) {
-    std::erase_if(l.actions, [](const action& a) { return a.kind != action_kind::forward; });
-    for (auto& a : l.actions) a.joined = false;
-  }
-  return result;
-}
 
 /// Lists communication: a send behind every computation whose result goes to another rank, and its receive on that rank,
 /// behind what that rank has done when the result is there, with forwards of one unit of time, and backwards of two (halves of
@@ -222,6 +211,31 @@ inline constexpr int most_grouped_transfers = 256;
       result.lanes.begin() + static_cast<std::ptrdiff_t>(ranks), result.lanes.end(),
       [](const lane& a, const lane& b) { return std::tie(a.rank, a.stream, a.peer) < std::tie(b.rank, b.stream, b.peer); });
   return result;
+}
+
+/// Lists communication, where crosses(from rank, to rank) by way of the hosts' memory, on streams of their own.
+/// Throws: as add_transfers. Complexity: that of add_transfers and split_streams.
+template <class Crosses>
+[[nodiscard]] schedule by_way_of_hosts(const schedule& order, Crosses crosses) {
+  return split_streams(stage_transfers(add_transfers(order), crosses));
+}
+
+/// The forwards of a schedule, in its order: what an evaluation runs, with the stages where the schedule has them. Ranks whose
+/// transfers go by way of the hosts stay so.
+/// Complexity: O(actions); where there are such transfers, that of by_way_of_hosts.
+[[nodiscard]] inline schedule forwards_of(const schedule& order) {
+  std::set<std::pair<int, int>> staged;  // pairs of ranks
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions)
+      if (detail::is_network(a.kind)) staged.emplace(l.rank, detail::peer_rank(order, a));
+  schedule result = order;
+  std::erase_if(result.lanes, [](const lane& l) { return l.stream != stream::compute; });
+  for (auto& l : result.lanes) {
+    std::erase_if(l.actions, [](const action& a) { return a.kind != action_kind::forward; });
+    for (auto& a : l.actions) a.joined = false;
+  }
+  if (staged.empty()) return result;
+  return by_way_of_hosts(result, [&](int from, int to) { return staged.contains({from, to}); });
 }
 
 }  // namespace hetsched

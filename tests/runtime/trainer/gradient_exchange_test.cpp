@@ -424,7 +424,7 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
       for (int r = 0; r < 4; ++r) {
         auto l = held(r);
         change(r, l);
-        detail::tell_layer<tensor>(told.emplace_back(), 0, l, true);
+        detail::tell_layer<tensor>(told.emplace_back(), 0, l, true, [](tensor& t, auto&& body) { body(t); });
       }
       const auto found = detail::learn_directory(layout, told, 0, {});
       CHECK(found.shapes == std::vector<std::vector<tensor_shape>>{{{2, 8}, {1, 3}}});

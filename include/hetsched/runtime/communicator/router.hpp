@@ -106,6 +106,11 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
         HETSCHED_EXPECTS(false);
     });
   }
+  /// Whether a channel's plane is a byte_plane.
+  [[nodiscard]] bool takes_bytes(int channel) const {
+    constexpr std::array<bool, sizeof...(Planes)> are{byte_plane<Planes>...};
+    return are[channels_[static_cast<std::size_t>(channel)].plane];
+  }
   /// See ordered_plane: of the plan, that plane gets what goes over it.
   void set_plan(const communication_plan& plan) requires(ordered_planes == 1) {
     constexpr std::size_t ordered = ordered_index();

@@ -47,9 +47,12 @@ concept device_clock = std::movable<C> && requires(C& c, const C& read, std::siz
 ///   queue                       type: a device_queue
 ///   compute_queue() -> queue    of the layers, the loss, and what is done to gradients
 ///   transfer_queue() -> queue   of what cuts tensors into slices and puts them together
+///   memory_queue() -> queue     tensors that are made on it are in memory that the host reads and writes
 ///   bind()                      the calling thread enqueues for as long as the result lives
 ///   make_clock(names)           of work on compute_queue(), a device_clock; names of the pieces, empty for those never timed
 ///   make_numbers(count)         doubles in host memory that work may write: a type with data(), begin(), end()
+/// Optional: stage<Tensor, Stage>, a type, and make_stage(Stage) -> stage<Tensor, Stage>: what a trainer's stages are wrapped in;
+/// its stage() is the stage inside; with captures() -> bool, whether gradients have to stay where they are.
 /// Tensors know which memory they are in, and by which moment they are ready: see tensor_traits. A queue is all that layers,
 /// losses and tensor_traits get to see of a backend.
 /// Not checked: any of that.
@@ -58,6 +61,7 @@ concept device_backend = std::move_constructible<B> && requires(B& b, std::size_
   requires device_queue<typename B::queue>;
   { b.compute_queue() } -> std::same_as<typename B::queue>;
   { b.transfer_queue() } -> std::same_as<typename B::queue>;
+  { b.memory_queue() } -> std::same_as<typename B::queue>;
   { b.bind() } -> std::destructible;
   { b.make_clock(names) } -> device_clock;
   { b.make_numbers(count).data() } -> std::same_as<double*>;
@@ -93,6 +97,7 @@ struct host_backend {
   using queue = host_queue;
   [[nodiscard]] static constexpr queue compute_queue() { return {}; }
   [[nodiscard]] static constexpr queue transfer_queue() { return {}; }
+  [[nodiscard]] static constexpr queue memory_queue() { return {}; }
   struct bound {
     constexpr ~bound() {}  // not trivial: whoever only keeps it uses it
   };

@@ -70,6 +70,14 @@ void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::sp
   }
 }
 
+/// A tensor in host memory, which has another's elements once the queue has come to it.
+template <pipeline_tensor T, class Backend>
+[[nodiscard]] T copy_to_host(const Backend& backend, const typename Backend::queue& q, const T& t) {
+  T copy = make_tensor<T>(shape_of(t), backend.memory_queue());
+  assign(copy, t, q);
+  return copy;
+}
+
 /// Around work that reads a tensor: before it, and behind it with its end.
 template <pipeline_tensor T, class Queue>
 void begin_read(const T& t, const Queue& q) {
@@ -123,6 +131,15 @@ void backward_weight(L& layer, const Tensor& gradient, typename L::context& c, c
   } else if constexpr (requires { layer.backward_weight(gradient, c); }) {
     q.finish();
     layer.backward_weight(gradient, c);
+  }
+}
+template <class L, class Queue>
+void parameters_changed(L& layer, const Queue& q) {
+  if constexpr (requires { layer.parameters_changed(q); }) {
+    layer.parameters_changed(q);
+  } else if constexpr (requires { layer.parameters_changed(); }) {
+    q.finish();
+    layer.parameters_changed();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,24 @@ namespace hetsched {
 
 namespace detail {
 
+/// Ranks along an axis that have no collectives.
+struct bare_axis {
+  template <class Communicator>
+  bare_axis(const Communicator& comm, const std::vector<int>& ranks, const axis_options&)
+      : rank_(place_in(ranks, comm)), size_(static_cast<int>(ranks.size())) {}
+  bare_axis() = default;
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+
+ private:
+  int rank_ = 0, size_ = 1;
+};
+
+/// Those of hosts do not reach into devices.
 template <class Tensor, class Communicator>
 struct axis_of {
-  using type = axis_group<Tensor, Communicator>;
+  using type = std::conditional_t<tensor_traits<Tensor>::space == memory_space::device && !has_groups<Communicator, Tensor>,
+                                  bare_axis, axis_group<Tensor, Communicator>>;
 };
 template <class Tensor, class Communicator>
 requires requires { typename Communicator::axis; }
@@ -40,14 +56,15 @@ struct stage_group_options {
 template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
 class stage_group {
  public:
-  /// An axis_group, or what the communicator has in its place.
+  /// An axis_group, what the communicator has in its place, or, where it has no collectives for these tensors, a place alone.
   using axis = typename detail::axis_of<Tensor, Communicator>::type;
 
   /// A stage on one device.
   stage_group() = default;
 
   /// `ranks`: those of the stage, of the communicator, as their places say. All of them make one before the first collective.
-  /// Throws: input_error for degrees that are not positive or not of so many ranks, and as axis_group.
+  /// Throws: input_error for degrees that are not positive or not of so many ranks, for others than data ranks where there are no
+  /// collectives for these tensors, and as axis_group.
   stage_group(Communicator comm, const std::vector<int>& ranks, const hetsched::degrees& d,
               const stage_group_options& options = {})
       : degrees_(d) {
@@ -56,6 +73,9 @@ class stage_group {
       throw input_error("stage " + std::to_string(options.stage) + " has " + std::to_string(ranks.size()) +
                         " ranks, which are no group of " + std::to_string(d.data) + " x " + std::to_string(d.context) + " x " +
                         std::to_string(d.tensor) + " (data, context, tensor)");
+    if (std::is_same_v<axis, detail::bare_axis> && (d.context > 1 || d.tensor > 1 || d.expert > 1))
+      throw input_error("stage " + std::to_string(options.stage) +
+                        " has context, tensor or expert ranks, and the communicator no collectives for tensors on devices");
     int index = 0;
     while (index < static_cast<int>(ranks.size()) && ranks[static_cast<std::size_t>(index)] != comm.rank()) ++index;
     if (index == static_cast<int>(ranks.size()))

@@ -34,6 +34,7 @@ class any_layer {
     virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
     virtual std::vector<parameter_cut> parameter_cuts() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> buffers() = 0;
+    virtual void parameters_changed(const Queue&) = 0;
   };
 
   template <class L>
@@ -61,6 +62,7 @@ class any_layer {
     std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
     std::vector<parameter_cut> parameter_cuts() override { return detail::parameter_cuts(layer); }
     std::vector<std::reference_wrapper<Tensor>> buffers() override { return detail::buffers<Tensor>(layer); }
+    void parameters_changed(const Queue& q) override { detail::parameters_changed(layer, q); }
     template <class Range>
     static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
       std::vector<std::reference_wrapper<Tensor>> found;
@@ -94,6 +96,7 @@ class any_layer {
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
   [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() { return layer_->buffers(); }
+  void parameters_changed(const Queue& q = Queue()) { layer_->parameters_changed(q); }
 
   /// The layer inside if it is of this type, else null.
   template <class L>

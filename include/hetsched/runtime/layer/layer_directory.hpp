@@ -35,10 +35,10 @@ namespace hetsched::detail {
 }
 
 /// Appends what others have to know of a layer: the shapes of its parameters here, how they are cut and, if asked for, digests of
-/// their values.
+/// their values. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host memory.
 /// Throws: input_error for cuts that do not fit the parameters.
-template <class Tensor, class Layer>
-void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_values) {
+template <class Tensor, class Layer, class Seen>
+void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_values, Seen&& seen) {
   using traits = tensor_traits<Tensor>;
   const std::size_t count_at = told.size();
   const auto cuts = parameter_cuts(layer);
@@ -67,8 +67,8 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
     told.push_back(static_cast<double>(cut.pieces.size()));
     for (const auto extent : cut.pieces) told.push_back(static_cast<double>(extent));
     double values = 0;
-    if constexpr (traits::space != memory_space::device)
-      if (with_values) values = digest().add(std::as_bytes(std::span(traits::data(p), elements(p)))).number();
+    if (with_values)
+      seen(p, [&](const Tensor& t) { values = digest().add(std::as_bytes(std::span(traits::data(t), elements(t)))).number(); });
     told.push_back(values);
   }
   if (cuts.size() != static_cast<std::size_t>(told[count_at]))

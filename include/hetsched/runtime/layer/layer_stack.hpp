@@ -76,6 +76,10 @@ class layer_tuple {
     std::apply([&](auto&... l) { (append(l), ...); }, layers_);
     return found;
   }
+  template <class Queue = host_queue>
+  void parameters_changed(const Queue& q = Queue()) {
+    std::apply([&](auto&... l) { (detail::parameters_changed(l, q), ...); }, layers_);
+  }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
 
  private:
@@ -191,6 +195,9 @@ class layer_list {
     for (auto& l : layers_)
       for (Tensor& t : detail::buffers<Tensor>(l)) found.push_back(t);
     return found;
+  }
+  void parameters_changed(const Queue& q = Queue()) {
+    for (auto& l : layers_) detail::parameters_changed(l, q);
   }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
 

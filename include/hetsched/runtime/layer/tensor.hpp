@@ -29,6 +29,7 @@ using tensor_shape = std::vector<std::size_t>;
 ///   copy_rows(T& to, first, stride, const T& from, first, stride, length, rows)
 ///                                       rows of so many elements, that begin at first + row * stride
 ///   add_squares(detail::square_sum&, const T&, const strided_runs&)
+///                                       for norms; on a device, see detail::squares_on_queue
 /// On a device the rank's queue, of the type `queue`, may be a last argument of all of these and of make: then work is enqueued
 /// there, and not waited for. Tensors that other queues use too know when that is; work on a queue is put between
 ///   begin_read(const T&, queue), end_read(const T&, queue, moment)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/trainer/exchange_plan.hpp>
@@ -53,22 +57,27 @@ struct owned_piece {
 /// instead, and both add. Sums of sharded parameters stay with the owners of their parts, who send new values instead.
 /// One channel per pair of ranks and direction takes all of them, in an order that is the same on all
 /// ranks; its edge's stage is 0. Buffers are made once, unless they are to be freed: sum() then allocates nothing.
+/// On a device all of it is enqueued, and the host waits for nothing but transports of the host, which take what they send from
+/// host memory and put there what they receive.
 /// Determinism: in each pipeline terms are added by layer and number, direction, data rank, context rank and, where gradients are
 /// partial, tensor rank; then pipelines in their order. So the sum has the same bits for any cut of parameters and buckets.
-template <class Tensor, class Communicator>
+template <class Tensor, class Communicator, class Queue = host_queue>
 class gradient_exchange {
   static_assert(data_plane<Communicator, Tensor>);
   using operation = typename Communicator::operation;
   using traits = tensor_traits<Tensor>;
   using runs = detail::tensor_runs<Tensor>;
+  static constexpr bool adds_whole = detail::adds_whole<Tensor, Queue>;
 
  public:
   /// `parameters`: the same on every rank. `local`: (const parameter_holder&) -> local_parameter, this rank's as one of the
-  /// holder's. Its tensors stay where they are.
+  /// holder's. Its tensors stay where they are. `queue`: of what is done to them; `host`: makes tensors in host memory.
+  /// Throws: input_error where several ranks hold a parameter and the communicator is an ordered_plane.
   /// Complexity: O(chunks * ranks + buckets * ranks^2).
   template <class Local>
-  gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {})
-      : comm_(std::move(comm)), frees_buffers_(options.frees_buffers) {
+  gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {},
+                    Queue queue = Queue(), Queue host = Queue())
+      : queue_(std::move(queue)), host_(std::move(host)), comm_(std::move(comm)), frees_buffers_(options.frees_buffers) {
     const auto elements_of = [](std::size_t bytes) {
       return static_cast<std::int64_t>(std::max<std::size_t>(bytes / sizeof(typename traits::element), 1));
     };
@@ -132,10 +141,10 @@ class gradient_exchange {
     fill_terms();
     finish(until);
     for (auto& o : owned_) {
-      detail::unpack<Tensor>(*parts_[o.part].total, o.at);
-      detail::pack<Tensor>(o.piece.value, o.values);
+      detail::unpack<Tensor>(*parts_[o.part].total, o.at, queue_);
+      detail::pack<Tensor>(o.piece.value, o.values, queue_);
     }
-    if (frees_buffers_) free_buffers();
+    release();
   }
 
   /// Of sharded parameters what this rank owns. After sum() its values are the parameters', too.
@@ -155,15 +164,15 @@ class gradient_exchange {
         ++p.made;
       }
       o.at.front().tensor = &o.piece.value;
-      detail::pack<Tensor>(*parts_[o.part].total, o.at);
+      detail::pack<Tensor>(*parts_[o.part].total, o.at, queue_);
       o.at.front().tensor = &o.piece.gradient;
     }
     first_open_ = 0;
     post_receives(late_from_, messages_.size());
     finish(until);
     for (auto& p : parts_)
-      if (p.plan.sharded) detail::unpack<Tensor>(*p.total, p.targets);
-    if (frees_buffers_) free_buffers();
+      if (p.plan.sharded) detail::unpack<Tensor>(*p.total, p.targets, queue_);
+    release();
   }
 
   /// Bytes of its buffers, and of the owned() tensors, that are there now.
@@ -181,9 +190,11 @@ class gradient_exchange {
     int number = 0;  ///< of the parameter in its layer
     int channel = -1;
     bool incoming = false, is_term = false;
+    bool by_host = false;  ///< its transport takes host memory
     std::size_t part = 0;
     std::vector<std::size_t> terms;  ///< of the part, which it takes along
     Tensor buffer;
+    typename Queue::moment ready{};  ///< when it is filled on the device
     operation* done = nullptr;
     bool made = false, filled = false, posted = false;
   };
@@ -214,7 +225,23 @@ class gradient_exchange {
     std::size_t next = 0;               ///< not posted yet
   };
 
-  [[nodiscard]] static Tensor make_buffer(std::int64_t elements) { return traits::make({1, static_cast<std::size_t>(elements)}); }
+  [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
+    return detail::make_tensor<Tensor>({1, static_cast<std::size_t>(elements)}, in_host ? host_ : queue_);
+  }
+  /// Whether what is posted on a channel has to be in host memory, and is not there.
+  [[nodiscard]] bool goes_by_host([[maybe_unused]] int channel) const {
+    if constexpr (traits::space != memory_space::device)
+      return false;
+    else if constexpr (requires { comm_.takes_bytes(channel); })
+      return comm_.takes_bytes(channel);
+    else
+      return byte_plane<Communicator>;
+  }
+  /// Behind an exchange: what transports of the host may write to again is not read any more.
+  void release() {
+    if (by_host_) queue_.finish();
+    if (frees_buffers_) free_buffers();
+  }
 
   /// Where buffers are freed, receives are posted no earlier than the first stage's gradients are whole.
   void begin_any() {
@@ -228,7 +255,7 @@ class gradient_exchange {
       m.made = false;
     }
     for (auto& p : parts_) {
-      p.sum = p.other = p.spare = Tensor{};
+      for (auto* const t : {&p.sum, &p.other, &p.spare}) *t = Tensor{};
       p.total = nullptr;
       p.made = 0;
     }
@@ -240,11 +267,11 @@ class gradient_exchange {
     };
     if (p.needs_sum) make(p.sum);
     if (p.needs_other) make(p.other);
-    if constexpr (detail::adds_whole<Tensor>) make(p.spare);
+    if constexpr (adds_whole) make(p.spare);
   }
   /// A message's buffer, made if it is not there.
   Tensor& buffer_of(message& m) {
-    if (!std::exchange(m.made, true)) m.buffer = make_buffer(parts_[m.part].plan.elements);
+    if (!std::exchange(m.made, true)) m.buffer = make_buffer(parts_[m.part].plan.elements, m.by_host);
     return m.buffer;
   }
 
@@ -317,8 +344,7 @@ class gradient_exchange {
       joins = joins || (lists++ > 0 && (list.size() > 1 || list.front().terms.size() > 1));
     }
     // a + b is b + a: what is added first or second may be where the sum begins.
-    p.in_place =
-        here == 1 && early && holders == 1 && !(plan.owned && plan.sharded) && (!detail::adds_whole<Tensor> || count == 2);
+    p.in_place = here == 1 && early && holders == 1 && !(plan.owned && plan.sharded) && (!adds_whole || count == 2);
     p.needs_sum = count > 0 && !p.in_place;
     p.needs_other = joins && !p.in_place;
     p.plan = std::move(plan);
@@ -335,12 +361,18 @@ class gradient_exchange {
     m.part = planned.part;
     if (!m.incoming)
       for (const auto t : planned.terms) m.terms.push_back(static_cast<std::size_t>(numbers_[planned.part][t]));
-    if (!frees_buffers_) (void)buffer_of(m);
     edge pair = m.where;
     pair.stage = 0;
     for (const auto& [known, channel] : known_)
       if (known == pair) m.channel = channel;
-    if (m.channel < 0) known_.emplace_back(pair, m.channel = comm_.open(pair));
+    if (m.channel < 0) {
+      if constexpr (ordered_plane<Communicator>)
+        throw input_error("gradients of several ranks are not added up over this communicator, whose order is known beforehand");
+      known_.emplace_back(pair, m.channel = comm_.open(pair));
+    }
+    m.by_host = goes_by_host(m.channel);
+    by_host_ = by_host_ || m.by_host;
+    if (!frees_buffers_) (void)buffer_of(m);
     if (m.incoming) return;
     auto out = std::find_if(channels_.begin(), channels_.end(), [&](const auto& c) { return c.channel == m.channel; });
     if (out == channels_.end()) out = channels_.insert(out, out_channel{.channel = m.channel, .messages = {}});
@@ -362,8 +394,9 @@ class gradient_exchange {
   bool flush() {
     bool moved = false;
     for (auto& c : channels_)
-      for (; c.next < c.messages.size() && messages_[c.messages[c.next]].filled; ++c.next) {
+      for (; c.next < c.messages.size(); ++c.next) {
         auto& m = messages_[c.messages[c.next]];
+        if (!m.filled || (m.by_host && !m.ready.reached())) break;
         m.posted = moved = true;
         comm_.post_send(m.channel, stamp_of(m), m.buffer, *m.done);
       }
@@ -382,7 +415,7 @@ class gradient_exchange {
   void add_terms(Tensor& packed, part& p, const std::vector<std::size_t>& terms) {
     for (std::size_t i = 0; i < terms.size(); ++i) {
       const std::span<const runs> at(p.terms[terms[i]].at);
-      i == 0 ? detail::pack(packed, at) : detail::add_packed(packed, at, p.spare);
+      i == 0 ? detail::pack(packed, at, queue_) : detail::add_packed(packed, at, p.spare, queue_);
     }
   }
   void fill_terms() {
@@ -390,7 +423,7 @@ class gradient_exchange {
       auto& p = parts_[m.part];
       if (m.incoming || !m.is_term || m.filled || !has_begun(p, m.terms)) continue;
       add_terms(buffer_of(m), p, m.terms);
-      m.filled = true;
+      set_filled(m);
     }
   }
 
@@ -410,13 +443,13 @@ class gradient_exchange {
       p.finished = true;
     } else if (p.plan.owned) {
       p.finished = true;
-      if (!late_ && !p.in_place) detail::unpack<Tensor>(*p.total, p.targets);
+      if (!late_ && !p.in_place) detail::unpack<Tensor>(*p.total, p.targets, queue_);
       for (const int m : p.plan.spread) fill(m, p);
       moved = true;
     } else if (auto& m = messages_[static_cast<std::size_t>(p.plan.sum)]; arrived(m)) {
       p.total = &m.buffer;
       p.finished = moved = true;
-      if (!late_) detail::unpack<Tensor>(*p.total, p.targets);
+      if (!late_) detail::unpack<Tensor>(*p.total, p.targets, queue_);
       for (const int to : p.plan.spread) fill(to, p);
     }
     if (moved) (void)flush();
@@ -425,10 +458,14 @@ class gradient_exchange {
   void fill(int number, const part& p) {
     auto& m = messages_[static_cast<std::size_t>(number)];
     if (p.total)
-      detail::assign(buffer_of(m), *p.total);
+      detail::assign(buffer_of(m), *p.total, queue_);
     else
-      detail::pack<Tensor>(buffer_of(m), p.terms.front().at);
+      detail::pack<Tensor>(buffer_of(m), p.terms.front().at, queue_);
+    set_filled(m);
+  }
+  void set_filled(message& m) {
     m.filled = true;
+    if (m.by_host) m.ready = queue_.record();
   }
 
   void add_up(part& p) {
@@ -438,11 +475,11 @@ class gradient_exchange {
       for (const auto& list : p.plan.adds) {
         if (list.empty()) continue;
         if (!std::exchange(first, false) && list.size() > 1) {
-          detail::add_unpacked(add_list(p, list, p.other), sum, p.spare);
+          detail::add_unpacked(add_list(p, list, p.other), sum, p.spare, queue_);
           continue;
         }
         for (const auto& c : list)
-          if (c.message >= 0) detail::add_unpacked(messages_[static_cast<std::size_t>(c.message)].buffer, sum, p.spare);
+          if (c.message >= 0) detail::add_unpacked(messages_[static_cast<std::size_t>(c.message)].buffer, sum, p.spare, queue_);
       }
       return;
     }
@@ -453,7 +490,7 @@ class gradient_exchange {
       else if (list.size() == 1 && list.front().terms.size() <= 1)
         add_one(*p.total, p, list.front());
       else
-        detail::add(*p.total, add_list(p, list, p.other));
+        detail::add(*p.total, add_list(p, list, p.other), queue_);
     }
   }
   /// The sum of contributions, in room or in place of the first of them.
@@ -469,9 +506,9 @@ class gradient_exchange {
   /// Requires: a message, or one term.
   void add_one(Tensor& sum, part& p, const detail::contribution& c) {
     if (c.message >= 0)
-      detail::add(sum, messages_[static_cast<std::size_t>(c.message)].buffer);
+      detail::add(sum, messages_[static_cast<std::size_t>(c.message)].buffer, queue_);
     else
-      detail::add_packed<Tensor>(sum, p.terms[c.terms.front()].at, p.spare);
+      detail::add_packed<Tensor>(sum, p.terms[c.terms.front()].at, p.spare, queue_);
   }
 
   void finish(deadline_time until) {
@@ -480,7 +517,11 @@ class gradient_exchange {
       const message* const missing = unfinished();
       if (!missing) return;
       if (moved) continue;
-      const auto result = comm_.wait(until, true);
+      // Devices do not signal that a message is filled; look again.
+      constexpr double look_s = 20e-6;
+      const bool looks = by_host_ && std::chrono::steady_clock::now() < until;
+      const auto result = comm_.wait(looks ? std::min(until, deadline_in(look_s)) : until, true);
+      if (result == wait_result::deadline && looks) continue;
       if (result != wait_result::progress) give_up(result, *missing);
     }
   }
@@ -516,8 +557,11 @@ class gradient_exchange {
         no_microbatch, none);
   }
 
+  [[no_unique_address]] Queue queue_;
+  [[no_unique_address]] Queue host_;
   Communicator comm_;
   bool frees_buffers_ = false;
+  bool by_host_ = false;  ///< a message is
   std::vector<std::pair<edge, int>> known_;
   std::vector<out_channel> channels_;
   std::vector<message> messages_;

@@ -10,9 +10,12 @@
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched::detail {
@@ -24,7 +27,8 @@ namespace hetsched::detail {
 /// as integers.
 class square_sum {
  public:
-  static constexpr std::size_t told = 5;  ///< numbers that append() tells
+  /// Numbers that append() tells: of the upper digit its number, or infinity, and the upper and lower half of both digits.
+  static constexpr std::size_t told = 5;
 
   /// Adds the squares of n neighbouring elements.
   /// Complexity: O(n), vectorised.
@@ -149,20 +153,63 @@ class square_sum {
   bool finite_ = true;
 };
 
-/// Adds the squares of runs of a tensor's elements (their side a). On the host, unless tensor_traits have
-/// add_squares(square_sum&, const T&, const strided_runs&).
+/// Adds the squares of runs of a tensor's elements (their side a), which the host can read.
 template <pipeline_tensor T>
-void add_squares(square_sum& sum, const T& t, const strided_runs& runs) {
+void add_squares_here(square_sum& sum, const T& t, const strided_runs& runs) {
   using traits = tensor_traits<T>;
-  if constexpr (requires { traits::add_squares(sum, t, runs); }) {
-    traits::add_squares(sum, t, runs);
-  } else {
-    static_assert(traits::space != memory_space::device && host_number<typename traits::element>,
-                  "tensor_traits<T>::add_squares(square_sum&, const T&, const strided_runs&) is missing for tensors in device "
-                  "memory or of elements of a user's type");
-    for (std::int64_t row = 0; row < runs.rows; ++row)
-      sum.add(traits::data(t) + runs.first_a + row * runs.stride_a, static_cast<std::size_t>(runs.length));
-  }
+  static_assert(
+      host_number<typename traits::element>,
+      "tensor_traits<T>::add_squares(square_sum&, const T&, const strided_runs&) is missing for elements of a user's type");
+  for (std::int64_t row = 0; row < runs.rows; ++row)
+    sum.add(traits::data(t) + runs.first_a + row * runs.stride_a, static_cast<std::size_t>(runs.length));
 }
+
+/// Sums of squares of parts of tensors, the same ones each time: on the host, by what tensor_traits have
+/// (add_squares(square_sum&, const T&, const strided_runs&), or squares(const T&, const strided_runs&, queue, double*) that
+/// enqueues the writing of square_sum::told numbers, as append() tells them, to host memory), or, for other tensors in device
+/// memory, of copies in host memory.
+template <pipeline_tensor T, class Backend>
+class squares_on_queue {
+  using traits = tensor_traits<T>;
+  using queue = typename Backend::queue;
+  static constexpr bool tells = requires(const T& t, const strided_runs& r, const queue& q, double* numbers) {
+    traits::squares(t, r, q, numbers);
+  };
+
+ public:
+  void begin() {
+    sum_ = {};
+    next_ = 0;
+  }
+  void add(Backend& backend, const queue& q, const T& t, const strided_runs& runs) {
+    if constexpr (tells) {
+      if (next_ == told_.size()) told_.push_back(backend.make_numbers(square_sum::told));
+      traits::squares(t, runs, q, told_[next_++].data());
+    } else if constexpr (requires { traits::add_squares(sum_, t, runs); }) {
+      q.finish();
+      traits::add_squares(sum_, t, runs);
+    } else if constexpr (traits::space == memory_space::device) {
+      const T copy = copy_to_host(backend, q, t);
+      q.finish();
+      add_squares_here(sum_, copy, runs);
+    } else {
+      add_squares_here(sum_, t, runs);
+    }
+  }
+  /// The sum of what has been added since begin(). Waits for the queue.
+  [[nodiscard]] const square_sum& end([[maybe_unused]] const queue& q) {
+    if constexpr (tells) {
+      q.finish();
+      for (std::size_t k = 0; k < next_; ++k)
+        sum_.add(square_sum::read(std::span<const double, square_sum::told>(std::as_const(told_[k]).begin(), square_sum::told)));
+    }
+    return sum_;
+  }
+
+ private:
+  square_sum sum_;
+  std::size_t next_ = 0;
+  std::vector<decltype(std::declval<Backend&>().make_numbers(1))> told_;
+};
 
 }  // namespace hetsched::detail

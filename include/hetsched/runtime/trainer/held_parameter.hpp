@@ -11,6 +11,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
@@ -36,8 +37,9 @@ struct held_parameter {
   void free_gradient() {
     if (lean && !std::exchange(freed, true)) *gradient = Tensor{};
   }
-  void make_gradient() {
-    if (std::exchange(freed, false)) *gradient = tensor_traits<Tensor>::make(shape_of(*value));
+  template <class Queue>
+  void make_gradient(const Queue& q) {
+    if (std::exchange(freed, false)) *gradient = make_tensor<Tensor>(shape_of(*value), q);
   }
 };
 

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
@@ -22,21 +23,35 @@ namespace hetsched {
 ///   name()          the name of its state in checkpoints
 ///   state_names()   names of the tensors that it keeps per parameter, which have the parameter's shape and begin with zeros
 ///   update(parameter, gradient, state, which, updates)
-///                   changes parameter and state; `updates` counts from 1. May overwrite the gradient
+///                   changes parameter and state; `updates` counts from 1. May overwrite the gradient. On a device it may take
+///                   the rank's queue as a last argument, and enqueues its work there; else it is called when all work has been
+///                   done
 /// Optional: settings() -> range of doubles that have to be the same on all ranks, which is then checked; gradient_factor, a
 /// double that the trainer sets before an update: what gradients are to be multiplied by. Without it they come multiplied.
 /// Not checked: that the same arguments give the same bits on every rank, and that state_names() stay as they are.
-template <class O, class Tensor>
-concept optimizer = pipeline_tensor<Tensor> && std::movable<O> &&
-    requires(O& o, Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which,
-             std::int64_t updates) {
+template <class O, class Tensor, class Queue = host_queue>
+concept optimizer = pipeline_tensor<Tensor> && std::movable<O> && requires(O& o) {
   { o.name() } -> std::convertible_to<std::string_view>;
   { *std::begin(o.state_names()) } -> std::convertible_to<std::string_view>;
   std::end(o.state_names());
-  o.update(parameter, gradient, state, which, updates);
-};
+} &&(
+    requires(O& o, Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which,
+             std::int64_t updates) { o.update(parameter, gradient, state, which, updates); } ||
+    requires(O & o, Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which, std::int64_t updates,
+             const Queue& q) { o.update(parameter, gradient, state, which, updates, q); });
 
 namespace detail {
+
+template <class O, class Tensor, class Queue>
+void update(O& o, Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which, std::int64_t updates,
+            const Queue& q) {
+  if constexpr (requires { o.update(parameter, gradient, state, which, updates, q); }) {
+    o.update(parameter, gradient, state, which, updates, q);
+  } else {
+    q.finish();
+    o.update(parameter, gradient, state, which, updates);
+  }
+}
 
 /// A power by repeated squaring.
 /// Determinism: the same bits wherever doubles are multiplied as they should be.
@@ -150,12 +165,12 @@ struct parameter_groups {
   [[nodiscard]] auto settings() const requires requires(const Optimizer& o) { o.settings(); }
   { return own.settings(); }
 
-  template <pipeline_tensor Tensor>
-  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which,
-              std::int64_t updates) const {
+  template <pipeline_tensor Tensor, class Queue = host_queue>
+  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id& which, std::int64_t updates,
+              const Queue& q = Queue()) const {
     auto chosen = own;
     rule(chosen, which);
-    chosen.update(parameter, gradient, state, which, updates);
+    detail::update(chosen, parameter, gradient, state, which, updates, q);
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_directory.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
@@ -49,16 +51,48 @@ template <class Tensor>
           .held_apart = static_cast<std::size_t>(apart)};
 }
 
+/// Tensors as the host sees them: those in host memory themselves, of others copies that live as long as this.
+template <class Tensor>
+class host_copies {
+  static constexpr bool copies = tensor_traits<Tensor>::space == memory_space::device;
+
+ public:
+  /// What it returns is complete behind read(), and what is written there is in the tensor behind write().
+  template <class Backend>
+  [[nodiscard]] Tensor& of(Tensor& t, [[maybe_unused]] const Backend& backend) {
+    if constexpr (!copies) {
+      return t;
+    } else {
+      auto found = copies_.find(&t);
+      if (found == copies_.end()) found = copies_.emplace(&t, copy_to_host(backend, backend.compute_queue(), t)).first;
+      return found->second;
+    }
+  }
+  template <class Queue>
+  void read(const Queue& q) const {
+    if (!copies_.empty()) q.finish();
+  }
+  template <class Queue>
+  void write(const Queue& q) {
+    for (auto& [tensor, copy] : copies_) assign(*tensor, copy, q);
+    clear();
+  }
+  void clear() { copies_.clear(); }
+
+ private:
+  std::map<Tensor*, Tensor> copies_;
+};
+
 /// What pipeline_trainer::state() returns on rank `me`. `exchange`: of gradients, with the parts of sharded parameters that this
-/// rank keeps, whose state is owned_state.
-template <class Tensor, class Optimizer, class Exchange>
+/// rank keeps, whose state is owned_state. `seen`: (Tensor&) -> Tensor&, in host memory.
+template <class Tensor, class Optimizer, class Exchange, class Seen>
 [[nodiscard]] std::vector<state_slice> state_of_training(const std::vector<model_parameter>& model,
                                                          std::span<held_parameter<Tensor>> parameters, Optimizer& optimizer,
                                                          Exchange& exchange, std::vector<std::vector<Tensor>>& owned_state,
-                                                         int me, bool owned_only) {
+                                                         int me, bool owned_only, Seen&& seen) {
   std::vector<state_slice> slices;
   const auto add = [&](const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
-    slices.push_back(state_of(m, name, t, r));
+    slices.push_back(state_of(m, name, seen(t), r));
   };
   const auto each_state = [&](auto&& visit) {
     std::size_t i = 0;
@@ -102,9 +136,9 @@ template <class Tensor, class Optimizer, class Exchange>
 }
 
 /// Adds the buffers of this rank's layers, with their numbers; `owned_only`: of those that no rank before it holds.
-template <class Tensor, class Layer>
+template <class Tensor, class Layer, class Seen>
 void add_buffers(std::vector<state_slice>& slices, const std::vector<std::pair<int, Layer*>>& layers, const training_layout& t,
-                 int me, bool owned_only) {
+                 int me, bool owned_only, Seen&& seen) {
   std::vector<char> listed(static_cast<std::size_t>(t.layers));
   for (const auto& [number, layer] : layers) {
     auto held = buffers<Tensor>(*layer);
@@ -115,7 +149,7 @@ void add_buffers(std::vector<state_slice>& slices, const std::vector<std::pair<i
       before = std::find(theirs.begin(), theirs.end(), number) != theirs.end();
     }
     for (std::size_t n = 0; n < held.size() && !before; ++n) {
-      Tensor& b = held[n];
+      Tensor& b = seen(held[n]);
       slices.push_back({.layer = number,
                         .name = "buffer." + std::to_string(n),
                         .element = element_name<Tensor>(),

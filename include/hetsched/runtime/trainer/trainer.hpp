@@ -22,9 +22,12 @@
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/layer_directory.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
@@ -47,20 +50,48 @@
 
 namespace hetsched {
 
+namespace detail {
+
+/// What a stage of these layers is on a backend.
+template <class Backend, class Tensor, class Layers>
+struct stage_on {
+  using type = Layers;
+};
+template <class Backend, class Tensor, class Layers>
+requires requires { typename Backend::template stage<Tensor, Layers>; }
+struct stage_on<Backend, Tensor, Layers> {
+  using type = typename Backend::template stage<Tensor, Layers>;
+};
+template <class Stage>
+[[nodiscard]] auto& layers_of(Stage& s) {
+  if constexpr (requires { s.stage(); })
+    return s.stage();
+  else
+    return s;
+}
+
+}  // namespace detail
+
 /// One rank of a training, a device of a group: its stages of one pipeline, trained as if one device had done all microbatches.
-/// Requires: every rank constructs one, in a thread or process of its own, and calls step() as often as the others.
-/// Determinism: gradients are added up over a stage's microbatches in gradient_order(), then as gradient_exchange does: in each
-/// pipeline over the layers that share a parameter, directions, data, context and partial tensor ranks, then over pipelines; then
-/// they are scaled by the number of samples. One device that does so gets the same bits. With one pipeline of one direction the
-/// bits are the same for any number of stages and any schedule that takes microbatches in order. Norms and losses do not depend
-/// on the cut either.
-template <class Tensor, class Layer, class Communicator, class Optimizer>
+/// Backend: where it computes. On a device layers, loss and optimizer may enqueue their work; gradients are added up there, and
+/// the host waits for it once a step, before the ranks agree. Stager: as the executor's. Requires: every rank constructs one, in
+/// a thread or process of its own, and calls step() as often as the others. Determinism: gradients are added up over a stage's
+/// microbatches in gradient_order(), then as gradient_exchange does: in each pipeline over the layers that share a parameter,
+/// directions, data, context and partial tensor ranks, then over pipelines; then they are scaled by the number of samples. One
+/// device that does so gets the same bits. With one pipeline of one direction the bits are the same for any number of stages and
+/// any schedule that takes microbatches in order. Norms and losses do not depend on the cut either.
+template <class Tensor, class Layer, class Communicator, class Optimizer, device_backend Backend = host_backend,
+          class Stager = no_stager>
 class pipeline_trainer {
-  static_assert((detail::require_layer<Layer, Tensor>(), true));
+  using queue = typename Backend::queue;
+  static_assert((detail::require_layer<Layer, Tensor, queue>(), true));
   static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
-  static_assert(optimizer<Optimizer, Tensor>, "this is no optimizer for these tensors; see the concept's members");
-  using stage_type = layer_list<Tensor, Layer>;
-  using executor_type = pipeline_executor<Tensor, stage_type, Communicator>;
+  static_assert(optimizer<Optimizer, Tensor, queue>, "this is no optimizer for these tensors; see the concept's members");
+  static_assert(std::copyable<Backend> && std::copy_constructible<Stager>, "backend and stager are handles that can be copied");
+  using layers_type = layer_list<Tensor, Layer, queue>;
+  using stage_type = typename detail::stage_on<Backend, Tensor, layers_type>::type;
+  using executor_type = pipeline_executor<Tensor, stage_type, Communicator, Stager, Backend>;
+  using exchange_type = gradient_exchange<Tensor, Communicator, queue>;
   static constexpr bool has_factor = requires(Optimizer & o) { o.gradient_factor = 1.0; };
 
  public:
@@ -77,8 +108,11 @@ class pipeline_trainer {
   /// Complexity: O(actions + parameters * (stages + ranks)); every parameter that several ranks hold is read once.
   template <class MakeLayer, class ShapeAfter>
   pipeline_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
-                   Optimizer optimizer, trainer_options options = {})
-      : layout_(std::move(layout)),
+                   Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {})
+      : backend_(std::move(backend)),
+        queue_(backend_.compute_queue()),
+        stager_(std::move(stager)),
+        layout_(std::move(layout)),
         comm_(std::move(comm)),
         optimizer_(std::move(optimizer)),
         options_(std::move(options)),
@@ -88,7 +122,8 @@ class pipeline_trainer {
 
   /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: this rank's part of each microbatch of its
   /// pipeline (see samples()), empty for ranks without its first or last stage; targets are contiguous. `loss`: (const Tensor&
-  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says. Parameters change only when all ranks
+  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says, or one that enqueues its work, as the
+  /// executor's. Parameters change only when all ranks
   /// have told that their gradients are whole. Nothing is allocated after the first step, if layers, loss, optimizer and
   /// communicator allocate nothing. Throws: as pipeline_executor::step; communication_error; input_error for what is not finite
   /// (if asked for) and for optimizers that are set differently. Parameters and optimizer are then as after the last committed
@@ -96,7 +131,10 @@ class pipeline_trainer {
   /// killed or cut off in the moment of agreement, others may be one step apart: committed_step() tells.
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
-    guarded("", [&] { exchange_->begin_step(step_); });
+    guarded("", [&] {
+      copies_.clear();
+      exchange_->begin_step(step_);
+    });
     pass(inputs, targets, loss, true);
     step_report report;
     guarded("", [&] {
@@ -131,12 +169,15 @@ class pipeline_trainer {
     guarded("in an evaluation", [&] {
       if (!evaluator_) evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
     });
-    evaluator_->step(inputs, std::span<const target>(targets), [&](const Tensor& output, const target& wanted) -> double {
-      if constexpr (std::convertible_to<decltype(loss(output, wanted)), double>)
-        return loss(output, wanted);
-      else
-        return loss(output, wanted).value;
-    });
+    if constexpr (requires(double& value) { loss(*std::data(inputs), *std::data(targets), queue_, value); })
+      evaluator_->step(inputs, std::span<const target>(targets), loss);
+    else
+      evaluator_->step(inputs, std::span<const target>(targets), [&](const Tensor& output, const target& wanted) -> double {
+        if constexpr (std::convertible_to<decltype(loss(output, wanted)), double>)
+          return loss(output, wanted);
+        else
+          return loss(output, wanted).value;
+      });
     double mean = 0;
     guarded("in an evaluation", [&] {
       mine_.clear();
@@ -170,16 +211,27 @@ class pipeline_trainer {
     make_executor();
   }
 
-  /// Parameters and the optimizer's state, as slices that view them and stay valid as long as no step runs. Names do not
+  /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device;
+  /// valid as long as no step runs. What has been written to slices counts from state_loaded() on. Names do not
   /// depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it was updated) and
   /// <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n. `owned_only`: what this
   /// rank is to write, each element on exactly one rank; else everything that it holds, to be loaded, where an element may come
-  /// more than once. Requires: tensors in host memory.
+  /// more than once.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
-    auto slices =
-        detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(), owned_only);
-    detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only);
+    const auto bound = backend_.bind();
+    copies_.clear();
+    const auto seen = [&](Tensor& t) -> Tensor& { return copies_.of(t, backend_); };
+    auto slices = detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
+                                            owned_only, seen);
+    detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only, seen);
+    copies_.read(queue_);
     return slices;
+  }
+  /// Takes over what has been written to the slices of the last state(), such as a checkpoint; slices end with it.
+  void state_loaded() {
+    const auto bound = backend_.bind();
+    copies_.write(queue_);
+    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
   }
 
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
@@ -191,7 +243,7 @@ class pipeline_trainer {
     std::vector<std::pair<int, Layer*>> found;
     const auto numbers = detail::layers_of_rank(layout_, comm_.rank());
     for (auto& s : stages_)
-      for (auto& l : s.layers()) found.emplace_back(numbers[found.size()], &l);
+      for (auto& l : detail::layers_of(s).layers()) found.emplace_back(numbers[found.size()], &l);
     return found;
   }
 
@@ -223,7 +275,7 @@ class pipeline_trainer {
  private:
   /// What the executor tells of stages that have ended.
   struct sums_under_way {
-    gradient_exchange<Tensor, Communicator>& exchange;
+    exchange_type& exchange;
     void operator()(std::size_t stage) { exchange.begin(stage); }
     bool progress() { return exchange.progress(); }
   };
@@ -242,16 +294,25 @@ class pipeline_trainer {
   void pass(std::span<const Tensor> inputs, const Targets& targets, Loss& loss, bool last) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
     guarded("", [&] {
-      for (auto& p : parameters_) p.make_gradient();
+      for (auto& p : parameters_) p.make_gradient(queue_);
     });
     const double factor = loss_share_ * options_.scaling.scale;
-    const auto own_share = [&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
-      loss_value<Tensor> found = loss(output, wanted);
-      if (factor != 1) detail::scale(found.gradient, factor);
-      return found;
-    };
     const accumulation here{.first = passes_ == 0, .last = last};
-    executor_->step(inputs, std::span<const target>(targets), own_share, sums_under_way{*exchange_}, here);
+    const auto step = [&](auto&& own_share) {
+      executor_->step(inputs, std::span<const target>(targets), own_share, sums_under_way{*exchange_}, here);
+    };
+    if constexpr (requires(double& value) { loss(*std::data(inputs), *std::data(targets), queue_, value); })
+      step([&](const Tensor& output, const target& wanted, const queue& q, double& value) -> Tensor {
+        Tensor gradient = loss(output, wanted, q, value);
+        if (factor != 1) detail::scale(gradient, factor, q);
+        return gradient;
+      });
+    else
+      step([&](const Tensor& output, const target& wanted) -> loss_value<Tensor> {
+        loss_value<Tensor> found = loss(output, wanted);
+        if (factor != 1) detail::scale(found.gradient, factor, queue_);
+        return found;
+      });
     const auto own = executor_->losses();
     if (passes_++ == 0) losses_.assign(own.size(), 0);
     for (std::size_t m = 0; m < own.size(); ++m) losses_[m] += own[m];
@@ -260,6 +321,7 @@ class pipeline_trainer {
   /// Runs a body; an exception that ends it ends the step on all ranks.
   template <class Body>
   void guarded(const std::string& when, Body&& body) {
+    const auto bound = backend_.bind();
     try {
       body();
     } catch (const agreed_error&) {
@@ -332,11 +394,15 @@ class pipeline_trainer {
           layers.push_back(make_layer(l));
         }
       }
-      stages_.emplace_back(std::move(layers), line.recomputes(schedule_rank));
+      layers_type list(std::move(layers), line.recomputes(schedule_rank));
+      if constexpr (std::same_as<stage_type, layers_type>)
+        stages_.push_back(std::move(list));
+      else
+        stages_.push_back(backend_.template make_stage<Tensor>(std::move(list)));
     }
     learn_parameters();
     count_samples();
-    exchange_ = std::make_unique<gradient_exchange<Tensor, Communicator>>(
+    exchange_ = std::make_unique<exchange_type>(
         model_,
         [&](const parameter_holder& h) {
           const auto p = std::find_if(parameters_.begin(), parameters_.end(),
@@ -347,12 +413,13 @@ class pipeline_trainer {
         exchange_options{.bucket_bytes = options_.bucket_bytes,
                          .frees_buffers = line.zero_of(schedule_rank) >= 2,
                          .room = room_of_ranks(layout_),
-                         .waves = detail::exchange_waves(layout_)});
+                         .waves = detail::exchange_waves(layout_)},
+        queue_, backend_.memory_queue());
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       auto& state = owned_state_.emplace_back();
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
-        state.push_back(tensor_traits<Tensor>::make(detail::shape_of(exchange_->owned(k).value)));
-        detail::zero(state.back());
+        state.push_back(detail::make_tensor<Tensor>(detail::shape_of(exchange_->owned(k).value), queue_));
+        detail::zero(state.back(), queue_);
       }
     }
     for (auto& p : parameters_) p.free_gradient();
@@ -364,7 +431,7 @@ class pipeline_trainer {
         "ranks and microbatches", "stages",      "schedule", "optimizer", "ties", "clipping", "sharding", "step",
         "configuration",          "element type"};
     detail::digest of_optimizer, of_ties, of_options;
-    of_optimizer.add(optimizer_.name());
+    of_optimizer.add(optimizer_.name()).add(std::int64_t{has_factor});  // norms are of gradients before it or behind
     for (const std::string_view name : optimizer_.state_names()) of_optimizer.add(name);
     for (const auto& [a, b] : options_.ties)
       for (const int number : {a.layer, a.number, b.layer, b.number}) of_ties.add(std::int64_t{number});
@@ -403,7 +470,13 @@ class pipeline_trainer {
     bool shared = layout_.pipelines.size() > 1 || !options_.ties.empty();
     for (const auto& p : layout_.pipelines) shared = shared || p.order.directions > 1 || p.ranks() > p.order.ranks;
     mine_ = {of_boundaries.number()};
-    for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared);
+    const auto seen = [&](Tensor& t, auto&& body) {
+      detail::host_copies<Tensor> here;
+      const Tensor& copy = here.of(t, backend_);
+      here.read(queue_);
+      body(copy);
+    };
+    for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared, seen);
     gather("at the start");
     for (int r = 0; r < comm_.ranks(); ++r) {
       const int first = layout_.pipelines[at(layout_.pipeline_of(r))].first_rank;
@@ -421,8 +494,8 @@ class pipeline_trainer {
 
     const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      detail::list_parameters(parameters_, std::span<Layer>(stages_[s].layers()), pipeline().stages[at(copies[s].stage)].first, s,
-                              copies[s].direction);
+      detail::list_parameters(parameters_, std::span<Layer>(detail::layers_of(stages_[s]).layers()),
+                              pipeline().stages[at(copies[s].stage)].first, s, copies[s].direction);
     for (std::size_t m = 0; m < model_.size(); ++m)
       for (const auto& h : model_[m].holders)
         for (auto& p : parameters_)
@@ -440,10 +513,13 @@ class pipeline_trainer {
               p.owned.push_back(r);
       p.sharded = model_[p.model].sharded && !chunks.empty() && chunks.front().terms.size() > 1;
       p.lean = p.sharded && pipeline().zero_of(place().group) >= 2;
+      if constexpr (requires { backend_.captures(); })
+        if (p.lean && backend_.captures())
+          throw input_error("at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured");
       if (p.sharded) continue;
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
-        p.state.push_back(tensor_traits<Tensor>::make(detail::shape_of(*p.value)));
-        detail::zero(p.state.back());
+        p.state.push_back(detail::make_tensor<Tensor>(detail::shape_of(*p.value), queue_));
+        detail::zero(p.state.back(), queue_);
       }
     }
   }
@@ -466,7 +542,8 @@ class pipeline_trainer {
                                                             .first_rank = line.first_rank,
                                                             .first_step = first,
                                                             .counted = counted,
-                                                            .sums_directions = false});
+                                                            .sums_directions = false},
+                                           stager_, backend_);
   }
 
   void scale_sums(double factor) {
@@ -476,23 +553,23 @@ class pipeline_trainer {
       return;
     }
     for (auto& p : parameters_)
-      if (!p.sharded) detail::scale(*p.gradient, factor);
-    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) detail::scale(exchange_->owned(k).gradient, factor);
+      if (!p.sharded) detail::scale(*p.gradient, factor, queue_);
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) detail::scale(exchange_->owned(k).gradient, factor, queue_);
   }
 
   /// Of the gradients that this rank owns.
-  [[nodiscard]] detail::square_sum sum_squares() {
-    detail::square_sum sum;
+  [[nodiscard]] const detail::square_sum& sum_squares() {
+    squares_.begin();
     listed_.assign(model_.size(), 0);
     for (const auto& p : parameters_) {
       if (p.sharded || std::exchange(listed_[p.model], char{1})) continue;
-      for (const auto& r : p.owned) detail::add_squares(sum, *p.gradient, r);
+      for (const auto& r : p.owned) squares_.add(backend_, queue_, *p.gradient, r);
     }
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       const auto& o = exchange_->owned(k);
-      detail::add_squares(sum, o.gradient, {.length = o.last - o.first});
+      squares_.add(backend_, queue_, o.gradient, {.length = o.last - o.first});
     }
-    return sum;
+    return squares_.end(queue_);
   }
 
   /// Of what ranks have told from number `first` on; next_ is behind it then.
@@ -539,16 +616,23 @@ class pipeline_trainer {
     if constexpr (has_factor) optimizer_.gradient_factor = factor_;
     for (auto& p : parameters_) {
       updates_[p.model] = ++p.updates;
-      if (!p.sharded) optimizer_.update(*p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates);
+      if (!p.sharded)
+        detail::update(optimizer_, *p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates, queue_);
     }
-    if (std::none_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; })) return;
-    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
-      auto& o = exchange_->owned(k);
-      optimizer_.update(o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id, updates_[o.parameter]);
+    if (std::any_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; })) {
+      for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+        auto& o = exchange_->owned(k);
+        detail::update(optimizer_, o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id,
+                       updates_[o.parameter], queue_);
+      }
+      exchange_->spread(deadline());
     }
-    exchange_->spread(deadline());
+    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
   }
 
+  [[no_unique_address]] Backend backend_;
+  [[no_unique_address]] queue queue_;
+  [[no_unique_address]] Stager stager_;
   training_layout layout_;
   Communicator comm_;
   Optimizer optimizer_;
@@ -563,7 +647,9 @@ class pipeline_trainer {
   std::vector<char> listed_;                      ///< per model parameter
   std::vector<std::int64_t> updates_;             ///< per model parameter
   std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
-  std::unique_ptr<gradient_exchange<Tensor, Communicator>> exchange_;
+  std::unique_ptr<exchange_type> exchange_;
+  detail::squares_on_queue<Tensor, Backend> squares_;
+  detail::host_copies<Tensor> copies_;  ///< that slices view
   std::unique_ptr<executor_type> executor_;
   std::unique_ptr<executor_type> evaluator_;  ///< from the first evaluate() on
   std::vector<double> mine_;                  ///< what this rank tells
@@ -583,9 +669,10 @@ class pipeline_trainer {
 ///     auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});
 ///     for (int step = 0; step < steps; ++step) trainer.step(inputs, targets, loss);
 ///   });
-template <pipeline_tensor Tensor, class MakeLayer, class ShapeAfter, class Communicator, class Optimizer>
+template <pipeline_tensor Tensor, class MakeLayer, class ShapeAfter, class Communicator, class Optimizer,
+          device_backend Backend = host_backend, class Stager = no_stager>
 [[nodiscard]] auto make_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
-                                Optimizer optimizer, trainer_options options = {}) {
+                                Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {}) {
   using made = typename decltype([&] {
     using group_type = stage_group<Tensor, Communicator>;
     if constexpr (requires(const group_type& g) { make_layer(0, g); })
@@ -593,8 +680,9 @@ template <pipeline_tensor Tensor, class MakeLayer, class ShapeAfter, class Commu
     else
       return std::type_identity<std::remove_cvref_t<decltype(make_layer(0))>>{};
   }())::type;
-  return pipeline_trainer<Tensor, made, Communicator, Optimizer>(std::move(layout), make_layer, shape_after, std::move(comm),
-                                                                 std::move(optimizer), std::move(options));
+  return pipeline_trainer<Tensor, made, Communicator, Optimizer, Backend, Stager>(
+      std::move(layout), make_layer, shape_after, std::move(comm), std::move(optimizer), std::move(options), std::move(backend),
+      std::move(stager));
 }
 
 }  // namespace hetsched

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainings on processes, whatever their ranks compute on.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+
+#include <train/gloo.hpp>
+#include <train/rank.hpp>
+
+namespace train {
+
+/// Who was the first rank in the generation before, and has been left out of this one, may not have let go yet.
+[[nodiscard]] inline hetsched::checkpoint_lock take_lock(const std::string& folder) {
+  for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);;) {
+    try {
+      return hetsched::checkpoint_lock(folder);
+    } catch (const hetsched::input_error&) {
+      if (std::chrono::steady_clock::now() > until) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// As long as there are ranks: those that are left go on from the last checkpoint, on a plan for as many as they are.
+template <class Rank, class MakeRank>
+void train_elastically(job& j, MakeRank&& make_rank) {
+  using clock = std::chrono::steady_clock;
+  const auto planned = j.plan;
+  const auto given = j.given;
+  const int planned_for =
+      planned ? hetsched::make_training_layout(planned->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks() : 0;
+  std::optional<hetsched::snapshot_ring> snapshots;
+  if (given.snapshot_every > 0) j.snapshots = &snapshots.emplace("/dev/shm/hetsched-train-" + std::to_string(getpid()));
+  const bool has_folder = !given.checkpoint.folder.empty();
+  const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
+    tell_strangers(comm);
+    j.place = here.place;
+    j.given = given;
+    j.plan = planned;
+    if (planned && here.place.ranks != planned_for) forget_plan(j);
+    if (here.generation > 0) j.given.checkpoint.resume = j.given.checkpoint.or_start = true;
+    std::optional<hetsched::checkpoint_lock> lock;  // let go between generations: the first rank may be another one then
+    if (has_folder && here.place.rank == 0) lock.emplace(take_lock(given.checkpoint.folder));
+    j.somebody_waits = [&, next = clock::now()]() mutable {
+      if (clock::now() < next) return false;
+      next = clock::now() + std::chrono::milliseconds(200);
+      return here.somebody_waits();
+    };
+    train_rank(j, comm, make_rank(here.place), j.told);
+    return !j.told.lets_others_in;
+  };
+  hetsched::run_elastically<typename Rank::tensor>(
+      j.place, options_of(given.place),
+      {.joins = given.join, .settle_s = given.settle_s, .say = [](const std::string& text) { say(text); }}, body);
+}
+
+/// Trains on this process's rank, or on one after the other. make_rank: (const process_place&) -> Rank.
+template <class Rank, class MakeRank>
+void train_on_processes(job& j, MakeRank&& make_rank) {
+  if (j.given.elastic) return train_elastically<Rank>(j, make_rank);
+  on_gloo<typename Rank::tensor>(j.given.place, j.place, [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
+}
+
+}  // namespace train

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gpt/config.hpp>
+#include <gpt_cuda/description.hpp>
+
+namespace gpt_cuda {
+
+/// `half`: products of bf16 numbers.
+[[nodiscard]] inline shape shape_of(const gpt::config& m, bool half) {
+  return {.layers = m.layers,
+          .hidden = m.hidden,
+          .heads = m.heads,
+          .kv_heads = m.key_heads(),
+          .ffn = m.ffn_width(),
+          .sequence = m.sequence,
+          .vocab = m.vocab,
+          .rms = m.norm == gpt::norm_kind::rms,
+          .gated = m.activation == gpt::activation_kind::swiglu,
+          .rotary = m.positions == gpt::position_kind::rotary,
+          .bias = m.bias,
+          .tied = m.tied,
+          .half = half};
+}
+
+}  // namespace gpt_cuda

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainings on fake GPUs, on GPUs and hosts, and by way of the hosts' network, against the same on hosts.
+#include <hetsched/runtime/trainer/trainer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/cuda/graphs.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/text.hpp>
+
+#include "../runtime/training.hpp"
+#include "../sanitizer_share.hpp"
+#include "fake_layers.hpp"
+#include "host_transport.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using any_fake = any_layer<fake_tensor, fake_queue>;
+using real_toy = toy<double>;
+
+any_fake layer_on(const fake_queue& q, const real_toy& t, int layer) {
+  auto like = t.make(layer);
+  if (const auto* const found = like.get<linear<double>>()) return fake_linear(*found, q);
+  return fake_activation(q);
+}
+
+/// sgd, in kernels.
+struct sgd_on_queue {
+  sgd own;
+  [[nodiscard]] static std::string_view name() { return sgd::name(); }
+  [[nodiscard]] auto state_names() const { return own.state_names(); }
+  [[nodiscard]] auto settings() const { return own.settings(); }
+  void update(fake_tensor& p, fake_tensor& g, std::span<fake_tensor> state, const parameter_id&, std::int64_t,
+              const fake_queue& q) const {
+    auto& v = state[0];
+    work_on(q, {&g.buffer()}, {&p.buffer(), &v.buffer()}, [&] {
+      kernel(q, "an update", {&g}, {&p, &v},
+             [o = own, g = std::as_const(g).data(), p = p.data(), v = v.data(), n = p.size()](const auto& view) {
+               for (std::size_t i = 0; i < n; ++i) {
+                 const double slope = view.read(g)[i] + o.weight_decay * view.read(p)[i];
+                 view.write(v)[i] = o.momentum * view.read(v)[i] + slope;
+                 view.write(p)[i] -= o.learning_rate * view.read(v)[i];
+               }
+             });
+    });
+  }
+};
+
+/// As toy::loss.
+fake_tensor toy_loss(const fake_tensor& output, const fake_tensor& target, const fake_queue& q, double& value) {
+  auto gradient = fake_loss(output, target, q, value);
+  auto body = [g = gradient.data(), n = gradient.size(), rows = static_cast<double>(output.rows()), &value](const auto& view) {
+    for (std::size_t k = 0; k < n; ++k) view.write(g)[k] /= rows;
+    *view.write(&value) /= rows;
+  };
+  kernel(q, "loss", {{gradient.data(), gradient.size() * sizeof(double), true}, {&value, sizeof(double), true}}, std::move(body));
+  return gradient;
+}
+
+matrix<double> rows_of(const matrix<double>& all, interval rows) {
+  matrix<double> part(static_cast<std::size_t>(rows.size()), all.columns());
+  std::copy_n(all.data() + static_cast<std::size_t>(rows.first) * all.columns(), part.rows() * part.columns(), part.data());
+  return part;
+}
+
+/// Whole tensors of 8-byte elements by layer and name, and which elements are known.
+using saved_state = std::map<std::pair<int, std::string>, std::map<std::size_t, std::uint64_t>>;
+
+/// each(element of the whole tensor, its bytes) for all of a slice.
+template <class Each>
+void for_each_element_of(const state_slice& s, Each&& each) {
+  const std::size_t count = s.bytes.size() / 8;
+  const std::size_t length = s.held_apart > 0 ? count - (s.rows - 1) * s.held_apart : count / s.rows;
+  const std::size_t held_apart = s.held_apart > 0 ? s.held_apart : length;
+  for (std::size_t row = 0; row < s.rows; ++row)
+    for (std::size_t i = 0; i < length; ++i) each(s.first + row * s.apart + i, s.bytes.data() + 8 * (row * held_apart + i));
+}
+
+struct found {
+  std::vector<double> losses, norms, evaluations;
+  saved_state state;
+  friend bool operator==(const found&, const found&) = default;
+};
+
+struct how {
+  int steps = 3, batches = 1;  ///< batches of a step
+  double clip = 0.5;
+  sgd optimizer{.learning_rate = 0.1, .momentum = 0.5, .weight_decay = 0.01};
+  const saved_state* begin_with = nullptr;
+  std::int64_t first_step = 0;
+};
+
+/// One rank's training, with tensors by `put`.
+template <class Trainer, class Put, class Loss>
+void train_rank(Trainer& trainer, const real_toy& t, const how& h, int rank, Put&& put, Loss&& loss, found& own) {
+  using tensor = std::remove_cvref_t<decltype(put(std::declval<matrix<double>>()))>;
+  if (h.begin_with) {
+    for (const auto& s : trainer.state())
+      for_each_element_of(s, [&](std::size_t k, std::byte* to) {
+        std::memcpy(to, &h.begin_with->at({s.layer, s.name}).at(k), sizeof(std::uint64_t));
+      });
+    trainer.state_loaded();
+    trainer.set_committed_step(h.first_step);
+  }
+  const auto p = static_cast<std::size_t>(trainer.layout().pipeline_of(rank));
+  const auto draw = [&](std::int64_t step) {
+    std::pair<std::vector<tensor>, std::vector<tensor>> all;
+    for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
+      const auto [input, target] = t.batch(trainer.layout(), step, p, m);
+      all.first.push_back(put(rows_of(input, trainer.samples())));
+      all.second.push_back(put(rows_of(target, trainer.samples())));
+    }
+    return all;
+  };
+  const auto spans = [](const auto& b) { return std::pair(std::span<const tensor>(b.first), std::span<const tensor>(b.second)); };
+  for (std::int64_t step = h.first_step; step < h.first_step + h.steps; ++step) {
+    for (int b = 1; b < h.batches; ++b) {
+      const auto more = draw(1000 * b + step);
+      trainer.accumulate(spans(more).first, spans(more).second, loss);
+    }
+    const auto batch = draw(step);
+    const auto report = trainer.step(spans(batch).first, spans(batch).second, loss);
+    own.losses.push_back(report.loss);
+    own.norms.push_back(report.gradient_norm);
+  }
+  const auto other = draw(77);
+  own.evaluations.push_back(trainer.evaluate(spans(other).first, spans(other).second, loss));
+  for (const auto& s : trainer.state(true))
+    for_each_element_of(s, [&](std::size_t k, const std::byte* from) {
+      std::memcpy(&own.state[{s.layer, s.name}][k], from, sizeof(std::uint64_t));
+    });
+}
+
+found merge(const std::vector<found>& ranks) {
+  auto all = ranks.front();
+  for (const auto& r : ranks) {
+    CHECK(r.losses == all.losses);
+    CHECK(r.norms == all.norms);
+    CHECK(r.evaluations == all.evaluations);
+    for (const auto& [key, elements] : r.state) all.state[key].insert(elements.begin(), elements.end());
+  }
+  return all;
+}
+
+trainer_options options_for(const real_toy& t, const how& h) {
+  return {.deadline_s = 20, .clip_norm = h.clip, .ties = t.ties, .bucket_bytes = 64};
+}
+tensor_shape shape_after(int, int rows) { return {static_cast<std::size_t>(rows), real_toy::width}; }
+
+found on_hosts(const real_toy& t, const training_layout& layout, const how& h) {
+  std::vector<found> all(static_cast<std::size_t>(layout.ranks()));
+  hetsched::run_on_threads(thread_communicator<matrix<double>>::connect(layout.ranks()), [&](auto& comm) {
+    auto trainer = hetsched::make_trainer<matrix<double>>(
+        layout, [&](int l) { return t.make(l); }, shape_after, comm, h.optimizer, options_for(t, h));
+    train_rank(
+        trainer, t, h, comm.rank(), [](matrix<double> m) { return m; }, real_toy::loss,
+        all[static_cast<std::size_t>(comm.rank())]);
+  });
+  return merge(all);
+}
+
+/// Backend: cuda_backend or one that captures; staged: by way of the hosts.
+template <class Backend, bool Staged, class Communicator>
+found on_fake(fake_devices& devices, std::vector<Communicator> ends, const std::vector<int>& places, const real_toy& t,
+              const training_layout& layout, const how& h) {
+  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, fake_cuda>, no_stager>;
+  std::vector<found> all(places.size());
+  hetsched::run_on_threads(std::move(ends), [&](Communicator& comm) {
+    const auto r = static_cast<std::size_t>(comm.rank());
+    const auto name = "rank " + std::to_string(r);
+    Backend own(devices, places[r], name);
+    const auto bound = own.bind();
+    const auto q = own.compute_queue();
+    const auto copies = [&] {
+      if constexpr (Staged)
+        return stager(devices, places[r], name);
+      else
+        return no_stager();
+    };
+    auto trainer = hetsched::make_trainer<fake_tensor>(
+        layout, [&](int l) { return layer_on(q, t, l); }, shape_after, comm, sgd_on_queue{h.optimizer}, options_for(t, h), own,
+        copies());
+    train_rank(
+        trainer, t, h, comm.rank(), [&](const matrix<double>& m) { return upload(q, m); }, toy_loss, all[r]);
+    q.finish();
+  });
+  return merge(all);
+}
+template <class Backend = cuda_backend<fake_cuda>>
+found on_fake(fake_machine& machine, const std::vector<int>& places, const real_toy& t, const training_layout& layout,
+              const how& h) {
+  fake_devices devices(fake_cuda{&machine}, {.records = 256});
+  return on_fake<Backend, false>(devices, cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), places, t,
+                                 layout, h);
+}
+
+/// By way of the hosts: tensors of stages in chunks, gradients through pinned memory.
+found on_network(fake_machine& machine, const real_toy& t, const training_layout& layout, const how& h) {
+  const int ranks = layout.ranks();
+  std::vector<int> places;
+  for (int r = 0; r < ranks; ++r) places.push_back(r);
+  fake_devices devices(fake_cuda{&machine}, {.records = 256});
+  std::vector<host_transport> ends;
+  for (auto& end : thread_communicator<matrix<double>>::connect(ranks))
+    ends.emplace_back(
+        shaped_communicator(
+            std::move(end),
+            [](int, int) { return hetsched::link{.latency_s = 0, .bandwidth = std::numeric_limits<double>::infinity()}; }),
+        machine);
+  auto staged = layout;
+  for (auto& line : staged.pipelines) line.order = by_way_of_hosts(line.order, [](int, int) { return true; });
+  return on_fake<cuda_backend<fake_cuda>, true>(devices, std::move(ends), places, t, staged, h);
+}
+
+training_layout layout_of(const real_toy& t, std::string_view name, int ranks, int microbatches, std::vector<int> data = {},
+                          int zero = 0) {
+  auto layout = even_layout(t.layers, schedule_of(name, ranks, microbatches), 6);
+  auto& line = layout.pipelines[0];
+  for (const int d : data) line.groups.push_back({.data = d});
+  if (zero > 0) line.zero.assign(static_cast<std::size_t>(ranks), zero);
+  validate(layout);
+  return layout;
+}
+
+struct training_case {
+  real_toy model;
+  training_layout layout;
+  how run;
+};
+std::vector<training_case> cases() {
+  const real_toy t{.layers = 12}, tied{.layers = 12, .ties = {{{0, 0}, {10, 0}}}};
+  std::vector<training_case> all;
+  for (const auto* name : {"1f1b", "gpipe", "zb_v", "interleaved_1f1b", "chimera"})
+    all.push_back({t, layout_of(t, name, 2, 4), {}});
+  all.push_back({tied, layout_of(tied, "1f1b", 3, 4), {.batches = 2}});
+  all.push_back({t, layout_of(t, "1f1b", 2, 4, {2, 3}), {}});
+  all.push_back({t, layout_of(t, "1f1b", 2, 2, {2, 2}, 1), {}});
+  all.push_back({t, layout_of(t, "1f1b", 2, 2, {3, 1}, 2), {.batches = 2}});
+  all.push_back({tied, side_by_side({layout_of(tied, "1f1b", 2, 4), layout_of(tied, "gpipe", 3, 2)}), {}});
+  auto recomputed = layout_of(t, "zb_v", 2, 4);
+  recomputed.pipelines[0].recompute.assign(2, recomputation::full);
+  all.push_back({t, recomputed, {}});
+  return all;
+}
+
+void expect_clean(fake_machine& machine) {
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+}
+
+}  // namespace
+
+TEST_CASE("[threads] trainings on fake GPUs, and on GPUs and hosts, have the bits of hosts, and no races") {
+  std::uint64_t seed = 1;
+  for (const auto& c : cases()) {
+    const auto text = to_csv(c.layout.pipelines[0].order);
+    CAPTURE(text);
+    CAPTURE(c.layout.ranks());
+    const auto wanted = on_hosts(c.model, c.layout, c.run);
+    CHECK(wanted.losses.size() == 3);
+    std::vector<int> own, one, mixed;
+    for (int r = 0; r < c.layout.ranks(); ++r) own.push_back(r), one.push_back(0), mixed.push_back(r % 3 - 1);
+    for (const auto& places : {own, one, mixed}) {
+      CAPTURE(places[0]);
+      fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
+      CHECK(on_fake(machine, places, c.model, c.layout, c.run) == wanted);
+      expect_clean(machine);
+      if (sanitizer_share > 1) break;
+    }
+  }
+}
+
+TEST_CASE("[threads] trainings on fake GPUs whose hosts share a network have the bits of hosts, and no races") {
+  std::uint64_t seed = 100;
+  for (const auto& c : cases()) {
+    const auto& line = c.layout.pipelines[0];
+    if (!line.groups.empty()) continue;  // slices of groups are not copied by way of hosts
+    const auto text = to_csv(line.order);
+    CAPTURE(text);
+    fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
+    CHECK(on_network(machine, c.model, c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
+    expect_clean(machine);
+  }
+}
+
+TEST_CASE("[threads] stages that are captured as CUDA graphs train with the bits of hosts; not at ZeRO stage 2") {
+  std::uint64_t seed = 200;
+  for (const auto& c : cases()) {
+    std::vector<int> places;
+    for (int r = 0; r < c.layout.ranks(); ++r) places.push_back(r);
+    fake_machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 2 == 0});
+    const auto text = to_csv(c.layout.pipelines[0].order);
+    CAPTURE(text);
+    if (c.layout.pipelines[0].zero_of(0) == 2) {
+      CHECK_THROWS_WITH_AS((void)on_fake<cuda_graph_backend<fake_cuda>>(machine, places, c.model, c.layout, c.run),
+                           "at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured", input_error);
+      continue;
+    }
+    CHECK(on_fake<cuda_graph_backend<fake_cuda>>(machine, places, c.model, c.layout, c.run) ==
+          on_hosts(c.model, c.layout, c.run));
+    expect_clean(machine);
+  }
+}
+
+TEST_CASE("[threads] a training goes on from the state of another on GPUs, hosts, and in another layout, with the same bits") {
+  const real_toy t{.layers = 12, .ties = {{{0, 0}, {10, 0}}}};
+  const auto four = layout_of(t, "1f1b", 2, 4), sharded = layout_of(t, "1f1b", 2, 4, {1, 1}, 1),
+             alone = layout_of(t, "1f1b", 1, 4);
+  const how all{.steps = 5}, first{.steps = 2};
+  const auto wanted = on_hosts(t, four, all);
+  const auto expect = [&](const found& rest) {
+    CHECK(rest.losses == std::vector<double>(wanted.losses.begin() + 2, wanted.losses.end()));
+    CHECK(rest.evaluations == wanted.evaluations);
+    CHECK(rest.state == wanted.state);
+  };
+  fake_machine machine({.seed = 31});
+  const auto begun = on_fake(machine, {0, 1}, t, four, first);
+  const how rest{.steps = 3, .begin_with = &begun.state, .first_step = 2};
+  expect(on_hosts(t, four, rest));
+  expect(on_fake(machine, {1}, t, alone, rest));
+  expect(on_fake(machine, {-1, 1}, t, sharded, rest));
+  const auto begun_on_hosts = on_hosts(t, alone, first);
+  expect(on_fake(machine, {0, -1}, t, four, {.steps = 3, .begin_with = &begun_on_hosts.state, .first_step = 2}));
+  expect_clean(machine);
+}
+
+TEST_CASE("[threads] ranks whose layers on GPUs begin with other values are named") {
+  const real_toy t{.layers = 4}, other{.layers = 4, .seed = 2};
+  const auto layout = side_by_side({layout_of(t, "1f1b", 1, 2), layout_of(t, "1f1b", 1, 2)});
+  fake_machine machine({.seed = 5});
+  fake_devices devices(fake_cuda{&machine}, {.records = 64});
+  const auto ends = cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, {0, 1});
+  std::vector<std::string> told(2);
+  hetsched::run_on_threads(ends, [&](auto comm) {
+    const int r = comm.rank();
+    cuda_backend<fake_cuda> own(devices, r, "rank " + std::to_string(r));
+    try {
+      (void)hetsched::make_trainer<fake_tensor>(
+          layout, [&](int l) { return layer_on(own.compute_queue(), r == 0 ? t : other, l); }, shape_after, comm,
+          sgd_on_queue{{.momentum = 0.5}}, {}, own);
+    } catch (const input_error& e) {
+      told[static_cast<std::size_t>(r)] = e.what();
+    }
+  });
+  for (const auto& text : told) CHECK(text == "layer 0 is not made alike on ranks 0 and 1: parameter 0 begins with other values");
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of hetsched-train on fake GPUs: in one process, and on processes whose hosts share a network, some without a GPU.
+// Compiled by itself: it has definitions of its own for what it includes.
+#include <train/layers.hpp>
+#include <train/plan.hpp>
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cuda/local_communicator.hpp>
+#include <hetsched/gloo.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+
+#include <gpt/model.hpp>
+
+using namespace hetsched;
+
+// The commands compile these once for all of them; here they are there before they are used.
+namespace train {
+template <>
+any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config& m, int layer, const device_axis<float>& axis,
+                                                recomputation recompute, const device_axis<float>& context,
+                                                const device_axis<float>& expert) {
+  return gpt::make_layer<float>(m, layer, axis, recompute, context, expert);
+}
+template <>
+loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>& logits, const gpt::tensor<float>& targets,
+                                                         std::size_t all_rows) {
+  return gpt::cross_entropy_part(logits, targets, all_rows);
+}
+template <>
+std::vector<layer_profile> profile_model<float>(const gpt::config&, std::string_view, int, const profile_options&,
+                                                const device_axis<float>&) {
+  throw std::logic_error("there is a plan");
+}
+outcome<plan_file> plan_for(const gpt::config&, const equal_ranks&, std::vector<double>, std::vector<double>, int) {
+  throw std::logic_error("there is a plan");
+}
+}  // namespace train
+
+#include <train/gpu_rank.hpp>
+
+#include <gpt_cuda/timing.hpp>
+
+#include "../cuda/fake_cuda.hpp"
+#include "fake_launcher.hpp"
+
+using namespace hetsched::test;
+
+namespace {
+
+using api = fake_cuda;
+using fake_tensor = gpt_cuda::tensor<api>;
+using local = cuda_local_communicator<fake_tensor, api>;
+using staged_rank = train::gpu_rank<api, cuda_stager<fake_tensor, api>>;
+
+struct folder {
+  std::filesystem::path path;
+  explicit folder(const std::string& name)
+      : path(std::filesystem::temp_directory_path() / (name + "-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+  ~folder() { std::filesystem::remove_all(path); }
+};
+
+/// Layers [0, 2) and [2, 4) of a small GPT, one rank each, or a pipeline of one rank besides.
+train::job small_job(bool two_pipelines = false) {
+  train::job j{.given = {},
+               .config = {.layers = 2, .hidden = 24, .heads = 6, .sequence = 7, .vocab = 256},
+               .corpus = {},
+               .validation = {},
+               .place = {},
+               .plan = plan_file{},
+               .told = {}};
+  for (int i = 0; i < 40; ++i) j.corpus += "so it was, and so it is, and so it will be; ";
+  j.validation = j.corpus;
+  const auto stage = [](int first, int last) {
+    stage_plan s;
+    s.layers = {first, last};
+    return s;
+  };
+  auto& lines = j.plan->plan.pipelines;
+  lines.push_back({.microbatches = 4, .microbatch_size = 2, .stages = {stage(0, 2), stage(2, 4)}, .schedule = {.name = "1f1b"}});
+  if (two_pipelines)
+    lines.push_back({.microbatches = 1, .microbatch_size = 2, .stages = {stage(0, 4)}, .schedule = {.name = "1f1b"}});
+  j.given.steps = 4;
+  j.given.optimizer = "sgd";  // adamw makes steps of what is rounding alone
+  j.given.learning_rate = 0.1;
+  j.given.momentum = 0.5;
+  j.given.products = "fp32";
+  j.given.device = "cuda";
+  j.given.validation = "the same";
+  j.given.validation_batches = 1;
+  j.given.place.deadline_s = 20;
+  j.given.clip = 0.5;
+  return j;
+}
+
+struct told {
+  std::vector<double> losses, validation;
+};
+told of(const train::job::result& r) {
+  told t{.losses = r.losses, .validation = {}};
+  for (const auto& [step, loss] : r.validations) t.validation.push_back(loss);
+  return t;
+}
+
+void expect_close(const std::vector<double>& a, const std::vector<double>& b, double within = 1e-5) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(within));
+}
+
+/// In one process.
+train::job::result on_local_gpus(const train::job& j, const std::vector<int>& places, std::uint64_t seed) {
+  fake_machine machine({.seed = seed, .devices = 3});
+  train::job::result result;
+  {
+    cuda_devices<api> all(api{&machine}, {.records = 256});
+    run_on_threads(local::connect(all, places), [&](local& comm) {
+      train::job::result own;
+      train::train_rank(j, comm, train::gpu_rank<api>(all, places[static_cast<std::size_t>(comm.rank())], comm.rank(), j.given),
+                        own);
+      if (comm.rank() == 0) result = std::move(own);
+    });
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+  return result;
+}
+
+/// On processes, each a thread here. Places: a GPU, or -1: a host without one.
+train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
+  const folder store("gpu-rank-test-" + std::to_string(seed));
+  j.given.place.transport = "gloo";
+  fake_machine machine({.seed = seed, .devices = 3});
+  train::job::result result;
+  std::vector<std::exception_ptr> failures(places.size());
+  {
+    cuda_devices<api> all(api{&machine}, {.records = 256});
+    const auto run = [&](auto&& here, int rank) {
+      using tensor = typename std::remove_cvref_t<decltype(here)>::tensor;
+      process_place where;
+      where.rank = rank;
+      where.ranks = static_cast<int>(places.size());
+      gloo_options how;
+      how.rendezvous = "file:" + store.path.string();
+      how.connect_deadline_s = 20;
+      gloo_communicator<tensor> comm(where, how);
+      train::job::result own;
+      train::train_rank(j, comm, here, own);
+      if (rank == 0) result = std::move(own);
+    };
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < static_cast<int>(places.size()); ++r)
+      threads.emplace_back([&, r, place = places[static_cast<std::size_t>(r)]] {
+        try {
+          if (place < 0)
+            run(train::host_rank<float>(), r);
+          else
+            run(staged_rank(all, place, r, j.given), r);
+        } catch (...) {
+          failures[static_cast<std::size_t>(r)] = std::current_exception();
+        }
+      });
+  }
+  for (const auto& f : failures)
+    if (f) std::rethrow_exception(f);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("GPUs in one process, on processes and beside hosts without one have the losses of hosts") {
+  auto j = small_job(true);
+  j.given.accumulate = 2;
+  const auto hosts = of(on_processes(j, {-1, -1, -1}, 1));
+  REQUIRE(hosts.losses.size() == 4);
+  REQUIRE(hosts.validation.size() == 1);
+  CHECK(hosts.losses.back() < hosts.losses.front());
+  std::vector<double> first;
+  const auto expect = [&](const told& found, bool all_gpus) {
+    expect_close(found.losses, hosts.losses);
+    expect_close(found.validation, hosts.validation);
+    if (!all_gpus) return;
+    if (first.empty()) first = found.losses;
+    CHECK(found.losses == first);  // whatever lies between: the same bits
+  };
+  expect(of(on_local_gpus(j, {0, 1, 2}, 2)), true);
+  expect(of(on_local_gpus(j, {0, -1, 0}, 3)), true);
+  expect(of(on_processes(j, {0, 1, 2}, 4)), true);
+  expect(of(on_processes(j, {0, -1, 1}, 5)), false);
+  j.given.graphs = true;
+  expect(of(on_local_gpus(j, {0, 1, 2}, 6)), true);
+}
+
+TEST_CASE("hosts go on from the checkpoints of GPUs, and the other way round") {
+  auto j = small_job();
+  j.given.optimizer = "adamw";
+  j.given.learning_rate = 1e-3;
+  const auto wanted = of(on_local_gpus(j, {0, 1}, 7));
+  const auto then = [&](const train::job::result& r) {
+    CHECK(r.resumed == std::int64_t{2});
+    expect_close(of(r).losses, {wanted.losses.begin() + 2, wanted.losses.end()}, 1e-4);
+  };
+  const folder one("gpu-rank-test-gpus"), two("gpu-rank-test-hosts");
+  j.given.checkpoint.folder = one.path.string();
+  auto begun = j, rest = j;
+  begun.given.steps = 2;
+  rest.given.checkpoint.resume = true;
+  (void)on_local_gpus(begun, {1, 0}, 8);
+  auto bits = rest;
+  std::filesystem::copy(one.path, two.path, std::filesystem::copy_options::recursive);
+  bits.given.checkpoint.folder = two.path.string();
+  const auto same = on_local_gpus(bits, {0, 1}, 9);
+  CHECK(same.losses == std::vector<double>(wanted.losses.begin() + 2, wanted.losses.end()));
+  then(on_processes(rest, {-1, -1}, 10));
+  const folder three("gpu-rank-test-back");
+  begun.given.checkpoint.folder = rest.given.checkpoint.folder = three.path.string();
+  (void)on_processes(begun, {-1, -1}, 11);
+  then(on_processes(rest, {0, 1}, 12));
+}
+
+TEST_CASE("what GPUs do not train is refused by name") {
+  const auto refuses = [](const train::job& j, const std::string& text) {
+    CHECK_THROWS_WITH_AS((void)on_local_gpus(j, {0, 1, 2}, 13), ("--device cuda: " + text + " on GPUs").c_str(),
+                         train::known_to_all);
+  };
+  auto cut = small_job();
+  cut.plan->plan.pipelines[0].stages[0].degrees.tensor = 2;
+  refuses(cut, "stages are not cut along context or tensors");
+  auto selective = small_job(true);
+  selective.plan->plan.pipelines[0].stages[0].recompute = recomputation::selective;
+  refuses(selective, "attention alone is not recomputed");
+  auto experts = small_job(true);
+  experts.config.experts = 2;
+  refuses(experts, "experts are not trained");
+}
