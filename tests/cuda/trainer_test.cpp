@@ -28,6 +28,7 @@
 #include "../sanitizer_share.hpp"
 #include "fake_layers.hpp"
 #include "host_transport.hpp"
+#include "mixed_ranks.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -298,6 +299,106 @@ TEST_CASE("[threads] trainings on fake GPUs whose hosts share a network have the
     CAPTURE(text);
     fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
     CHECK(on_network(machine, c.model, c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
+    expect_clean(machine);
+  }
+}
+
+TEST_CASE("[threads] trainings over NCCL have the bits of hosts, also where the streams of a device work in order") {
+  std::uint64_t seed = 300;
+  for (const auto& c : cases()) {
+    const auto text = to_csv(c.layout.pipelines[0].order);
+    CAPTURE(text);
+    CAPTURE(c.layout.ranks());
+    fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0, .launch_queue = 32});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      const int ranks = c.layout.ranks();
+      CHECK(on_fake<cuda_backend<fake_cuda>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks), c.model,
+                                                    c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
+    }
+    expect_clean(machine);
+  }
+}
+
+TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' network between others have the bits of hosts") {
+  std::uint64_t seed = 400;
+  for (const auto& c : cases()) {
+    const auto& line = c.layout.pipelines[0];
+    if (!line.groups.empty()) continue;  // slices of groups are not copied by way of hosts
+    const auto text = to_csv(line.order);
+    CAPTURE(text);
+    CAPTURE(c.layout.ranks());
+    // Two clusters of devices and, in one case of two, a host: ranks 0 and 1, and all others.
+    auto places = numbered_places(c.layout.ranks());
+    if (seed % 2 == 0) places.back() = -1;
+    const auto direct = [&](int a, int b) {
+      return (a < 2) == (b < 2) && places[static_cast<std::size_t>(a)] >= 0 && places[static_cast<std::size_t>(b)] >= 0;
+    };
+    auto layout = c.layout;
+    for (auto& one : layout.pipelines)
+      one.order =
+          by_way_of_hosts(one.order, [&](int from, int to) { return !direct(one.first_rank + from, one.first_rank + to); });
+    fake_machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 3 == 0, .launch_queue = 32});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      auto ends = connect_mixed(devices, world, places, [&](const edge& e) { return direct(e.from, e.to); });
+      CHECK(on_fake<cuda_backend<fake_cuda>, true>(devices, std::move(ends), places, c.model, layout, c.run) ==
+            on_hosts(c.model, c.layout, c.run));
+    }
+    expect_clean(machine);
+  }
+}
+
+TEST_CASE("[threads] a step that is skipped leaves parameters as they are, and the next one goes on, also over NCCL") {
+  const real_toy t{.layers = 4};
+  auto layout = layout_of(t, "1f1b", 2, 2, {2, 1}, 1);
+  const how three{.steps = 3};
+  for (const bool over_nccl : {false, true}) {
+    CAPTURE(over_nccl);
+    fake_machine machine({.seed = 7, .devices = 3});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      const auto places = numbered_places(3);
+      const auto run = [&](auto ends, const how& h, double bad_target) {
+        using communicator = typename decltype(ends)::value_type;
+        std::vector<found> all(3);
+        std::vector<int> skipped(3, 0);
+        hetsched::run_on_threads(std::move(ends), [&](communicator& comm) {
+          const auto r = static_cast<std::size_t>(comm.rank());
+          const cuda_backend<fake_cuda> own(devices, places[r], "rank " + std::to_string(r));
+          const auto bound = own.bind();
+          const auto q = own.compute_queue();
+          auto trainer = hetsched::make_trainer<fake_tensor>(
+              layout, [&](int l) { return layer_on(q, t, l); }, shape_after, comm, sgd_on_queue{h.optimizer}, options_for(t, h),
+              own);
+          if (bad_target != 0) {
+            std::vector<fake_tensor> inputs, targets;
+            for (int m = 0; m < 2; ++m) {
+              auto [input, target] = t.batch(layout, 9, 0, m);
+              target(0, 0) = bad_target;
+              inputs.push_back(upload(q, rows_of(input, trainer.samples())));
+              targets.push_back(upload(q, rows_of(target, trainer.samples())));
+            }
+            skipped[r] =
+                !trainer.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), toy_loss).updated;
+            trainer.set_committed_step(0);
+          }
+          train_rank(
+              trainer, t, h, comm.rank(), [&](const matrix<double>& m) { return upload(q, m); }, toy_loss, all[r]);
+          q.finish();
+        });
+        if (bad_target != 0) CHECK(skipped == std::vector<int>{1, 1, 1});
+        return merge(all);
+      };
+      const auto with = [&](const how& h, double bad) {
+        if (over_nccl) return run(connect_nccl(devices, world, 3), h, bad);
+        return run(cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), h, bad);
+      };
+      CHECK(with(three, std::numeric_limits<double>::infinity()) == with(three, 0));
+    }
     expect_clean(machine);
   }
 }

@@ -117,6 +117,7 @@ class cuda_devices {
     detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
     pools_.resize(static_cast<std::size_t>(count));
     idle_.resize(pools_.size());
+    asked_.resize(pools_.size());
   }
   cuda_devices(const cuda_devices&) = delete;
   cuda_devices& operator=(const cuda_devices&) = delete;
@@ -137,8 +138,19 @@ class cuda_devices {
   }
 
   /// `idle` is called again and again while a thread waits for a queue of this device, and may end what the queue waits for. For
-  /// a device that one thread uses.
-  void while_waiting(int device, std::function<void()> idle) { idle_[static_cast<std::size_t>(device)] = std::move(idle); }
+  /// a device that one thread uses. `who` asks for it; an empty function: no more.
+  void while_waiting(int device, const void* who, std::function<void()> idle) {
+    auto& list = asked_[static_cast<std::size_t>(device)];
+    std::erase_if(list, [&](const auto& a) { return a.first == who; });
+    if (idle) list.emplace_back(who, std::move(idle));
+    auto& all = idle_[static_cast<std::size_t>(device)];
+    if (list.empty())
+      all = nullptr;
+    else
+      all = [&list] {
+        for (const auto& [asked, call] : list) call();
+      };
+  }
 
   [[nodiscard]] cuda_memory_use memory(int device) const {
     const std::lock_guard lock(guard_);
@@ -279,9 +291,10 @@ class cuda_devices {
   Api api_;
   cuda_options options_;
   detail::pinned_pool<Api> pinned_;
-  std::vector<std::unique_ptr<pool>> pools_;  ///< by device; null: not used yet
-  std::vector<std::function<void()>> idle_;   ///< by device: what waiting threads call
-  mutable std::mutex guard_;                  ///< of pools_ and streams_
+  std::vector<std::unique_ptr<pool>> pools_;                                       ///< by device; null: not used yet
+  std::vector<std::function<void()>> idle_;                                        ///< by device: what waiting threads call
+  std::vector<std::vector<std::pair<const void*, std::function<void()>>>> asked_;  ///< by device: of which it is made
+  mutable std::mutex guard_;                                                       ///< of pools_ and streams_
   std::deque<stream_type> streams_;
 };
 

@@ -75,6 +75,14 @@ class nccl_communicator {
   [[nodiscard]] int rank() const { return shared_->links.control().rank(); }
   [[nodiscard]] int ranks() const { return shared_->links.control().ranks(); }
 
+  /// Another plane of the same ranks, with an order and NCCL communicators of its own; all ranks ask for it. What fails in one
+  /// ends both. Requires: of two planes' operations all ranks post those of the one behind those of the other. Throws:
+  /// cuda_error.
+  [[nodiscard]] nccl_communicator another() const {
+    const auto& s = *shared_;
+    return nccl_communicator(s.devices, s.device, s.links.control(), s.links.api(), s.links.options());
+  }
+
   /// Throws: input_error for an edge of other ranks, or from a rank to itself.
   [[nodiscard]] int open(const edge& e) {
     const bool is_mine = (e.from == rank()) != (e.to == rank());
@@ -232,7 +240,7 @@ class nccl_communicator {
     }
 
     void while_waiting(std::function<void()> what) {
-      if (device >= 0) devices.while_waiting(device, std::move(what));
+      if (device >= 0) devices.while_waiting(device, this, std::move(what));
     }
 
     void set_plan(const communication_plan& wanted) {

@@ -58,6 +58,7 @@ class nccl_links {
   [[nodiscard]] Control& control() { return control_; }
   [[nodiscard]] const Control& control() const { return control_; }
   [[nodiscard]] const nccl_options& options() const { return options_; }
+  [[nodiscard]] const NcclApi& api() const { return api_; }
   [[nodiscard]] int rank() const { return control_.rank(); }
 
   /// Every rank's numbers, on every rank.

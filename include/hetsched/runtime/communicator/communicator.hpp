@@ -168,8 +168,9 @@ using communication_plan = std::vector<std::vector<planned_operation>>;
 
 /// A data plane whose operations begin in an order that it is told beforehand, whatever the order in which they are posted.
 ///   set_plan(plan)    all ranks of the plane call it, behind their last open() and before they post
-/// Optional: orders(channel) -> bool, whether the operations of a channel are of that kind; else all are.
-/// Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
+/// Optional: orders(channel) -> bool, whether the operations of a channel are of that kind; else all are. another() -> C, a plane
+/// of the same ranks with an order of its own, of which all ranks begin operations behind those of this one, or before them; what
+/// a trainer needs. Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
 template <class C>
 concept ordered_plane = requires(C& c, communication_plan plan) {
   c.set_plan(std::move(plan));
@@ -220,6 +221,15 @@ template <class C>
 inline constexpr bool partly_ordered = requires(const C& c, int channel) {
   c.orders(channel);
 };
+
+/// The same plane or, where operations have an order, another one.
+template <class C>
+[[nodiscard]] C another(const C& comm) {
+  if constexpr (requires { comm.another(); })
+    return comm.another();
+  else
+    return comm;
+}
 
 /// What to tell of a wait that has ended without progress: a rank that was waited for need not be the one to blame.
 template <class C>

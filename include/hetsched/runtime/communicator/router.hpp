@@ -58,6 +58,11 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     std::apply([&](auto&... p) { (listen(p), ...); }, planes_);
   }
 
+  /// See ordered_plane: of that plane another one, and the same ends of the others.
+  [[nodiscard]] router another() const requires(ordered_planes == 1) {
+    return std::apply([&](const auto&... p) { return router(control_, route_, detail::another(p)...); }, planes_);
+  }
+
   [[nodiscard]] int rank() const { return control_.rank(); }
   [[nodiscard]] int ranks() const { return control_.ranks(); }
 

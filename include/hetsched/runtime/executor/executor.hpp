@@ -118,8 +118,15 @@ class pipeline_executor {
       auto plan = detail::plan_of(
           program_, edges_, exchanges_, [&](int c) { return copies_[at(c)].exchange; }, step_);
       if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_ended
-      edges_.comm().set_plan(plan);
+      order_ = std::move(plan);
     }
+    take_order();
+  }
+
+  /// Over an ordered_plane, tells it this executor's order, as the constructor does; all ranks call it, after another executor of
+  /// theirs has used it. Throws: as set_plan.
+  void take_order() {
+    if constexpr (ordered_plane<Communicator>) edges_.comm().set_plan(order_);
   }
 
   /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
@@ -578,6 +585,7 @@ class pipeline_executor {
   bool forward_only_;
   detail::group_member me_;
   bool calls_;                        ///< whether layers may call collectives of a calling_plane
+  communication_plan order_;          ///< over an ordered_plane
   std::vector<tensor_shape> shapes_;  ///< what stage_shapes count
   detail::rank_program program_;
   detail::turns turns_;

@@ -38,6 +38,7 @@ struct planned_message {
   std::size_t part = 0;
   std::size_t pipeline = 0, slot = 0;  ///< of the contribution that it brings
   std::vector<std::size_t> terms;      ///< that it takes along, if it is sent as a term
+  int wave = 0;                        ///< the same at both ends, and no less than those before it
 };
 
 /// What a rank does for a part of a bucket.
@@ -153,7 +154,9 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
   exchange_plan plan;
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0), kept(load);
   std::vector<planned_message> late;
-  for (const auto& [wave, members] : chunks_by_wave(parameters, cut.waves)) {
+  const auto waves = chunks_by_wave(parameters, cut.waves);
+  int number_of_wave = 0;
+  for (const auto& [wave, members] : waves) {
     const bool sharded = wave.second;
     std::vector<const gradient_chunk*> chunks;
     for (const auto& [m, c] : members) chunks.push_back(&parameters[m].chunks[c]);
@@ -180,7 +183,13 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
       }
     }
     std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-    for (auto& m : messages) (sharded && m.step >= exchange_step::sum ? late : plan.messages).push_back(std::move(m));
+    const int count = static_cast<int>(waves.size());
+    for (auto& m : messages) {
+      const bool is_late = sharded && m.step >= exchange_step::sum;
+      m.wave = number_of_wave + (is_late ? count : 0);
+      (is_late ? late : plan.messages).push_back(std::move(m));
+    }
+    ++number_of_wave;
   }
   plan.late_from = plan.messages.size();
   for (auto& m : late) plan.messages.push_back(std::move(m));

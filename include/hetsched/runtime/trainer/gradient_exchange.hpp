@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -68,11 +67,12 @@ class gradient_exchange {
   using traits = tensor_traits<Tensor>;
   using runs = detail::tensor_runs<Tensor>;
   static constexpr bool adds_whole = detail::adds_whole<Tensor, Queue>;
+  static constexpr bool ordered = ordered_plane<Communicator>;
 
  public:
   /// `parameters`: the same on every rank. `local`: (const parameter_holder&) -> local_parameter, this rank's as one of the
   /// holder's. Its tensors stay where they are. `queue`: of what is done to them; `host`: makes tensors in host memory.
-  /// Throws: input_error where several ranks hold a parameter and the communicator is an ordered_plane.
+  /// Over an ordered_plane, which this one has for itself, all ranks make one at the same time.
   /// Complexity: O(chunks * ranks + buckets * ranks^2).
   template <class Local>
   gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {},
@@ -93,6 +93,7 @@ class gradient_exchange {
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
     for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
+    if constexpr (ordered) comm_.set_plan(order_of(plan));
   }
 
   /// Optional: posts what a step begins with, so that begin() can be called; else sum() does.
@@ -108,11 +109,13 @@ class gradient_exchange {
     for (auto& m : messages_) m.filled = m.posted = false;
     for (auto& c : channels_) c.next = 0;
     first_open_ = 0;
-    if (!frees_buffers_) post_receives(0, late_from_);
+    if (!frees_buffers_ && !ordered) post_receives(0, late_from_);
   }
 
-  /// The gradients of a stage of this rank are whole: they begin to travel. Optional; sum() does so for those that are left.
+  /// The gradients of a stage of this rank are whole: they begin to travel. Optional; sum() does so for those that are left, and
+  /// over an ordered_plane for all, behind the transfers of pipelines.
   void begin(std::size_t stage) {
+    if (ordered) return;
     begin_any();
     if (stage < begun_.size()) begun_[stage] = 1;
     fill_terms();
@@ -245,9 +248,10 @@ class gradient_exchange {
 
   /// Where buffers are freed, receives are posted no earlier than the first stage's gradients are whole.
   void begin_any() {
-    if (std::exchange(any_begun_, true) || !frees_buffers_) return;
-    for (auto& p : parts_) make_sums(p);
-    post_receives(0, late_from_);
+    if (std::exchange(any_begun_, true)) return;
+    if (frees_buffers_)
+      for (auto& p : parts_) make_sums(p);
+    if (frees_buffers_ || ordered) post_receives(0, late_from_);
   }
   void free_buffers() {
     for (auto& m : messages_) {
@@ -365,11 +369,7 @@ class gradient_exchange {
     pair.stage = 0;
     for (const auto& [known, channel] : known_)
       if (known == pair) m.channel = channel;
-    if (m.channel < 0) {
-      if constexpr (ordered_plane<Communicator>)
-        throw input_error("gradients of several ranks are not added up over this communicator, whose order is known beforehand");
-      known_.emplace_back(pair, m.channel = comm_.open(pair));
-    }
+    if (m.channel < 0) known_.emplace_back(pair, m.channel = comm_.open(pair));
     m.by_host = goes_by_host(m.channel);
     by_host_ = by_host_ || m.by_host;
     if (!frees_buffers_) (void)buffer_of(m);
@@ -377,6 +377,22 @@ class gradient_exchange {
     auto out = std::find_if(channels_.begin(), channels_.end(), [&](const auto& c) { return c.channel == m.channel; });
     if (out == channels_.end()) out = channels_.insert(out, out_channel{.channel = m.channel, .messages = {}});
     out->messages.push_back(static_cast<std::size_t>(&m - messages_.data()));
+  }
+
+  /// What this rank sends and receives, wave after wave, in each by steps: every pair's transfers have the same place among all.
+  [[nodiscard]] communication_plan order_of(const detail::exchange_plan& plan) const {
+    communication_plan order;
+    std::pair<int, detail::exchange_step> last{-1, {}};
+    for (std::size_t i = 0; i < messages_.size(); ++i) {
+      const auto& m = messages_[i];
+      if constexpr (detail::partly_ordered<Communicator>)
+        if (!comm_.orders(m.channel)) continue;
+      const std::pair here{plan.messages[i].wave, plan.messages[i].step};
+      if (std::exchange(last, here) != here) order.emplace_back();
+      const auto bytes = static_cast<std::size_t>(parts_[m.part].plan.elements) * sizeof(typename traits::element);
+      order.back().push_back({m.channel, !m.incoming, stamp_of(m), bytes});
+    }
+    return order;
   }
 
   [[nodiscard]] stamp stamp_of(const message& m) const { return {step_, m.number, m.where.what, 0, m.where.stage}; }

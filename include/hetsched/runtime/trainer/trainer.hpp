@@ -144,7 +144,10 @@ class pipeline_trainer {
       scale_sums(1 / (samples_ * static_cast<double>(passes_) * options_.scaling.scale));
       report = agree();
     });
-    if (report.updated) guarded("", [&] { update(report.gradient_norm); });
+    if (report.updated)
+      guarded("", [&] { update(report.gradient_norm); });
+    else if (ordered_plane<Communicator> && any_sharded())
+      guarded("", [&] { exchange_->spread(deadline()); });  // what was there before: the order has its place for it
     options_.scaling.follow(report.updated);
     passes_ = 0;
     ++step_;
@@ -167,7 +170,10 @@ class pipeline_trainer {
   [[nodiscard]] double evaluate(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
     guarded("in an evaluation", [&] {
-      if (!evaluator_) evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
+      if (evaluator_)
+        evaluator_->take_order();
+      else
+        evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
     });
     if constexpr (requires(double& value) { loss(*std::data(inputs), *std::data(targets), queue_, value); })
       evaluator_->step(inputs, std::span<const target>(targets), loss);
@@ -185,6 +191,7 @@ class pipeline_trainer {
         mine_.insert(mine_.end(), evaluator_->losses().begin(), evaluator_->losses().end());
       gather("in an evaluation");
       mean = mean_loss(0);
+      executor_->take_order();
     });
     return mean;
   }
@@ -409,7 +416,7 @@ class pipeline_trainer {
                                       [&](const auto& own) { return own.what == h.what && own.direction == h.direction; });
           return local_parameter<Tensor>{p->value, p->gradient, p->stage};
         },
-        comm_,
+        detail::another(comm_),
         exchange_options{.bucket_bytes = options_.bucket_bytes,
                          .frees_buffers = line.zero_of(schedule_rank) >= 2,
                          .room = room_of_ranks(layout_),
@@ -611,6 +618,10 @@ class pipeline_trainer {
     return report;
   }
 
+  [[nodiscard]] bool any_sharded() const {
+    return std::any_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; });
+  }
+
   void update(double norm) {
     if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
     if constexpr (has_factor) optimizer_.gradient_factor = factor_;
@@ -619,7 +630,7 @@ class pipeline_trainer {
       if (!p.sharded)
         detail::update(optimizer_, *p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates, queue_);
     }
-    if (std::any_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; })) {
+    if (any_sharded()) {
       for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
         auto& o = exchange_->owned(k);
         detail::update(optimizer_, o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id,
