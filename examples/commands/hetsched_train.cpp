@@ -153,7 +153,8 @@ int train_command(const train::arguments& given) {
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
     files.expect(path);
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
-  train::require_device(given.device);
+  train::require_device(given.device, given.nccl);
+  if (given.nccl && given.place.transport != "gloo") throw input_error("--nccl is for processes: it needs --transport gloo");
   if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   if (!given.schedule.empty() && given.schedule != "auto") {
@@ -327,6 +328,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--graphs", given.graphs,
                "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
+  app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))

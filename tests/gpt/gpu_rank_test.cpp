@@ -52,10 +52,12 @@ outcome<plan_file> plan_for(const gpt::config&, const equal_ranks&, std::vector<
 }  // namespace train
 
 #include <train/gpu_rank.hpp>
+#include <train/over_nccl.hpp>
 
 #include <gpt_cuda/timing.hpp>
 
 #include "../cuda/fake_cuda.hpp"
+#include "../cuda/fake_nccl.hpp"
 #include "fake_launcher.hpp"
 
 using namespace hetsched::test;
@@ -143,16 +145,17 @@ train::job::result on_local_gpus(const train::job& j, const std::vector<int>& pl
   return result;
 }
 
-/// On processes, each a thread here. Places: a GPU, or -1: a host without one.
+/// On processes, each a thread here. Places: a GPU, or -1: a host without one; with NCCL, a host beside GPUs.
 train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
   const folder store("gpu-rank-test-" + std::to_string(seed));
   j.given.place.transport = "gloo";
   fake_machine machine({.seed = seed, .devices = 3});
+  fake_nccl_world world(machine);
   train::job::result result;
   std::vector<std::exception_ptr> failures(places.size());
   {
     cuda_devices<api> all(api{&machine}, {.records = 256});
-    const auto run = [&](auto&& here, int rank) {
+    const auto run = [&](auto&& here, int rank, int place = -1) {
       using tensor = typename std::remove_cvref_t<decltype(here)>::tensor;
       process_place where;
       where.rank = rank;
@@ -162,17 +165,25 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
       how.connect_deadline_s = 20;
       gloo_communicator<tensor> comm(where, how);
       train::job::result own;
-      train::train_rank(j, comm, here, own);
+      if constexpr (std::is_same_v<tensor, fake_tensor>) {
+        if (j.given.nccl)
+          train::over_nccl<tensor>(all, place, fake_nccl{&world}, comm, 20,
+                                   [&](auto& both) { train::train_rank(j, both, here, own); });
+        else
+          train::train_rank(j, comm, here, own);
+      } else {
+        train::train_rank(j, comm, here, own);
+      }
       if (rank == 0) result = std::move(own);
     };
     std::vector<std::jthread> threads;
     for (int r = 0; r < static_cast<int>(places.size()); ++r)
       threads.emplace_back([&, r, place = places[static_cast<std::size_t>(r)]] {
         try {
-          if (place < 0)
+          if (place < 0 && !j.given.nccl)
             run(train::host_rank<float>(), r);
           else
-            run(staged_rank(all, place, r, j.given), r);
+            run(staged_rank(all, place, r, j.given), r, place);
         } catch (...) {
           failures[static_cast<std::size_t>(r)] = std::current_exception();
         }
@@ -208,6 +219,22 @@ TEST_CASE("GPUs in one process, on processes and beside hosts without one have t
   expect(of(on_processes(j, {0, -1, 1}, 5)), false);
   j.given.graphs = true;
   expect(of(on_local_gpus(j, {0, 1, 2}, 6)), true);
+  j.given.graphs = false;
+  j.given.nccl = true;
+  expect(of(on_processes(j, {0, 1, 2}, 14)), true);
+  expect(of(on_processes(j, {0, -1, 1}, 15)), true);
+}
+
+TEST_CASE("stages of several processes train over NCCL, and are refused without it") {
+  auto j = small_job();
+  j.plan->plan.pipelines[0].stages[0].degrees.data = 2;
+  const auto wanted = of(on_local_gpus(j, {0, 1, 2}, 16));
+  CHECK_THROWS_WITH_AS((void)on_processes(j, {0, 1, 2}, 17),
+                       "--device cuda: stages of several processes without NCCL are not trained on GPUs", input_error);
+  j.given.nccl = true;
+  const auto found = of(on_processes(j, {0, 1, 2}, 18));
+  CHECK(found.losses == wanted.losses);
+  CHECK(found.validation == wanted.validation);
 }
 
 TEST_CASE("hosts go on from the checkpoints of GPUs, and the other way round") {
@@ -239,8 +266,7 @@ TEST_CASE("hosts go on from the checkpoints of GPUs, and the other way round") {
 
 TEST_CASE("what GPUs do not train is refused by name") {
   const auto refuses = [](const train::job& j, const std::string& text) {
-    CHECK_THROWS_WITH_AS((void)on_local_gpus(j, {0, 1, 2}, 13), ("--device cuda: " + text + " on GPUs").c_str(),
-                         train::known_to_all);
+    CHECK_THROWS_WITH_AS((void)on_local_gpus(j, {0, 1, 2}, 13), ("--device cuda: " + text + " on GPUs").c_str(), input_error);
   };
   auto cut = small_job();
   cut.plan->plan.pipelines[0].stages[0].degrees.tensor = 2;

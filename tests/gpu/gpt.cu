@@ -114,6 +114,18 @@ int main() try {
       number("loss %.3f", gpu_half.front()) + number(" to %.3f", gpu_half.back()));
   row("GPT, three stages against one", losses({0, last, 0}, true) == gpu_half, "bits of losses");
   row("GPT, CUDA graphs against none", losses({0, last, 0}, true, true) == gpu_half, "bits of losses");
+  auto two = training_on({0, last}, false);
+  two.places.push_back(0);
+  auto other = hetsched::even_layout(two.model.layer_count(), hetsched::one_f_one_b({1}, 1), 2).pipelines[0];
+  two.layout.pipelines[0].order = hetsched::one_f_one_b({2, 1}, 3);
+  other.first_rank = 2;
+  two.layout.pipelines.push_back(other);
+  row("GPT, two pipelines against one", farthest(gpt_cuda::train(gpus, two).losses, gpu) < 1e-3, "losses");
+  auto shared = training_on({0, last}, false);
+  shared.places.push_back(last);
+  shared.layout.pipelines[0].groups = {{.data = 2}, {.data = 1}};
+  shared.layout.pipelines[0].zero = {2, 0};
+  row("GPT, data ranks with shared state", farthest(gpt_cuda::train(gpus, shared).losses, gpu) < 1e-3, "against one stage");
   row("GPT, stages on GPU and host", farthest(losses({0, -1, last}, false), host) < 1e-3, "against the host");
   const auto t = training_on({0}, true);
   const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(

@@ -16,6 +16,11 @@
 #ifdef HETSCHED_WITH_GLOO
 #include <train/processes.hpp>
 #endif
+#ifdef HETSCHED_WITH_NCCL
+#include <hetsched/cuda/nccl.hpp>
+
+#include <train/over_nccl.hpp>
+#endif
 
 namespace {
 
@@ -58,9 +63,19 @@ void train::train_on_gpus(job& j) {
   devices all;
   if (j.given.place.transport == "threads") return train_in_this_process(j, all);
 #ifdef HETSCHED_WITH_GLOO
-  using rank = gpu_rank<api, hetsched::cuda_stager<gpt_cuda::tensor<api>, api>>;
-  train_on_processes<rank>(j, [&](const hetsched::process_place& here) {
-    return rank(all, place_of(j.given.device, here.ranks, here.rank, all.count()), here.rank, j.given);
+  using tensor = gpt_cuda::tensor<api>;
+  using rank = gpu_rank<api, hetsched::cuda_stager<tensor, api>>;
+  const auto place = [&](const hetsched::process_place& here) {
+    return place_of(j.given.device, here.ranks, here.rank, all.count());
+  };
+  const auto make_rank = [&](const hetsched::process_place& here) { return rank(all, place(here), here.rank, j.given); };
+  if (!j.given.nccl) return train_on_processes<rank>(j, make_rank);
+#ifdef HETSCHED_WITH_NCCL
+  if (j.given.elastic) throw hetsched::input_error("--elastic: NCCL does not go on where a rank is lost");
+  on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
+    over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network, j.given.place.deadline_s,
+                      [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
   });
+#endif
 #endif
 }

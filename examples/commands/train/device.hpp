@@ -17,9 +17,16 @@ inline constexpr bool with_cuda = true;
 #else
 inline constexpr bool with_cuda = false;
 #endif
-/// Throws: input_error where another device is asked for than the host, and this program has none.
-inline void require_device(const std::string& device) {
+#ifdef HETSCHED_WITH_NCCL
+inline constexpr bool with_nccl = true;
+#else
+inline constexpr bool with_nccl = false;
+#endif
+/// Throws: input_error where another device is asked for than the host, or NCCL, and this program has none.
+inline void require_device(const std::string& device, bool nccl = false) {
   if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
+  if (nccl && device == "cpu") throw hetsched::input_error("--nccl needs --device cuda");
+  if (nccl && !with_nccl) throw hetsched::input_error("--nccl: this program was built without NCCL (HETSCHED_NCCL)");
 }
 
 /// How many names there are, with commas between.

@@ -52,7 +52,6 @@ class gpu_rank {
   using optimizer = gpt_cuda::optimizer<Api>;
   using backend = hetsched::cuda_graph_backend<Api>;
   using stager = Stager;
-  static constexpr bool on_device = true;
 
   /// `place`: a device, or -1, the host.
   gpu_rank(hetsched::cuda_devices<Api>& devices, int place, int rank, const arguments& given)
@@ -70,7 +69,8 @@ class gpu_rank {
     else
       return stager(*devices_, place_, name_);
   }
-  void require_supported(const gpt::config& m, const hetsched::training_layout& layout) const {
+  [[nodiscard]] bool on_gpu() const { return place_ >= 0; }
+  void require_supported(const gpt::config& m, const hetsched::training_layout& layout, bool direct) const {
     const auto refuse = [&](bool asked, const char* what) {
       if (asked) throw hetsched::input_error("--device " + device_ + ": " + what + " on GPUs");
     };
@@ -79,7 +79,7 @@ class gpu_rank {
       for (int g = 0; g < line.order.ranks; ++g) {
         const auto d = line.group(g);
         refuse(d.context > 1 || d.tensor > 1, "stages are not cut along context or tensors");
-        refuse(!std::same_as<stager, hetsched::no_stager> && d.data > 1, "stages of several processes are not trained");
+        refuse(!direct && d.data > 1, "stages of several processes without NCCL are not trained");
         refuse(!line.recompute.empty() && line.recompute[static_cast<std::size_t>(g)] == hetsched::recomputation::selective,
                "attention alone is not recomputed");
       }

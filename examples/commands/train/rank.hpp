@@ -57,12 +57,12 @@ struct host_rank {
   using optimizer = gpt::chosen_optimizer;
   using backend = hetsched::host_backend;
   using stager = hetsched::no_stager;
-  static constexpr bool on_device = false;
 
   [[nodiscard]] static backend make_backend() { return {}; }
   [[nodiscard]] static stager make_stager() { return {}; }
-  /// Throws: input_error for what ranks like this one do not do.
-  static void require_supported(const gpt::config&, const hetsched::training_layout&) {}
+  [[nodiscard]] static bool on_gpu() { return false; }
+  /// `direct`: no tensor goes by way of the hosts. Throws: input_error for what ranks like this one do not do.
+  static void require_supported(const gpt::config&, const hetsched::training_layout&, [[maybe_unused]] bool direct) {}
   template <class Group>
   [[nodiscard]] static layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) {
     return train::make_layer<Real>(m, l, group.tensor(), recompute, group.context(), group.expert());
@@ -117,17 +117,25 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   agree_on(comm, shared_options(given), deadline_s);
   const auto plan = j.plan ? *j.plan : make_plan(j, comm, here);
   auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
-  // Where a rank of another process computes on a device, tensors go by way of the hosts, for all ranks alike.
-  bool by_hosts = false;
-  for (const auto& told : gather(comm, {Rank::on_device ? 1.0 : 0.0}, deadline_s, "comparing devices"))
-    by_hosts = by_hosts || (given.place.transport == "gloo" && told.front() != 0);
-  const auto as_run = [&](const schedule& order) {
-    return by_hosts ? by_way_of_hosts(order, [](int, int) { return true; }) : order;
+  // Between processes what is on a GPU goes by way of the hosts, or over NCCL.
+  std::vector<char> on_gpu;
+  for (const auto& told : gather(comm, {here.on_gpu() ? 1.0 : 0.0}, deadline_s, "comparing devices"))
+    on_gpu.push_back(told.front() != 0 && given.place.transport == "gloo");
+  const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
+  const bool direct = some == 0 || (given.nccl && some == std::ssize(on_gpu));
+  const auto as_run = [&](const schedule& order, const pipeline_layout& line) {
+    if (direct) return order;
+    return by_way_of_hosts(order, [&](int from, int to) {
+      const bool a = on_gpu[static_cast<std::size_t>(line.first_of_group(from))] != 0,
+                 b = on_gpu[static_cast<std::size_t>(line.first_of_group(to))] != 0;
+      return (a || b) && !(given.nccl && a && b);
+    });
   };
+  here.require_supported(j.config, layout, direct);
   std::vector<schedule> orders;  // as planned
   for (auto& line : layout.pipelines) {
     orders.push_back(line.order);
-    line.order = as_run(line.order);
+    line.order = as_run(orders.back(), line);
   }
   const auto notes = notes_of(j, plan.plan);
   agree_on(comm, notes, deadline_s);
@@ -142,7 +150,6 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto bound = backend.bind();
   std::optional<trainer_type> made;
   try {
-    here.require_supported(j.config, layout);
     made.emplace(
         layout,
         [&](int layer, const typename trainer_type::group_type& group) {
@@ -304,7 +311,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
           say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +
               " per iteration instead of " + format_seconds(next.now_s) + ", as stages and links are measured");
         std::vector<schedule> run;
-        for (const auto& order : next.orders) run.push_back(as_run(order));
+        for (std::size_t p = 0; p < next.orders.size(); ++p) run.push_back(as_run(next.orders[p], layout.pipelines[p]));
         trainer.reschedule(run);
         orders = std::move(next.orders);
         ran = "auto";

@@ -46,7 +46,7 @@ struct arguments {
   int replan_every = 0;    ///< steps; 0: never
   double replan_gain = 0.05;
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
-  bool graphs = false;
+  bool graphs = false, nccl = false;
 };
 
 /// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.
