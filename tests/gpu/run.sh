@@ -29,7 +29,7 @@ part() { # part NAME COMMAND...: one line of the table, and a log
   nvcc --version | tail -1
 } | tee -a "$table"
 
-build=(nvcc -std=c++20 -O2 -arch=native -I include)
+build=(nvcc -std=c++20 -O2 -fmad=false -arch=native -I include)
 if part "build the example" "${build[@]}" examples/cuda/own_layers.cu -o "$out/own_layers" &&
   part "the example" "$out/own_layers"; then
   if command -v compute-sanitizer >/dev/null; then

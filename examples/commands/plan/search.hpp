@@ -23,6 +23,7 @@
 #include <hetsched/plan/mixed_costs.hpp>
 #include <hetsched/plan/robust.hpp>
 #include <hetsched/plan/taper.hpp>
+#include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 
 #include "../command.hpp"
@@ -105,10 +106,12 @@ class sized_costs {
 };
 
 /// The same devices under another schedule, with the planned layers or with such as suit schedules that keep more microbatches in
-/// flight, if these are faster by 0.1 % or more; refused where it takes more memory than there is.
+/// flight; or, unless all devices are to be used or money counts, one pipeline on any devices that suits these: if they are
+/// faster by 0.1 % or more. Refused where it takes more memory than there is.
 [[nodiscard]] inline hetsched::outcome<hetsched::plan> under_schedule(const hetsched::cluster& hardware, const sized_costs& costs,
                                                                       hetsched::plan p, const std::string& name,
-                                                                      const hetsched::evaluate_options& options) {
+                                                                      const hetsched::evaluate_options& options,
+                                                                      bool on_any_devices) {
   using namespace hetsched;
   for (auto& line : p.pipelines) {
     line.schedule = {.name = name};
@@ -130,6 +133,22 @@ class sized_costs {
   }
   for (auto& candidate : recut)
     if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
+  const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
+  if (on_any_devices && samples % size == 0) {
+    std::vector<any_schedule_options> ways;
+    for (const double haste : hastes)
+      for (const int in_flight : {1, static_cast<int>(p.pipelines.front().stages.size())})
+        ways.push_back({.microbatches = samples / size, .haste = haste, .in_flight = in_flight});
+    if (const auto found = any_schedule_pipelines(hardware, costs(size), ways))
+      for (const auto& line : *found) {
+        if (!line) continue;
+        auto candidate = p;
+        candidate.pipelines.assign(1, line->line);
+        candidate.pipelines[0].microbatch_size = size;
+        candidate.pipelines[0].schedule = {.name = name};
+        (void)consider(std::move(candidate));
+      }
+  }
   if (best) return *std::move(best);
   if (!planned) return planned.why_not();
   return refusal{refusal::kind::infeasible, "under schedule " + name + ", " + planned->shortage};
@@ -270,7 +289,8 @@ class sized_costs {
                              {.flops_per_sample = problem.flops_per_sample,
                               .arithmetic = problem.arithmetic,
                               .epsilon = given.options.epsilon,
-                              .progress = show_schedule});
+                              .progress = show_schedule},
+                             !given.use_all_devices && given.objective == plan_objective::iteration);
     if (found) {
       found->setting = source.setting(hardware);
       best_before = std::min(best_before.value_or(objective_of(*found)), objective_of(*found));

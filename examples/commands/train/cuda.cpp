@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,11 +29,6 @@ using devices = hetsched::cuda_devices<api>;
 void train_in_this_process(train::job& j, devices& all) {
   if (!j.plan && !j.given.place.ranks) j.place.ranks = train::names_in(j.given.device);
   const auto places = train::places_of(j.given.device, j.place.ranks, all.count());
-  const auto on_host = [&](int p) { return (p < 0) != (places[0] < 0); };
-  if (!j.plan && std::any_of(places.begin(), places.end(), on_host))
-    throw hetsched::input_error("--device: ranks on GPUs and on the host are no equal ranks to plan for: give a --plan");
-  if (j.given.graphs && std::find(places.begin(), places.end(), -1) != places.end())
-    throw hetsched::input_error("--graphs: ranks on the host have no CUDA graphs");
   train::job::result told;
   hetsched::run_on_threads(hetsched::cuda_local_communicator<gpt_cuda::tensor<api>, api>::connect(all, places), [&](auto& comm) {
     const int r = comm.rank();
@@ -65,7 +59,12 @@ void train::train_on_gpus(job& j) {
 #ifdef HETSCHED_WITH_GLOO
   using tensor = gpt_cuda::tensor<api>;
   using rank = gpu_rank<api, hetsched::cuda_stager<tensor, api>>;
-  const auto place = [&](const hetsched::process_place& here) {
+  if (j.given.elastic && names_in(j.given.device) > 1)
+    throw hetsched::input_error("--elastic: " + j.given.device +
+                                " names devices of ranks, which change their numbers when one is lost");
+  const int local = j.place.local_rank;  // stays, whatever number the rank gets
+  const auto place = [&, local](const hetsched::process_place& here) {
+    if (j.given.device == "cuda") return local % all.count();
     return place_of(j.given.device, here.ranks, here.rank, all.count());
   };
   const auto make_rank = [&](const hetsched::process_place& here) { return rank(all, place(here), here.rank, j.given); };
@@ -73,6 +72,7 @@ void train::train_on_gpus(job& j) {
 #ifdef HETSCHED_WITH_NCCL
   if (j.given.elastic) throw hetsched::input_error("--elastic: NCCL does not go on where a rank is lost");
   on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
+    agree_on_nccl(network, true, j.given.place.deadline_s);
     over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network, j.given.place.deadline_s,
                       [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -25,6 +26,17 @@ template <class Communicator>
 void tell_strangers(const Communicator& comm) {
   if (comm.strangers().empty()) return;
   std::cerr << "rank " + std::to_string(comm.rank()) + " turned away " + hetsched::to_text(comm.strangers()) + '\n' << std::flush;
+}
+
+/// Ranks over NCCL tell each other more than others do, so all or none are to be. Throws: known_to_all; as gather.
+template <class Communicator>
+void agree_on_nccl(Communicator& comm, bool nccl, double deadline_s) {
+  const auto told = gather(comm, {nccl ? 1.0 : 0.0}, deadline_s, "comparing --nccl");
+  for (std::size_t r = 1; r < told.size(); ++r)
+    if (told[r] != told[0]) {
+      const auto text = [&](std::size_t rank) { return std::string(told[rank][0] != 0 ? "given" : "not given"); };
+      throw known_to_all("--nccl: " + text(0) + " on rank 0, " + text(r) + " on rank " + std::to_string(r));
+    }
 }
 
 /// Calls body(Communicator&) for this process's rank, and sees to it that what fails here fails everywhere.

@@ -2,6 +2,7 @@
 // A rank that computes on a GPU or, beside those that do, on the host.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -60,7 +61,7 @@ class gpu_rank {
         name_("rank " + std::to_string(rank)),
         device_(given.device),
         products_(given.products),
-        own_(devices, place, name_, given.graphs) {}
+        own_(devices, place, name_, given.graphs && place >= 0) {}
 
   [[nodiscard]] backend make_backend() const { return own_; }
   [[nodiscard]] stager make_stager() const {

@@ -43,6 +43,7 @@ void train_elastically(job& j, MakeRank&& make_rank) {
   const bool has_folder = !given.checkpoint.folder.empty();
   const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
     tell_strangers(comm);
+    agree_on_nccl(comm, false, given.place.deadline_s);
     j.place = here.place;
     j.given = given;
     j.plan = planned;
@@ -67,7 +68,10 @@ void train_elastically(job& j, MakeRank&& make_rank) {
 template <class Rank, class MakeRank>
 void train_on_processes(job& j, MakeRank&& make_rank) {
   if (j.given.elastic) return train_elastically<Rank>(j, make_rank);
-  on_gloo<typename Rank::tensor>(j.given.place, j.place, [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
+  on_gloo<typename Rank::tensor>(j.given.place, j.place, [&](auto& comm) {
+    agree_on_nccl(comm, false, j.given.place.deadline_s);
+    train_rank(j, comm, make_rank(j.place), j.told);
+  });
 }
 
 }  // namespace train

@@ -115,14 +115,17 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const bool speaks = comm.rank() == 0;
   const double deadline_s = given.place.deadline_s;
   agree_on(comm, shared_options(given), deadline_s);
+  std::vector<char> on_gpu;
+  for (const auto& told : gather(comm, {here.on_gpu() ? 1.0 : 0.0}, deadline_s, "comparing devices"))
+    on_gpu.push_back(told.front() != 0);
+  const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
+  const bool all_on_gpus = some == std::ssize(on_gpu);
+  if (!j.plan && some > 0 && !all_on_gpus)
+    throw known_to_all("--device: ranks on GPUs and on the host are no equal ranks to plan for: give a --plan");
   const auto plan = j.plan ? *j.plan : make_plan(j, comm, here);
   auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
   // Between processes what is on a GPU goes by way of the hosts, or over NCCL.
-  std::vector<char> on_gpu;
-  for (const auto& told : gather(comm, {here.on_gpu() ? 1.0 : 0.0}, deadline_s, "comparing devices"))
-    on_gpu.push_back(told.front() != 0 && given.place.transport == "gloo");
-  const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
-  const bool direct = some == 0 || (given.nccl && some == std::ssize(on_gpu));
+  const bool direct = some == 0 || given.place.transport == "threads" || (given.nccl && all_on_gpus);
   const auto as_run = [&](const schedule& order, const pipeline_layout& line) {
     if (direct) return order;
     return by_way_of_hosts(order, [&](int from, int to) {
@@ -305,7 +308,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
         taken.insert(taken.end(), measured.begin(), measured.end());
       }
       // Clocks are compared by the first rank: all take its numbers.
-      auto next = solve_again(plan.plan, trainer.layout(), gather(comm, taken, deadline_s, "measured times").front());
+      auto next = solve_again(plan.plan, orders, gather(comm, taken, deadline_s, "measured times").front());
       if (next.then_s < (1 - given.replan_gain) * next.now_s) {
         if (speaks)
           say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +

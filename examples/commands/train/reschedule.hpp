@@ -35,23 +35,38 @@ inline constexpr std::size_t numbers_per_stage = 5;
 /// Of several steps of a pipeline with a stage per rank.
 [[nodiscard]] inline std::vector<double> measured_stages(const std::vector<hetsched::timeline>& steps, std::size_t stages) {
   using hetsched::action_kind;
-  std::vector<std::vector<std::vector<double>>> took(stages, std::vector<std::vector<double>>(numbers_per_stage));
+  // By stage, what, and, for tensors that go by way of the hosts, leg.
+  constexpr std::size_t legs = 3;
+  std::vector<std::vector<std::vector<double>>> took(stages, std::vector<std::vector<double>>(numbers_per_stage * legs));
   for (const auto& step : steps)
     for (const auto& a : hetsched::from_departure(step).actions) {
       const double seconds = a.end_s - a.start_s;
-      const auto add = [&](std::size_t stage, std::size_t what) { took[stage][what].push_back(seconds); };
+      const auto add = [&](std::size_t stage, std::size_t what, std::size_t leg = 0) {
+        took[stage][what * legs + leg].push_back(seconds);
+      };
       const auto stage = static_cast<std::size_t>(a.rank);
       if (hetsched::is_compute(a.what.kind)) {
         const bool weight = a.what.kind == action_kind::backward_weight;
         add(stage, a.what.kind == action_kind::forward ? 0 : weight ? 2 : 1);
       } else if (hetsched::is_transfer(a.what.kind) && a.peer >= 0) {
         const bool gradient = hetsched::moves_gradient(a.what.kind);
-        if (a.peer == a.rank + (gradient ? -1 : 1)) add(static_cast<std::size_t>(std::min(a.rank, a.peer)), gradient ? 4 : 3);
+        const auto leg = hetsched::traits_of(a.what.kind).leg;
+        const bool comes = leg == hetsched::transfer_leg::h2d;  // listed where it arrives
+        if (a.peer == a.rank + (gradient == comes ? 1 : -1))
+          add(static_cast<std::size_t>(std::min(a.rank, a.peer)), gradient ? 4 : 3,
+              comes                                ? 2
+              : leg == hetsched::transfer_leg::d2h ? 1
+                                                   : 0);
       }
     }
   std::vector<double> numbers;
   for (auto& of_stage : took)
-    for (auto& what : of_stage) numbers.push_back(hetsched::median_and_spread(std::move(what)).median_s);
+    for (std::size_t k = 0; k < of_stage.size(); k += legs) {
+      double all = 0;  // one leg after the other
+      for (std::size_t leg = 0; leg < legs; ++leg)
+        if (auto& times = of_stage[k + leg]; !times.empty()) all += hetsched::median_and_spread(std::move(times)).median_s;
+      numbers.push_back(all);
+    }
   return numbers;
 }
 
@@ -79,7 +94,7 @@ struct new_orders {
 };
 
 /// What `auto` finds for what is measured, within the memory of the plan. The same on all ranks for the same numbers.
-[[nodiscard]] inline new_orders solve_again(const hetsched::plan& p, const hetsched::training_layout& layout,
+[[nodiscard]] inline new_orders solve_again(const hetsched::plan& p, const std::vector<hetsched::schedule>& orders,
                                             const std::vector<double>& numbers) {
   new_orders found;
   std::size_t first = 0;
@@ -89,7 +104,7 @@ struct new_orders {
     line.schedule = {.name = "auto", .actions = {}};
     for (auto& s : line.stages) s.warmup = 0;
     const auto times = hetsched::to_pipeline(line);
-    const auto& now = layout.pipelines[i].order;
+    const auto& now = orders[i];
     const auto order = hetsched::order_of(line, hetsched::activation_rooms(line));
     found.orders.push_back(order ? order->order : now);
     found.now_s = std::max(found.now_s, hetsched::simulate(times, now).makespan_s);

@@ -114,6 +114,9 @@ class gloo_communicator {
     if constexpr (requires { traits::buffer(t).space(); })
       if (traits::buffer(t).space() == memory_space::device)
         throw input_error("a tensor on a device cannot be sent over sockets: the schedule has to list it as copies");
+    static_assert(
+        traits::space != memory_space::device || requires { traits::buffer(t).space(); },
+        "sockets send from host memory: tensor_traits<T>::buffer(t).space() is to tell where a tensor is");
     return std::span(traits::data(t), detail::elements(t));
   }
 

@@ -429,11 +429,12 @@ inline void mark_dominated(interop_problem&, const interval_table&) {}
 /// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
 /// cost model offers no placement.
 template <stage_cost_model Costs, class F>
-[[nodiscard]] outcome<plan> with_tables(const cluster& hardware, const Costs& costs, F f) {
+[[nodiscard]] auto with_tables(const cluster& hardware, const Costs& costs, F f) {
   using table_type = std::conditional_t<additive_cost_model<Costs>, additive_table, interval_table>;
+  using result = std::invoke_result_t<F, const interop_problem&, const table_type&>;
   auto problem = make_interop_problem(hardware, costs);
   if (problem.placements.empty())
-    return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
+    return result(refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"});
   const table_type table(hardware, costs, problem);
   mark_dominated(problem, table);
   return f(std::as_const(problem), table);

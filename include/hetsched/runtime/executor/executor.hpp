@@ -135,12 +135,13 @@ class pipeline_executor {
   /// backwards it may return its value alone. `stage_ended`:
   /// (i), called once the gradients of stages()[i] are final (on a device: once the work that makes them so is enqueued), while
   /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
-  /// wait, and says whether it did something. It is called in the last pass of an accumulation; all passes have the number of one
-  /// step. A layer that never returns holds up its own rank, and those that wait for it.
-  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
-  /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
-  /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
-  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
+  /// wait, and says whether it did something; where it has looks() -> bool, waits are short as long as that is so. It is called
+  /// in the last pass of an accumulation; all passes have the number of one step. A layer that never returns holds up its own
+  /// rank, and those that wait for it. Requires: passes that are not last only where directions are not summed here
+  /// (executor_options::sums_directions). Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss
+  /// that is not of the output's shape; communication_error if other ranks fail or are late, or this rank's device is late; and
+  /// what layers, loss and queues throw. Then the other ranks' steps end with an error too, gradients are of no use, and the
+  /// communicator cannot be used again.
   template <class Target, class Loss, class StageEnded = detail::told_nobody>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended = {},
             const accumulation& pass = {}) {
@@ -262,7 +263,9 @@ class pipeline_executor {
       if (std::exchange(fresh, false)) until = deadline_in(options_.deadline_s);
       // Copies do not signal completion; poll.
       constexpr double copy_poll_s = 50e-6;
-      const auto next = edges_.copying() ? std::min(until, deadline_in(copy_poll_s)) : until;
+      bool looks = edges_.copying();
+      if constexpr (requires { stage_ended.looks(); }) looks = looks || stage_ended.looks();
+      const auto next = looks ? std::min(until, deadline_in(copy_poll_s)) : until;
       const bool for_sends =
           !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size() || edges_.passing_on();
       const auto result = edges_.comm().wait(next, for_sends);

@@ -106,7 +106,7 @@ class gradient_exchange {
       p.added = p.finished = false;
       p.total = nullptr;
     }
-    for (auto& m : messages_) m.filled = m.posted = false;
+    for (auto& m : messages_) m.filled = m.posted = m.has_landed = false;
     for (auto& c : channels_) c.next = 0;
     first_open_ = 0;
     if (!frees_buffers_ && !ordered) post_receives(0, late_from_);
@@ -130,6 +130,13 @@ class gradient_exchange {
     for (std::size_t i = first_open_; i < parts_.size(); ++i) moved = advance(parts_[i]) || moved;
     while (first_open_ < parts_.size() && parts_[first_open_].finished) ++first_open_;
     return moved;
+  }
+
+  /// Whether a message waits for the device before it can be sent: a wait does not hear of that.
+  [[nodiscard]] bool waits_for_device() const {
+    return by_host_ && std::any_of(channels_.begin(), channels_.end(), [&](const out_channel& c) {
+             return c.next < c.messages.size() && messages_[c.messages[c.next]].filled;
+           });
   }
 
   /// Makes one exchange, or ends that of this step; all ranks call it, for the same step. Sums of sharded parameters are then in
@@ -181,7 +188,7 @@ class gradient_exchange {
   /// Bytes of its buffers, and of the owned() tensors, that are there now.
   [[nodiscard]] std::size_t bytes() const {
     std::int64_t count = 0;
-    for (const auto& m : messages_) count += m.made ? parts_[m.part].plan.elements : 0;
+    for (const auto& m : messages_) count += m.made ? (m.by_host && m.incoming ? 2 : 1) * parts_[m.part].plan.elements : 0;
     for (const auto& p : parts_) count += p.made * p.plan.elements;
     for (const auto& o : owned_) count += 2 * (o.piece.last - o.piece.first);
     return static_cast<std::size_t>(count) * sizeof(typename traits::element);
@@ -197,9 +204,10 @@ class gradient_exchange {
     std::size_t part = 0;
     std::vector<std::size_t> terms;  ///< of the part, which it takes along
     Tensor buffer;
+    Tensor landed;                   ///< what has come by way of the host, on the device
     typename Queue::moment ready{};  ///< when it is filled on the device
     operation* done = nullptr;
-    bool made = false, filled = false, posted = false;
+    bool made = false, filled = false, posted = false, has_landed = false;
   };
   struct term {
     std::vector<std::size_t> stages;  ///< whose gradients it has
@@ -256,6 +264,7 @@ class gradient_exchange {
   void free_buffers() {
     for (auto& m : messages_) {
       m.buffer = Tensor{};
+      m.landed = Tensor{};
       m.made = false;
     }
     for (auto& p : parts_) {
@@ -275,9 +284,19 @@ class gradient_exchange {
   }
   /// A message's buffer, made if it is not there.
   Tensor& buffer_of(message& m) {
-    if (!std::exchange(m.made, true)) m.buffer = make_buffer(parts_[m.part].plan.elements, m.by_host);
+    if (!std::exchange(m.made, true)) {
+      m.buffer = make_buffer(parts_[m.part].plan.elements, m.by_host);
+      if (m.by_host && m.incoming) m.landed = make_buffer(parts_[m.part].plan.elements);
+    }
     return m.buffer;
   }
+  /// What a message has brought, where it can be added to. Requires: it has arrived.
+  Tensor& brought_by(message& m) {
+    if (!m.by_host) return m.buffer;
+    if (!std::exchange(m.has_landed, true)) detail::assign(m.landed, m.buffer, queue_);
+    return m.landed;
+  }
+  Tensor& brought_by(int number) { return brought_by(messages_[static_cast<std::size_t>(number)]); }
 
   /// Where elements of a chunk lie in a rank's tensor; none if it does not hold the chunk.
   [[nodiscard]] static std::vector<strided_runs> places(const model_parameter& m, const parameter_holder& h, int rank,
@@ -463,7 +482,7 @@ class gradient_exchange {
       for (const int m : p.plan.spread) fill(m, p);
       moved = true;
     } else if (auto& m = messages_[static_cast<std::size_t>(p.plan.sum)]; arrived(m)) {
-      p.total = &m.buffer;
+      p.total = &brought_by(m);
       p.finished = moved = true;
       if (!late_) detail::unpack<Tensor>(*p.total, p.targets, queue_);
       for (const int to : p.plan.spread) fill(to, p);
@@ -495,7 +514,7 @@ class gradient_exchange {
           continue;
         }
         for (const auto& c : list)
-          if (c.message >= 0) detail::add_unpacked(messages_[static_cast<std::size_t>(c.message)].buffer, sum, p.spare, queue_);
+          if (c.message >= 0) detail::add_unpacked(brought_by(c.message), sum, p.spare, queue_);
       }
       return;
     }
@@ -513,7 +532,7 @@ class gradient_exchange {
   Tensor& add_list(part& p, const std::vector<detail::contribution>& list, Tensor& room) {
     Tensor* sum = &room;
     if (list.front().message >= 0)
-      sum = &messages_[static_cast<std::size_t>(list.front().message)].buffer;
+      sum = &brought_by(list.front().message);
     else
       add_terms(room, p, list.front().terms);
     for (std::size_t i = 1; i < list.size(); ++i) add_one(*sum, p, list[i]);
@@ -522,7 +541,7 @@ class gradient_exchange {
   /// Requires: a message, or one term.
   void add_one(Tensor& sum, part& p, const detail::contribution& c) {
     if (c.message >= 0)
-      detail::add(sum, messages_[static_cast<std::size_t>(c.message)].buffer, queue_);
+      detail::add(sum, brought_by(c.message), queue_);
     else
       detail::add_packed<Tensor>(sum, p.terms[c.terms.front()].at, p.spare, queue_);
   }
@@ -535,7 +554,7 @@ class gradient_exchange {
       if (moved) continue;
       // Devices do not signal that a message is filled; look again.
       constexpr double look_s = 20e-6;
-      const bool looks = by_host_ && std::chrono::steady_clock::now() < until;
+      const bool looks = waits_for_device() && std::chrono::steady_clock::now() < until;
       const auto result = comm_.wait(looks ? std::min(until, deadline_in(look_s)) : until, true);
       if (result == wait_result::deadline && looks) continue;
       if (result != wait_result::progress) give_up(result, *missing);

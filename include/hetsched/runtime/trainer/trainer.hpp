@@ -73,13 +73,15 @@ template <class Stage>
 }  // namespace detail
 
 /// One rank of a training, a device of a group: its stages of one pipeline, trained as if one device had done all microbatches.
-/// Backend: where it computes. On a device layers, loss and optimizer may enqueue their work; gradients are added up there, and
-/// the host waits for it once a step, before the ranks agree. Stager: as the executor's. Requires: every rank constructs one, in
-/// a thread or process of its own, and calls step() as often as the others. Determinism: gradients are added up over a stage's
-/// microbatches in gradient_order(), then as gradient_exchange does: in each pipeline over the layers that share a parameter,
-/// directions, data, context and partial tensor ranks, then over pipelines; then they are scaled by the number of samples. One
-/// device that does so gets the same bits. With one pipeline of one direction the bits are the same for any number of stages and
-/// any schedule that takes microbatches in order. Norms and losses do not depend on the cut either.
+/// Backend: where it computes. On a device layers, loss and optimizer may enqueue their work, and gradients are added up there;
+/// the host waits for it at the end of each pass, before the ranks agree and, where gradients go by way of the host, behind sums.
+/// Stager: as the executor's.
+/// Requires: every rank constructs one, in a thread or process of its own, and calls step() as often as the others.
+/// Determinism: gradients are added up over a stage's microbatches in gradient_order(), then as gradient_exchange does: in each
+/// pipeline over the layers that share a parameter, directions, data, context and partial tensor ranks, then over pipelines; then
+/// they are scaled by the number of samples. One device that does so gets the same bits. With one pipeline of one direction the
+/// bits are the same for any number of stages and any schedule that takes microbatches in order. Norms and losses do not depend
+/// on the cut either.
 template <class Tensor, class Layer, class Communicator, class Optimizer, device_backend Backend = host_backend,
           class Stager = no_stager>
 class pipeline_trainer {
@@ -218,12 +220,12 @@ class pipeline_trainer {
     make_executor();
   }
 
-  /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device;
-  /// valid as long as no step runs. What has been written to slices counts from state_loaded() on. Names do not
-  /// depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it was updated) and
-  /// <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n. `owned_only`: what this
-  /// rank is to write, each element on exactly one rank; else everything that it holds, to be loaded, where an element may come
-  /// more than once.
+  /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device
+  /// (of a GPU: pinned, and kept for the next time); valid as long as no step runs. What has been written to slices counts from
+  /// state_loaded() on. Names do not depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it
+  /// was updated) and <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n.
+  /// `owned_only`: what this rank is to write, each element on exactly one rank; else everything that it holds, to be loaded,
+  /// where an element may come more than once.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
     const auto bound = backend_.bind();
     copies_.clear();
@@ -285,6 +287,7 @@ class pipeline_trainer {
     exchange_type& exchange;
     void operator()(std::size_t stage) { exchange.begin(stage); }
     bool progress() { return exchange.progress(); }
+    [[nodiscard]] bool looks() const { return exchange.waits_for_device(); }
   };
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
