@@ -21,6 +21,7 @@
 #include <hetsched/runtime/executor/executor_options.hpp>
 #include <hetsched/runtime/executor/group_member.hpp>
 #include <hetsched/runtime/executor/issue_plan.hpp>
+#include <hetsched/runtime/executor/loss_gradient.hpp>
 #include <hetsched/runtime/executor/rank_edges.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
@@ -156,7 +157,9 @@ class pipeline_executor {
           throw input_error("a step needs one target per microbatch");
       }
       pass_ = pass;
-      run([&](const Tensor& output, std::size_t m) { return gradient_of(loss, output, targets[m], m); }, stage_ended);
+      run([&](const Tensor& output,
+              std::size_t m) { return detail::gradient_of(loss, output, targets[m], losses_.data()[m], forward_only_, queue_); },
+          stage_ended);
     } catch (const communication_error& e) {
       edges_.comm().abort(e.what());
       throw;
@@ -414,28 +417,6 @@ class pipeline_executor {
   }
   void leave(const detail::rank_op& op, Tensor&& result) {
     edges_.leave(op.out, edges_.place(op.out, op.what.microbatch), std::move(result));
-  }
-
-  /// Calls the loss, and keeps its value; see step().
-  template <class Loss, class Target>
-  Tensor gradient_of(Loss& loss, const Tensor& output, const Target& target, std::size_t m) {
-    if constexpr (requires { loss(output, target, queue_, losses_.data()[m]); }) {
-      return loss(output, target, queue_, losses_.data()[m]);
-    } else if constexpr (std::convertible_to<decltype(loss(output, target)), double>) {
-      if (!forward_only_) throw input_error("the loss has a value alone, and the schedule needs its gradient");
-      queue_.finish();
-      losses_.data()[m] = loss(output, target);
-      return {};
-    } else {
-      queue_.finish();
-      loss_value<Tensor> found = loss(output, target);
-      losses_.data()[m] = found.value;
-      if (!detail::same_shape(output, found.gradient))
-        throw input_error("the loss returned a gradient of another shape than the output has: " +
-                          std::to_string(detail::elements(found.gradient)) + " elements, not " +
-                          std::to_string(detail::elements(output)));
-      return std::move(found.gradient);
-    }
   }
 
   template <class Loss>

@@ -3,6 +3,7 @@
 // Tested by tests/runtime/trainer/trainer_test.cpp.
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,9 @@
 #include <vector>
 
 #include <hetsched/core/checksum.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/trainer/trainer_options.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 
@@ -79,6 +83,20 @@ class digest {
   return d;
 }
 
+/// Of the slices that stages exchange.
+[[nodiscard]] inline digest digest_of(const pipeline_groups& groups) {
+  digest d;
+  for (const auto& b : groups.boundaries) {
+    d.add(std::int64_t{b.merged});
+    for (const auto* l : {&b.from, &b.to}) {
+      d.add(static_cast<std::int64_t>(l->dimensions.size()));
+      for (int device = 0; device < l->device_count(); ++device)
+        for (const auto& i : slice_of(*l, device)) d.add(i.first).add(i.last);
+    }
+  }
+  return d;
+}
+
 /// Which ranks differ from most others, and in what; empty: none do. `told[r][i]`: rank r's digest of aspect i. Where two
 /// groups are equally large, that of the lowest rank counts as usual.
 /// Complexity: O(ranks^2 * aspects).
@@ -114,6 +132,38 @@ template <class Optimizer>
   if constexpr (requires { o.settings(); })
     for (const double number : o.settings()) d.add(number);
   return d.number();
+}
+
+/// What digests_of_training() tell of.
+inline constexpr std::array<std::string_view, 10> training_aspects{
+    "ranks and microbatches", "stages",      "schedule", "optimizer", "ties", "clipping", "sharding", "step",
+    "configuration",          "element type"};
+
+/// What has to be the same on all ranks of a training. has_factor: the optimizer scales gradients, so that norms are of those
+/// before it. element: of tensors.
+template <class Optimizer>
+[[nodiscard]] std::vector<double> digests_of_training(const training_layout& layout, const Optimizer& o, bool has_factor,
+                                                      const trainer_options& options, std::string_view element) {
+  digest of_optimizer, of_ties, of_options, of_shards;
+  of_optimizer.add(o.name()).add(std::int64_t{has_factor});
+  for (const std::string_view name : o.state_names()) of_optimizer.add(name);
+  of_optimizer.add(settings_digest(o));
+  for (const auto& [a, b] : options.ties)
+    for (const int number : {a.layer, a.number, b.layer, b.number}) of_ties.add(std::int64_t{number});
+  of_options.add(options.clip_norm).add(static_cast<std::int64_t>(options.on_nonfinite));
+  for (const double number : {options.scaling.scale, options.scaling.growth, options.scaling.backoff}) of_options.add(number);
+  of_options.add(options.scaling.interval);
+  of_shards.add(std::int64_t{options.shard_optimizer}).add(static_cast<std::int64_t>(options.bucket_bytes));
+  return {digest_of_ranks(layout).number(),
+          digest_of_stages(layout).number(),
+          digest_of_schedules(layout).number(),
+          of_optimizer.number(),
+          of_ties.number(),
+          of_options.number(),
+          of_shards.number(),
+          digest().add(options.first_step).number(),
+          digest().add(options.configuration_digest).number(),
+          digest().add(element).number()};
 }
 
 }  // namespace hetsched::detail

@@ -18,6 +18,7 @@
 #include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/trainer/exchange_parts.hpp>
 #include <hetsched/runtime/trainer/exchange_plan.hpp>
 #include <hetsched/runtime/trainer/tensor_runs.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -134,7 +135,7 @@ class gradient_exchange {
 
   /// Whether a message waits for the device before it can be sent: a wait does not hear of that.
   [[nodiscard]] bool waits_for_device() const {
-    return by_host_ && std::any_of(channels_.begin(), channels_.end(), [&](const out_channel& c) {
+    return by_host_ && std::any_of(channels_.begin(), channels_.end(), [&](const detail::outgoing_channel& c) {
              return c.next < c.messages.size() && messages_[c.messages[c.next]].filled;
            });
   }
@@ -195,45 +196,13 @@ class gradient_exchange {
   }
 
  private:
-  struct message {
-    edge where;      ///< with the layer, for errors and stamps
-    int number = 0;  ///< of the parameter in its layer
-    int channel = -1;
-    bool incoming = false, is_term = false;
-    bool by_host = false;  ///< its transport takes host memory
-    std::size_t part = 0;
-    std::vector<std::size_t> terms;  ///< of the part, which it takes along
-    Tensor buffer;
-    Tensor landed;                   ///< what has come by way of the host, on the device
-    typename Queue::moment ready{};  ///< when it is filled on the device
-    operation* done = nullptr;
-    bool made = false, filled = false, posted = false, has_landed = false;
-  };
-  struct term {
-    std::vector<std::size_t> stages;  ///< whose gradients it has
-    std::vector<runs> at;
-  };
-  struct part {
-    detail::planned_part plan;  ///< contributions' terms are numbers of the below
-    std::vector<term> terms;
-    std::vector<runs> targets;  ///< that become the sum: gradients or, where owners update, parameters
-    bool in_place = false;      ///< messages are added to the only term here
-    bool needs_sum = false, needs_other = false;
-    int made = 0;              ///< of the tensors below
-    Tensor sum, other, spare;  ///< room to add in
-    Tensor* total = nullptr;   ///< where the sum is, once there is one; null: in its place
-    bool added = false, finished = false;
-  };
+  using message = detail::exchange_message<Tensor, operation, typename Queue::moment>;
+  using part = detail::exchange_part<Tensor>;
   struct owned_part {
     owned_piece<Tensor> piece;
     std::size_t part = 0;
     std::vector<runs> at;      ///< the piece's tensor within its part
     std::vector<runs> values;  ///< the parameter within the piece's
-  };
-  struct out_channel {
-    int channel = -1;
-    std::vector<std::size_t> messages;  ///< in their order
-    std::size_t next = 0;               ///< not posted yet
   };
 
   [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
@@ -394,7 +363,7 @@ class gradient_exchange {
     if (!frees_buffers_) (void)buffer_of(m);
     if (m.incoming) return;
     auto out = std::find_if(channels_.begin(), channels_.end(), [&](const auto& c) { return c.channel == m.channel; });
-    if (out == channels_.end()) out = channels_.insert(out, out_channel{.channel = m.channel, .messages = {}});
+    if (out == channels_.end()) out = channels_.insert(out, detail::outgoing_channel{.channel = m.channel, .messages = {}});
     out->messages.push_back(static_cast<std::size_t>(&m - messages_.data()));
   }
 
@@ -598,7 +567,7 @@ class gradient_exchange {
   bool frees_buffers_ = false;
   bool by_host_ = false;  ///< a message is
   std::vector<std::pair<edge, int>> known_;
-  std::vector<out_channel> channels_;
+  std::vector<detail::outgoing_channel> channels_;
   std::vector<message> messages_;
   std::vector<part> parts_;
   std::vector<owned_part> owned_;

@@ -68,6 +68,14 @@ class host_copies {
       return found->second;
     }
   }
+  /// Calls body(const Tensor&) with one of them.
+  template <class Backend, class Body>
+  static void show(Tensor& t, const Backend& backend, Body&& body) {
+    host_copies one;
+    const Tensor& copy = one.of(t, backend);
+    one.read(backend.compute_queue());
+    body(copy);
+  }
   template <class Queue>
   void read(const Queue& q) const {
     if (!copies_.empty()) q.finish();

@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/trainer_test.cpp.
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/state_slice.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/executor/loss_gradient.hpp>
+#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/stager.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/layer/layer_directory.hpp>
+#include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layer/stage_on.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/trainer/agreement.hpp>
+#include <hetsched/runtime/trainer/gradient_exchange.hpp>
+#include <hetsched/runtime/trainer/gradient_norm.hpp>
+#include <hetsched/runtime/trainer/held_parameter.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/parameter_state.hpp>
+#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/trainer/told_losses.hpp>
+#include <hetsched/runtime/trainer/trainer_options.hpp>
+#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/timeline.hpp>
+
+namespace hetsched {
+
+/// One rank of a training, a device of a group: its stages of one pipeline, trained as if one device had done all microbatches.
+/// Stager: as the executor's. Backend: where it computes. On a device layers, loss and optimizer may enqueue their work, and sums
+/// are made there; the host waits at the end of each pass, before ranks agree and, if gradients go by way of it, behind sums.
+/// Requires: every rank constructs one, in a thread or process of its own, and calls step() as often as the others.
+/// Determinism: gradients are added up over a stage's microbatches in gradient_order(), then as gradient_exchange does: in each
+/// pipeline over the layers that share a parameter, directions, data, context and partial tensor ranks, then over pipelines; then
+/// they are scaled by the number of samples. One device that does so gets the same bits. With one pipeline of one direction the
+/// bits are the same for any number of stages and any schedule that takes microbatches in order. Norms and losses do not depend
+/// on the cut either.
+template <class Tensor, class Layer, class Communicator, class Optimizer, device_backend Backend = host_backend,
+          class Stager = no_stager>
+class pipeline_trainer {
+  using queue = typename Backend::queue;
+  static_assert((detail::require_layer<Layer, Tensor, queue>(), true));
+  static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
+  static_assert(optimizer<Optimizer, Tensor, queue>, "this is no optimizer for these tensors; see the concept's members");
+  static_assert(std::copyable<Backend> && std::copy_constructible<Stager>, "backend and stager are handles that can be copied");
+  using layers_type = layer_list<Tensor, Layer, queue>;
+  using stage_type = typename detail::stage_on<Backend, Tensor, layers_type>::type;
+  using executor_type = pipeline_executor<Tensor, stage_type, Communicator, Stager, Backend>;
+  using exchange_type = gradient_exchange<Tensor, Communicator, queue>;
+  static constexpr bool has_factor = requires(Optimizer & o) { o.gradient_factor = 1.0; };
+
+ public:
+  /// What a layer knows of the devices of its stage.
+  using group_type = stage_group<Tensor, Communicator>;
+
+  /// `make_layer`: (layer, const group_type&) or (layer) -> Layer, called for the layers that this rank holds, once per stage
+  /// with the layer; alike on every rank. The group stays where it is. Layers made without it know of no others: their groups
+  /// have data ranks only. `shape_after`: (layer, microbatch_size) or (layer) -> tensor_shape of the layer's whole output for a
+  /// microbatch of the rank's pipeline. `comm`: has as many ranks as the layout; copies of it are ends of the same channels.
+  /// Requires: all ranks construct at the same time.
+  /// Throws: input_error on every rank, naming the ranks, where layouts, shapes, ties, optimizers or what else must agree do
+  /// not; input_error on one rank for what only it finds, and communication_error on the others.
+  /// Complexity: O(actions + parameters * (stages + ranks)); every parameter that several ranks hold is read once.
+  template <class MakeLayer, class ShapeAfter>
+  pipeline_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
+                   Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {})
+      : backend_(std::move(backend)),
+        queue_(backend_.compute_queue()),
+        stager_(std::move(stager)),
+        layout_(std::move(layout)),
+        comm_(std::move(comm)),
+        optimizer_(std::move(optimizer)),
+        options_(std::move(options)),
+        step_(options_.first_step) {
+    guarded("at the start", [&] { construct(make_layer, shape_after); });
+  }
+
+  /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: this rank's part of each microbatch of its
+  /// pipeline (see samples()), empty for ranks without its first or last stage; targets are contiguous. `loss`: (const Tensor&
+  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says, or one that enqueues its work, as the
+  /// executor's. Parameters change only when all ranks
+  /// have told that their gradients are whole. Nothing is allocated after the first step, if layers, loss, optimizer and
+  /// communicator allocate nothing. Throws: as pipeline_executor::step; communication_error; input_error for what is not finite
+  /// (if asked for) and for optimizers that are set differently. Parameters and optimizer are then as after the last committed
+  /// step, and the communicator cannot be used again. An optimizer that throws leaves parameters half updated. Where a process is
+  /// killed or cut off in the moment of agreement, others may be one step apart: committed_step() tells.
+  template <class Targets, class Loss>
+  step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
+    guarded("", [&] {
+      copies_.clear();
+      exchange_->begin_step(step_);
+    });
+    pass(inputs, targets, loss, true);
+    step_report report;
+    guarded("", [&] {
+      exchange_->sum(step_, deadline());
+      for (auto& p : parameters_) p.free_gradient();
+      factor_ = 1;
+      scale_sums(1 / (samples_ * static_cast<double>(passes_) * options_.scaling.scale));
+      report = agree();
+    });
+    if (report.updated)
+      guarded("", [&] { update(report.gradient_norm); });
+    else if (ordered_plane<Communicator> && any_sharded())
+      guarded("", [&] { exchange_->spread(deadline()); });  // what was there before: the order has its place for it
+    options_.scaling.follow(report.updated);
+    passes_ = 0;
+    ++step_;
+    return report;
+  }
+
+  /// Forward and backward of one more batch for the next step(), which then takes the mean over all of them: as a step with the
+  /// microbatches of all batches, one after the other. Arguments and exceptions: as step()'s. All ranks call it between the same
+  /// steps.
+  template <class Targets, class Loss>
+  void accumulate(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
+    pass(inputs, targets, loss, false);
+  }
+
+  /// The mean loss over a batch that is not trained on, the same on every rank: forwards alone, in the schedule's order.
+  /// Parameters, gradients and the optimizer stay as they are; layers that act otherwise in training are to be told before and
+  /// behind it (see layers()). Arguments: as step()'s, with as many microbatches; `loss` may return its value alone. All ranks
+  /// call it between the same steps. Its buffers are made by the first call. Throws: as pipeline_executor::step.
+  template <class Targets, class Loss>
+  [[nodiscard]] double evaluate(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
+    using target = std::remove_cvref_t<decltype(*std::data(targets))>;
+    guarded("in an evaluation", [&] {
+      if (evaluator_)
+        evaluator_->take_order();
+      else
+        evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
+    });
+    evaluator_->step(inputs, std::span<const target>(targets), detail::loss_value_alone<Tensor, Loss, queue>{loss});
+    double mean = 0;
+    guarded("in an evaluation", [&] {
+      mine_.clear();
+      if (detail::has_last_stage(layout_, comm_.rank()))
+        mine_.insert(mine_.end(), evaluator_->losses().begin(), evaluator_->losses().end());
+      gather("in an evaluation");
+      mean = mean_loss(0);
+      executor_->take_order();
+    });
+    return mean;
+  }
+
+  /// The number of steps that all ranks have done, including those before the checkpoint that the training began with.
+  [[nodiscard]] std::int64_t committed_step() const { return step_; }
+
+  /// Sets the number of steps after a checkpoint has been loaded into state(); on all ranks, between steps.
+  void set_committed_step(std::int64_t step) {
+    if (step == step_) return;
+    step_ = step;
+    make_executor();
+  }
+
+  /// Works in other orders from the next step on; all ranks call it between the same steps, with the same. Throws, and nothing
+  /// has changed: as with_schedules, or input_error on all ranks if they differ.
+  void reschedule(const std::vector<schedule>& orders) {
+    auto next = with_schedules(layout_, orders);
+    mine_ = {detail::digest_of_schedules(next).number()};
+    guarded("between steps", [&] { gather("between steps"); });
+    constexpr std::string_view aspects[] = {"schedules"};
+    if (const auto text = detail::disagreement(all_, aspects); !text.empty()) throw input_error(text);
+    layout_ = std::move(next);
+    make_executor();
+  }
+
+  /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device
+  /// (of a GPU: pinned, and kept for the next time); valid as long as no step runs. What has been written to slices counts from
+  /// state_loaded() on. Names do not depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it
+  /// was updated) and <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n.
+  /// `owned_only`: what this rank is to write, each element on exactly one rank; else everything that it holds, to be loaded,
+  /// where an element may come more than once.
+  [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
+    const auto bound = backend_.bind();
+    copies_.clear();
+    const auto seen = [&](Tensor& t) -> Tensor& { return copies_.of(t, backend_); };
+    auto slices = detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
+                                            owned_only, seen);
+    detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only, seen);
+    copies_.read(queue_);
+    return slices;
+  }
+  /// Takes over what has been written to the slices of the last state(), such as a checkpoint; slices end with it.
+  void state_loaded() {
+    const auto bound = backend_.bind();
+    copies_.write(queue_);
+    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
+  }
+
+  /// The optimizer, to change its learning rate between steps, on all ranks alike.
+  [[nodiscard]] Optimizer& optimizer_settings() { return optimizer_; }
+  /// The scaling of the loss as it is now, to be kept with a checkpoint and set again; on all ranks alike, between steps.
+  [[nodiscard]] loss_scaling& scaling() { return options_.scaling; }
+  /// This rank's layers with their numbers, stage by stage; of bidirectional schedules, both stages'.
+  [[nodiscard]] std::vector<std::pair<int, Layer*>> layers() {
+    std::vector<std::pair<int, Layer*>> found;
+    const auto numbers = detail::layers_of_rank(layout_, comm_.rank());
+    for (auto& s : stages_)
+      for (auto& l : detail::layers_of(s).layers()) found.emplace_back(numbers[found.size()], &l);
+    return found;
+  }
+
+  /// What this rank computed and received in the last step: see pipeline_executor::measured(). Ranks are those of its pipeline.
+  [[nodiscard]] const timeline& measured() const { return executor_->measured(); }
+  [[nodiscard]] const training_layout& layout() const { return layout_; }
+  /// The pipeline that this rank works in.
+  [[nodiscard]] const pipeline_layout& pipeline() const { return layout_.pipelines[pipeline_]; }
+  /// Where this rank works, and the degrees of its group.
+  [[nodiscard]] rank_place place() const { return layout_.place_of(comm_.rank()); }
+  [[nodiscard]] degrees group() const { return pipeline().group(place().group); }
+  /// The samples of a microbatch that are this rank's, in its first and last stages.
+  [[nodiscard]] interval samples() const { return pipeline().samples_of(place().group, place().data); }
+  [[nodiscard]] training_bytes held() const {
+    training_bytes found{.exchange = exchange_->bytes(), .pipeline = executor_->arena().total()};
+    const auto bytes = [](const Tensor& t) { return detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element); };
+    for (const auto& p : parameters_) {
+      found.parameters += bytes(*p.value);
+      if (!p.freed) found.gradients += bytes(*p.gradient);
+      for (const auto& t : p.state) found.optimizer += bytes(t);
+    }
+    for (const auto& list : owned_state_)
+      for (const auto& t : list) found.optimizer += bytes(t);
+    return found;
+  }
+  /// The model's parameters, and who holds them.
+  [[nodiscard]] const std::vector<model_parameter>& parameters() const { return model_; }
+
+ private:
+  /// What the executor tells of stages that have ended.
+  struct sums_under_way {
+    exchange_type& exchange;
+    void operator()(std::size_t stage) { exchange.begin(stage); }
+    bool progress() { return exchange.progress(); }
+    [[nodiscard]] bool looks() const { return exchange.waits_for_device(); }
+  };
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
+  [[nodiscard]] std::string here(const std::string& when) const {
+    return "rank " + std::to_string(comm_.rank()) + ", " + (when.empty() ? "step " + std::to_string(step_) : when);
+  }
+
+  /// Found by every rank from what all have told: they need no word of each other's failure.
+  struct agreed_error : input_error {
+    using input_error::input_error;
+  };
+
+  template <class Targets, class Loss>
+  void pass(std::span<const Tensor> inputs, const Targets& targets, Loss& loss, bool last) {
+    using target = std::remove_cvref_t<decltype(*std::data(targets))>;
+    guarded("", [&] {
+      for (auto& p : parameters_) p.make_gradient(queue_);
+    });
+    const double factor = loss_share_ * options_.scaling.scale;
+    const accumulation here{.first = passes_ == 0, .last = last};
+    executor_->step(inputs, std::span<const target>(targets), detail::scaled_loss<Tensor, Loss, queue>{loss, factor, queue_},
+                    sums_under_way{*exchange_}, here);
+    const auto own = executor_->losses();
+    if (passes_++ == 0) losses_.assign(own.size(), 0);
+    for (std::size_t m = 0; m < own.size(); ++m) losses_[m] += own[m];
+  }
+
+  /// Runs a body; an exception that ends it ends the step on all ranks.
+  template <class Body>
+  void guarded(const std::string& when, Body&& body) {
+    const auto bound = backend_.bind();
+    try {
+      body();
+    } catch (const agreed_error&) {
+      throw;
+    } catch (const communication_error& e) {
+      comm_.abort(e.what());
+      throw;
+    } catch (const std::exception& e) {
+      comm_.abort(here(when) + " failed: " + e.what());
+      throw;
+    } catch (...) {
+      comm_.abort(here(when) + " failed");
+      throw;
+    }
+  }
+
+  void gather(const std::string& when) {
+    auto result = comm_.gather(mine_, all_, deadline());
+    if (result == wait_result::progress) return;
+    result = detail::with_blame(comm_, result);
+    const edge nowhere{.from = -1, .to = comm_.rank(), .what = payload::layer_gradient, .direction = 0, .stage = 0};
+    const action none{.kind = action_kind::optimizer, .stage = 0, .microbatch = no_microbatch};
+    auto text = here(when) + ": not all ranks have come to agree";
+    if (result == wait_result::deadline) text += " within " + std::to_string(options_.deadline_s) + " s";
+    if (const std::string why = comm_.failure(); !why.empty())
+      text += (result == wait_result::aborted ? "; ended, as " : "; ") + why;
+    throw communication_error(text, nowhere, no_microbatch, none);
+  }
+
+  template <class MakeLayer, class ShapeAfter>
+  void construct(MakeLayer& make_layer, ShapeAfter& shape_after) {
+    validate(layout_);
+    validate(options_.scaling);
+    if (layout_.ranks() != comm_.ranks())
+      throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
+                        std::to_string(comm_.ranks()));
+    compare_plans();
+    pipeline_ = at(layout_.pipeline_of(comm_.rank()));
+    const auto& line = pipeline();
+    transfers_ = make_pipeline_groups(
+        line,
+        [&](int l) -> tensor_shape {
+          if constexpr (requires { shape_after(0, 0); })
+            return shape_after(l, line.microbatch_size);
+          else
+            return shape_after(l);
+        },
+        options_.boundary_layout);
+    const int schedule_rank = place().group;
+    const auto degrees_here = group();
+    std::vector<int> ranks;
+    for (int i = 0; i < degrees_here.device_count(); ++i) ranks.push_back(line.first_of_group(schedule_rank) + i);
+    if (!options_.loss_in_parts) loss_share_ = line.share_of(schedule_rank, place().data);
+    for (const auto& copy : stages_of_rank(line.order, schedule_rank)) {
+      const auto& group =
+          ranks.size() == 1
+              ? groups_.emplace_back()
+              : groups_.emplace_back(
+                    comm_, ranks, degrees_here,
+                    stage_group_options{.stage = copy.stage, .direction = copy.direction, .deadline_s = options_.deadline_s});
+      std::vector<Layer> layers;
+      for (int l = line.stages[at(copy.stage)].first; l < line.stages[at(copy.stage)].last; ++l) {
+        if constexpr (requires { make_layer(l, group); }) {
+          layers.push_back(make_layer(l, group));
+        } else {
+          if (degrees_here.context > 1 || degrees_here.tensor > 1 || degrees_here.expert > 1)
+            throw input_error("stage " + std::to_string(copy.stage) + " is on " + std::to_string(degrees_here.context) + " x " +
+                              std::to_string(degrees_here.tensor) +
+                              " context and tensor ranks, or shares out experts, but its layers are made without the group");
+          layers.push_back(make_layer(l));
+        }
+      }
+      layers_type list(std::move(layers), line.recomputes(schedule_rank));
+      if constexpr (std::same_as<stage_type, layers_type>)
+        stages_.push_back(std::move(list));
+      else
+        stages_.push_back(backend_.template make_stage<Tensor>(std::move(list)));
+    }
+    learn_parameters();
+    count_samples();
+    exchange_ = std::make_unique<exchange_type>(
+        model_,
+        [&](const parameter_holder& h) {
+          const auto p = std::find_if(parameters_.begin(), parameters_.end(),
+                                      [&](const auto& own) { return own.what == h.what && own.direction == h.direction; });
+          return local_parameter<Tensor>{p->value, p->gradient, p->stage};
+        },
+        detail::another(comm_),
+        exchange_options{.bucket_bytes = options_.bucket_bytes,
+                         .frees_buffers = line.zero_of(schedule_rank) >= 2,
+                         .room = room_of_ranks(layout_),
+                         .waves = detail::exchange_waves(layout_)},
+        queue_, backend_.memory_queue());
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+      auto& state = owned_state_.emplace_back();
+      for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
+        state.push_back(detail::make_tensor<Tensor>(detail::shape_of(exchange_->owned(k).value), queue_));
+        detail::zero(state.back(), queue_);
+      }
+    }
+    for (auto& p : parameters_) p.free_gradient();
+    make_executor();
+  }
+
+  void compare_plans() {
+    mine_ = detail::digests_of_training(layout_, optimizer_, has_factor, options_, detail::element_name<Tensor>());
+    gather("at the start");
+    if (const auto text = detail::disagreement(all_, detail::training_aspects); !text.empty()) throw agreed_error(text);
+  }
+
+  /// Shapes and first values of all ranks' layers, and from them who holds what.
+  void learn_parameters() {
+    bool shared = layout_.pipelines.size() > 1 || !options_.ties.empty();
+    for (const auto& p : layout_.pipelines) shared = shared || p.order.directions > 1 || p.ranks() > p.order.ranks;
+    mine_ = {detail::digest_of(transfers_).number()};
+    const auto seen = [&](Tensor& t, auto&& body) { detail::host_copies<Tensor>::show(t, backend_, body); };
+    for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared, seen);
+    gather("at the start");
+    for (int r = 0; r < comm_.ranks(); ++r) {
+      const int first = layout_.pipelines[at(layout_.pipeline_of(r))].first_rank;
+      if (all_[at(r)].front() != all_[at(first)].front())
+        throw agreed_error("ranks " + std::to_string(first) + " and " + std::to_string(r) +
+                           " expect tensors of other shapes between their pipeline's stages");
+    }
+    try {
+      const auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
+      model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
+      for (auto& m : model_) m.sharded = m.sharded || options_.shard_optimizer;
+    } catch (const input_error& e) {
+      throw agreed_error(e.what());
+    }
+
+    const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      detail::list_parameters(parameters_, std::span<Layer>(detail::layers_of(stages_[s]).layers()),
+                              pipeline().stages[at(copies[s].stage)].first, s, copies[s].direction);
+    for (std::size_t m = 0; m < model_.size(); ++m)
+      for (const auto& h : model_[m].holders)
+        for (auto& p : parameters_)
+          if (h.has(comm_.rank()) && h.what == p.what && h.direction == p.direction) {
+            p.model = m;
+            p.pieces = held_pieces(h, model_[m].shape, comm_.rank());
+          }
+    updates_.assign(model_.size(), 0);
+    for (auto& p : parameters_) {
+      const auto& chunks = model_[p.model].chunks;
+      for (const auto& held : p.pieces)
+        for (std::size_t c = 0; c < chunks.size(); ++c)
+          if (model_[p.model].owners[c] == comm_.rank() && contains(held.part, chunks[c].part))
+            for (const auto& r : runs_of(held.array, chunks[c].part, chunks[c].part, 0, element_count(chunks[c].part)))
+              p.owned.push_back(r);
+      p.sharded = model_[p.model].sharded && !chunks.empty() && chunks.front().terms.size() > 1;
+      p.lean = p.sharded && pipeline().zero_of(place().group) >= 2;
+      if constexpr (requires { backend_.captures(); })
+        if (p.lean && backend_.captures())
+          throw input_error("at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured");
+      if (p.sharded) continue;
+      for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
+        p.state.push_back(detail::make_tensor<Tensor>(detail::shape_of(*p.value), queue_));
+        detail::zero(p.state.back(), queue_);
+      }
+    }
+  }
+
+  void count_samples() {
+    equal_sizes_ = true;
+    for (const auto& p : layout_.pipelines)
+      equal_sizes_ = equal_sizes_ && p.microbatch_size == layout_.pipelines.front().microbatch_size;
+    for (const auto& p : layout_.pipelines) samples_ += p.order.microbatches * weight_of(p);
+  }
+  /// Of a microbatch in the mean.
+  [[nodiscard]] double weight_of(const pipeline_layout& p) const { return equal_sizes_ ? 1 : p.microbatch_size; }
+
+  void make_executor() { evaluator_.reset(), executor_ = executor_for(pipeline().order, step_, "step"); }
+  [[nodiscard]] std::unique_ptr<executor_type> executor_for(const schedule& order, std::int64_t first, std::string_view counted) {
+    const auto& line = pipeline();
+    return std::make_unique<executor_type>(order, std::span<stage_type>(stages_), transfers_, comm_,
+                                           executor_options{.deadline_s = options_.deadline_s,
+                                                            .gradient_scale = weight_of(line),
+                                                            .first_rank = line.first_rank,
+                                                            .first_step = first,
+                                                            .counted = counted,
+                                                            .sums_directions = false},
+                                           stager_, backend_);
+  }
+
+  void scale_sums(double factor) {
+    if (factor == 1) return;
+    if constexpr (has_factor) {
+      factor_ *= factor;
+      return;
+    }
+    for (auto& p : parameters_)
+      if (!p.sharded) detail::scale(*p.gradient, factor, queue_);
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) detail::scale(exchange_->owned(k).gradient, factor, queue_);
+  }
+
+  /// Of the gradients that this rank owns.
+  [[nodiscard]] const detail::square_sum& sum_squares() {
+    squares_.begin();
+    listed_.assign(model_.size(), 0);
+    for (const auto& p : parameters_) {
+      if (p.sharded || std::exchange(listed_[p.model], char{1})) continue;
+      for (const auto& r : p.owned) squares_.add(backend_, queue_, *p.gradient, r);
+    }
+    for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+      const auto& o = exchange_->owned(k);
+      squares_.add(backend_, queue_, o.gradient, {.length = o.last - o.first});
+    }
+    return squares_.end(queue_);
+  }
+
+  /// Of what ranks have told from number `first` on; next_ is behind it then.
+  [[nodiscard]] double mean_loss(std::size_t first) {
+    next_.assign(at(comm_.ranks()), first);
+    const auto weight = [&](const pipeline_layout& p) { return weight_of(p); };
+    return detail::sum_of_losses(layout_, all_, next_, options_.loss_in_parts, weight) / samples_;
+  }
+
+  /// Returns once all ranks have come here with whole gradients. Rank r tells its optimizer's settings, its losses if it has
+  /// a last stage, and the squares of the gradients that it owns.
+  [[nodiscard]] step_report agree() {
+    const int me = comm_.rank();
+    mine_.assign(1, detail::settings_digest(optimizer_));
+    if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), losses_.begin(), losses_.end());
+    sum_squares().append(mine_);
+    gather("");
+    for (int r = 0; r < comm_.ranks(); ++r)
+      if (all_[at(r)].front() != all_[0].front())
+        throw agreed_error("step " + std::to_string(step_) + ": the optimizers of ranks 0 and " + std::to_string(r) +
+                           " are set differently");
+    step_report report{.step = step_,
+                       .loss = mean_loss(1) / static_cast<double>(passes_),
+                       .gradient_norm = 0,
+                       .updated = true,
+                       .loss_scale = options_.scaling.scale};
+    detail::square_sum all_squares;
+    for (int r = 0; r < comm_.ranks(); ++r)
+      all_squares.add(
+          detail::square_sum::read(std::span(all_[at(r)]).subspan(next_[at(r)]).template first<detail::square_sum::told>()));
+    const double squares = all_squares.value() * factor_ * factor_;
+    report.gradient_norm = std::sqrt(squares);
+    if (!std::isfinite(report.loss) || !std::isfinite(squares)) {
+      if (options_.on_nonfinite == nonfinite::fail)
+        throw agreed_error("step " + std::to_string(step_) + ": the " +
+                           (std::isfinite(report.loss) ? "gradients are" : "loss is") + " not finite");
+      report.updated = false;
+    }
+    return report;
+  }
+
+  [[nodiscard]] bool any_sharded() const {
+    return std::any_of(model_.begin(), model_.end(), [](const model_parameter& m) { return m.sharded; });
+  }
+
+  void update(double norm) {
+    if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
+    if constexpr (has_factor) optimizer_.gradient_factor = factor_;
+    for (auto& p : parameters_) {
+      updates_[p.model] = ++p.updates;
+      if (!p.sharded)
+        detail::update(optimizer_, *p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates, queue_);
+    }
+    if (any_sharded()) {
+      for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
+        auto& o = exchange_->owned(k);
+        detail::update(optimizer_, o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id,
+                       updates_[o.parameter], queue_);
+      }
+      exchange_->spread(deadline());
+    }
+    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
+  }
+
+  [[no_unique_address]] Backend backend_;
+  [[no_unique_address]] queue queue_;
+  [[no_unique_address]] Stager stager_;
+  training_layout layout_;
+  Communicator comm_;
+  Optimizer optimizer_;
+  trainer_options options_;
+  std::size_t pipeline_ = 0;
+  pipeline_groups transfers_;
+  double loss_share_ = 1;
+  std::deque<group_type> groups_;  ///< of stages_
+  std::vector<stage_type> stages_;
+  std::vector<model_parameter> model_;
+  std::vector<detail::held_parameter<Tensor>> parameters_;
+  std::vector<char> listed_;                      ///< per model parameter
+  std::vector<std::int64_t> updates_;             ///< per model parameter
+  std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
+  std::unique_ptr<exchange_type> exchange_;
+  detail::squares_on_queue<Tensor, Backend> squares_;
+  detail::host_copies<Tensor> copies_;  ///< that slices view
+  std::unique_ptr<executor_type> executor_;
+  std::unique_ptr<executor_type> evaluator_;  ///< from the first evaluate() on
+  std::vector<double> mine_;                  ///< what this rank tells
+  std::vector<std::vector<double>> all_;      ///< what all have told
+  std::vector<std::size_t> next_;
+  std::int64_t step_;
+  double samples_ = 0;          ///< of a batch; microbatches where they are equally large
+  std::int64_t passes_ = 0;     ///< since the last step
+  std::vector<double> losses_;  ///< by microbatch, of all passes
+  double factor_ = 1;           ///< that gradients are still to be multiplied by, if the optimizer does so
+  bool equal_sizes_ = true;
+};
+
+}  // namespace hetsched
