@@ -138,7 +138,10 @@ class sized_costs {
     std::vector<any_schedule_options> ways;
     for (const double haste : hastes)
       for (const int in_flight : {1, static_cast<int>(p.pipelines.front().stages.size())})
-        ways.push_back({.microbatches = samples / size, .haste = haste, .in_flight = in_flight});
+        ways.push_back({.microbatches = samples / size,
+                        .haste = haste,
+                        .in_flight = in_flight,
+                        .below_s = best ? 1.5 * haste * objective_of(*best) : 0});
     if (const auto found = any_schedule_pipelines(hardware, costs(size), ways))
       for (const auto& line : *found) {
         if (!line) continue;

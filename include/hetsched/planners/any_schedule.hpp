@@ -29,10 +29,10 @@ struct bounded_pipeline {
 
 struct any_schedule_options {
   int microbatches = 1;
-  double haste = 1;                  ///< so many times the microbatches are taken: more makes stages more even
-  int in_flight = 1;                 ///< microbatches that every stage has to have room for
-  double below_s = 0;                ///< only bounds below this; 0: any
-  std::int64_t steps = 200'000'000;  ///< at most so many stages are looked at
+  double haste = 1;                ///< so many times the microbatches are taken: more makes stages more even
+  int in_flight = 1;               ///< microbatches that every stage has to have room for
+  double below_s = 0;              ///< only bounds below this; 0: any
+  std::int64_t steps = 6'000'000;  ///< at most so many stages are looked at
 };
 
 namespace detail {
@@ -64,7 +64,7 @@ class any_schedule_search {
 
   /// Whether there is room for what it keeps.
   [[nodiscard]] bool fits() const {
-    constexpr std::size_t most_states = 1'000'000;
+    constexpr std::size_t most_states = 400'000;
     return problem_.devices.size() <= 8 && states() <= most_states;
   }
 
@@ -203,7 +203,7 @@ class any_schedule_search {
 /// Over cuts, devices, degrees and orders of the subclusters, each visited once, by bisection of the bound: for each, a shortest
 /// way through stages of which none ends later. What updates and reductions take is left out.
 /// Returns: for each of some options that pipeline, or none where there is none, or none with a bound below below_s; a refusal
-/// where there are too many states to look at (more than a million: hundreds of devices of several kinds).
+/// where there are more than 400,000 states to look at, as on hundreds of devices of several kinds.
 /// Throws: input_error for options out of range, and as interop_dp.
 /// Complexity: the tables of interop_dp; then for each of the options about 20 times O(layers * 2^subclusters * classes of
 /// placements * devices * placements * layers of a stage), up to the steps that it may take.
