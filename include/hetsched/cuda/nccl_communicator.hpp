@@ -76,8 +76,9 @@ class nccl_communicator {
   [[nodiscard]] int ranks() const { return shared_->links.control().ranks(); }
 
   /// Another plane of the same ranks, with an order and NCCL communicators of its own; all ranks ask for it. What fails in one
-  /// ends both. Requires: of two planes' operations all ranks post those of the one behind those of the other. Throws:
-  /// cuda_error.
+  /// ends both.
+  /// Requires: of two planes' operations all ranks post those of the one behind those of the other.
+  /// Throws: cuda_error.
   [[nodiscard]] nccl_communicator another() const {
     const auto& s = *shared_;
     return nccl_communicator(s.devices, s.device, s.links.control(), s.links.api(), s.links.options());

@@ -352,6 +352,7 @@ struct found_checkpoint {
 ///   if (found.newest) {
 ///     auto slices = trainer.state();
 ///     load_checkpoint(*found.newest, slices);
+///     trainer.state_loaded();
 ///     trainer.set_committed_step(found.newest->step);
 ///   }
 inline void load_checkpoint(const checkpoint& from, std::span<state_slice> wanted, const std::function<void()>& alive = {}) {

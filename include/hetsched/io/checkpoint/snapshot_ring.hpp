@@ -37,6 +37,7 @@ namespace hetsched {
 ///   if (const auto last = ring.find(next_comm, 30)) {    // after a loss, on those that are left and those that come
 ///     auto slices = trainer.state();
 ///     load_checkpoint(*last, slices);
+///     trainer.state_loaded();
 ///   }
 class snapshot_ring {
  public:

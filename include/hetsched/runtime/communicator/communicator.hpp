@@ -170,7 +170,8 @@ using communication_plan = std::vector<std::vector<planned_operation>>;
 ///   set_plan(plan)    all ranks of the plane call it, behind their last open() and before they post
 /// Optional: orders(channel) -> bool, whether the operations of a channel are of that kind; else all are. another() -> C, a plane
 /// of the same ranks with an order of its own, of which all ranks begin operations behind those of this one, or before them; what
-/// a trainer needs. Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
+/// a trainer needs.
+/// Not checked: that the plans of all ranks can be carried out strictly in their order. See check_issue_order.
 template <class C>
 concept ordered_plane = requires(C& c, communication_plan plan) {
   c.set_plan(std::move(plan));

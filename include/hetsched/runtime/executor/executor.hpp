@@ -138,11 +138,11 @@ class pipeline_executor {
   /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
   /// wait, and says whether it did something; where it has looks() -> bool, waits are short as long as that is so. It is called
   /// in the last pass of an accumulation; all passes have the number of one step. A layer that never returns holds up its own
-  /// rank, and those that wait for it. Requires: passes that are not last only where directions are not summed here
-  /// (executor_options::sums_directions). Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss
-  /// that is not of the output's shape; communication_error if other ranks fail or are late, or this rank's device is late; and
-  /// what layers, loss and queues throw. Then the other ranks' steps end with an error too, gradients are of no use, and the
-  /// communicator cannot be used again.
+  /// rank, and those that wait for it.
+  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
+  /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
+  /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
+  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
   template <class Target, class Loss, class StageEnded = detail::told_nobody>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended = {},
             const accumulation& pass = {}) {

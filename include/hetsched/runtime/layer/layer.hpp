@@ -70,16 +70,17 @@ concept has_gradients = requires(L& layer) {
 ///   parameters(), gradients()   ranges of Tensor&, one gradient of the same shape per parameter
 /// forward and backward, the two halves of a split_layer, and parameters_changed, may take the queue of their rank as a third
 /// argument. They enqueue their work there and do not wait for it. Where the rank computes on a device, a layer without is called
-/// when all work before it has been done, and has done its own when it returns. Optional: parameter_cuts() -> a range of
-/// parameter_cut, one per parameter, where ranks of a tensor axis share them; buffers() -> a range of Tensor& that are kept with
-/// checkpoints and not trained, such as running means: one rank writes what it has, all that hold the layer read it, so they are
-/// to be alike or to make do with that; parameters_changed(), for what a layer makes of its parameters, called when they have
-/// been updated or loaded; and make_context() -> context, where a default-constructed one will not do. Contexts are made before
-/// the first step, one per microbatch in flight, and used again. A microbatch that is recomputed has none between its two
-/// forwards. The forward's input stays where it is, unchanged, until the microbatch's backward has ended, so a context may point
-/// to it. One thread at a time calls a layer; layers that share data are the user's to guard. Not checked: that backward adds to
-/// the gradients and does not overwrite them; that a forward run twice gives the same; that the tensors of parameters() and
-/// gradients() keep their places; that contexts share nothing.
+/// when all work before it has been done, and has done its own when it returns.
+/// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them;
+/// buffers() -> a range of Tensor& that are kept with checkpoints and not trained, such as running means: one rank writes what it
+/// has, all that hold the layer read it, so they are to be alike or to make do with that; parameters_changed(), for what a layer
+/// makes of its parameters, called when they have been updated or loaded; and make_context() -> context, where a
+/// default-constructed one will not do. Contexts are made before the first step, one per microbatch in flight, and used again. A
+/// microbatch that is recomputed has none between its two forwards. The forward's input stays where it is, unchanged, until the
+/// microbatch's backward has ended, so a context may point to it. One thread at a time calls a layer; layers that share data are
+/// the user's to guard.
+/// Not checked: that backward adds to the gradients and does not overwrite them; that a forward run twice gives the same;
+/// that the tensors of parameters() and gradients() keep their places; that contexts share nothing.
 template <class L, class Tensor, class Queue = host_queue>
 concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor, Queue> &&
     detail::has_backward<L, Tensor, Queue> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;
