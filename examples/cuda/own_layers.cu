@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hetsched/cuda.hpp>
@@ -29,7 +30,7 @@ __global__ void half_squares(int n, const float* y, const float* wanted, float* 
 void each(auto kernel, const queue& q, auto... a) { kernel<<<64, 256, 0, q.stream()>>>(a...); }
 struct tensor {  // your own: a shape and memory
   tensor() = default;
-  tensor(const hetsched::tensor_shape& s, const queue& q) : extents(s), memory(q, s.at(0) * sizeof(float)) {}
+  tensor(const hetsched::tensor_shape& s, const queue& q) : extents(s), memory(q, s.back() * sizeof(float)) {}
   tensor(const hetsched::tensor_shape& s, const queue& q, float first, float step) : tensor(s, q) {
     each(fill, q, size(), data(), first, step);
   }
@@ -50,7 +51,6 @@ struct hetsched::tensor_traits<tensor> : hetsched::cuda_tensor_traits<tensor, fl
     work_on(q, {}, {&t.buffer()}, [&] { each(::scale, q, t.size(), t.data(), static_cast<float>(factor)); });
   }
 };
-
 struct gate {                     // your own layer: enqueues its work and returns
   using context = const tensor*;  // what a microbatch needs between forward and backward
   tensor forward(const tensor& x, context& c, const queue& q) {
@@ -69,13 +69,19 @@ struct gate {                     // your own layer: enqueues its work and retur
   tensor weight, gradient;
 };
 
-std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // the last step's losses, by microbatch
+struct descent {  // your own optimizer
+  static std::string_view name() { return "descent"; }
+  static std::span<const std::string_view> state_names() { return {}; }
+  void update(tensor& w, tensor& dw, std::span<tensor>, const hetsched::parameter_id&, long, const queue& q) const {
+    work_on(q, {&dw.buffer()}, {&w.buffer()}, [&] { each(descend, q, w.size(), w.data(), dw.data(), 0.1f); });
+  }
+};
+
+std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // losses by step
   using channels = hetsched::cuda_local_communicator<tensor, cuda>;
-  using stage = hetsched::layer_list<tensor, gate, queue>;
   const int layers = 8, microbatches = 8, width = 4096;
   std::vector<int> warmups, places;
   for (int r = 0; r < ranks; ++r) warmups.push_back(ranks - r), places.push_back(r % gpus.count());
-  const auto order = hetsched::one_f_one_b(warmups, microbatches);
   const auto loss = [](const tensor& y, const tensor& wanted, const queue& q, double& value) {
     tensor gradient(y.shape(), q);
     half_squares<<<1, 1, 0, q.stream()>>>(y.size(), y.data(), wanted.data(), gradient.data(), &value);
@@ -83,26 +89,22 @@ std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // t
   };
   std::vector<double> losses;
   hetsched::run_on_threads(channels::connect(gpus, places), [&](channels& channel) {
-    const int rank = channel.rank(), here = layers / ranks;
-    hetsched::cuda_backend own(gpus, places[rank], "rank " + std::to_string(rank));
+    hetsched::cuda_backend own(gpus, places[channel.rank()], "rank " + std::to_string(channel.rank()));
     const auto bound = own.bind();
     const auto q = own.compute_queue();
-    std::vector<gate> gates;
-    for (int l = rank * here; l < (rank + 1) * here; ++l)
-      gates.push_back({{{width}, q, 1 + 0.05f * l, 0.01f}, {{width}, q, 0, 0}});
-    stage layers_here(std::move(gates));
+    auto trainer = hetsched::make_trainer<tensor>(
+        hetsched::even_layout(layers, hetsched::one_f_one_b(warmups, microbatches)),
+        [&](int l) { return gate{{{width}, q, 1 + 0.05f * l, 0.01f}, {{width}, q, 0, 0}}; },
+        [&](int, int) { return hetsched::tensor_shape{width}; }, channel, descent{}, {}, own);
     std::vector<tensor> inputs, targets;
     for (int m = 0; m < microbatches; ++m) {
       inputs.emplace_back(hetsched::tensor_shape{width}, q, 0.1f * m, 0.02f);
       targets.emplace_back(hetsched::tensor_shape{width}, q, 0.5f, 0.0f);
     }
-    hetsched::pipeline_executor<tensor, stage, channels, hetsched::no_stager, hetsched::cuda_backend<cuda>> executor(
-        order, std::span(&layers_here, 1), std::vector<hetsched::tensor_shape>(ranks - 1, {width}), channel, {}, {}, own);
     for (int step = 0; step < 20; ++step) {
-      executor.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
-      for (auto& l : layers_here.layers()) each(descend, q, width, l.weight.data(), l.gradient.data(), 0.1f);
+      const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+      if (channel.rank() == 0) losses.push_back(done.loss);
     }
-    if (rank + 1 == ranks) losses.assign(executor.losses().begin(), executor.losses().end());
   });
   return losses;
 }
@@ -110,7 +112,7 @@ std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // t
 int main() try {
   hetsched::cuda_devices<cuda> gpus;
   const auto piped = train(gpus, 4), alone = train(gpus, 1);
-  std::printf("loss %.6f on 4 ranks, %.6f on one: %s\n", piped[0], alone[0], piped == alone ? "the same bits" : "other bits");
+  std::printf("loss %.6f on 4 ranks, %.6f on one: %s\n", piped.back(), alone.back(), piped == alone ? "the same bits" : "other bits");
   return piped == alone ? 0 : 1;
 } catch (const hetsched::error& e) {
   return std::printf("%s\n", e.what()), 2;
