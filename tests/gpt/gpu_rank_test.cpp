@@ -98,6 +98,7 @@ train::job small_job(bool two_pipelines = false) {
   };
   auto& lines = j.plan->plan.pipelines;
   lines.push_back({.microbatches = 4, .microbatch_size = 2, .stages = {stage(0, 2), stage(2, 4)}, .schedule = {.name = "1f1b"}});
+  lines.back().boundaries.resize(1);
   if (two_pipelines)
     lines.push_back({.microbatches = 1, .microbatch_size = 2, .stages = {stage(0, 4)}, .schedule = {.name = "1f1b"}});
   j.given.steps = 4;
@@ -223,6 +224,39 @@ TEST_CASE("GPUs in one process, on processes and beside hosts without one have t
   j.given.nccl = true;
   expect(of(on_processes(j, {0, 1, 2}, 14)), true);
   expect(of(on_processes(j, {0, -1, 1}, 15)), true);
+}
+
+TEST_CASE("ranks on GPUs work in new orders, also by way of the hosts, and legs of a transfer are added up") {
+  auto j = small_job(true);
+  const auto wanted = of(on_local_gpus(j, {0, 1, 2}, 19));
+  j.given.replan_every = 1;
+  j.given.replan_gain = -1;  // whatever there is to gain
+  CHECK(of(on_local_gpus(j, {0, 1, 2}, 20)).losses == wanted.losses);
+  CHECK(of(on_processes(j, {0, 1, 2}, 21)).losses == wanted.losses);
+  j.given.nccl = true;
+  CHECK(of(on_processes(j, {0, 1, 2}, 22)).losses == wanted.losses);
+
+  timeline t{.ranks = 2, .microbatches = 1, .actions = {}};
+  const auto add = [&](action_kind kind, int stage, int rank, int peer, double start_s, double end_s) {
+    t.actions.push_back({.what = {.kind = kind, .stage = stage, .microbatch = 0},
+                         .rank = rank,
+                         .peer = peer,
+                         .start_s = start_s,
+                         .end_s = end_s});
+  };
+  using enum action_kind;
+  add(forward, 0, 0, -1, 0, 4);
+  add(d2h_activation, 0, 0, 1, 4, 5);
+  add(network_activation, 0, 0, 1, 5, 15);
+  add(h2d_activation, 1, 1, 0, 15, 17);
+  add(forward, 1, 1, -1, 17, 20);
+  add(backward, 1, 1, -1, 20, 26);
+  add(d2h_gradient, 1, 1, 0, 26, 27.5);
+  add(network_gradient, 1, 1, 0, 27.5, 40);
+  add(h2d_gradient, 0, 0, 1, 40, 43);
+  add(backward, 0, 0, -1, 43, 50);
+  // Forward, backward, its weights' half, activation, gradient.
+  CHECK(train::measured_stages({t}, 2) == std::vector<double>{4, 7, 0, 13, 17, 3, 6, 0, 0, 0});
 }
 
 TEST_CASE("stages of several processes train over NCCL, and are refused without it") {
