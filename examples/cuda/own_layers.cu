@@ -94,9 +94,7 @@ std::vector<double> train(hetsched::cuda_devices<cuda>& gpus, int ranks) {  // l
     const auto q = own.compute_queue();
     auto trainer = hetsched::make_trainer<tensor>(
         hetsched::even_layout(8, hetsched::one_f_one_b(warmups, 8)),
-        [&](int l) {
-          return gate{tensor(shape, q, 1 + 0.05f * l, 0.01f), tensor(shape, q, 0, 0)};
-        },
+        [&](int l) { return gate(tensor(shape, q, 1 + 0.05f * l, 0.01f), tensor(shape, q, 0, 0)); },
         [&](int, int) { return shape; }, channel, descent{}, {}, own);
     std::vector<tensor> inputs, targets;
     for (int m = 0; m < 8; ++m) {
