@@ -79,6 +79,7 @@ TEST_CASE("the pipeline of the least bound on any schedule, against all pipeline
     const double haste = n % 4 == 0 ? 2.5 : 1;
     compare(given, additive_costs{given.costs}, haste);
     compare(given, opaque_costs{given.costs}, haste);
+    compare(given, random_intervals(random, given.costs), haste);  // not even monotone
   }
 }
 

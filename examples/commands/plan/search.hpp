@@ -135,13 +135,15 @@ class sized_costs {
     if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
   const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
   if (on_any_devices && samples % size == 0) {
+    // A schedule that splits backwards may be faster than the bound of whole ones: a third of the way back, as a rule.
+    constexpr double split = 1.5;
     std::vector<any_schedule_options> ways;
     for (const double haste : hastes)
       for (const int in_flight : {1, static_cast<int>(p.pipelines.front().stages.size())})
         ways.push_back({.microbatches = samples / size,
                         .haste = haste,
                         .in_flight = in_flight,
-                        .below_s = best ? 1.5 * haste * objective_of(*best) : 0});
+                        .below_s = best ? split * haste * objective_of(*best) : 0});
     if (const auto found = any_schedule_pipelines(hardware, costs(size), ways))
       for (const auto& line : *found) {
         if (!line) continue;

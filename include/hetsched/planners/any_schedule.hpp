@@ -52,6 +52,7 @@ class any_schedule_search {
         most_(static_cast<std::size_t>(*std::max_element(problem.devices.begin(), problem.devices.end()))) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) usable_.push_back(static_cast<int>(p));
+    if (problem.devices.size() > most_subclusters) return;
     sets_ = std::size_t{1} << problem.devices.size();
     // The furthest end of a stage that fits.
     reach_.resize(problem.placements.size());
@@ -65,7 +66,7 @@ class any_schedule_search {
   /// Whether there is room for what it keeps.
   [[nodiscard]] bool fits() const {
     constexpr std::size_t most_states = 400'000;
-    return problem_.devices.size() <= 8 && states() <= most_states;
+    return sets_ > 0 && states() <= most_states;
   }
 
   [[nodiscard]] std::optional<bounded_pipeline> best() {
@@ -91,6 +92,7 @@ class any_schedule_search {
   }
 
  private:
+  static constexpr std::size_t most_subclusters = 8;
   struct step {
     double before = infinity;  ///< what the first microbatch takes there and back, this stage included
     int placement = -1, first = 0;
@@ -123,14 +125,16 @@ class any_schedule_search {
           if (stays && next.on_one_node) way = std::min(way, problem_.near_transfer(at, next.transfer_class)[kind].round_trip);
         }
         const double here = before + way;
-        const int furthest = reach_[static_cast<std::size_t>(p)][layer];
-        for (int last = static_cast<int>(layer) + 1; last <= furthest; ++last) {
-          const double seconds = table_.time(p, static_cast<int>(layer), last);
-          if (!(here + microbatches_ * seconds <= limit)) break;
+        const int first = static_cast<int>(layer), furthest = reach_[static_cast<std::size_t>(p)][layer];
+        for (int last = first + 1; last <= furthest; ++last) {
+          const double seconds = table_.time(p, first, last);
+          const bool in_time = here + microbatches_ * seconds <= limit;
+          if (Table::additive && !in_time) break;  // else more layers may take less, and less memory
           ++looked_at_;
+          if (!Table::additive && (!in_time || table_.memory(p, first, last, how_.in_flight) > next.capacity)) continue;
           auto& known =
               steps_[index(static_cast<std::size_t>(last), set | own, next.transfer_class, static_cast<std::size_t>(taken))];
-          if (here + seconds < known.before) known = {here + seconds, p, static_cast<int>(layer), from};
+          if (here + seconds < known.before) known = {here + seconds, p, first, from};
         }
       }
     };

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -224,10 +223,13 @@ template <class Crosses>
 /// transfers go by way of the hosts stay so.
 /// Complexity: O(actions); where there are such transfers, that of by_way_of_hosts.
 [[nodiscard]] inline schedule forwards_of(const schedule& order) {
-  std::set<std::pair<int, int>> staged;  // pairs of ranks
+  std::vector<std::pair<int, int>> staged;  // ranks
+  const auto known = [&](std::pair<int, int> ranks) { return std::find(staged.begin(), staged.end(), ranks) != staged.end(); };
   for (const auto& l : order.lanes)
-    for (const auto& a : l.actions)
-      if (detail::is_network(a.kind)) staged.emplace(l.rank, detail::peer_rank(order, a));
+    for (const auto& a : l.actions) {
+      if (!detail::is_network(a.kind)) continue;
+      if (const std::pair ranks(l.rank, detail::peer_rank(order, a)); !known(ranks)) staged.push_back(ranks);
+    }
   schedule result = order;
   std::erase_if(result.lanes, [](const lane& l) { return l.stream != stream::compute; });
   for (auto& l : result.lanes) {
@@ -235,7 +237,7 @@ template <class Crosses>
     for (auto& a : l.actions) a.joined = false;
   }
   if (staged.empty()) return result;
-  return by_way_of_hosts(result, [&](int from, int to) { return staged.contains({from, to}); });
+  return by_way_of_hosts(result, [&](int from, int to) { return known({from, to}); });
 }
 
 }  // namespace hetsched
