@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/stage_part.hpp>
 
 namespace command {
 
@@ -40,6 +41,11 @@ class any_costs {
     return costs_->gradient_sync(layers, holders);
   }
   [[nodiscard]] hetsched::memory_overheads overheads(const hetsched::placement& where) const { return costs_->overheads(where); }
+  [[nodiscard]] int slices() const { return costs_->slices(); }
+  [[nodiscard]] hetsched::parts_cost sliced_stage(hetsched::layer_range layers,
+                                                  std::span<const hetsched::stage_part> parts) const {
+    return costs_->sliced_stage(layers, parts);
+  }
   [[nodiscard]] std::int64_t transfer_class(const hetsched::placement& where) const { return costs_->transfer_class(where); }
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_->boundary_class(boundary); }
 
@@ -55,6 +61,8 @@ class any_costs {
     virtual double update(hetsched::layer_range, const hetsched::placement&) const = 0;
     virtual hetsched::reduction_cost gradient_sync(hetsched::layer_range, std::span<const hetsched::placement>) const = 0;
     virtual hetsched::memory_overheads overheads(const hetsched::placement&) const = 0;
+    virtual int slices() const = 0;
+    virtual hetsched::parts_cost sliced_stage(hetsched::layer_range, std::span<const hetsched::stage_part>) const = 0;
     virtual std::int64_t transfer_class(const hetsched::placement&) const = 0;
     virtual std::int64_t boundary_class(int) const = 0;
   };
@@ -84,6 +92,10 @@ class any_costs {
     }
     hetsched::memory_overheads overheads(const hetsched::placement& where) const override {
       return hetsched::cost_of::overheads(costs, where);
+    }
+    int slices() const override { return hetsched::cost_of::slices(costs); }
+    hetsched::parts_cost sliced_stage(hetsched::layer_range layers, std::span<const hetsched::stage_part> parts) const override {
+      return hetsched::cost_of::sliced_stage(costs, layers, parts);
     }
     std::int64_t transfer_class(const hetsched::placement& where) const override {
       return hetsched::cost_of::transfer_class(costs, where);

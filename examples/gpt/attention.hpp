@@ -39,8 +39,8 @@ class attention {
   attention(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
             bool recomputes = false, ring<Real> others = ring<Real>())
       : sequence_(m.sequence),
-        heads_(m.heads / static_cast<int>(slices.parts())),
-        kv_heads_(m.key_heads() / static_cast<int>(slices.parts())),
+        heads_(slices.own(m.heads)),
+        kv_heads_(slices.own(m.key_heads())),
         size_(m.hidden / m.heads),
         qkv_(static_cast<std::size_t>(m.hidden), widths(m), m.bias, static_cast<std::size_t>(m.sequence), slices, random),
         out_(static_cast<std::size_t>(m.hidden), static_cast<std::size_t>(m.hidden), m.bias, m.residual_gain(),

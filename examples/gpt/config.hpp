@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <hetsched/core/error.hpp>
 
@@ -86,6 +88,22 @@ inline void validate(const config& m, int tensor_degree, int context_degree = 1,
     throw hetsched::input_error("gpt: sequence (" + std::to_string(m.sequence) + ") must be divisible by the context degree (" +
                                 std::to_string(context_degree) + ") times the tensor degree (" + std::to_string(tensor_degree) +
                                 ")");
+}
+
+/// For the ranks of a tensor axis that have so many of the heads of keys and values each, with the queries and columns that
+/// belong to them, and positions in equal parts.
+inline void validate(const config& m, const std::vector<std::int64_t>& key_heads, int context_degree) {
+  validate(m);
+  const auto ranks = static_cast<int>(key_heads.size());
+  if (std::find(key_heads.begin(), key_heads.end(), 0) != key_heads.end())
+    throw hetsched::input_error("gpt: a tensor rank has none of the " + std::to_string(m.key_heads()) +
+                                " heads of keys and values");
+  if (m.ffn_width() % m.key_heads() != 0)
+    throw hetsched::input_error("gpt: ffn_hidden (" + std::to_string(m.ffn_width()) + ") must be divisible by kv_heads (" +
+                                std::to_string(m.key_heads()) + ") for uneven shares of the tensor axis");
+  if (m.sequence % (ranks * context_degree) != 0)
+    throw hetsched::input_error("gpt: sequence (" + std::to_string(m.sequence) + ") must be divisible by the context degree (" +
+                                std::to_string(context_degree) + ") times the tensor degree (" + std::to_string(ranks) + ")");
 }
 
 }  // namespace gpt

@@ -36,7 +36,7 @@ class experts {
 
   experts(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>(),
           expert_axis<Real> others = expert_axis<Real>())
-      : function_{m.activation == activation_kind::swiglu, m.ffn_width() / static_cast<int>(slices.parts())},
+      : function_{m.activation == activation_kind::swiglu, slices.own(m.ffn_width())},
         hidden_(static_cast<std::size_t>(m.hidden)),
         sequence_(static_cast<std::size_t>(m.sequence)),
         experts_(static_cast<std::size_t>(m.experts)),
@@ -44,8 +44,8 @@ class experts {
         slices_(slices),
         others_(std::move(others)) {
     const auto width = static_cast<std::size_t>(m.ffn_width());
-    const part_of columns{.dimension = 1, .part = slices_.part(), .parts = slices_.parts()};
-    const part_of rows{.dimension = 0, .part = others_.part(), .parts = others_.parts()};
+    const part_of columns = slices_.columns();
+    const part_of rows{.dimension = 0, .first = others_.part(), .last = others_.part() + 1, .parts = others_.parts()};
     const double scale = 1 / std::sqrt(static_cast<double>(m.hidden));
     router_ = parameter<Real>(hidden_, experts_, scale, random);
     const std::vector<std::size_t> pieces(function_.gated ? 2 : 1, width);

@@ -33,7 +33,7 @@ class linear {
     if (bias) bias_ = parameter<Real>(1, weight_.value.columns());
     cut_.dimension = own.dimension;
     if (pieces.size() > 1)
-      for (const std::size_t width : pieces) cut_.pieces.push_back(width / own.parts);
+      for (const std::size_t width : pieces) cut_.pieces.push_back(own.extent(width));
   }
 
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {

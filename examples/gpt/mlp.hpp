@@ -24,7 +24,7 @@ class mlp {
   };
 
   mlp(const config& m, hetsched::random_source& random, const sequence_slices<Real>& slices = sequence_slices<Real>())
-      : function_{m.activation == activation_kind::swiglu, m.ffn_width() / static_cast<int>(slices.parts())},
+      : function_{m.activation == activation_kind::swiglu, slices.own(m.ffn_width())},
         up_(static_cast<std::size_t>(m.hidden),
             std::vector<std::size_t>(function_.gated ? 2 : 1, static_cast<std::size_t>(m.ffn_width())), m.bias,
             static_cast<std::size_t>(m.sequence), slices, random),

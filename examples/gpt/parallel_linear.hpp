@@ -23,9 +23,7 @@ class column_linear {
   /// `pieces`: the matrices that lie side by side in the outputs, each cut by itself.
   column_linear(std::size_t inputs, const std::vector<std::size_t>& pieces, bool bias, std::size_t sequence,
                 sequence_slices<Real> slices, hetsched::random_source& random)
-      : sequence_(sequence),
-        slices_(std::move(slices)),
-        linear_(inputs, pieces, bias, 1, random, {.dimension = 1, .part = slices_.part(), .parts = slices_.parts()}) {}
+      : sequence_(sequence), slices_(std::move(slices)), linear_(inputs, pieces, bias, 1, random, slices_.columns()) {}
 
   const tensor<Real>& forward(const tensor<Real>& x, context& c) {
     return linear_.forward(slices_.gather(x, sequence_, c.input), c.product);
@@ -62,9 +60,7 @@ class row_linear {
 
   row_linear(std::size_t inputs, std::size_t outputs, bool bias, double gain, std::size_t sequence, sequence_slices<Real> slices,
              hetsched::random_source& random)
-      : sequence_(sequence),
-        slices_(std::move(slices)),
-        linear_(inputs, {outputs}, false, gain, random, {.dimension = 0, .part = slices_.part(), .parts = slices_.parts()}) {
+      : sequence_(sequence), slices_(std::move(slices)), linear_(inputs, {outputs}, false, gain, random, slices_.columns(0)) {
     if (bias) bias_ = parameter<Real>(1, outputs);
   }
 

@@ -24,10 +24,18 @@ using cut_list = std::vector<hetsched::parameter_cut>;
   return first;
 }
 
-/// Which part of a parameter this rank has: of those that its matrices are cut into along a dimension.
+/// Which part of a parameter this rank has: of the equal ones that its matrices are cut into along a dimension, those from
+/// `first` to before `last`.
 struct part_of {
   int dimension = 1;
-  std::size_t part = 0, parts = 1;
+  std::size_t first = 0, last = 1, parts = 1;
+
+  /// Of an extent that the number of parts divides.
+  [[nodiscard]] std::size_t extent(std::size_t whole) const { return whole / parts * (last - first); }
+  [[nodiscard]] bool has(std::size_t index, std::size_t whole) const {
+    const std::size_t part = index / (whole / parts);
+    return part >= first && part < last;
+  }
 };
 
 /// A parameter and its gradient, zero at first.
@@ -47,18 +55,17 @@ struct parameter {
   parameter(std::size_t rows, const std::vector<std::size_t>& pieces, double deviation, hetsched::random_source& random,
             const part_of& own, const part_of& own_rows = {.dimension = 0}) {
     const part_of& along_rows = own.dimension == 0 ? own : own_rows;
-    const std::size_t by_rows = along_rows.parts, by_columns = own.dimension == 0 ? 1 : own.parts;
+    const part_of along_columns = own.dimension == 0 ? part_of{} : own;
     std::size_t columns = 0;
-    for (const std::size_t width : pieces) columns += width;
-    *this = parameter(rows / by_rows, columns / by_columns);
+    for (const std::size_t width : pieces) columns += along_columns.extent(width);
+    *this = parameter(along_rows.extent(rows), columns);
     const double end = std::sqrt(3.0) * deviation;
     std::size_t next = 0;
     for (std::size_t i = 0; i < rows; ++i)
       for (const std::size_t width : pieces)
         for (std::size_t j = 0; j < width; ++j) {
           const auto number = static_cast<Real>(random.uniform(-end, end));
-          const bool in_columns = own.dimension == 0 || own.part == j / (width / by_columns);
-          if (in_columns && along_rows.part == i / (rows / by_rows)) value.data()[next++] = number;
+          if (along_columns.has(j, width) && along_rows.has(i, rows)) value.data()[next++] = number;
         }
   }
 

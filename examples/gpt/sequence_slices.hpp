@@ -6,20 +6,34 @@
 
 #include <hetsched/runtime/group/axis_group.hpp>
 
+#include <gpt/parameter.hpp>
 #include <gpt/tensor.hpp>
 
 namespace gpt {
 
 /// Between the halves of blocks a rank of a tensor axis holds its slice of every sample's sequence, inside them all rows and its
-/// part of the columns (Korthikanti et al. 2022). Rows are in the order of samples, then of positions. With one rank nothing is
-/// copied.
+/// part of the columns (Korthikanti et al. 2022). Slices are equal, columns need not be. Rows are in the order of samples, then
+/// of positions. With one rank nothing is copied.
 template <class Real>
 class sequence_slices {
  public:
-  explicit sequence_slices(hetsched::device_axis<Real> axis = {}) : axis_(std::move(axis)) {}
+  /// Columns in equal parts.
+  explicit sequence_slices(hetsched::device_axis<Real> axis = {}) : axis_(std::move(axis)) {
+    columns_ = {.first = part(), .last = part() + 1, .parts = parts()};
+  }
+  /// Those that are said.
+  sequence_slices(hetsched::device_axis<Real> axis, const part_of& columns) : axis_(std::move(axis)), columns_(columns) {}
 
   [[nodiscard]] std::size_t parts() const { return static_cast<std::size_t>(axis_.size()); }
   [[nodiscard]] std::size_t part() const { return static_cast<std::size_t>(axis_.rank()); }
+  /// This rank's part of columns, or of rows that are multiplied with them.
+  [[nodiscard]] part_of columns(int dimension = 1) const {
+    auto own = columns_;
+    own.dimension = dimension;
+    return own;
+  }
+  /// How many of so many they are.
+  [[nodiscard]] int own(int whole) const { return static_cast<int>(columns_.extent(static_cast<std::size_t>(whole))); }
 
   /// All ranks' slices in one: `all`, or the slice itself if it is all.
   const tensor<Real>& gather(const tensor<Real>& slice, std::size_t sequence, tensor<Real>& all) {
@@ -59,6 +73,7 @@ class sequence_slices {
   }
 
   hetsched::device_axis<Real> axis_;
+  part_of columns_;
   tensor<Real> by_rank_;  ///< of no use between calls
   Eigen::Index length_ = 0;
 };

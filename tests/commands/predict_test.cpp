@@ -265,13 +265,25 @@ TEST_CASE("stages of unlike devices are planned, priced and predicted alike; sha
   stage.erase("shares");
   w.put("plan.json", text.dump());
   CHECK(object(w, "hetsched-predict --plan plan.json" + how).at("iteration_s").get<double>() > mixed.predicted.iteration_s);
+  // So do those of heads.
+  text["pipelines"][0]["microbatch_size"] = 16;
+  stage["degrees"] = {{"data", 1}, {"tensor", 8}};
+  const auto by_heads = [&](std::vector<double> heads) {
+    stage["shares"] = {{"tensor", std::move(heads)}};
+    w.put("plan.json", text.dump());
+    return object(w, "hetsched-predict --plan plan.json" + how).at("iteration_s").get<double>();
+  };
+  const double even_s = by_heads(std::vector<double>(8, 0.125));
+  CHECK(by_heads({.0625, .0625, .0625, .0625, .1875, .1875, .1875, .1875}) < even_s);
+  CHECK(by_heads({.1875, .1875, .1875, .1875, .0625, .0625, .0625, .0625}) > even_s);
   // What has no price says so.
   stage["degrees"] = {{"data", 2}, {"tensor", 4}};
   stage["shares"] = {{"tensor", {0.4, 0.2, 0.2, 0.2}}};
   w.put("plan.json", text.dump());
   const auto tensor = w.run("hetsched-predict --plan plan.json" + how);
   CHECK(tensor.status == 2);
-  CHECK(tensor.errors.find("stage 0: uneven shares of the tensor axis have no price") != std::string::npos);
+  CHECK(tensor.errors.find("stage 0: tensor ranks with unlike devices or uneven shares have a price where the data") !=
+        std::string::npos);
   stage["shares"] = {{"data", {0.75, 0.25}}};
   stage["layers"] = {0, 0};
   w.put("plan.json", text.dump());

@@ -291,6 +291,13 @@ TEST_CASE("uneven shares, recomputation and ZeRO stages of a plan are run, witho
   CAPTURE(mixed.errors);
   CHECK(mixed.status == 0);
   CHECK(w.get("losses.csv") == text);
+  // Tensor ranks with one and three of four heads.
+  const auto heads = plan_with([](pipeline_plan& line) { line.stages[1].shares.tensor = {0.3, 0.7}; });
+  CAPTURE(heads.errors);
+  REQUIRE(heads.status == 0);
+  const auto by_heads = losses_of(w.get("losses.csv"));
+  REQUIRE(by_heads.size() == 3);
+  for (std::size_t s = 0; s < 3; ++s) CHECK(std::abs(by_heads[s] - wanted[s]) <= 1e-12 * wanted[s]);
   // Weights are not cut: stage 3 is trained as stage 2, and that is said.
   const auto whole = plan_with([](pipeline_plan& line) { line.stages[1].zero = 3; });
   CAPTURE(whole.errors);
@@ -303,6 +310,12 @@ TEST_CASE("uneven shares, recomputation and ZeRO stages of a plan are run, witho
     CHECK(r.status == 2);
     CHECK(contains(r.errors, why));
   };
-  refused([](stage_plan& s) { s.shares.tensor = {0.7, 0.3}; }, "stage 1 has uneven shares of its tensor axis");
+  refused([](stage_plan& s) { s.shares.tensor = {0.95, 0.05}; }, "a tensor rank has none of the 4 heads");
+  refused(
+      [](stage_plan& s) {
+        s.degrees = {.data = 1, .context = 2, .tensor = 2};
+        s.shares = {.context = {0.7, 0.3}};
+      },
+      "stage 1 has uneven shares of its context axis");
   refused([](stage_plan& s) { s.shares.data = {0.99, 0.01}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");
 }

@@ -166,6 +166,27 @@ TEST_CASE("[threads] uneven shares of the samples are the training by one device
     }
 }
 
+TEST_CASE("[threads] uneven shares of heads are the training by one device") {
+  const gpt::config m{.layers = 2, .hidden = 16, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
+  const auto alone = train(m, grouped(m, gpipe(1, 3), {}));
+  const std::vector<std::pair<std::vector<degrees>, std::vector<std::vector<double>>>> shapes{
+      {{{1, 1, 2}, {1, 1, 1}}, {{0.75, 0.25}, {}}},
+      {{{1, 1, 2}, {2, 1, 2}}, {{0.25, 0.75}, {0.75, 0.25}}},
+      {{{2, 1, 1}, {1, 1, 2}}, {{}, {0.25, 0.75}}},
+  };
+  for (const auto& [groups, shares] : shapes) {
+    auto layout = grouped(m, zb_h1(2, 3), groups);
+    layout.pipelines[0].tensor_shares = shares;
+    CAPTURE(shares);
+    CHECK(difference(train(m, layout), alone) < 1e-9);
+  }
+  auto layout = grouped(m, zb_h1(2, 3), {{1, 1, 2}, {1, 1, 1}});
+  layout.pipelines[0].tensor_shares = {{0.75, 0.35}, {}};
+  CHECK_THROWS_WITH_AS(validate(layout),
+                       "pipeline 0: stage 0 shares its heads among 2 tensor ranks by numbers that do not add up to 1 for these",
+                       input_error);
+}
+
 TEST_CASE("[threads] what stages recompute and share out changes no bit of a training, and they hold less") {
   const gpt::config m{.layers = 4, .hidden = 8, .heads = 4, .ffn_hidden = 12, .sequence = 8, .vocab = 11};
   using enum recomputation;

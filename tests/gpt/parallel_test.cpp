@@ -43,17 +43,22 @@ std::vector<gpt::config> parallel_configs() {
   return {plain, modern, mixed};
 }
 
-/// The part of a whole parameter, or of its gradient, that a rank of `parts` has.
+/// What a rank has of `parts` equal parts: from `first` to before `last`.
+struct held_parts {
+  std::size_t first, last, parts;
+};
+
+/// The part of a whole parameter, or of its gradient, that a rank has.
 template <class Real>
-gpt::tensor<Real> part_of(const gpt::tensor<Real>& whole, const parameter_cut& cut, std::size_t part, std::size_t parts) {
+gpt::tensor<Real> part_of(const gpt::tensor<Real>& whole, const parameter_cut& cut, const held_parts& held) {
   if (cut.dimension < 0) return whole;
-  const std::size_t extent = whole.shape()[static_cast<std::size_t>(cut.dimension)];
-  const auto pieces = cut.pieces.empty() ? std::vector<std::size_t>{extent / parts} : cut.pieces;
+  const std::size_t extent = whole.shape()[static_cast<std::size_t>(cut.dimension)], count = held.last - held.first;
+  const auto pieces = cut.pieces.empty() ? std::vector<std::size_t>{extent / held.parts * count} : cut.pieces;
   std::vector<std::size_t> kept;
   std::size_t first = 0;
   for (const auto p : pieces) {
-    for (std::size_t i = 0; i < p; ++i) kept.push_back(first + part * p + i);
-    first += p * parts;
+    for (std::size_t i = 0; i < p; ++i) kept.push_back(first + held.first * (p / count) + i);
+    first += p / count * held.parts;
   }
   if (first != extent) throw error("pieces do not make up the whole");
   const bool rows = cut.dimension == 0;
@@ -95,9 +100,11 @@ template <class Real>
 using model = layer_list<gpt::tensor<Real>, any_layer<gpt::tensor<Real>>>;
 
 /// One forward and backward of layers [first, last) on one device and on a group, with any group's communicator. Returns the
-/// largest difference of initial parameters (which have to be alike), outputs, losses and gradients.
+/// largest difference of initial parameters (which have to be alike), outputs, losses and gradients. `shares`: of the tensor
+/// axis.
 template <class Real, class Communicator>
-double compare(std::vector<Communicator> ends, const gpt::config& m, const degrees& d, int first, int last, int samples) {
+double compare(std::vector<Communicator> ends, const gpt::config& m, const degrees& d, int first, int last, int samples,
+               const std::vector<double>& shares = {}) {
   using tensor = gpt::tensor<Real>;
   random_source random(m.seed + 100);
   const bool loss = last == gpt::layer_count(m);
@@ -122,7 +129,7 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
   run_on_threads(std::move(ends), [&](Communicator& comm) {
     std::vector<int> ranks(static_cast<std::size_t>(comm.ranks()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    const stage_group<tensor, Communicator> group(comm, ranks, d, {.deadline_s = 30});
+    const stage_group<tensor, Communicator> group(comm, ranks, d, {.tensor_shares = shares, .deadline_s = 30});
     const auto mine = [&](const tensor& all) { return gpt::rows_of(all, m.sequence, d, group.place()); };
     double& apart = worst[static_cast<std::size_t>(comm.rank())];
     const auto expect = [&](const tensor& a, const tensor& b) {
@@ -135,11 +142,19 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
     const auto parameters = net.parameters(), gradients = net.gradients(), whole = alone.parameters(),
                whole_gradients = alone.gradients();
     if (cuts.size() != whole.size()) throw error("cuts are missing");
-    const auto part = static_cast<std::size_t>(group.tensor().rank()), parts = static_cast<std::size_t>(group.tensor().size());
+    const auto part = static_cast<std::size_t>(group.tensor().rank());
+    held_parts tensor_parts{part, part + 1, static_cast<std::size_t>(group.tensor().size())};
+    if (!shares.empty()) {
+      double before = 0;
+      for (std::size_t r = 0; r < part; ++r) before += shares[r];
+      tensor_parts.parts = static_cast<std::size_t>(m.key_heads());
+      tensor_parts.first = static_cast<std::size_t>(std::lround(before * m.key_heads()));
+      tensor_parts.last = static_cast<std::size_t>(std::lround((before + shares[part]) * m.key_heads()));
+    }
     const auto expert = static_cast<std::size_t>(group.expert().rank()),
                experts = static_cast<std::size_t>(group.expert().size());
     for (std::size_t n = 0; n < cuts.size(); ++n) {
-      auto mine_of = part_of(whole[n].get(), cuts[n], part, parts);
+      auto mine_of = part_of(whole[n].get(), cuts[n], tensor_parts);
       if (cuts[n].over_experts) mine_of = experts_of(mine_of, expert, experts);
       if (parameters[n].get() != mine_of) throw error("another beginning");
     }
@@ -156,7 +171,7 @@ double compare(std::vector<Communicator> ends, const gpt::config& m, const degre
       group.data().all_reduce({sum.data(), sum.size()});
       group.context().all_reduce({sum.data(), sum.size()});
       if (cuts[n].partial_over_tensor) group.tensor().all_reduce({sum.data(), sum.size()});
-      expect(sum, part_of(whole_gradients[n].get(), cuts[n], part, parts));
+      expect(sum, part_of(whole_gradients[n].get(), cuts[n], tensor_parts));
     }
     tensor one(1, 1), all(1, 1);
     one(0, 0) = static_cast<Real>(value.value);
@@ -209,6 +224,53 @@ TEST_CASE("[threads] a whole GPT on any tensor and data degrees is that on one d
     CHECK(compare<double>(plain(ends_of<double>({2, 1, 2})), m, {2, 1, 2}, 0, last, 4) < 1e-12);
     CHECK(compare<float>(ends_of<float>({1, 1, 2}), m, {1, 1, 2}, 0, last, 2) < 1e-5);
   }
+}
+
+TEST_CASE("[threads] a block and a whole GPT with unlike numbers of heads on tensor ranks are those on one device") {
+  const std::vector<std::pair<degrees, std::vector<double>>> shapes{
+      {{1, 1, 2}, {0.75, 0.25}}, {{1, 1, 2}, {0.25, 0.75}}, {{2, 1, 2}, {0.75, 0.25}}, {{1, 2, 2}, {0.25, 0.75}}};
+  for (auto m : parallel_configs()) {
+    CAPTURE(m);
+    for (const auto& [d, shares] : shapes) {
+      CAPTURE(d.data);
+      CAPTURE(d.context);
+      CAPTURE(shares);
+      CHECK(compare<double>(ends_of<double>(d), m, d, 1, 2, 2, shares) < 1e-12);
+      CHECK(compare<double>(ends_of<double>(d), m, d, 0, gpt::layer_count(m), 2, shares) < 1e-12);
+    }
+    m.experts = 4;
+    CHECK(compare<double>(ends_of<double>({2, 1, 2, 2}), m, {2, 1, 2, 2}, 1, 2, 4, {0.75, 0.25}) < 1e-12);
+    m.heads = m.kv_heads = 8;
+    m.ffn_hidden = 24;
+    m.positions = gpt::position_kind::learned;  // heads of two numbers can turn, too
+    CHECK(compare<double>(ends_of<double>({1, 1, 4}), m, {1, 1, 4}, 1, 2, 1, {0.125, 0.5, 0.25, 0.125}) < 1e-12);
+  }
+}
+
+TEST_CASE("uneven shares that the heads do not allow are refused by name") {
+  gpt::config m{.layers = 1, .hidden = 8, .heads = 4, .ffn_hidden = 8, .sequence = 4, .vocab = 7};
+  const auto message = [&](const std::vector<double>& shares) {
+    std::string found = "accepted";
+    run_on_threads(ends_of<double>({1, 1, 2}), [&](auto& comm) {
+      const stage_group<gpt::tensor<double>, std::remove_reference_t<decltype(comm)>> group(comm, {0, 1}, {1, 1, 2},
+                                                                                            {.tensor_shares = shares});
+      try {
+        (void)gpt::make_layer<double>(m, 1, group);
+      } catch (const input_error& e) {
+        if (comm.rank() == 0) found = e.what();
+      }
+    });
+    return found;
+  };
+  CHECK(message({0.75, 0.25}) == "accepted");
+  CHECK(message({0.95, 0.05}) == "gpt: a tensor rank has none of the 4 heads of keys and values");
+  CHECK(message({0.5, 0.3, 0.2}) == "gpt: 3 shares for 2 tensor ranks");
+  m.ffn_hidden = 6;
+  CHECK(message({0.75, 0.25}) == "gpt: ffn_hidden (6) must be divisible by kv_heads (4) for uneven shares of the tensor axis");
+  CHECK(message({0.5, 0.5}) == "accepted");
+  m.ffn_hidden = 8;
+  m.sequence = 5;
+  CHECK(message({0.75, 0.25}) == "gpt: sequence (5) must be divisible by the context degree (1) times the tensor degree (2)");
 }
 
 TEST_CASE("[threads] a block and a whole GPT whose sequence is cut over a context axis are those on one device") {

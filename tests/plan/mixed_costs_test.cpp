@@ -139,10 +139,31 @@ TEST_CASE("one layer on two unlike devices: the shares are the best of all") {
   CHECK(both->predicted.iteration_s == best_s);
 }
 
+TEST_CASE("one sample on unlike devices: the heads of each are the best of all") {
+  cluster c{.subclusters = {{"fast", catalogue_device("A100-SXM4-40GB"), 1, 1, {}, {}},
+                            {"slow", catalogue_device("V100-SXM2-32GB"), 1, 2, {1e-6, 100e9}, {}}}};
+  connect(c, "fast", "slow", {1e-6, 100e9});
+  const models one{c, blocks(1)};
+  const auto alone = planned(one, 1, 1, false), both = planned(one, 1, 1, true);
+  REQUIRE(alone);
+  REQUIRE(both);
+  CHECK(both->predicted.iteration_s < 0.9 * alone->predicted.iteration_s);
+  CHECK(both->pipelines[0].stages[0].degrees == degrees{.tensor = 3});
+  double best_s = std::numeric_limits<double>::infinity();
+  for (int n = 1; 2 * n < 16; ++n) {
+    auto p = *both;
+    p.pipelines[0].stages[0].shares.tensor = {1 - n / 8.0, n / 16.0, n / 16.0};
+    const auto judged = evaluate(c, one, std::move(p));
+    REQUIRE(judged);
+    best_s = std::min(best_s, judged->plan.predicted.iteration_s);
+  }
+  CHECK(both->predicted.iteration_s == best_s);
+}
+
 TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it") {
   random_source random(4);
   const int cases = std::max(3, 30 / hetsched::test::search_share);
-  int mixed = 0, by_room = 0;
+  int mixed = 0, by_room = 0, by_heads = 0;
   for (int i = 0; i < cases; ++i) {
     const auto pick = [&](const char* a, const char* b) { return catalogue_device(random.integer(0, 1) ? a : b); };
     cluster c{
@@ -154,9 +175,11 @@ TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it"
              {5e-6, 100e9},
              {1e-5, 10e9}},
             {"b", pick("V100-SXM2-16GB", "T4"), random.integer(1, 2), 1 << random.integer(0, 1), {5e-6, 50e9}, {1e-5, 10e9}}}};
-    connect(c, "a", "b", {1e-5, random.uniform(1e9, 40e9)});
+    // Every third case has single samples, which only heads can be shared out of.
+    const bool single = i % 3 == 2;
+    connect(c, "a", "b", {single ? 1e-6 : 1e-5, random.uniform(1e9, 40e9) * (single ? 10 : 1)});
     const models costs{c, blocks(random.integer(1, 2))};
-    const int size = 1 << random.integer(2, 4), microbatches = random.integer(4, 32);
+    const int size = single ? 1 : 1 << random.integer(2, 4), microbatches = random.integer(4, 32) / (single ? 4 : 1);
     const auto plain = planned(costs, microbatches, size, false), either = planned(costs, microbatches, size, true);
     CAPTURE(i);
     REQUIRE(either.has_value() >= plain.has_value());
@@ -171,6 +194,7 @@ TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it"
     CHECK(again->plan == *either);
     for (const auto& s : either->pipelines[0].stages) {
       mixed += is_mixed(s.devices);
+      by_heads += !s.shares.tensor.empty();
       if (!is_mixed(s.devices) || s.zero < 1) continue;
       // Memory by room: no fuller than by equal shares.
       ++by_room;
@@ -187,5 +211,6 @@ TEST_CASE("with mixed stages no plan is worse, and evaluate says the same of it"
   if (hetsched::test::search_share == 1) {
     CHECK(mixed >= cases / 10);
     CHECK(by_room > 0);
+    CHECK(by_heads > 0);
   }
 }

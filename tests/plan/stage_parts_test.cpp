@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/state_shares.hpp>
@@ -67,9 +69,9 @@ std::vector<std::vector<int>> in_short(const std::vector<stage_part>& parts) {
 
 using rows = std::vector<std::vector<int>>;
 
-std::string why(const stage_plan& s, int microbatch_size) {
+std::string why(const stage_plan& s, int microbatch_size, int slices = 0) {
   try {
-    (void)parts_of(s, microbatch_size);
+    (void)parts_of(s, microbatch_size, slices);
   } catch (const input_error& wrong) {
     return wrong.what();
   }
@@ -98,16 +100,51 @@ TEST_CASE("parts are replicas that follow each other and are alike: whole nodes,
         rows{{0, 1, 4, 0, 1, 3}, {0, 1, 4, 4, 1, 1}});
 }
 
+TEST_CASE("parts of one replica are tensor ranks that follow each other and have equally many slices") {
+  const device_group fast{{0, 1, 4}, 0}, slow{{1, 1, 4}, 0};
+  const auto slices_of = [](const std::vector<stage_part>& parts) {
+    std::vector<int> all;
+    for (const auto& p : parts) all.push_back(p.slices);
+    return all;
+  };
+  auto one = stage({0, 4}, {fast, slow}, {.tensor = 8});
+  one.shares.tensor = {0.2, 0.2, 0.2, 0.2, 0.05, 0.05, 0.05, 0.05};
+  const auto by_speed = parts_of(one, 3, 40);
+  CHECK(in_short(by_speed) == rows{{0, 1, 4, 0, 1, 3}, {1, 1, 4, 0, 1, 3}});
+  CHECK(slices_of(by_speed) == std::vector{8, 2});
+  CHECK(by_speed[0].where.degrees == degrees{.tensor = 4});
+  // Unlike devices share evenly unless they are told otherwise; whole slices by largest remainder.
+  one.shares.tensor = {};
+  CHECK(slices_of(parts_of(one, 3, 40)) == std::vector{5, 5});
+  auto alike = stage({0, 4}, {fast}, {.tensor = 4});
+  alike.shares.tensor = {0.4, 0.2, 0.2, 0.2};
+  CHECK(in_short(parts_of(alike, 3, 9)) == rows{{0, 1, 1, 0, 1, 3}, {0, 1, 3, 1, 1, 3}});
+  CHECK(slices_of(parts_of(alike, 3, 9)) == std::vector{3, 2});
+}
+
 TEST_CASE("what cannot be cut into parts is refused, with the reason") {
   const device_group fast{{0, 1, 4}, 0}, slow{{1, 1, 4}, 0}, three{{1, 1, 3}, 0};
   CHECK(why(stage({0, 4}, {fast, slow}, {.data = 8}), 7).find("data rank 7 gets none of the 7 samples") == 0);
-  CHECK(why(stage({0, 4}, {fast, slow}, {.data = 1, .tensor = 8}), 8).find("lies in two groups") != std::string::npos);
+  CHECK(why(stage({0, 4}, {fast, slow}, {.data = 1, .tensor = 8}), 8)
+            .find("tensor ranks with unlike devices or uneven shares have no price in these costs") == 0);
+  CHECK(why(stage({0, 4}, {fast, slow}, {.data = 2, .tensor = 4}, {}), 8, 16).empty());
+  CHECK(why(stage({0, 4}, {fast, three}, {.data = 1, .tensor = 7}), 8, 6).find(" gets none of the 6 slices") !=
+        std::string::npos);
   CHECK(why(stage({0, 4}, {{{0, 2, 4}, 0}, slow}, {.data = 4, .tensor = 3}), 8).find("lies") != std::string::npos);
   CHECK(why(stage({0, 4}, {fast, three}, {.data = 7}, {0.5, 0.5}), 8).find("2 shares for a data degree of 7") !=
         std::string::npos);
   auto tensor = stage({0, 4}, {fast}, {.tensor = 4});
   tensor.shares.tensor = {0.4, 0.2, 0.2, 0.2};
-  CHECK(why(tensor, 8).find("uneven shares of the tensor axis have no price") == 0);
+  CHECK(why(tensor, 8).find("tensor ranks with unlike devices or uneven shares have no price in these costs") == 0);
+  CHECK(why(tensor, 8, 16).empty());
+  tensor.shares.tensor.pop_back();
+  CHECK(why(tensor, 8, 16) == "it has 3 shares for a tensor degree of 4");
+  auto both = stage({0, 4}, {fast}, {.data = 2, .tensor = 2});
+  both.shares.tensor = {0.75, 0.25};
+  CHECK(why(both, 8, 16).find("the data and the context degree are 1; here they are 2 and 1") != std::string::npos);
+  auto context = stage({0, 4}, {fast}, {.context = 4});
+  context.shares.context = {0.4, 0.2, 0.2, 0.2};
+  CHECK(why(context, 8, 16).find("uneven shares of the context axis have no price") == 0);
   // Experts: equal samples, equal state, devices of one kind.
   const degrees shared_out{.data = 4, .expert = 2};
   auto state = stage({0, 4}, {fast}, shared_out);
@@ -153,6 +190,98 @@ TEST_CASE("a shared stage takes as long as its slowest part would by itself, and
     CHECK(two.gradient_sync[0].seconds > 0);
     CHECK(s.update_s == std::max(a.update_s, b.update_s) + two.gradient_sync[0].seconds);
     CHECK(mixed.predicted.iteration_s == doctest::Approx(two.predicted.iteration_s));
+  }
+}
+
+TEST_CASE("one replica on devices of two subclusters costs what it does on one, if all else is alike") {
+  const hetsched::link near{5e-6, 100e9};
+  const auto device = catalogue_device("A100-SXM4-40GB");
+  const cluster whole{.subclusters = {{"all", device, 1, 8, near, {}}}};
+  cluster halves{.subclusters = {{"a", device, 1, 4, near, {}}, {"b", device, 1, 4, near, {}}}};
+  connect(halves, "a", "b", near);
+  const auto model = gpt({.layers = 4, .hidden = 1024, .heads = 16, .sequence = 512});
+  const auto compare = [&](const auto& costs_of) {
+    const auto on_one = costs_of(whole), on_two = costs_of(halves);
+    const int layers = on_one.layer_count();
+    for (const auto mode : {recomputation::none, recomputation::full}) {
+      auto s = stage({0, layers}, {{{0, 1, 8}, 0}}, {.tensor = 8});
+      s.recompute = mode;
+      const auto one = evaluate(whole, on_one, plan_of({s}, 2));
+      s.devices = {{{0, 1, 4}, 0}, {{1, 1, 4}, 0}};
+      const auto two = evaluate(halves, on_two, plan_of({s}, 2));
+      REQUIRE(one);
+      REQUIRE(two);
+      const auto &a = one->plan.pipelines[0].stages[0], &b = two->plan.pipelines[0].stages[0];
+      CHECK(b.cost.forward_s == doctest::Approx(a.cost.forward_s).epsilon(1e-12));
+      CHECK(b.cost.backward_s == doctest::Approx(a.cost.backward_s).epsilon(1e-12));
+      CHECK(b.cost.weight_backward_s == doctest::Approx(a.cost.weight_backward_s).epsilon(1e-12));
+      CHECK(b.update_s == doctest::Approx(a.update_s).epsilon(1e-12));
+      CHECK(b.overheads == a.overheads);
+      // Up to what is rounded up for each layer.
+      CHECK(std::abs(b.memory_bytes - a.memory_bytes) <= 64 * layers);
+      CHECK(two->plan.predicted.iteration_s == doctest::Approx(one->plan.predicted.iteration_s).epsilon(1e-12));
+    }
+  };
+  compare([&](const cluster& c) {
+    return analytic_cost_model(c, make_chain(model), {.recompute = {recomputation::none, recomputation::full}});
+  });
+  compare([&](const cluster& c) {
+    return make_tile_cost(c, model, {.microbatch_size = 2, .recompute = {recomputation::none, recomputation::full}});
+  });
+}
+
+TEST_CASE("a tensor rank with a part of the slices costs what one of as many equal ranks does, and the slowest counts") {
+  // Links that take no time.
+  const hetsched::link at_once{0, 1e30};
+  cluster c{.subclusters = {{"fast", catalogue_device("A100-SXM4-40GB"), 1, 4, at_once, {}},
+                            {"slow", catalogue_device("V100-SXM2-16GB"), 1, 4, at_once, {}}}};
+  connect(c, "fast", "slow", at_once);
+  const auto model = gpt({.layers = 3, .hidden = 1024, .heads = 16, .sequence = 512});
+  const auto compare = [&](const auto& costs) {
+    const int layers = costs.layer_count();
+    auto s = stage({0, layers}, {{{0, 1, 1}, 0}, {{1, 1, 2}, 0}}, {.tensor = 3});
+    s.shares.tensor = {0.5, 0.25, 0.25};
+    const auto found = evaluate(c, costs, plan_of({s}, 1));
+    REQUIRE(found);
+    // A half, as one of two fast devices has, and a quarter, as one of four slow ones has.
+    const placement half{.mesh = {0, 1, 2}, .degrees = {.tensor = 2}}, quarter{.mesh = {1, 1, 4}, .degrees = {.tensor = 4}};
+    double forward_s = 0, backward_s = 0;
+    for (int l = 0; l < layers; ++l) {
+      forward_s += std::max(costs.layer(l, half).forward_s, costs.layer(l, quarter).forward_s);
+      backward_s += std::max(costs.layer(l, half).backward_s, costs.layer(l, quarter).backward_s);
+    }
+    const auto& cost = found->plan.pipelines[0].stages[0].cost;
+    CHECK(cost.forward_s == doctest::Approx(forward_s).epsilon(1e-9));
+    CHECK(cost.backward_s == doctest::Approx(backward_s).epsilon(1e-9));
+    const auto parts = parts_of(s, 1, costs.slices());
+    const auto priced = cost_of::sliced_stage(costs, s.layers, parts);
+    const auto fast = costs.stage(s.layers, half), slow = costs.stage(s.layers, quarter);
+    for (const auto& [own, like] : {std::pair{priced.parts[0], fast}, std::pair{priced.parts[1], slow}}) {
+      CHECK(std::abs(own.weight_bytes - like.weight_bytes) <= 64 * layers);
+      CHECK(std::abs(own.activation_bytes - like.activation_bytes) <= 64 * layers);
+      CHECK(std::abs(own.optimizer_bytes - like.optimizer_bytes) <= 64 * layers);
+    }
+    CHECK(found->plan.pipelines[0].stages[0].update_s ==
+          doctest::Approx(std::max(costs.update(s.layers, half), costs.update(s.layers, quarter))).epsilon(1e-12));
+  };
+  compare(analytic_cost_model(c, make_chain(model)));
+  compare(make_tile_cost(c, model, {.microbatch_size = 1}));
+}
+
+TEST_CASE("a boundary to one replica on unlike devices takes as long as to the slowest of its parts") {
+  models costs;
+  const int layers = costs(1).layer_count();
+  const device_group first{{0, 1, 4}, 0}, fast{{0, 1, 2}, 4}, slow{{1, 1, 2}, 0};
+  const auto& cost = costs(2);
+  const placement from{.mesh = {0, 1, 4}, .degrees = {.data = 2, .tensor = 2}}, to{.mesh = {1, 1, 2}, .degrees = {.tensor = 2}};
+  for (const bool back : {false, true}) {
+    std::vector<stage_plan> stages{stage({0, 3}, {first}, {.data = 2, .tensor = 2}),
+                                   stage({3, layers}, {fast, slow}, {.tensor = 4})};
+    if (back) stages = {stage({0, 3}, {fast, slow}, {.tensor = 4}), stage({3, layers}, {first}, {.data = 2, .tensor = 2})};
+    const auto p = judged(costs, plan_of(stages, 2));
+    const auto one = back ? cost.transfer(2, to, from) : cost.transfer(2, from, to);
+    CHECK(p.pipelines[0].boundaries[0].forward_s == one.forward_s);
+    CHECK(p.pipelines[0].boundaries[0].bytes == one.bytes);
   }
 }
 

@@ -13,8 +13,8 @@ namespace train {
 template <class Real>
 hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int layer, const hetsched::device_axis<Real>& axis,
                                                   hetsched::recomputation recompute, const hetsched::device_axis<Real>& context,
-                                                  const hetsched::device_axis<Real>& expert) {
-  return gpt::make_layer<Real>(m, layer, axis, recompute, context, expert);
+                                                  const hetsched::device_axis<Real>& expert, const std::vector<double>& shares) {
+  return gpt::make_layer<Real>(m, layer, axis, recompute, context, expert, shares);
 }
 
 template <class Real>
@@ -55,12 +55,11 @@ double matrix_flops() {
 
 template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config&, int, const hetsched::device_axis<float>&,
                                                                    hetsched::recomputation, const hetsched::device_axis<float>&,
-                                                                   const hetsched::device_axis<float>&);
-template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(const gpt::config&, int,
-                                                                     const hetsched::device_axis<double>&,
-                                                                     hetsched::recomputation,
-                                                                     const hetsched::device_axis<double>&,
-                                                                     const hetsched::device_axis<double>&);
+                                                                   const hetsched::device_axis<float>&,
+                                                                   const std::vector<double>&);
+template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(
+    const gpt::config&, int, const hetsched::device_axis<double>&, hetsched::recomputation, const hetsched::device_axis<double>&,
+    const hetsched::device_axis<double>&, const std::vector<double>&);
 template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>&, const gpt::tensor<float>&,
                                                                             std::size_t);
 template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(const gpt::tensor<double>&,

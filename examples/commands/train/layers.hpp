@@ -23,7 +23,8 @@ template <class Real>
                                                                 const hetsched::device_axis<Real>& axis,
                                                                 hetsched::recomputation recompute,
                                                                 const hetsched::device_axis<Real>& context = {},
-                                                                const hetsched::device_axis<Real>& expert = {});
+                                                                const hetsched::device_axis<Real>& expert = {},
+                                                                const std::vector<double>& shares = {});
 template <class Real>
 [[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits,
                                                                          const gpt::tensor<Real>& targets, std::size_t all_rows);

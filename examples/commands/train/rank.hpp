@@ -65,7 +65,7 @@ struct host_rank {
   static void require_supported(const gpt::config&, const hetsched::training_layout&, [[maybe_unused]] bool direct) {}
   template <class Group>
   [[nodiscard]] static layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) {
-    return train::make_layer<Real>(m, l, group.tensor(), recompute, group.context(), group.expert());
+    return train::make_layer<Real>(m, l, group.tensor(), recompute, group.context(), group.expert(), group.tensor_shares());
   }
   [[nodiscard]] static tensor put(tensor t) { return t; }
   /// Its part of the mean over so many rows.

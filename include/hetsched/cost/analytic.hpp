@@ -103,6 +103,19 @@ class analytic_cost_model {
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
+  /// Heads.
+  [[nodiscard]] int slices() const { return costs_.slices(); }
+
+  /// A rank computes as many slices as it has, each as one of as many equal ranks would. Layers wait for sums over the slowest
+  /// link of any two parts.
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const stage_part& p) {
+      auto of_one = compute(index, {.mesh = p.where.mesh, .degrees = {.tensor = slices()}, .recompute = p.where.recompute});
+      for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
+      return of_one;
+    });
+  }
+
   /// As boundary_cost.
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
                                        proximity near = proximity::other_node) const {

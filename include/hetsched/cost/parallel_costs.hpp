@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include <hetsched/cost/boundary.hpp>
 #include <hetsched/cost/memory.hpp>
 #include <hetsched/cost/ring.hpp>
+#include <hetsched/cost/stage_part.hpp>
 #include <hetsched/cost/training_memory.hpp>
 #include <hetsched/cost/transfer.hpp>
 #include <hetsched/model/layer.hpp>
@@ -130,15 +132,7 @@ class parallel_costs {
     const double expert_s = 2 * all_to_all_s(cluster_, where.mesh, d.context * d.tensor, d.expert,
                                              static_cast<double>(l.expert_exchange_bytes) * batch / d.context);
 
-    stage_cost cost;
-    cost.forward_s = compute.forward_s + compute.overhead_s + tensor_s + context_s + expert_s;
-    cost.weight_backward_s = compute.weight_backward_s;
-    cost.backward_s = compute.backward_s + (compute.overhead_s + tensor_s + 2 * context_s + expert_s);
-    if (where.recompute == recomputation::full && l.recomputable)
-      cost.backward_s += cost.forward_s;
-    else if (where.recompute != recomputation::none)
-      cost.backward_s += compute.selective_s;
-
+    stage_cost cost = seconds(l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s);
     const auto& state = options_.memory;
     if (where.zero >= 2) {
       const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
@@ -153,6 +147,51 @@ class parallel_costs {
     cost.activation_bytes = memory.activation_bytes;
     cost.temporary_bytes = memory.temporary_bytes;
     return cost;
+  }
+
+  // Heads and inner width, which tensor ranks share: slices of equal size.
+  [[nodiscard]] int slices() const { return chain_.heads; }
+
+  // Layers on one replica whose tensor ranks have unlike numbers of slices: each as long as the slowest rank computes, then sums
+  // over all of them by the slowest link. compute(layer, part): of a rank. Memory grows by as much with each slice.
+  template <class Compute>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts, int slices,
+                                        Compute compute) const {
+    parts_cost all;
+    all.parts.resize(parts.size());
+    int ranks = 0;
+    for (const auto& p : parts) ranks += p.where.mesh.device_count();
+    for (const auto& p : parts) {
+      auto where = p.where;
+      where.degrees.tensor = ranks;
+      all.overheads.push_back(overheads(where));
+    }
+    const auto mode = parts.front().where.recompute;
+    const std::int64_t batch = options_.microbatch_size;
+    for (int i = layers.first; i < layers.last; ++i) {
+      const auto& l = at(i);
+      layer_compute slowest;
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        const layer_compute own = compute(i, parts[k]);
+        slowest.forward_s = std::max(slowest.forward_s, own.forward_s);
+        if (own.backward_s > slowest.backward_s) {
+          slowest.backward_s = own.backward_s;
+          slowest.weight_backward_s = own.weight_backward_s;
+        }
+        slowest.selective_s = std::max(slowest.selective_s, own.selective_s);
+        slowest.overhead_s = std::max(slowest.overhead_s, own.overhead_s);
+        all.parts[k] += sliced_memory(i, mode, batch, parts[k].slices, slices);
+      }
+      const double tensor_s =
+          among_parts_s(parts, ranks, static_cast<double>(l.tensor_reduce_bytes) * static_cast<double>(batch));
+      all.slowest += seconds(l, mode, slowest, tensor_s, tensor_s);
+    }
+    for (const auto& p : all.parts) {
+      all.slowest.weight_bytes = std::max(all.slowest.weight_bytes, p.weight_bytes);
+      all.slowest.activation_bytes = std::max(all.slowest.activation_bytes, p.activation_bytes);
+      all.slowest.temporary_bytes = std::max(all.slowest.temporary_bytes, p.temporary_bytes);
+    }
+    return all;
   }
 
   // Four tensors may wait at once: an activation and a gradient on either side of the stage.
@@ -194,6 +233,56 @@ class parallel_costs {
   }
 
  private:
+  // Of a layer, with what its collectives take there and back.
+  [[nodiscard]] static stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
+                                          double there_s, double back_s) {
+    stage_cost cost;
+    cost.forward_s = compute.forward_s + compute.overhead_s + there_s;
+    cost.weight_backward_s = compute.weight_backward_s;
+    cost.backward_s = compute.backward_s + (compute.overhead_s + back_s);
+    if (mode == recomputation::full && l.recomputable)
+      cost.backward_s += cost.forward_s;
+    else if (mode != recomputation::none)
+      cost.backward_s += compute.selective_s;
+    return cost;
+  }
+
+  // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
+  [[nodiscard]] stage_cost sliced_memory(int index, recomputation mode, std::int64_t samples, int own, int slices) const {
+    const auto of = [&](int tensor) {
+      return layer_memory(chain_, index, held(at(index)), {.degrees = {.tensor = tensor}, .recompute = mode}, samples,
+                          options_.memory);
+    };
+    auto held = of(slices);
+    const auto whole = of(1);
+    const auto grow = [&](bytes_t& bytes, bytes_t most) {
+      bytes += ceil_div(checked_mul(most - bytes, own - 1), std::int64_t{slices - 1});
+    };
+    grow(held.weight_bytes, whole.weight_bytes);
+    grow(held.gradient_bytes, whole.gradient_bytes);
+    grow(held.optimizer_bytes, whole.optimizer_bytes);
+    grow(held.activation_bytes, whole.activation_bytes);
+    grow(held.temporary_bytes, whole.temporary_bytes);
+    return held;
+  }
+
+  // A sum over all ranks of several parts, where the slowest link of any two counts; infinity where two have none.
+  [[nodiscard]] double among_parts_s(std::span<const stage_part> parts, int ranks, double bytes) const {
+    double slowest_s = 0;
+    for (std::size_t a = 0; a < parts.size(); ++a) {
+      const auto& mesh = parts[a].where.mesh;
+      const auto& s = subcluster_of(cluster_, mesh);
+      const auto along = [&](const link& hop) { slowest_s = std::max(slowest_s, ring{ranks, hop}.collective_s(2, bytes)); };
+      if (mesh.device_count() > 1) along(mesh.nodes > 1 ? s.inter_node : s.intra_node);
+      for (std::size_t b = a + 1; b < parts.size(); ++b) {
+        const auto over = link_between(cluster_, mesh, parts[b].where.mesh);
+        if (!over) return std::numeric_limits<double>::infinity();
+        along(*over);
+      }
+    }
+    return slowest_s;
+  }
+
   // Those worth trying: without replicas all are alike, and with them stage 1 holds less than 0 and takes no longer.
   [[nodiscard]] std::vector<int> zero_stages(const degrees& d) const {
     const auto& all = options_.zero;

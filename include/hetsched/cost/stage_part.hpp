@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/placement.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/concepts.hpp>
 #include <hetsched/cost/memory.hpp>
@@ -17,22 +18,68 @@
 
 namespace hetsched {
 
-/// Data replicas of a stage that are alike: equal devices of one subcluster, each with equally many samples. A stage whose
-/// devices are unlike, or that shares its samples unevenly, has several; each is priced as a stage that gets microbatches of
-/// `samples`.
+/// Equal devices of one subcluster that do alike in a stage whose devices are unlike, or that shares its axes unevenly; such a
+/// stage has several parts. Either a part is data replicas with equally many samples each, and is priced as a stage that gets
+/// microbatches of `samples`; or all parts together are one replica, and a part is tensor ranks with equally many slices of
+/// every layer's heads and inner width each.
 struct stage_part {
-  placement where{};                    ///< where.degrees.data of the stage's replicas
+  placement where{};                    ///< where.degrees.data of the stage's replicas, or .tensor of the tensor ranks of one
   std::vector<device_group> devices{};  ///< where.mesh.device_count() of them
   int samples = 1;                      ///< of a microbatch, of all these replicas together
+  int slices = 0;                       ///< of the cost model's slices, those of each tensor rank; 0: replicas
   friend bool operator==(const stage_part&, const stage_part&) = default;
 };
 
-/// What a stage costs whose parts compute their samples side by side.
+/// Whether the parts of a stage are tensor ranks of one replica.
+[[nodiscard]] inline bool are_sliced(std::span<const stage_part> parts) { return parts.front().slices > 0; }
+
+/// What a stage costs whose parts compute side by side.
 struct parts_cost {
   stage_cost slowest{};  ///< seconds: forward and backward each of the slowest part; bytes: the most that any part holds
   std::vector<stage_cost> parts{};
   std::vector<memory_overheads> overheads{};
 };
+
+namespace detail::cost_model {
+
+void slices() = delete;
+void sliced_stage() = delete;
+
+struct slices_fn {
+  template <class M>
+  [[nodiscard]] constexpr int operator()(const M& model) const {
+    if constexpr (requires { model.slices(); })
+      return model.slices();
+    else if constexpr (requires { slices(model); })
+      return slices(model);
+    else
+      return 0;
+  }
+};
+
+struct sliced_stage_fn {
+  template <class M>
+  [[nodiscard]] parts_cost operator()(const M& model, layer_range layers, std::span<const stage_part> parts) const {
+    if constexpr (requires { model.sliced_stage(layers, parts); })
+      return model.sliced_stage(layers, parts);
+    else if constexpr (requires { sliced_stage(model, layers, parts); })
+      return sliced_stage(model, layers, parts);
+    else
+      throw input_error("the cost model has no prices for uneven shares of the tensor axis");
+  }
+};
+
+}  // namespace detail::cost_model
+
+namespace cost_of {
+
+/// Equal slices of a layer's heads and inner width that tensor ranks may have unevenly many of. Default: 0, they may not.
+inline constexpr detail::cost_model::slices_fn slices{};
+/// Cost of a range of layers on one replica whose parts have such slices: seconds of the stage, and bytes of each part. Asked
+/// only of models that have slices.
+inline constexpr detail::cost_model::sliced_stage_fn sliced_stage{};
+
+}  // namespace cost_of
 
 namespace detail {
 
@@ -64,22 +111,33 @@ template <std::same_as<stage_part> Part>
 
 }  // namespace detail
 
-/// Seconds after the last backward: the slowest part's own update, and up to ZeRO stage 1 the reduction between the parts, as
-/// between pipelines. Requires: at least one part. Returns: infinity where no link joins parts. O(parts) questions.
+/// Seconds after the last backward: the slowest part's own update, and up to ZeRO stage 1 the reduction between parts that are
+/// replicas, as between pipelines. Tensor ranks of one replica each take what their slices take of the whole.
+/// Requires: at least one part. Returns: infinity where no link joins parts. O(parts) questions.
 template <class CostsFor>
 [[nodiscard]] double update_of_parts(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
   double slowest_s = 0;
+  if (are_sliced(parts)) {
+    const auto& costs = costs_for(parts.front().samples);
+    for (const auto& p : parts) {
+      const double of_even = static_cast<double>(p.slices) * p.where.degrees.tensor / cost_of::slices(costs);
+      slowest_s = std::max(slowest_s, of_even * cost_of::update(costs, layers, p.where));
+    }
+    return slowest_s;
+  }
   for (const auto& p : parts) slowest_s = std::max(slowest_s, double{cost_of::update(costs_for(p.samples), layers, p.where)});
   const bool between = parts.size() > 1 && parts.front().where.zero < 2;
   return slowest_s + (between ? detail::reduction_between_s(costs_for, layers, parts) : 0);
 }
 
-/// What a range of layers costs each part of a stage, and together. The slowest part counts. From ZeRO stage 2 on, which shards
+/// What a range of layers costs each part of a stage, and together. The slowest part counts. Tensor ranks of one replica cost
+/// what the model says of slices. Of replicas, from ZeRO stage 2 on, which shards
 /// inside each part, every backward also waits for a reduction between the parts, and at stage 3 both ways wait for one more, in
 /// place of gathering weights. `costs_for`: the cost model for a microbatch size.
 /// Requires: at least one part. Returns: seconds may be infinite where no link joins parts. O(parts) questions.
 template <class CostsFor>
 [[nodiscard]] parts_cost cost_of_parts(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
+  if (are_sliced(parts)) return cost_of::sliced_stage(costs_for(parts.front().samples), layers, parts);
   parts_cost all;
   for (const auto& p : parts) {
     const auto& costs = costs_for(p.samples);
@@ -103,11 +161,22 @@ template <class CostsFor>
 
 /// What it takes to move a microbatch's activation from the parts of a stage to those of the next, and its gradient back: two
 /// parts exchange the samples that both have. Each part does its transfers one after the other, and the parts work at once; the
-/// busiest counts (in an open shop with interruptions nothing else does; Gonzalez and Sahni 1976). O(parts of both) questions.
+/// busiest counts (in an open shop with interruptions nothing else does; Gonzalez and Sahni 1976). Tensor ranks of one replica
+/// count as if the slowest of its parts did all. O(parts of both) questions.
 /// `one(p, q, samples)`: the transfer of so many samples from part p to part q.
 template <class One>
 [[nodiscard]] transfer_cost transfer_of_parts(std::span<const stage_part> from, std::span<const stage_part> to, One&& one) {
   if (from.size() == 1 && to.size() == 1) return one(from[0], to[0], to[0].samples);
+  for (const auto* side : {&from, &to}) {
+    if (side->size() == 1 || !are_sliced(*side)) continue;
+    transfer_cost slowest;
+    for (std::size_t k = 0; k < side->size(); ++k) {
+      const auto only = side->subspan(k, 1);
+      const transfer_cost c = side == &from ? transfer_of_parts(only, to, one) : transfer_of_parts(from, only, one);
+      if (k == 0 || c.slower_way_s() > slowest.slower_way_s()) slowest = c;
+    }
+    return slowest;
+  }
   const auto sent = detail::samples_before(from), received = detail::samples_before(to);
   struct load {
     double forward_s = 0, backward_s = 0;

@@ -115,10 +115,33 @@ class tile_cost_model {
     const int kind = kinds_[static_cast<std::size_t>(index)];
     for (const auto& share : d.shares)
       if (share.of == where.degrees) return costs_.layer(index, where, share.kinds[static_cast<std::size_t>(kind)]);
-    return costs_.layer(index, where, compute(d, kind, where.degrees));
+    return costs_.layer(index, where, compute(d, kind, share_of(where.degrees)));
   }
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
+
+  /// Those of the model; 0 if it tells none.
+  [[nodiscard]] int slices() const {
+    if constexpr (requires { model_.slices(); })
+      return model_.slices();
+    else
+      return 0;
+  }
+
+  /// A rank launches the operators of its slices. Layers wait for sums over the slowest link of any two parts.
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+    std::vector<std::pair<int, detail::layer_compute>> known;  // by kind and part
+    const auto compute_once = [&](int index, const stage_part& p) {
+      const int kind = kinds_[static_cast<std::size_t>(index)];
+      const int key = kind * static_cast<int>(parts.size()) + static_cast<int>(&p - parts.data());
+      for (const auto& [at, found] : known)
+        if (at == key) return found;
+      const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};
+      known.emplace_back(key, compute(devices_[static_cast<std::size_t>(p.where.mesh.subcluster)], kind, share));
+      return known.back().second;
+    };
+    return costs_.sliced_stage(layers, parts, slices(), compute_once);
+  }
 
   /// As analytic_cost_model's.
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
@@ -162,8 +185,12 @@ class tile_cost_model {
     return std::max(device_s / d.efficiency, launches * host_launch_s_);
   }
 
-  [[nodiscard]] detail::layer_compute compute(const device_prices& d, int kind, const degrees& by) const {
-    const layer_operators ops = model_.operators(kind, {costs_.samples(by), by.context, by.tensor, by.expert});
+  [[nodiscard]] layer_share share_of(const degrees& by) const {
+    return {.samples = costs_.samples(by), .context = by.context, .tensor = by.tensor, .expert = by.expert};
+  }
+
+  [[nodiscard]] detail::layer_compute compute(const device_prices& d, int kind, const layer_share& share) const {
+    const layer_operators ops = model_.operators(kind, share);
     return {.forward_s = seconds(d, ops.forward),
             .backward_s = seconds(d, ops.backward),
             .weight_backward_s = seconds(d, ops.weight_backward),
@@ -175,7 +202,7 @@ class tile_cost_model {
       if (share.of == by) return;
     auto& share = d.shares.emplace_back(share_prices{by, std::vector<detail::layer_compute>(kinds_.size())});
     for (std::size_t i = 0; i < kinds_.size(); ++i)
-      if (kinds_[i] == static_cast<int>(i)) share.kinds[i] = compute(d, kinds_[i], by);
+      if (kinds_[i] == static_cast<int>(i)) share.kinds[i] = compute(d, kinds_[i], share_of(by));
   }
 
   detail::parallel_costs costs_;

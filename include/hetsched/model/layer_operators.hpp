@@ -22,8 +22,9 @@ struct operator_use {
 struct layer_share {
   std::int64_t samples = 1;  ///< of the microbatch, on this device
   int context = 1;           ///< devices that share each sequence
-  int tensor = 1;            ///< devices that share each layer's heads and inner width
+  int tensor = 1;            ///< equal slices of the layer's heads and inner width: as many as devices share it
   int expert = 1;            ///< devices that share its experts; each gets the tokens of all for its own
+  int slices = 1;            ///< of `tensor`, those that this device has
 
   friend bool operator==(const layer_share&, const layer_share&) = default;
 };

@@ -87,6 +87,7 @@ class kernel_writer {
         samples_(share.samples),
         context_(share.context),
         tensor_(share.tensor),
+        slices_(share.slices),
         expert_(share.expert),
         queries_(ceil_div(sizes_.s, context_)),
         tokens_(checked_mul(share.samples, queries_)),
@@ -226,7 +227,7 @@ class kernel_writer {
   [[nodiscard]] number_format f() const { return style_.format; }
   [[nodiscard]] bool eager() const { return style_.fusion == elementwise_fusion::none; }
   [[nodiscard]] bool joint() const { return !eager() || style_.library.joint_projections; }
-  [[nodiscard]] std::int64_t part(std::int64_t whole) const { return ceil_div(whole, tensor_); }
+  [[nodiscard]] std::int64_t part(std::int64_t whole) const { return ceil_div(checked_mul(whole, slices_), tensor_); }
   [[nodiscard]] std::int64_t wide(std::int64_t tokens) const { return checked_mul(tokens, sizes_.h); }
 
   void gradient(const operator_shape& op, bool of_weights = false, double times = 1) {
@@ -337,7 +338,7 @@ class kernel_writer {
   const transformer& m_;
   const kernel_style& style_;
   transformer_sizes sizes_;
-  std::int64_t samples_, context_, tensor_, expert_;
+  std::int64_t samples_, context_, tensor_, slices_, expert_;
   std::int64_t queries_;      // of a sequence on this device
   std::int64_t tokens_;       // on this device in products
   std::int64_t tokens_here_;  // in norms, dropouts and residual sums
@@ -363,6 +364,9 @@ class transformer_operators {
   [[nodiscard]] const transformer& model() const { return model_; }
   [[nodiscard]] const kernel_style& style() const { return style_; }
 
+  /// Equal slices of a layer that tensor-parallel devices may have unevenly many of: each some heads with all that they need.
+  [[nodiscard]] int slices() const { return model_.kv_heads > 0 ? model_.kv_heads : model_.heads; }
+
   /// The first layer that launches the same as layer `index`.
   [[nodiscard]] int kind(int index) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
@@ -380,7 +384,7 @@ class transformer_operators {
   /// Complexity: O(operators).
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
-    if (share.samples < 1 || share.context < 1 || share.tensor < 1 || share.expert < 1)
+    if (share.samples < 1 || share.context < 1 || share.tensor < 1 || share.expert < 1 || share.slices < 1)
       throw input_error("the share of a layer must be at least 1");
     detail::kernel_writer write(model_, style_, share);
     const int parts = cut_ == granularity::block ? 1 : 3, block = (index - 1) / parts, place = (index - 1) % parts;

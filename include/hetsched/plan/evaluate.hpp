@@ -303,11 +303,12 @@ template <class CostsFor>
     const auto name = stage_name(p, l, i);
     auto& now = stages.emplace_back();
     try {
-      now.parts = parts_of(s, line.microbatch_size);
+      now.parts = parts_of(s, line.microbatch_size, cost_of::slices(costs_for(line.microbatch_size)));
     } catch (const input_error& wrong) {
       throw input_error(name + ": " + wrong.what());
     }
     for (const auto& part : now.parts) {
+      if (part.slices > 0) continue;
       const auto known = cost_of::placements(costs_for(part.samples), part.where.mesh);
       if (std::none_of(known.begin(), known.end(), [&](const placement& q) { return q.degrees == part.where.degrees; }))
         throw input_error(name + ": there are no costs for these degrees on this shape, " + describe(hardware, part.where) +
@@ -389,8 +390,8 @@ template <stage_cost_model Costs>
     for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
       sync.pipelines.push_back(static_cast<int>(l));
       const auto& line = p.pipelines[l];
-      for (const auto& part : parts_of(line.stages[static_cast<std::size_t>(g.stages[l])], line.microbatch_size))
-        holders.push_back(part.where);
+      const auto& held = line.stages[static_cast<std::size_t>(g.stages[l])];
+      for (const auto& part : parts_of(held, line.microbatch_size, cost_of::slices(costs))) holders.push_back(part.where);
     }
     const reduction_cost c = cost_of::gradient_sync(costs, g.layers, holders);
     if (!(c.seconds >= 0) || c.bytes < 0)
@@ -411,7 +412,7 @@ void require_one_size(const Plan& p) {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l)
     for (std::size_t i = 0; i < p.pipelines[l].stages.size(); ++i) {
       const auto& s = p.pipelines[l].stages[i];
-      if (is_mixed(s.devices) || detail::are_uneven(s.shares.data))
+      if ((is_mixed(s.devices) && s.degrees.data > 1) || detail::are_uneven(s.shares.data))
         throw input_error(stage_name(p, l, i) +
                           " shares its samples unevenly or among unlike devices: its price takes costs for "
                           "other microbatch sizes");

@@ -75,11 +75,12 @@ class shared_samples {
 }  // namespace detail
 
 /// The costs of a view: those of the cluster's own subclusters, and of stages on mixed nodes. Such a stage has tensor parallelism
-/// inside each kind of device, data parallelism over all, and each replica as many samples as its speed allows; its figures are
-/// those that evaluate has for it, but that each layer takes what its slowest part takes (evaluate: the slowest part takes all
-/// layers), that memory is as if the fullest part held the most of everything, and that transfers cross nodes. So evaluate never
-/// finds a plan worse. `CostsFor`: the cluster's cost model for a microbatch size; copies may be asked from several threads.
-/// An additive_cost_model where those are.
+/// inside each kind of device, data parallelism over all, and each replica as many samples as its speed allows; or, on one node
+/// and where the costs know slices of layers, it is one replica, whose tensor ranks have as many slices as their speed allows.
+/// Its figures are those that evaluate has for it, but that each layer takes what its slowest part takes (evaluate: of replicas
+/// the slowest part takes all layers), that memory is as if the fullest part held the most of everything, and that transfers
+/// cross nodes. So evaluate never finds a plan worse. `CostsFor`: the cluster's cost model for a microbatch size; copies may be
+/// asked from several threads. An additive_cost_model where those are.
 template <class CostsFor>
 class mixed_costs {
   using model = std::remove_cvref_t<decltype(std::declval<const CostsFor&>()(1))>;
@@ -92,6 +93,7 @@ class mixed_costs {
       if (!view.is_mixed(static_cast<int>(k))) continue;
       const auto& s = view.hardware.subclusters[k];
       for (int nodes = 1; nodes <= s.nodes; ++nodes) add_placements({static_cast<int>(k), nodes, s.devices_per_node});
+      add_sliced({static_cast<int>(k), 1, s.devices_per_node});
     }
   }
 
@@ -186,8 +188,12 @@ class mixed_costs {
         s.devices = std::move(behind);
         if (!view_->is_mixed(where.mesh.subcluster)) continue;
         for (const auto& p : parts_of(where))
-          s.shares.data.insert(s.shares.data.end(), static_cast<std::size_t>(p.where.degrees.data),
-                               static_cast<double>(p.samples) / p.where.degrees.data / size_);
+          if (p.slices > 0)
+            s.shares.tensor.insert(s.shares.tensor.end(), static_cast<std::size_t>(p.where.degrees.tensor),
+                                   static_cast<double>(p.slices) / cost_of::slices(plain()));
+          else
+            s.shares.data.insert(s.shares.data.end(), static_cast<std::size_t>(p.where.degrees.data),
+                                 static_cast<double>(p.samples) / p.where.degrees.data / size_);
       }
     return seen;
   }
@@ -216,6 +222,43 @@ class mixed_costs {
   [[nodiscard]] std::vector<stage_part> all_parts(const placement& where) const {
     if (view_->is_mixed(where.mesh.subcluster)) return parts_of(where);
     return {{.where = real(where), .samples = size_}};
+  }
+
+  // One replica on all devices of a node, with the slices that are done soonest of all whole numbers.
+  void add_sliced(const submesh& mesh) {
+    constexpr std::size_t most_kinds = 3;  // numbers of slices grow with the product of all but one
+    const auto groups = devices_behind(*view_, *hardware_, {mesh, 0});
+    const int slices = cost_of::slices(plain());
+    if (groups.size() > most_kinds || slices < mesh.devices_per_node) return;
+    std::vector<stage_part> parts, best;
+    for (const auto& g : groups)
+      parts.push_back(
+          {.where = {.mesh = g.mesh, .degrees = {.tensor = g.mesh.device_count()}}, .devices = {g}, .samples = size_});
+    for (const auto& p : parts)
+      if (!has(plain(), p.where)) return;
+    const layer_range whole{0, layer_count()};
+    double best_s = 1e300;
+    const auto choose = [&](auto&& self, std::size_t k, int left) -> void {
+      const int ranks = parts[k].where.degrees.tensor;
+      if (k + 1 < parts.size()) {
+        for (parts[k].slices = 1; parts[k].slices * ranks < left; ++parts[k].slices)
+          self(self, k + 1, left - parts[k].slices * ranks);
+        return;
+      }
+      if (left % ranks != 0) return;
+      parts[k].slices = left / ranks;
+      const double all_s = cost_of_parts(costs_for_, whole, parts).slowest.total_s();
+      if (all_s >= best_s) return;
+      best_s = all_s;
+      best = parts;
+    };
+    choose(choose, 0, slices);
+    if (best.empty()) return;
+    for (const auto& p : cost_of::placements(plain(), best[0].where.mesh)) {
+      if (!(p.degrees == best[0].where.degrees)) continue;
+      for (auto& part : best) part.where.recompute = p.recompute;
+      mixed_.push_back({{.mesh = mesh, .degrees = {.tensor = mesh.devices_per_node}, .recompute = p.recompute}, best});
+    }
   }
 
   void add_placements(const submesh& mesh) {

@@ -59,23 +59,61 @@ void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_gr
   }
 }
 
+/// The parts of one replica whose tensor ranks are unlike, or have unevenly many of so many slices.
+template <std::same_as<stage_plan> Stage>
+[[nodiscard]] std::vector<stage_part> sliced_parts(const Stage& s, int microbatch_size, int slices) {
+  if (s.degrees.data > 1 || s.degrees.context > 1)
+    throw input_error(
+        "tensor ranks with unlike devices or uneven shares have a price where the data and the context degree are "
+        "1; here they are " +
+        std::to_string(s.degrees.data) + " and " + std::to_string(s.degrees.context));
+  if (slices == 0) throw input_error("tensor ranks with unlike devices or uneven shares have no price in these costs");
+  const auto ranks = static_cast<std::size_t>(s.degrees.tensor);
+  const auto shares = s.shares.tensor.empty() ? std::vector<double>(ranks, 1) : s.shares.tensor;
+  if (shares.size() != ranks)
+    throw input_error("it has " + std::to_string(shares.size()) + " shares for a tensor degree of " + std::to_string(ranks));
+  const auto points = cut_points(slices, shares);
+  auto by_rank = s;  // as data ranks, whose samples are the slices
+  by_rank.degrees = {.data = s.degrees.tensor};
+  std::vector<stage_part> parts;
+  std::size_t rank = 0;
+  for (const auto& g : s.devices) {
+    std::vector<int> held;
+    for (int r = 0; r < g.mesh.device_count(); ++r, ++rank) {
+      held.push_back(static_cast<int>(points[rank + 1] - points[rank]));
+      if (held.back() == 0)
+        throw input_error("tensor rank " + std::to_string(rank) + " gets none of the " + std::to_string(slices) +
+                          " slices of a layer");
+    }
+    append_parts(parts, by_rank, g, held);
+  }
+  for (auto& p : parts) {
+    p.slices = p.samples / p.where.degrees.data;
+    p.samples = microbatch_size;
+    p.where.degrees = {.tensor = p.where.degrees.data};
+  }
+  return parts;
+}
+
 }  // namespace detail
 
-/// The parts of a stage that gets microbatches of so many samples: one where its devices are alike and share evenly, else those
-/// of replicas that follow each other and are alike, in the order of the stage's devices. Shares become whole samples by largest
-/// remainder, as the runtime has them.
+/// The parts of a stage that gets microbatches of so many samples: one where its devices are alike and share evenly. Else those
+/// of replicas that follow each other and are alike, or of one replica those of such tensor ranks, in the order of the stage's
+/// devices. Shares become whole samples, or of `slices` of a layer whole ones, by largest remainder, as the runtime has them.
+/// `slices`: those that the costs know of, 0: none.
 /// Requires: as many devices as the degrees say.
-/// Throws: input_error for uneven shares of the context or the tensor axis, for data ranks that share out experts and have unlike
-/// devices or uneven shares of samples or state, for a data rank without a sample, and for one whose devices lie in two groups or
-/// across nodes.
+/// Throws: input_error for uneven shares of the context axis; for those of the tensor axis without slices, or beside data or
+/// context ranks; for data ranks that share out experts and have unlike devices or uneven shares of samples or state; for a rank
+/// without a sample or slice; and for a data rank of several whose devices lie in two groups or across nodes.
 template <std::same_as<stage_plan> Stage = stage_plan>
-[[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size) {
-  for (const auto& [name, axis] : {std::pair{"context", &s.shares.context}, std::pair{"tensor", &s.shares.tensor}})
-    if (detail::are_uneven(*axis))
-      throw input_error(std::string("uneven shares of the ") + name + " axis have no price; those of the data axis have");
+[[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size, int slices = 0) {
+  if (detail::are_uneven(s.shares.context))
+    throw input_error("uneven shares of the context axis have no price; those of the data and the tensor axis have");
   if (s.degrees.expert > 1 && detail::are_uneven(s.shares.state))
     throw input_error("uneven shares of the state of data ranks that share out experts have no price");
   const bool mixed = is_mixed(s.devices);
+  if (detail::are_uneven(s.shares.tensor) || (mixed && s.degrees.data == 1))
+    return detail::sliced_parts(s, microbatch_size, slices);
   if (!mixed && !detail::are_uneven(s.shares.data))
     return {{.where = s.where(), .devices = s.devices, .samples = microbatch_size}};
   if (s.degrees.expert > 1) throw input_error("experts on data ranks with different devices or numbers of samples have no price");

@@ -42,7 +42,7 @@ template <class CostsFor, std::same_as<stage_plan> Stage>
 [[nodiscard]] std::vector<double> state_by_room_of(const cluster& hardware, CostsFor& costs_for, Stage s, int microbatch_size,
                                                    double in_flight) {
   s.shares.state.clear();
-  const auto parts = parts_of(s, microbatch_size);
+  const auto parts = parts_of(s, microbatch_size, cost_of::slices(costs_for(microbatch_size)));
   if (s.zero < 1 || parts.size() < 2) return {};
   const auto cost = cost_of_parts(costs_for, s.layers, std::span<const stage_part>(parts));
   std::vector<double> held, room;

@@ -166,6 +166,8 @@ TEST_CASE("a stage's devices, degrees and transfers as text") {
   CHECK(devices_text(s, names) == "v100 1x1 [0] + v100 1x1 [5]");
   CHECK(degrees_text(s) == "context 2, ZeRO 1, recompute full");
   CHECK(degrees_text({}) == "none");
+  CHECK(degrees_text({.degrees = {.data = 3}, .shares = {.data = {0.25, 0.25, 0.5}}}) == "data 3 (2 x 25.0 %, 1 x 50.0 %)");
+  CHECK(degrees_text({.degrees = {.tensor = 2}, .shares = {.tensor = {0.75, 0.25}}}) == "tensor 2 (1 x 75.0 %, 1 x 25.0 %)");
   CHECK(transfer_text({.forward_s = 0.5, .backward_s = 0.5}) == "500 ms");
   CHECK(transfer_text({.forward_s = 0.5, .backward_s = 2}) == "500 ms / 2.00 s");
   CHECK(next_transfer_text({.forward_s = 0.5, .backward_s = 2}) == "");

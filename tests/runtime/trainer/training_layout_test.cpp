@@ -247,7 +247,16 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
     CAPTURE(found);
     CHECK(contains(found, text));
   };
-  refused([](stage_plan& s) { s.shares.tensor = {0.6, 0.4}; }, "pipeline 0: stage 1 has uneven shares of its tensor axis");
+  auto heads = p;
+  heads.pipelines[0].stages[1].shares.tensor = {0.6, 0.4};
+  CHECK(make_training_layout(heads).pipelines[0].tensor_shares_of(1) == std::vector{0.6, 0.4});
+  CHECK(make_training_layout(heads).pipelines[0].tensor_shares_of(2).empty());
+  refused(
+      [](stage_plan& s) {
+        s.shares.tensor = {0.6, 0.3};
+      },
+      "stage 1 shares its heads among 2 tensor ranks by numbers that do");
+  refused([](stage_plan& s) { s.shares.tensor = {0.6, 0.2, 0.2}; }, "stage 1 shares its heads among 2 tensor ranks");
   refused([](stage_plan& s) { s.shares.context = {0.6, 0.4}; }, "pipeline 0: stage 1 has uneven shares of its context axis");
   refused([](stage_plan& s) { s.shares.data = {0.5, 0.3, 0.2}; }, "pipeline 0: stage 1 has 3 shares for 2 data ranks");
   refused([](stage_plan& s) { s.shares.data = {0.95, 0.05}; }, "stage 1 shares microbatches of 5 samples among 2 data ranks");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,7 +77,19 @@ struct report {
   return text;
 }
 
-/// Text of a stage's degrees, the sizes above 1, of uneven shares of its data, and of how it saves memory.
+/// " (2 x 30 %, 1 x 40 %)"; nothing for equal shares.
+[[nodiscard]] inline std::string uneven_text(const std::vector<double>& shares) {
+  if (std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end()) return {};
+  std::string parts;
+  for (auto from = shares.begin(); from != shares.end();) {
+    const auto to = std::find_if(from, shares.end(), [&](double x) { return x != *from; });
+    parts += (parts.empty() ? "" : ", ") + std::to_string(to - from) + " x " + format_percent(*from);
+    from = to;
+  }
+  return " (" + parts + ")";
+}
+
+/// Text of a stage's degrees, the sizes above 1, of uneven shares of its data and its tensor ranks, and of how it saves memory.
 [[nodiscard]] inline std::string degrees_text(const stage_plan& s) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
@@ -84,17 +97,10 @@ struct report {
     if (degree > 1) add(name + (" " + std::to_string(degree)));
   };
   size("data", s.degrees.data);
-  if (const auto& shares = s.shares.data; std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares[0]; })) {
-    std::string parts;
-    for (auto from = shares.begin(); from != shares.end();) {
-      const auto to = std::find_if(from, shares.end(), [&](double x) { return x != *from; });
-      parts += (parts.empty() ? "" : ", ") + std::to_string(to - from) + " x " + format_percent(*from);
-      from = to;
-    }
-    text += " (" + parts + ")";
-  }
+  text += uneven_text(s.shares.data);
   size("context", s.degrees.context);
   size("tensor", s.degrees.tensor);
+  text += uneven_text(s.shares.tensor);
   size("expert", s.degrees.expert);
   if (s.zero > 0) add("ZeRO " + std::to_string(s.zero));
   if (s.recompute != recomputation::none) add("recompute " + std::string(name_of(s.recompute)));

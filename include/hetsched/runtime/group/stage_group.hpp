@@ -47,8 +47,9 @@ struct axis_of<Tensor, Communicator> {
 }  // namespace detail
 
 struct stage_group_options {
-  int stage = 0;      ///< of the schedule
-  int direction = 0;  ///< of the schedule, if the stage has a group in both
+  int stage = 0;                           ///< of the schedule
+  int direction = 0;                       ///< of the schedule, if the stage has a group in both
+  std::vector<double> tensor_shares = {};  ///< empty: equal
   double deadline_s = 30;
 };
 
@@ -67,7 +68,7 @@ class stage_group {
   /// collectives for these tensors, and as axis_group.
   stage_group(Communicator comm, const std::vector<int>& ranks, const hetsched::degrees& d,
               const stage_group_options& options = {})
-      : degrees_(d) {
+      : degrees_(d), tensor_shares_(options.tensor_shares) {
     if (d.data < 1 || d.context < 1 || d.tensor < 1 ||
         std::int64_t{d.data} * d.context * d.tensor != static_cast<std::int64_t>(ranks.size()))
       throw input_error("stage " + std::to_string(options.stage) + " has " + std::to_string(ranks.size()) +
@@ -109,6 +110,8 @@ class stage_group {
   [[nodiscard]] const axis& data() const { return data_; }
   [[nodiscard]] const axis& context() const { return context_; }
   [[nodiscard]] const axis& tensor() const { return tensor_; }
+  /// How its ranks are to share heads and columns; empty: equally.
+  [[nodiscard]] const std::vector<double>& tensor_shares() const { return tensor_shares_; }
   /// Data ranks that follow each other and have different experts.
   [[nodiscard]] const axis& expert() const { return expert_; }
 
@@ -117,6 +120,7 @@ class stage_group {
   hetsched::degrees degrees_;
   stage_place place_;
   axis data_, context_, tensor_, expert_;
+  std::vector<double> tensor_shares_;
 };
 
 }  // namespace hetsched

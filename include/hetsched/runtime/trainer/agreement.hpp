@@ -52,10 +52,11 @@ class digest {
       for (const auto point : points) d.add(point);
     }
     for (const auto r : p.recompute) d.add(static_cast<std::int64_t>(r));
-    for (const auto& shares : p.state_shares) {
-      d.add(static_cast<std::int64_t>(shares.size()));
-      d.add(std::as_bytes(std::span(shares)));
-    }
+    for (const auto* all : {&p.state_shares, &p.tensor_shares})
+      for (const auto& shares : *all) {
+        d.add(static_cast<std::int64_t>(shares.size()));
+        d.add(std::as_bytes(std::span(shares)));
+      }
   }
   return d;
 }

@@ -344,12 +344,8 @@ class pipeline_trainer {
     for (int i = 0; i < degrees_here.device_count(); ++i) ranks.push_back(line.first_of_group(schedule_rank) + i);
     if (!options_.loss_in_parts) loss_share_ = line.share_of(schedule_rank, place().data);
     for (const auto& copy : stages_of_rank(line.order, schedule_rank)) {
-      const auto& group =
-          ranks.size() == 1
-              ? groups_.emplace_back()
-              : groups_.emplace_back(
-                    comm_, ranks, degrees_here,
-                    stage_group_options{.stage = copy.stage, .direction = copy.direction, .deadline_s = options_.deadline_s});
+      const stage_group_options how{copy.stage, copy.direction, line.tensor_shares_of(schedule_rank), options_.deadline_s};
+      const auto& group = ranks.size() == 1 ? groups_.emplace_back() : groups_.emplace_back(comm_, ranks, degrees_here, how);
       std::vector<Layer> layers;
       for (int l = line.stages[at(copy.stage)].first; l < line.stages[at(copy.stage)].last; ++l) {
         if constexpr (requires { make_layer(l, group); }) {

@@ -51,6 +51,9 @@ struct pipeline_layout {
   /// Of each rank of the schedule its data ranks' shares of that, as memory has room for it; empty, as a whole or for one: equal.
   /// A data rank may have none.
   std::vector<std::vector<double>> state_shares{};
+  /// Of each rank of the schedule its tensor ranks' shares of heads and columns, which layers turn into whole ones; empty, as a
+  /// whole or for one: equal.
+  std::vector<std::vector<double>> tensor_shares{};
 
   [[nodiscard]] degrees group(int schedule_rank) const {
     return groups.empty() ? degrees{} : groups[static_cast<std::size_t>(schedule_rank)];
@@ -76,6 +79,9 @@ struct pipeline_layout {
   }
   [[nodiscard]] bool recomputes(int schedule_rank) const {
     return !recompute.empty() && recompute[static_cast<std::size_t>(schedule_rank)] == recomputation::full;
+  }
+  [[nodiscard]] std::vector<double> tensor_shares_of(int schedule_rank) const {
+    return tensor_shares.empty() ? std::vector<double>{} : tensor_shares[static_cast<std::size_t>(schedule_rank)];
   }
   [[nodiscard]] int zero_of(int schedule_rank) const { return zero.empty() ? 0 : zero[static_cast<std::size_t>(schedule_rank)]; }
   friend bool operator==(const pipeline_layout&, const pipeline_layout&) = default;
@@ -179,7 +185,8 @@ inline void validate(const training_layout& t) {
     if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
       throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
                         std::to_string(one.stages.size()) + " stages");
-    for (const auto size : {one.sample_points.size(), one.recompute.size(), one.zero.size(), one.state_shares.size()})
+    for (const auto size :
+         {one.sample_points.size(), one.recompute.size(), one.zero.size(), one.state_shares.size(), one.tensor_shares.size()})
       if (size != 0 && size != static_cast<std::size_t>(one.order.ranks))
         throw input_error(here + "shares, recomputation or ZeRO stages for " + std::to_string(size) + " ranks of a schedule of " +
                           std::to_string(one.order.ranks));
@@ -199,12 +206,20 @@ inline void validate(const training_layout& t) {
                               points.back() != one.microbatch_size || !rising))
         throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
                           std::to_string(d.data) + " data ranks so that not every one has some");
-      const auto state = one.state_shares.empty() ? std::vector<double>{} : one.state_shares[static_cast<std::size_t>(g)];
-      const double all = std::accumulate(state.begin(), state.end(), 0.0);
-      if (!state.empty() && (state.size() != static_cast<std::size_t>(d.data) || !(std::abs(all - 1) <= 1e-6) ||
-                             *std::min_element(state.begin(), state.end()) < 0))
-        throw input_error(here + stage + "shares its state among " + std::to_string(d.data) +
-                          " data ranks by numbers that do not add up to 1 for these");
+      const auto shares_of = [&](const std::vector<std::vector<double>>& all) {
+        return all.empty() ? std::vector<double>{} : all[static_cast<std::size_t>(g)];
+      };
+      const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
+        if (shares.empty()) return;
+        const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+        if (shares.size() != static_cast<std::size_t>(among) || !(std::abs(all - 1) <= 1e-6) ||
+            *std::min_element(shares.begin(), shares.end()) < 0)
+          throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
+                            " ranks by numbers that do not add up to 1 for these");
+      };
+      const auto state = shares_of(one.state_shares);
+      add_up(state, d.data, "state", "data");
+      add_up(shares_of(one.tensor_shares), d.tensor, "heads", "tensor");
       // An expert's state stays with the ranks that have it, whatever the others have room for.
       if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
         throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
@@ -280,7 +295,7 @@ namespace detail {
 }
 
 /// Where data ranks' samples begin in each stage; none where all have as many.
-/// Throws: input_error, naming the stage, for uneven shares of another axis.
+/// Throws: input_error, naming the stage, for uneven shares of the context axis.
 [[nodiscard]] inline std::vector<std::vector<std::int64_t>> sample_points_of_plan(const pipeline_plan& p, std::size_t pipeline) {
   const auto uneven = [](const std::vector<double>& shares) {
     return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
@@ -289,10 +304,9 @@ namespace detail {
   bool any = false;
   for (std::size_t s = 0; s < p.stages.size(); ++s) {
     const auto& shares = p.stages[s].shares;
-    for (const auto& [name, axis] : {std::pair{"context", &shares.context}, std::pair{"tensor", &shares.tensor}})
-      if (uneven(*axis))
-        throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has uneven shares of its " +
-                          name + " axis: layers cut it evenly, only data can be run unevenly");
+    if (uneven(shares.context))
+      throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) +
+                        " has uneven shares of its context axis: layers cut it evenly, data and tensor can be run unevenly");
     if (!uneven(shares.data)) continue;
     if (shares.data.size() != static_cast<std::size_t>(p.stages[s].degrees.data))
       throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has " +
@@ -340,10 +354,10 @@ namespace detail {
 /// Where a schedule has one stage per rank in the plan's order, its stages are the plan's. Otherwise stages are cut anew as
 /// contiguous ranges: every rank keeps, as near as whole layers allow, the number of layers that the plan gave it, in equal
 /// parts for each of its stages.
-/// Stages keep their shares of data, in whole samples by largest remainder, what they recompute, their ZeRO stage, and shares of
-/// the state that it shares out.
+/// Stages keep their shares of data, in whole samples by largest remainder, those of the tensor axis, which are up to the layers,
+/// what they recompute, their ZeRO stage, and shares of the state that it shares out.
 /// Throws: input_error where plan and schedules do not fit, for fewer layers than stages, and for what cannot be run: ZeRO stage
-/// 3 and uneven shares of other axes; and as build_schedule. Example:
+/// 3 and uneven shares of the context axis; and as build_schedule. Example:
 ///   const auto found = interop_dp(machines, costs, {.microbatches = 8});
 ///   if (!found) throw input_error(found.why_not().reason);
 ///   const auto layout = make_training_layout(*found, {.schedule = "1f1b"});
@@ -371,16 +385,17 @@ namespace detail {
     auto reshard = detail::strategies_of_plan(one, order);
     std::vector<recomputation> recompute;
     std::vector<int> zero;
-    std::vector<std::vector<double>> state_shares;
+    std::vector<std::vector<double>> state_shares, tensor_shares;
     for (const auto& s : one.stages) {
       state_shares.push_back(s.shares.state);
+      tensor_shares.push_back(s.shares.tensor);
       recompute.push_back(s.recompute);
       zero.push_back(s.zero);
     }
     if (std::count(recompute.begin(), recompute.end(), recomputation::none) == ranks) recompute.clear();
     if (std::count(zero.begin(), zero.end(), 0) == ranks) zero.clear();
-    if (std::all_of(state_shares.begin(), state_shares.end(), [](const auto& shares) { return shares.empty(); }))
-      state_shares.clear();
+    for (auto* all : {&state_shares, &tensor_shares})
+      if (std::all_of(all->begin(), all->end(), [](const auto& shares) { return shares.empty(); })) all->clear();
     t.pipelines.push_back({.order = std::move(order),
                            .stages = std::move(stages),
                            .first_rank = first_rank,
@@ -390,7 +405,8 @@ namespace detail {
                            .sample_points = detail::sample_points_of_plan(one, i),
                            .recompute = std::move(recompute),
                            .zero = std::move(zero),
-                           .state_shares = std::move(state_shares)});
+                           .state_shares = std::move(state_shares),
+                           .tensor_shares = std::move(tensor_shares)});
     first_rank += t.pipelines.back().ranks();
   }
   validate(t);
