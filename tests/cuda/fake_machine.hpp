@@ -232,14 +232,12 @@ class fake_machine {
   }
   int query(event_state* e) {
     if (on_query) on_query();
-    std::unique_lock lock(guard_);
+    const std::lock_guard lock(guard_);
     if (const int code = begin("cudaEventQuery"); code != 0) return code;
     if (!e->alive) report("an event is asked for that is destroyed");
     ask();
     if (habits_.hasty) return ++calls_["dropped"], 0;
     here().now.join(e->known);
-    // Who asks over and over leaves the processor to the machine.
-    if (e->done < e->issued) less_to_do_.wait_for(lock, question);
     if (e->done < e->issued) return detail::cuda_not_ready;
     here().now.join(e->at);
     seen_.join(e->at);
@@ -509,7 +507,6 @@ class fake_machine {
  private:
   static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, capture_invalidated = 901;
   static constexpr std::chrono::microseconds look{200};
-  static constexpr std::chrono::microseconds question{50};  ///< what asking for an event takes that has not come
   using time_point = std::chrono::steady_clock::time_point;
   struct job {
     stream_state* on = nullptr;
