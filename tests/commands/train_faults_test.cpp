@@ -193,6 +193,26 @@ TEST_CASE(
   CHECK(w.get("losses.csv") == w.get("one.csv"));
 }
 
+TEST_CASE("an elastic training goes on where its first rank, which holds the checkpoints' folder, is stopped") {
+  const workplace w;
+  const std::string training =
+      "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --microbatches 4 --precision fp64 --steps 60 ";
+  const std::string elastic = training + "--checkpoint state --every 5 --losses losses.csv --elastic --settle 0.5 --deadline 1";
+  auto all = start_ranks(w, 3, "stopped", [&](int) { return elastic; });
+  REQUIRE(appears(w.path("state/step-000010")));
+  all[0].signal(SIGSTOP);
+  for (const std::size_t r : {std::size_t{1}, std::size_t{2}}) {
+    const auto ended = all[r].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    CHECK(contains(ended.errors, "generation 1: rank " + std::to_string(r - 1) + " of 2"));
+  }
+  CHECK(w.get("state/step-000060/manifest.json").size() > 0);
+  all[0].signal(SIGKILL);
+  REQUIRE(w.run(training + "--ranks 1 --losses one.csv").status == 0);
+  CHECK(w.get("losses.csv") == w.get("one.csv"));
+}
+
 TEST_CASE("a rank is lost while a training has its state in memory only: the others go on from there, with the same losses") {
   const workplace w;
   const std::string training =

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <hetsched/core/error.hpp>
@@ -17,18 +16,6 @@
 #include <train/rank.hpp>
 
 namespace train {
-
-/// Who was the first rank in the generation before, and has been left out of this one, may not have let go yet.
-[[nodiscard]] inline hetsched::checkpoint_lock take_lock(const std::string& folder) {
-  for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);;) {
-    try {
-      return hetsched::checkpoint_lock(folder);
-    } catch (const hetsched::input_error&) {
-      if (std::chrono::steady_clock::now() > until) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
 
 /// As long as there are ranks: those that are left go on from the last checkpoint, on a plan for as many as they are.
 template <class Rank, class MakeRank>
@@ -50,7 +37,7 @@ void train_elastically(job& j, MakeRank&& make_rank) {
     if (planned && here.place.ranks != planned_for) forget_plan(j);
     if (here.generation > 0) j.given.checkpoint.resume = j.given.checkpoint.or_start = true;
     std::optional<hetsched::checkpoint_lock> lock;  // let go between generations: the first rank may be another one then
-    if (has_folder && here.place.rank == 0) lock.emplace(take_lock(given.checkpoint.folder));
+    if (has_folder && here.place.rank == 0) lock.emplace(given.checkpoint.folder, here.run);
     j.somebody_waits = [&, next = clock::now()]() mutable {
       if (clock::now() < next) return false;
       next = clock::now() + std::chrono::milliseconds(200);

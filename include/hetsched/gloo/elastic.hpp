@@ -35,6 +35,7 @@ struct elastic_options {
 struct elastic_place {
   process_place place;  ///< in this generation
   std::int64_t generation = 0;
+  std::string run;                       ///< the same in all generations, and no other's
   std::function<bool()> somebody_waits;  ///< to be taken in; asks the file system
 };
 
@@ -119,7 +120,7 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
       gloo_communicator<Tensor> comm(place, options);
       if (!known) known.emplace(detail::begin_roster(comm, folder, run, options.connect_deadline_s));
       met = true;
-      const elastic_place here{place, now.number, [&] { return known->somebody_waits(); }};
+      const elastic_place here{place, now.number, known->folder().filename().string(), [&] { return known->somebody_waits(); }};
       bool done = false;
       try {
         done = body(comm, here);

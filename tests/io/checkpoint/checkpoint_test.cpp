@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <sstream>
@@ -692,6 +693,38 @@ TEST_CASE("a folder of checkpoints has one writer at a time, and tells who that 
   CHECK(names_in(here.path).empty());
   const checkpoint_lock again(here.path);
   CHECK(!find_checkpoint(here.path).newest);
+}
+
+TEST_CASE("a folder of checkpoints goes to the first rank that the same run has now, and to no other run") {
+  const empty_folder here("owner-of-run");
+  const auto why = [&](const std::string& run) {
+    try {
+      const checkpoint_lock other(here.path, run);
+    } catch (const input_error& e) {
+      return std::string(e.what());
+    }
+    return std::string("held");
+  };
+  const auto refusal =
+      here.path + ": another training writes its checkpoints there: process " + std::to_string(::getpid()) + " on ";
+  auto stopped = std::make_unique<checkpoint_lock>(here.path, "one");
+  for (const char* run : {"", "two", "on", "one "}) {
+    CAPTURE(run);
+    CHECK(why(run).find(refusal) == 0);
+    CHECK(why(run).find('\n') == std::string::npos);
+  }
+  {
+    const checkpoint_lock now(here.path, "one");
+    CHECK(why("two").find(refusal) == 0);
+    // That the one before lets go, late, changes nothing.
+    stopped.reset();
+    CHECK(why("two").find(refusal) == 0);
+  }
+  CHECK(names_in(here.path).empty());
+  // A training that names no run loses the folder to nobody.
+  const checkpoint_lock nameless(here.path);
+  CHECK(why("one").find(refusal) == 0);
+  CHECK(why("").find(refusal) == 0);
 }
 
 TEST_CASE("whoever reads a checkpoint hears of it after each slice, and may end it") {

@@ -3,6 +3,7 @@
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -53,15 +54,18 @@ template <class Table>
   return rule.step == 1 ? one_f_one_b_warmups(p.stages()) : eager_warmups(p.stages());
 }
 
+[[nodiscard]] inline bool are_within(const std::vector<int>& counts, const std::vector<int>& caps) {
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > caps[i]) return false;
+  return true;
+}
+
 /// Least period of given stages whose warm-ups fit `caps`. Precondition: `feasible` is such a period.
 [[nodiscard]] inline double least_period(const h1f1b_algebra& rule, const pipeline& p, const std::vector<int>& caps,
                                          double feasible) {
   // The counts change only where a transfer is epsilon, 1/2, 2/2, 3/2 ... of the period: they fall there, and cannot fit between.
   // Steps of more microbatches than any stage has room for do not fit, and where all fit they do not matter.
-  const auto fits = [&](double period) {
-    const auto n = warmups_for(rule, p, period);
-    return std::equal(n.begin(), n.end(), caps.begin(), [](int count, int cap) { return count <= cap; });
-  };
+  const auto fits = [&](double period) { return are_within(warmups_for(rule, p, period), caps); };
   const double shortest = best_period(p);
   if (fits(shortest)) return shortest;
   int most_steps = 0;
@@ -84,10 +88,7 @@ template <class Table>
 
 [[nodiscard]] inline double least_period(const exact_algebra& rule, const pipeline& p, const std::vector<int>& caps,
                                          double feasible) {
-  const auto fits = [&](double period) {
-    const auto n = warmups_for(rule, p, period);
-    return std::equal(n.begin(), n.end(), caps.begin(), [](int count, int cap) { return count <= cap; });
-  };
+  const auto fits = [&](double period) { return are_within(warmups_for(rule, p, period), caps); };
   double low = best_period(p);
   if (fits(low)) return low;
   double high = 0;  // the whole round trip: one microbatch in flight is enough

@@ -108,10 +108,12 @@ struct warmup_step {
   std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
   if (!(period_s > 0)) return n;
   double carry = 0;
-  for (int i = p.stages() - 1; i >= 0; --i) {
+  int i = p.stages();
+  for (auto count = n.rbegin(); count != n.rend(); ++count) {
+    --i;
     const double round_trip = i + 1 < p.stages() ? p.round_trip_s(i) : 0.0;
     const auto step = exact_step(p.compute_s(i), round_trip, period_s, carry);
-    n[static_cast<std::size_t>(i)] = step.warmup;
+    *count = step.warmup;
     carry = step.carry;
   }
   return n;
