@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/stage_part.hpp>
 
 namespace {
 
@@ -42,6 +43,10 @@ struct with_everything : additive_archetype {
   int transfer_class(const placement& where) const { return where.degrees.tensor; }
   hetsched::reduction_cost gradient_sync(layer_range layers, std::span<const placement>) const { return {0.5, layers.size()}; }
   hetsched::memory_overheads overheads(const placement&) const { return {.margin = 0.25}; }
+  int slices() const { return 6; }
+  hetsched::parts_cost sliced_stage(layer_range layers, std::span<const hetsched::stage_part> parts) const {
+    return {.slowest = {.forward_s = 1.0 * layers.size()}, .parts = std::vector<stage_cost>(parts.size())};
+  }
 };
 static_assert(additive_cost_model<with_everything>);
 
@@ -89,6 +94,10 @@ inline double gradient_sync(const table&, layer_range layers, std::span<const pl
 inline hetsched::memory_overheads overheads(const table&, const placement&) { return {.runtime_bytes = 9}; }
 inline double update(const table&, layer_range, const placement&) { return 7; }
 inline int transfer_class(const table&, const placement&) { return 5; }
+inline int slices(const table&) { return 3; }
+inline hetsched::parts_cost sliced_stage(const table&, layer_range, std::span<const hetsched::stage_part> parts) {
+  return {.slowest = {.forward_s = 1.0 * parts.front().slices}};
+}
 
 struct placed_table : table {};
 inline double transfer(const placed_table&, int, const placement&, const placement&,
@@ -215,4 +224,14 @@ TEST_CASE("the proximity of stages reaches the models that take it; between node
 TEST_CASE("adding costs that do not fit 64 bits is refused") {
   stage_cost cost{.weight_bytes = std::int64_t{1} << 62};
   CHECK_THROWS_AS(cost += cost, hetsched::input_error);
+}
+
+TEST_CASE("slices of layers: members, free functions, or none") {
+  const std::vector<hetsched::stage_part> parts{{.slices = 2}, {.slices = 1}};
+  CHECK(hetsched::cost_of::slices(archetype{}) == 0);
+  CHECK_THROWS_AS((void)hetsched::cost_of::sliced_stage(archetype{}, {0, 2}, parts), hetsched::input_error);
+  CHECK(hetsched::cost_of::slices(with_everything{}) == 6);
+  CHECK(hetsched::cost_of::sliced_stage(with_everything{}, {0, 3}, parts).slowest.forward_s == 3);
+  CHECK(hetsched::cost_of::slices(elsewhere::table{}) == 3);
+  CHECK(hetsched::cost_of::sliced_stage(elsewhere::table{}, {0, 3}, parts).slowest.forward_s == 2);
 }

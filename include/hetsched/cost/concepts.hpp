@@ -218,7 +218,8 @@ inline constexpr detail::cost_model::boundary_class_fn boundary_class{};
 /// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
 /// A model is made for one microbatch size, and for training or inference.
 /// Optional: `update(layers, placement)`, `gradient_sync(layers, placements)` and `overheads(placement)`, whose defaults are 0;
-/// `transfer_class(placement)` and `boundary_class(boundary)`, which make searches faster.
+/// `transfer_class(placement)` and `boundary_class(boundary)`, which make searches faster; `slices()` and
+/// `sliced_stage(layers, parts)` (stage_part.hpp), for stages whose tensor ranks are unlike.
 /// Not checked: that the same question always gets the same answer, that costs are finite and not negative
 /// (planners check this and throw input_error), and that `layer_count` is at least 1.
 template <class M>
