@@ -183,6 +183,17 @@ TEST_CASE("a stage's devices, degrees and transfers as text") {
   for (const char* cell :
        {">v100 1x1 [0] + v100 1x1 [5]<", ">context 2, ZeRO 1, recompute full<", "<td>500 ms / 2.00 s</td>", "<td>-</td>"})
     CHECK(html.find(cell) != std::string::npos);
+  CHECK(html.find("After it") == std::string::npos);
+
+  // A stage of unlike devices has the names of all, and what the picture does not show is said.
+  line.stages[1].devices = {{{0, 1, 1}, 0}, {{1, 1, 2}, 0}, {{0, 1, 1}, 1}};
+  line.stages[0].update_s = 0.25;
+  line.stages[1].update_s = 0.5;
+  const auto unlike = plan_section(line, names, make_scene(2, 4).played.timeline, 1);
+  CHECK(unlike.picture.labels == std::vector<std::string>{"0 v100", "1 v100+a100"});
+  CHECK(to_html({.title = "t", .summary = "s", .figures = {}, .sections = {unlike}})
+            .find("After it, stages add up the gradients of their replicas and update their weights, which takes up to 500 "
+                  "ms.</p>") != std::string::npos);
 }
 
 TEST_CASE("the tables on the critical path and on what would be won add up") {

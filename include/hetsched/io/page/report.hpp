@@ -256,8 +256,10 @@ struct memory_part {
   if (!section.in_flight.empty()) out += "<th>in flight</th>";
   if (memory) out += "<th class=\"l\">memory per device</th>";
   out += "</tr>\n";
+  // Long text may take several lines.
   const auto cell = [&](std::string_view text, bool left = false) {
-    out += left ? "<td class=\"l\">" : "<td>";
+    const bool is_long = text.size() > 18;
+    out += left ? (is_long ? "<td class=\"l w\">" : "<td class=\"l\">") : is_long ? "<td class=\"w\">" : "<td>";
     out += escape_html(text) + "</td>";
   };
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -272,11 +274,7 @@ struct memory_part {
     if (backward) cell(format_seconds(s.cost.backward_s));
     if (weight) cell(format_seconds(s.cost.weight_backward_s));
     const auto* b = i < section.line.boundaries.size() ? &section.line.boundaries[i] : nullptr;
-    const auto moved = !b ? "-" : backward ? transfer_text(*b) + next_transfer_text(*b) : format_seconds(b->forward_s);
-    if (moved.size() > 18)
-      out += "<td class=\"w\">" + escape_html(moved) + "</td>";
-    else
-      cell(moved);
+    cell(!b ? "-" : backward ? transfer_text(*b) + next_transfer_text(*b) : format_seconds(b->forward_s));
     if (update) cell(format_seconds(s.update_s));
     if (!section.in_flight.empty()) cell(std::to_string(section.in_flight[i]));
     if (memory) {
@@ -344,7 +342,13 @@ struct memory_part {
     const auto picture = draw_timeline(section.timeline, look);
     out += "<h2>" + escape_html(section.heading) + "</h2>\n" + detail::stage_table(section);
     out += "<h2>" + escape_html(section.timeline_heading) + "</h2>\n<p>" + escape_html(picture.shown) +
-           " Wide boxes carry their microbatch, counted from 0; the strips between two lanes are what their ranks send.</p>\n";
+           " Wide boxes carry their microbatch, counted from 0; the strips between two lanes are what their ranks send.";
+    double update_s = 0;
+    for (const auto& s : section.line.stages) update_s = std::max(update_s, s.update_s);
+    if (update_s > 0)
+      out += " After it, stages add up the gradients of their replicas and update their weights, which takes up to " +
+             format_seconds(update_s) + ".";
+    out += "</p>\n";
     out += detail::zooming(picture.svg, section.timeline_heading, pictures++);
     if (!section.memory.empty()) {
       const memory_svg_options chart{
@@ -481,9 +485,13 @@ struct critical_part {
                          .picture = {}};
   section.picture.period_s = period_s;
   for (std::size_t i = 0; i < section.line.stages.size(); ++i) {
-    const auto& s = section.line.stages[i];
-    section.picture.labels.push_back(std::to_string(i) + " " +
-                                     section.subclusters.at(static_cast<std::size_t>(s.devices.front().mesh.subcluster)));
+    std::vector<std::string> names;
+    for (const auto& g : section.line.stages[i].devices) {
+      const auto& name = section.subclusters.at(static_cast<std::size_t>(g.mesh.subcluster));
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    auto& label = section.picture.labels.emplace_back(std::to_string(i));
+    for (std::size_t n = 0; n < names.size(); ++n) label += (n == 0 ? " " : "+") + names[n];
   }
   return section;
 }
