@@ -222,6 +222,9 @@ TEST_CASE("--device cuda: without CUDA, or without a GPU, one clear error and no
   for (const std::string command :
        {"hetsched-train --steps 1 --ranks 2 --losses losses.csv", "hetsched-profile --out-cluster c.json"}) {
     CAPTURE(command);
+    const auto misspelt = w.run(command + " --device cpu,banana --layers 2 --hidden 32 --heads 4 --sequence 32");
+    CHECK(misspelt.status == 2);
+    CHECK(contains(misspelt.errors, "--device: expected cpu, cuda or cuda:N, found \"banana\""));
     const auto found = w.run(command + " --device cuda --layers 2 --hidden 32 --heads 4 --sequence 32");
     CAPTURE(found.errors);
     if (found.status == 0) continue;  // there is one

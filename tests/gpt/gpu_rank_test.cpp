@@ -33,8 +33,8 @@ namespace train {
 template <>
 any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config& m, int layer, const device_axis<float>& axis,
                                                 recomputation recompute, const device_axis<float>& context,
-                                                const device_axis<float>& expert) {
-  return gpt::make_layer<float>(m, layer, axis, recompute, context, expert);
+                                                const device_axis<float>& expert, const std::vector<double>& shares) {
+  return gpt::make_layer<float>(m, layer, axis, recompute, context, expert, shares);
 }
 template <>
 loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>& logits, const gpt::tensor<float>& targets,

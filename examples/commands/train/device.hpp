@@ -22,8 +22,25 @@ inline constexpr bool with_nccl = true;
 #else
 inline constexpr bool with_nccl = false;
 #endif
-/// Throws: input_error where another device is asked for than the host, or NCCL, and this program has none.
+
+/// The names in a list with commas between. Throws: input_error for one that is not cpu, cuda or cuda:N.
+[[nodiscard]] inline std::vector<std::string> device_names(std::string_view text) {
+  std::vector<std::string> names;
+  for (std::size_t first = 0; first <= text.size();) {
+    const auto end = std::min(text.find(',', first), text.size());
+    const auto& name = names.emplace_back(text.substr(first, end - first));
+    const auto number = name.starts_with("cuda:") ? name.substr(5) : "";
+    if (name != "cpu" && name != "cuda" &&
+        (number.empty() || number.size() > 4 || number.find_first_not_of("0123456789") != std::string::npos))
+      throw hetsched::input_error("--device: expected cpu, cuda or cuda:N, found \"" + name + "\"");
+    first = end + 1;
+  }
+  return names;
+}
+
+/// Throws: input_error as device_names, and where another device is asked for than the host, or NCCL, and this program has none.
 inline void require_device(const std::string& device, bool nccl = false) {
+  (void)device_names(device);
   if (device != "cpu" && !with_cuda) throw hetsched::input_error("--device: this program was built without CUDA (HETSCHED_CUDA)");
   if (nccl && device == "cpu") throw hetsched::input_error("--nccl needs --device cuda");
   if (nccl && !with_nccl) throw hetsched::input_error("--nccl: this program was built without NCCL (HETSCHED_NCCL)");
@@ -39,25 +56,16 @@ inline void require_device(const std::string& device, bool nccl = false) {
 /// Throws: input_error for other names, another number of them than ranks, and a GPU of this rank's that is not there.
 [[nodiscard]] inline int place_of(std::string_view text, int ranks, int rank, int gpus) {
   const auto wrong = [&](const std::string& what) { return hetsched::input_error("--device: " + what); };
-  std::vector<std::string> names;
-  for (std::size_t first = 0; first <= text.size();) {
-    const auto end = std::min(text.find(',', first), text.size());
-    names.emplace_back(text.substr(first, end - first));
-    first = end + 1;
-  }
+  auto names = device_names(text);
   if (names.size() == 1) names.resize(static_cast<std::size_t>(ranks), names.front());
   if (names.size() != static_cast<std::size_t>(ranks))
     throw wrong("found " + std::to_string(names.size()) + " names for " + std::to_string(ranks) + " ranks");
   int next = 0, place = -1;
   for (int r = 0; r < ranks; ++r) {
     const auto& name = names[static_cast<std::size_t>(r)];
-    const auto number = name.starts_with("cuda:") ? name.substr(5) : "";
-    if (name != "cpu" && name != "cuda" &&
-        (number.empty() || number.size() > 4 || number.find_first_not_of("0123456789") != std::string::npos))
-      throw wrong("expected cpu, cuda or cuda:N, found \"" + name + "\"");
-    const int device = name == "cpu" ? -1 : name == "cuda" ? next++ % gpus : std::stoi(number);
+    const int device = name == "cpu" ? -1 : name == "cuda" ? next++ % gpus : std::stoi(name.substr(5));
     if (r != rank) continue;
-    if (device >= gpus) throw wrong("there is no GPU " + number + " among " + std::to_string(gpus));
+    if (device >= gpus) throw wrong("there is no GPU " + std::to_string(device) + " among " + std::to_string(gpus));
     place = device;
   }
   return place;
