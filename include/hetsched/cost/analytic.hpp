@@ -3,6 +3,7 @@
 
 #include <array>
 #include <climits>
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -108,8 +109,9 @@ class analytic_cost_model {
 
   /// A rank computes as many slices as it has, each as one of as many equal ranks would. Layers wait for sums over the slowest
   /// link of any two parts.
-  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
-    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const stage_part& p) {
+  template <std::same_as<stage_part> Part = stage_part>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
+    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const Part& p) {
       auto of_one = compute(index, {.mesh = p.where.mesh, .degrees = {.tensor = slices()}, .recompute = p.where.recompute});
       for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
       return of_one;

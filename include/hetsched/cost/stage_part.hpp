@@ -31,7 +31,10 @@ struct stage_part {
 };
 
 /// Whether the parts of a stage are tensor ranks of one replica.
-[[nodiscard]] inline bool are_sliced(std::span<const stage_part> parts) { return parts.front().slices > 0; }
+template <class Parts>
+[[nodiscard]] bool are_sliced(const Parts& parts) {
+  return parts[0].slices > 0;
+}
 
 /// What a stage costs whose parts compute side by side.
 struct parts_cost {
@@ -109,6 +112,15 @@ template <std::same_as<stage_part> Part>
   return points;
 }
 
+// Of transfers with each part alone, the one that takes longest.
+template <class Parts, class Price>
+[[nodiscard]] transfer_cost slowest_part(const Parts& parts, Price price) {
+  transfer_cost slowest = price(parts.subspan(0, 1));
+  for (std::size_t k = 1; k < parts.size(); ++k)
+    if (const transfer_cost c = price(parts.subspan(k, 1)); c.slower_way_s() > slowest.slower_way_s()) slowest = c;
+  return slowest;
+}
+
 }  // namespace detail
 
 /// Seconds after the last backward: the slowest part's own update, and up to ZeRO stage 1 the reduction between parts that are
@@ -167,16 +179,10 @@ template <class CostsFor>
 template <class One>
 [[nodiscard]] transfer_cost transfer_of_parts(std::span<const stage_part> from, std::span<const stage_part> to, One&& one) {
   if (from.size() == 1 && to.size() == 1) return one(from[0], to[0], to[0].samples);
-  for (const auto* side : {&from, &to}) {
-    if (side->size() == 1 || !are_sliced(*side)) continue;
-    transfer_cost slowest;
-    for (std::size_t k = 0; k < side->size(); ++k) {
-      const auto only = side->subspan(k, 1);
-      const transfer_cost c = side == &from ? transfer_of_parts(only, to, one) : transfer_of_parts(from, only, one);
-      if (k == 0 || c.slower_way_s() > slowest.slower_way_s()) slowest = c;
-    }
-    return slowest;
-  }
+  if (from.size() > 1 && are_sliced(from))
+    return detail::slowest_part(from, [&](const auto& only) { return transfer_of_parts(only, to, one); });
+  if (to.size() > 1 && are_sliced(to))
+    return detail::slowest_part(to, [&](const auto& only) { return transfer_of_parts(from, only, one); });
   const auto sent = detail::samples_before(from), received = detail::samples_before(to);
   struct load {
     double forward_s = 0, backward_s = 0;

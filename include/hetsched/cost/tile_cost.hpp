@@ -129,16 +129,15 @@ class tile_cost_model {
   }
 
   /// A rank launches the operators of its slices. Layers wait for sums over the slowest link of any two parts.
-  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
-    std::vector<std::pair<int, detail::layer_compute>> known;  // by kind and part
-    const auto compute_once = [&](int index, const stage_part& p) {
+  template <std::same_as<stage_part> Part = stage_part>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
+    std::vector<detail::layer_compute> known(kinds_.size() * parts.size(), {.forward_s = -1});  // by kind and part
+    const auto compute_once = [&](int index, const Part& p) {
       const int kind = kinds_[static_cast<std::size_t>(index)];
-      const int key = kind * static_cast<int>(parts.size()) + static_cast<int>(&p - parts.data());
-      for (const auto& [at, found] : known)
-        if (at == key) return found;
+      auto& found = known[static_cast<std::size_t>(kind) * parts.size() + static_cast<std::size_t>(&p - parts.data())];
       const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};
-      known.emplace_back(key, compute(devices_[static_cast<std::size_t>(p.where.mesh.subcluster)], kind, share));
-      return known.back().second;
+      if (found.forward_s < 0) found = compute(devices_[static_cast<std::size_t>(p.where.mesh.subcluster)], kind, share);
+      return found;
     };
     return costs_.sliced_stage(layers, parts, slices(), compute_once);
   }
