@@ -112,7 +112,9 @@ class analytic_cost_model {
   template <std::same_as<stage_part> Part = stage_part>
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
     return costs_.sliced_stage(layers, parts, slices(), [&](int index, const Part& p) {
-      auto of_one = compute(index, {.mesh = p.where.mesh, .degrees = {.tensor = slices()}, .recompute = p.where.recompute});
+      auto where = p.where;
+      where.degrees.tensor = slices();
+      auto of_one = compute(index, where);
       for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
       return of_one;
     });
