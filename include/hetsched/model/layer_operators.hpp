@@ -43,6 +43,7 @@ struct layer_operators {
 ///   chain()                  the layers' amounts
 ///   operators(index, share)  what one device launches for a layer
 ///   kind(index)              the first layer that launches the same as this one, for every share
+///   slices()                 optional: how many equal slices of heads and inner width there are, for uneven shares
 template <class T>
 concept operator_model = requires(const T& model, int index, const layer_share& share) {
   { model.chain() } -> std::convertible_to<const layer_chain&>;
