@@ -143,9 +143,9 @@ template <class CostsFor>
 }
 
 /// What a range of layers costs each part of a stage, and together. The slowest part counts. Tensor ranks of one replica cost
-/// what the model says of slices. Of replicas, from ZeRO stage 2 on, which shards
-/// inside each part, every backward also waits for a reduction between the parts, and at stage 3 both ways wait for one more, in
-/// place of gathering weights. `costs_for`: the cost model for a microbatch size.
+/// what the model says of slices. From ZeRO stage 2 on, which shards inside each part, every backward of replicas also waits for
+/// a reduction between the parts, and at stage 3 both ways wait for one more, in place of gathering weights. `costs_for`: the
+/// cost model for a microbatch size.
 /// Requires: at least one part. Returns: seconds may be infinite where no link joins parts. O(parts) questions.
 template <class CostsFor>
 [[nodiscard]] parts_cost cost_of_parts(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {

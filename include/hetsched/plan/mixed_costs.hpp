@@ -252,11 +252,13 @@ class mixed_costs {
       best_s = all_s;
       best = parts;
     };
-    choose(choose, 0, slices);
-    if (best.empty()) return;
-    for (const auto& p : cost_of::placements(plain(), best[0].where.mesh)) {
-      if (!(p.degrees == best[0].where.degrees)) continue;
-      for (auto& part : best) part.where.recompute = p.recompute;
+    for (const auto& p : cost_of::placements(plain(), parts[0].where.mesh)) {
+      if (!(p.degrees == parts[0].where.degrees)) continue;
+      for (auto& part : parts) part.where.recompute = p.recompute;
+      best.clear();
+      best_s = 1e300;
+      choose(choose, 0, slices);
+      if (best.empty()) continue;
       mixed_.push_back({{.mesh = mesh, .degrees = {.tensor = mesh.devices_per_node}, .recompute = p.recompute}, best});
     }
   }
