@@ -74,7 +74,7 @@ void forest_query(benchmark::State& state) {
     row = (row + 1) % rows;
   }
 }
-BENCHMARK(forest_query)->Arg(100)->Arg(1000)->Arg(10'000)->ArgName("rows");
+BENCHMARK(forest_query)->Arg(100)->Arg(1000)->Arg(10'000)->Arg(40'000)->Arg(160'000)->ArgName("rows");
 
 cluster two_types() {
   return {{{"v100", catalogue_device("V100-SXM2-32GB"), 4, 8, {5e-6, 150e9}, {10e-6, 25e9}},

@@ -235,6 +235,8 @@ TEST_CASE("leaves keep their rows, depth its limit, and equal targets are one le
   CHECK(trained(t, {.trees = 5, .max_depth = 3}).node_count() <= 5 * 15);
   CHECK(trained(t, {.trees = 5, .least_leaf_rows = 40}).node_count() <= 5 * 9);
   CHECK(trained(t, {.trees = 5, .least_leaf_rows = 201}).node_count() == 5);
+  CHECK(trained(t, {.trees = 5, .least_leaf_rows = 1, .most_leaves = 7}).node_count() <= 5 * 13);
+  CHECK(trained(t, {.trees = 5, .most_leaves = 5}) == trained(t, {.trees = 5, .least_leaf_rows = 40}));
   auto flat = t;
   for (auto& y : flat.targets) y = 0.1;
   const auto forest = trained(flat, {.trees = 5, .least_leaf_rows = 1});
@@ -253,6 +255,7 @@ TEST_CASE("senseless training is refused") {
   CHECK_THROWS_AS((void)random_forest::train(bad, 1, y), input_error);
   CHECK_THROWS_AS((void)random_forest::train(x, 2, y, {.trees = 0}), input_error);
   CHECK_THROWS_AS((void)random_forest::train(x, 2, y, {.least_leaf_rows = 0}), input_error);
+  CHECK_THROWS_AS((void)random_forest::train(x, 2, y, {.most_leaves = 0}), input_error);
   CHECK_THROWS_AS((void)random_forest::train(x, 2, y, {.max_depth = -1}), input_error);
 }
 

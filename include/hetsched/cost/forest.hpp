@@ -25,6 +25,7 @@ struct forest_options {
   int trees = 100;
   int features_per_split = 0;  ///< tried at each node, more only if none of them helps; 0: a third of them, at least one
   int least_leaf_rows = 5;     ///< drawn rows in a leaf
+  int most_leaves = 4000;      ///< of a tree: leaves of many rows hold more of them, so that queries take no longer
   int max_depth = 32;
   std::uint64_t seed = 1;
 };
@@ -127,6 +128,8 @@ class random_forest::grower {
     std::iota(candidates_.begin(), candidates_.end(), std::size_t{0});
     tried_ = options.features_per_split > 0 ? std::min(width_, static_cast<std::size_t>(options.features_per_split))
                                             : std::max<std::size_t>(1, width_ / 3);
+    const auto most = static_cast<std::size_t>(options.most_leaves);
+    least_ = std::max(static_cast<double>(options.least_leaf_rows), static_cast<double>((rows + most - 1) / most));
     drawn_.resize(rows);
     pull_.resize(rows);
     order_.resize(width_ * rows);
@@ -195,7 +198,7 @@ class random_forest::grower {
 
   [[nodiscard]] split best_split(const work& w, double sum, double count) {
     split best;
-    if (count < 2 * options_.least_leaf_rows) return best;
+    if (count < 2 * least_) return best;
     // Rounding must not pass for a gain: equal targets give none.
     const double floor = sum * sum / count * (1 + 1e-12);
     double most = floor;
@@ -210,8 +213,8 @@ class random_forest::grower {
         const auto row = static_cast<std::size_t>(rows[i]);
         left += pull_[row];
         left_count += drawn_[row];
-        if (left_count < options_.least_leaf_rows) continue;
-        if (count - left_count < options_.least_leaf_rows) break;
+        if (left_count < least_) continue;
+        if (count - left_count < least_) break;
         const double low = at(rows[i], f), high = at(rows[i + 1], f);
         if (low == high) continue;
         const double right = sum - left;
@@ -254,6 +257,7 @@ class random_forest::grower {
   forest_options options_;
   random_source random_;
   std::size_t tried_ = 0, used_ = 0;
+  double least_ = 1;                  // drawn rows in a leaf
   std::vector<std::int32_t> sorted_;  // [feature][row], all rows
   std::vector<std::int32_t> order_;   // [feature][row], the rows of this tree, those of a node side by side
   std::vector<std::int32_t> spare_;
@@ -272,8 +276,9 @@ inline random_forest random_forest::train(std::span<const double> features, int 
   require(targets.size() < (std::size_t{1} << 30), "too many rows");
   require(features.size() == targets.size() * static_cast<std::size_t>(feature_count),
           "every row needs all its features and a target");
-  require(options.trees >= 1 && options.least_leaf_rows >= 1 && options.max_depth >= 0 && options.features_per_split >= 0,
-          "trees and rows of a leaf must be at least 1, depth and features per split not negative");
+  require(options.trees >= 1 && options.least_leaf_rows >= 1 && options.most_leaves >= 1 && options.max_depth >= 0 &&
+              options.features_per_split >= 0,
+          "trees, rows of a leaf and leaves must be at least 1, depth and features per split not negative");
   const auto finite = [](double x) { return std::isfinite(x); };
   require(std::all_of(features.begin(), features.end(), finite) && std::all_of(targets.begin(), targets.end(), finite),
           "features and targets must be finite");
