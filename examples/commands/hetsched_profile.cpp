@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hetsched-profile: times a small GPT's layers and the links between ranks, for hetsched-plan.
+// hetsched-profile: times a small GPT's layers and the links between ranks, for hetsched-plan; or operators, for
+// hetsched-calibrate.
 #include <algorithm>
 #include <cstddef>
 #include <iostream>
@@ -10,10 +11,13 @@
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
+#include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
+#include <train/operators.hpp>
 
 #include "command.hpp"
+#include "skipped_rows.hpp"
 
 namespace {
 
@@ -23,8 +27,8 @@ struct arguments {
   train::model_arguments model;
   train::place_arguments place;
   train::measure_arguments how;
-  std::string text, profile, cluster, model_out, device = "cpu", products = "bf16";
-  bool json = false;
+  std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16";
+  bool strict = false, json = false;
 };
 
 std::string times_cell(const measured_time& t) { return format_seconds(t.median_s) + " (" + format_seconds(t.spread_s) + ")"; }
@@ -82,7 +86,74 @@ std::string hardware_table(const train::measuring& m) {
   return text;
 }
 
+/// Times operators by themselves, those of a table or the usual ones.
+int time_operators(const arguments& given) {
+  if (!(given.profile + given.cluster + given.model_out).empty())
+    throw input_error(
+        "layers and operators are timed by calls of their own: --out-operators goes without --out-profile, "
+        "--out-cluster and --out-model");
+  train::require_device(given.device);
+  const bool on_gpu = given.device != "cpu";
+  if (on_gpu && train::names_in(given.device) != 1) throw input_error("--device: operators are timed on one device");
+  command::outputs files;
+  files.expect(given.operators_out);
+  files.reads(given.operators);
+  command::skipped_rows skipped("hetsched-profile", given.strict);
+  operators_file asked;
+  asked.rows = train::usual_operators(on_gpu);
+  if (!given.operators.empty()) asked = parse_operators(read_text(given.operators), given.operators, skipped);
+  int place = -1;
+#ifdef HETSCHED_WITH_CUDA
+  if (on_gpu) place = train::places_of(given.device, 1, train::gpu_count()).front();
+#endif
+  command::progress_line progress;
+  std::vector<operator_row> rows;
+  std::vector<measured_time> took;
+  for (std::size_t i = 0; i < asked.rows.size(); ++i) {
+    const auto& row = asked.rows[i];
+    progress.show(static_cast<double>(i) / static_cast<double>(asked.rows.size()), "measures " + std::string(row.name));
+    try {
+      took.push_back(on_gpu ? train::time_on_gpu(row, place, given.how.warmup, given.how.repeats)
+                            : train::time_on_host(row, given.how.warmup, given.how.repeats));
+      rows.push_back(row);
+    } catch (const input_error& wrong) {
+      if (given.operators.empty()) throw;
+      skipped(file_error(given.operators, {}, "line " + std::to_string(asked.line_numbers[i]) + ": " + wrong.what()));
+    }
+  }
+  skipped.sum_up(rows.size(), given.operators);
+  if (rows.empty()) throw file_error(given.operators, {}, "expected operators, found none");
+  std::vector<double> measured_ms;
+  for (const auto& t : took) measured_ms.push_back(t.median_s * 1e3);
+  files.add(given.operators_out, measured_csv(rows, measured_ms));
+  files.write();
+  std::vector<std::vector<std::string>> cells;
+  auto out = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [name, s, format] = rows[i];
+    const std::string dtype(hetsched::detail::format_names[static_cast<std::size_t>(format)]);
+    std::string sizes;
+    for (const auto size : {s.batch, s.m, s.n, s.k}) sizes += (sizes.empty() ? "" : " ") + std::to_string(size);
+    cells.push_back({std::string(name), sizes, dtype, times_cell(took[i])});
+    out.push_back({{"op", name},
+                   {"batch", s.batch},
+                   {"m", s.m},
+                   {"n", s.n},
+                   {"k", s.k},
+                   {"dtype", dtype},
+                   {"measured_ms", measured_ms[i]},
+                   {"spread_ms", took[i].spread_s * 1e3}});
+  }
+  if (given.json)
+    std::cout << hetsched::detail::dump(
+        nlohmann::ordered_json{{"operators", std::move(out)}, {"skipped", skipped.count()}, {"files", files.paths()}});
+  else
+    std::cout << format_table({"operator", ">batch m n k", "dtype", ">takes (spread)"}, cells) << files.summary();
+  return command::done;
+}
+
 int profile_command(arguments given) {
+  if (!given.operators.empty() || !given.operators_out.empty()) return time_operators(given);
   for (auto* list : {&given.how.microbatch_sizes, &given.how.tensors}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
@@ -161,6 +232,11 @@ int main(int argc, char** argv) {
   app.add_option("--out-profile", given.profile, "profile.json to write");
   app.add_option("--out-cluster", given.cluster, "cluster.json to write");
   app.add_option("--out-model", given.model_out, "model.json to write");
+  app.add_option("--operators", given.operators, "CSV with the columns op,batch,m,n,k,dtype: times these instead of layers");
+  app.add_option("--out-operators", given.operators_out,
+                 "CSV to write, with measured_ms, for hetsched-calibrate; without --operators, of some usual ones");
+  app.add_flag("--strict", given.strict,
+               "a row of --operators in which something is wrong is an error; else it is left out, and told");
   app.add_flag("--json", given.json, "prints what was measured as JSON");
   return command::run(app, argc, argv, [&] { return profile_command(given); });
 }

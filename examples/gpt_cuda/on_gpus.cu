@@ -16,6 +16,11 @@ hetsched::device gpt_cuda::measure_gpu(int place) {
   return measure_device(devices, place, rows);
 }
 
+std::vector<double> gpt_cuda::time_gpu_product(int place, const product_sizes& sizes, bool in_bf16, int runs) {
+  hetsched::cuda_devices<hetsched::cuda_runtime> devices;
+  return in_bf16 ? time_product<bf16>(devices, place, sizes, runs) : time_product<float>(devices, place, sizes, runs);
+}
+
 gpt_cuda::gpu_link gpt_cuda::time_gpu_link(int from, int to) {
   hetsched::cuda_devices<hetsched::cuda_runtime> devices;
   hetsched::cuda_peer peer;

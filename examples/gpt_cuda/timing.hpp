@@ -13,6 +13,7 @@
 #include <hetsched/cuda/hardware.hpp>
 
 #include <gpt_cuda/layers.hpp>
+#include <gpt_cuda/on_gpus.hpp>
 
 namespace gpt_cuda {
 
@@ -70,35 +71,48 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
   return found;
 }
 
-/// FLOP/s of products of square matrices of `n` rows, the best of a few, by the clock of the GPU.
+/// Seconds of each of `runs` products (m x k)(k x n), by the clock of the GPU.
 /// Throws: cuda_error.
 template <class Real, hetsched::cuda_api Api>
-[[nodiscard]] double time_products(hetsched::cuda_devices<Api>& devices, int place, int n) {
-  constexpr int runs = 8;
+[[nodiscard]] std::vector<double> time_product(hetsched::cuda_devices<Api>& devices, int place, const product_sizes& sizes,
+                                               int runs) {
   hetsched::cuda_backend<Api> own(devices, place, "products that are timed");
   const auto bound = own.bind();
   const auto q = own.compute_queue();
-  const auto rows = static_cast<std::size_t>(n);
-  matrix<Api, Real> a(rows, rows, q);
-  tensor<Api> c(rows, rows, q);
-  if constexpr (std::is_same_v<Real, bf16>) {
-    tensor<Api> ones(rows, rows, q);
-    each(q, ones.size(), fill_with{}, 1.0f, out(ones));
-    each(q, a.size(), round_to_bf16{}, in(ones), out(a));
-  } else {
-    each(q, a.size(), fill_with{}, 1.0f, out(a));
-  }
-  auto clock = own.make_clock(std::vector<std::string>(runs, "product"));
-  for (std::size_t run = 0; run < runs; ++run) {
+  const auto ones = [&](std::size_t rows, std::size_t columns) {
+    matrix<Api, Real> made(rows, columns, q);
+    if constexpr (std::is_same_v<Real, bf16>) {
+      tensor<Api> wide(rows, columns, q);
+      each(q, wide.size(), fill_with{}, 1.0f, out(wide));
+      each(q, made.size(), round_to_bf16{}, in(wide), out(made));
+    } else {
+      each(q, made.size(), fill_with{}, 1.0f, out(made));
+    }
+    return made;
+  };
+  const auto a = ones(sizes.m, sizes.k), b = ones(sizes.k, sizes.n);
+  tensor<Api> c(sizes.m, sizes.n, q);
+  const auto count = static_cast<std::size_t>(runs);
+  auto clock = own.make_clock(std::vector<std::string>(count, "product"));
+  for (std::size_t run = 0; run < count; ++run) {
     clock.begin(run);
-    multiply(q, c, 0, factor_of(a), factor_of(a));
+    multiply(q, c, 0, factor_of(a), factor_of(b));
     clock.end(run);
   }
   q.finish();
   clock.read();
-  double best_s = 1e9;
-  for (std::size_t run = 0; run < runs; ++run) best_s = std::min(best_s, clock.end_s(run) - clock.start_s(run));
-  return 2.0 * n * n * n / best_s;
+  std::vector<double> seconds;
+  for (std::size_t run = 0; run < count; ++run) seconds.push_back(clock.end_s(run) - clock.start_s(run));
+  return seconds;
+}
+
+/// FLOP/s of products of square matrices of `n` rows, the best of a few.
+/// Throws: cuda_error.
+template <class Real, hetsched::cuda_api Api>
+[[nodiscard]] double rate_of_products(hetsched::cuda_devices<Api>& devices, int place, int n) {
+  const auto rows = static_cast<std::size_t>(n);
+  const auto seconds = time_product<Real>(devices, place, {rows, rows, rows}, 8);
+  return 2.0 * n * n * n / *std::min_element(seconds.begin(), seconds.end());
 }
 
 /// A GPU with its rates as measured: of products of `n` rows, and of copies within it, which read and write.
@@ -107,8 +121,8 @@ template <hetsched::cuda_query_api Api>
 [[nodiscard]] hetsched::device measure_device(hetsched::cuda_devices<Api>& devices, int place, int n,
                                               const hetsched::copy_options& copies = {}) {
   auto found = hetsched::describe_device(devices, place);
-  found.peak_flops[static_cast<std::size_t>(hetsched::precision::fp32)] = time_products<float>(devices, place, n);
-  found.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)] = time_products<bf16>(devices, place, n);
+  found.peak_flops[static_cast<std::size_t>(hetsched::precision::fp32)] = rate_of_products<float>(devices, place, n);
+  found.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)] = rate_of_products<bf16>(devices, place, n);
   const auto largest = hetsched::profile_copies(devices, place, place, copies).back();
   found.memory_bandwidth = 2 * static_cast<double>(largest.bytes) / largest.took.median_s;
   return found;

@@ -13,6 +13,7 @@
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/operators_csv.hpp>
 
 #include <train/device.hpp>
 
@@ -233,4 +234,47 @@ TEST_CASE("--device cuda: without CUDA, or without a GPU, one clear error and no
     CHECK(found.errors.find('\n') == found.errors.size() - 1);
     CHECK(w.files().empty());
   }
+}
+
+TEST_CASE("operators are timed on this machine, for hetsched-calibrate") {
+  const workplace w;
+  w.put("asked.csv",
+        "op,batch,m,n,k,dtype\nlinear,1,16,32,64,fp32\nln,2,8,16,,float\ngelu,1,8,16,1,fp16\nfoo,1,1,1,1,fp32\nadd,1,64,64,1,"
+        "fp32\n");
+  const auto r = w.run("hetsched-profile --operators asked.csv --out-operators measured.csv --warmup 0 --repeats 2 --json");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(contains(r.errors, "asked.csv: line 4: hosts compute in fp32 here"));
+  CHECK(contains(r.errors, "asked.csv: line 5: column op: found \"foo\""));
+  CHECK(contains(r.errors, "2 of 5 rows left out"));
+  const auto measured = parse_operators(w.get("measured.csv"), "measured.csv");
+  REQUIRE(measured.rows.size() == 3);
+  CHECK(measured.rows[0] == operator_row{"gemm", {1, 16, 32, 64}, number_format::fp32});
+  CHECK(measured.rows[1] == operator_row{"layernorm", {2, 8, 16, 1}, number_format::fp32});
+  CHECK(measured.rows[2] == operator_row{"elementwise_add", {1, 64, 64, 1}, number_format::fp32});
+  const auto told = nlohmann::json::parse(r.output);
+  CHECK(told.at("skipped") == 2);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(measured.measured_ms[i] > 0);
+    CHECK(told.at("operators").at(i).at("measured_ms").get<double>() == doctest::Approx(measured.measured_ms[i]).epsilon(1e-3));
+  }
+  w.put("device.json",
+        R"({"format": "hetsched/device", "version": 1, "peak_tflops": {"fp32": 0.1}, "memory_gib": 8,
+            "memory_bandwidth_gb_per_s": 20, "multiprocessors": 1, "l2_mib": 1, "clock_mhz": 2500})");
+  const auto calibrated = w.run("hetsched-calibrate --device device.json --operators measured.csv --out fitted.json");
+  CAPTURE(calibrated.errors);
+  CHECK(calibrated.status == 0);
+
+  w.put("empty.csv", "op,batch,m,n,k,dtype\n");
+  for (const auto& [options, what] : std::vector<std::pair<const char*, const char*>>{
+           {"--operators asked.csv --strict --out-operators none.csv", "line 5: column op"},
+           {"--operators asked.csv --out-profile none.csv", "--out-operators goes without --out-profile"},
+           {"--operators empty.csv", "expected operators, found none"},
+           {"--operators missing.csv", "missing.csv: cannot be opened"}}) {
+    CAPTURE(options);
+    const auto refused = w.run(std::string("hetsched-profile ") + options);
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.errors, what));
+  }
+  CHECK(w.files().count("none.csv") == 0);
 }

@@ -371,6 +371,9 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   CHECK(gpu.name == "fake kind 0");
   CHECK(gpu.memory_bandwidth > 0);
   for (const auto p : {precision::fp32, precision::bf16}) CHECK(gpu.peak_flops[static_cast<std::size_t>(p)] > 0);
+  const auto products = gpt_cuda::time_product<float>(all, 1, {.m = 3, .n = 5, .k = 7}, 4);
+  REQUIRE(products.size() == 4);
+  for (const double s : products) CHECK(s > 0);
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 

@@ -137,3 +137,15 @@ TEST_CASE("what is wrong is told with the file, the line, the column and what wa
     }
   }
 }
+
+TEST_CASE("measured rows are a table of operators that is read again") {
+  const auto asked = parse_operators(heading + "linear,1,8,16,32,half\nLayer Norm,2,8,16,,fp32\n", "rows.csv");
+  REQUIRE(asked.rows.size() == 2);
+  CHECK(asked.rows[0] == operator_row{"gemm", {1, 8, 16, 32}, number_format::fp16});
+  CHECK(asked.rows[1] == operator_row{"layernorm", {2, 8, 16, 1}, number_format::fp32});
+  const auto text = measured_csv(asked.rows, std::vector<double>{0.25, 3.5});
+  const auto again = parse_operators(text, "measured.csv");
+  CHECK(again.rows == asked.rows);
+  CHECK(again.operators == asked.operators);
+  CHECK(again.measured_ms == std::vector<double>{0.25, 3.5});
+}

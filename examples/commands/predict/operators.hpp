@@ -20,6 +20,7 @@
 
 #include "../command.hpp"
 #include "../named_device.hpp"
+#include "../skipped_rows.hpp"
 
 namespace predict {
 
@@ -30,32 +31,9 @@ struct operators_arguments {
   bool strict = false, json = false;
 };
 
-/// Tells of the first rows that are left out, and counts all.
-class skipped_rows {
- public:
-  explicit skipped_rows(bool strict) : strict_(strict) {}
-  void operator()(const file_error& wrong) {
-    if (strict_) throw wrong;
-    if (++count_ <= 10) say(wrong.what());
-  }
-  [[nodiscard]] int count() const { return count_; }
-  /// Throws: input_error if no row is left.
-  void sum_up(std::size_t left, const std::string& path) const {
-    if (count_ == 0) return;
-    if (left == 0) throw input_error(path + ": no row can be used");
-    say(std::to_string(count_) + " of " + std::to_string(left + static_cast<std::size_t>(count_)) +
-        " rows left out; --strict makes that an error");
-  }
-
- private:
-  static void say(const std::string& text) { std::cerr << "hetsched-predict: " << text << '\n'; }
-  bool strict_;
-  int count_ = 0;
-};
-
 /// Milliseconds of each operator. Rows that the device cannot compute are taken out of the file.
 inline std::vector<double> operator_times_ms(const device& d, operators_file& file, const std::string& path,
-                                             skipped_rows& skipped) {
+                                             command::skipped_rows& skipped) {
   const auto hardware = make_tile_device(d);
   command::progress_line progress;
   std::vector<double> times;
@@ -72,10 +50,12 @@ inline std::vector<double> operator_times_ms(const device& d, operators_file& fi
       continue;
     }
     if (kept == i) continue;
+    file.rows[kept] = file.rows[i];
     file.operators[kept] = file.operators[i];
     file.lines[kept] = std::move(file.lines[i]);
     if (!file.measured_ms.empty()) file.measured_ms[kept] = file.measured_ms[i];
   }
+  file.rows.resize(times.size());
   file.operators.resize(times.size());
   file.lines.resize(times.size());
   if (!file.measured_ms.empty()) file.measured_ms.resize(times.size());
@@ -122,7 +102,7 @@ inline int operators_command(const operators_arguments& given) {
   for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
     files.reads(input);
   const auto chosen = command::named_device(given.device, given.cluster);
-  skipped_rows skipped(given.strict);
+  command::skipped_rows skipped("hetsched-predict", given.strict);
   auto file = parse_operators(read_text(given.operators), given.operators, skipped);
   const auto times = operator_times_ms(chosen, file, given.operators, skipped);
   skipped.sum_up(times.size(), given.operators);

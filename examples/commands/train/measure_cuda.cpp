@@ -9,6 +9,7 @@
 #include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
+#include <train/operators.hpp>
 
 void train::measure_on_gpus(measuring& m) {
   const auto refuse = [&](bool asked, const std::string& what) {
@@ -60,4 +61,16 @@ void train::measure_on_gpus(measuring& m) {
     if (g.size() > 1) time_link(a, a, g.first, g.first + 1);
     for (std::size_t b = a + 1; b < found.groups.size(); ++b) time_link(a, b, g.first, found.groups[b].first);
   }
+}
+
+hetsched::measured_time train::time_on_gpu(const hetsched::operator_row& row, int place, int warmup, int repeats) {
+  using hetsched::number_format;
+  const bool in_bf16 = row.format == number_format::bf16;
+  if (row.name != "gemm" || row.sizes.batch != 1 || (!in_bf16 && row.format != number_format::fp32))
+    throw hetsched::input_error("on GPUs only single products in fp32 and bf16 are timed");
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  auto seconds =
+      gpt_cuda::time_gpu_product(place, {size(row.sizes.m), size(row.sizes.n), size(row.sizes.k)}, in_bf16, warmup + repeats);
+  seconds.erase(seconds.begin(), seconds.begin() + warmup);
+  return hetsched::median_and_spread(std::move(seconds));
 }

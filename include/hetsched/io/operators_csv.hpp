@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
@@ -22,11 +24,29 @@
 
 namespace hetsched {
 
+/// The sizes of a row of an operators CSV; what they mean, the operator says.
+struct operator_sizes {
+  std::int64_t batch = 1, m = 1, n = 1, k = 1;
+
+  [[nodiscard]] std::int64_t rows() const { return checked_mul(batch, m); }
+  [[nodiscard]] std::int64_t elements() const { return checked_mul(batch, m, n); }
+  friend bool operator==(const operator_sizes&, const operator_sizes&) = default;
+};
+
+/// What a row of an operators CSV says: `name` is that of docs/prediction.md, whatever alias the row has.
+struct operator_row {
+  std::string_view name;
+  operator_sizes sizes;
+  number_format format = number_format::fp32;
+  friend bool operator==(const operator_row&, const operator_row&) = default;
+};
+
 /// The rows of an operators CSV, and what they run.
 struct operators_file {
   std::string heading;             ///< as in the file, without its line end
   std::vector<std::string> lines;  ///< rows as in the file
   std::vector<int> line_numbers;   ///< where they stand in it, the heading is line 1
+  std::vector<operator_row> rows;
   std::vector<operator_shape> operators;
   std::vector<double> measured_ms;  ///< of the column of that name; empty if there is none
 
@@ -34,13 +54,6 @@ struct operators_file {
 };
 
 namespace detail {
-
-struct operator_sizes {
-  std::int64_t batch = 1, m = 1, n = 1, k = 1;
-
-  [[nodiscard]] std::int64_t rows() const { return checked_mul(batch, m); }
-  [[nodiscard]] std::int64_t elements() const { return checked_mul(batch, m, n); }
-};
 
 struct named_operator {
   std::string_view name;
@@ -164,8 +177,9 @@ class operators_reader {
     split(line);
     if (cells_.size() != width_)
       fail("found " + std::to_string(cells_.size()) + " cells, expected " + std::to_string(width_) + " as in the heading");
-    const auto shape = read_operator();
+    const auto& [row, shape] = read_operator();
     if (measured_ < width_) into.measured_ms.push_back(milliseconds());
+    into.rows.push_back(row);
     into.operators.push_back(shape);
     into.lines.emplace_back(line);
     into.line_numbers.push_back(line_);
@@ -219,14 +233,14 @@ class operators_reader {
         fail("no column is named " + std::string(names[c]) + "; found " + quoted(line) + ", expected op,batch,m,n,k,dtype");
   }
 
-  [[nodiscard]] operator_shape read_operator() const {
+  [[nodiscard]] std::pair<operator_row, operator_shape> read_operator() const {
     const auto& kind = known_operator();
     operator_sizes sizes{.batch = size(batch), .m = size(m), .n = size(n)};
     // A table has something in this column also where it says nothing.
     if (kind.reduces || (!cell(k).empty() && cell(k) != "0")) sizes.k = size(k);
     const auto format = known_format();
     try {
-      return kind.make(sizes, format);
+      return {{kind.name, sizes, format}, kind.make(sizes, format)};
     } catch (const input_error& wrong) {
       fail(wrong.what());
     }
@@ -309,6 +323,22 @@ class operators_reader {
 /// Reads an operators CSV.
 /// Throws: as parse_operators.
 [[nodiscard]] inline operators_file read_operators(const std::string& path) { return parse_operators(read_text(path), path); }
+
+/// Rows with what was measured of them, in milliseconds: an operators CSV that parse_operators reads.
+/// Requires: one time per row.
+[[nodiscard]] inline std::string measured_csv(std::span<const operator_row> rows, std::span<const double> measured_ms) {
+  HETSCHED_EXPECTS(measured_ms.size() == rows.size());
+  std::string text = "op,batch,m,n,k,dtype,measured_ms\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [name, sizes, format] = rows[i];
+    text += name;
+    for (const auto size : {sizes.batch, sizes.m, sizes.n, sizes.k}) text += ',' + std::to_string(size);
+    text += ',';
+    text += detail::format_names[static_cast<std::size_t>(format)];
+    text += detail::print(",%.6f\n", measured_ms[i]);
+  }
+  return text;
+}
 
 /// The rows as they were read, with the column predicted_ms behind the others, and error_percent (predicted over measured,
 /// less one) where the rows say what was measured.
