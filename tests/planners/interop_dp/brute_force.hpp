@@ -173,6 +173,7 @@ struct brute_force_options {
   double memory_factor = 1;                    // of every device; infinity: memory does not matter
   std::optional<std::vector<int>> order = {};  // the only order of subclusters, first stage first; else all of them
   bool uniform = false;                        // the stages of a subcluster have one placement
+  bool comes_back = false;                     // a pipeline may come back to a subcluster
 };
 
 /// All plans, one by one. Stages that may share a node do so where they would if those of a subcluster lay side by side from the
@@ -241,7 +242,7 @@ class all_plans {
       if (left_[k] < mesh.device_count()) continue;
       const bool enters = visited_.empty() || visited_.back() != mesh.subcluster;
       if (enters) {
-        if (std::find(visited_.begin(), visited_.end(), mesh.subcluster) != visited_.end()) continue;
+        if (!options_.comes_back && std::find(visited_.begin(), visited_.end(), mesh.subcluster) != visited_.end()) continue;
         visited_.push_back(mesh.subcluster);
       } else if (options_.uniform && stages_.back() != next) {
         continue;

@@ -85,7 +85,7 @@ TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
 
 TEST_CASE("without counting, no bound lies above the best set") {
   random_source random(4103);
-  int feasible = 0, close = 0;
+  int feasible = 0, close = 0, back = 0;
   double worst = 1;
   for (int n = 0; n < 660 / (sanitizer_share * sanitizer_share); ++n) {
     CAPTURE(n);
@@ -107,13 +107,25 @@ TEST_CASE("without counting, no bound lies above the best set") {
     check(given, costs, *found);
     CAPTURE(found->evidence->objective_bound);
     REQUIRE(found->evidence->objective_bound <= std::max(least, found->predicted.iteration_s) * (1 + 1e-9));
+    if (hetsched::detail::comes_back(*found)) {
+      ++back;
+      auto any = as_brute(given);
+      any.comes_back = true;
+      const double all = brute_sets(given.hardware, costs, any, measure::periods).least(devices);
+      CAPTURE(all);
+      REQUIRE(found->evidence->objective_bound <= std::max(all, found->predicted.iteration_s) * (1 + 1e-9));
+      REQUIRE(found->predicted.iteration_s >=
+              brute_sets(given.hardware, costs, any, measure::played).least(devices) * (1 - 1e-9));
+    }
     const auto one = interop_dp(given.hardware, costs, given.problem, given.options);
     if (one) REQUIRE(found->predicted.iteration_s <= one->predicted.iteration_s * (1 + 1e-9));
     close += found->predicted.iteration_s <= played * 1.02;
     worst = std::max(worst, found->predicted.iteration_s / played);
   }
-  MESSAGE(close << " of " << feasible << " within 2 % of the best set; worst " << worst);
+  MESSAGE(close << " of " << feasible << " within 2 % of the best set; worst " << worst << "; " << back
+                << " come back to a subcluster");
   CHECK(close > feasible * 3 / 4);
+  CHECK(back > 0);
 }
 
 TEST_CASE("stopped at any time there is a plan, more steps never make it worse, and the bound is one") {

@@ -10,8 +10,38 @@
 
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/parallel_pipelines/pipeline_kinds.hpp>
 
 namespace hetsched::detail {
+
+/// Moves up to `most` layers from one stage to another that is less than `furthest` stages away, those in between moving along:
+/// each move that makes judge() less than `value`, which is that of the stages as they are, stays. Returns whether any did.
+/// Complexity: O(n * furthest * most) calls of judge for n stages.
+template <class Judge>
+bool move_layers(std::vector<interop_stage>& stages, double& value, int furthest, int most, Judge judge) {
+  const auto count = static_cast<int>(stages.size());
+  bool better = false;
+  for (int apart = 1; apart < std::min(count, furthest); ++apart)
+    for (int from = 0; from < count; ++from)
+      for (const int to : {from - apart, from + apart})
+        for (int layers = 1; layers <= most; ++layers) {
+          if (to < 0 || to >= count || stages[static_cast<std::size_t>(from)].layers.size() <= layers) continue;
+          const auto before = stages;
+          const int up = to > from ? -layers : layers;  // what the cuts in between move by
+          for (int i = std::min(from, to); i < std::max(from, to); ++i) {
+            stages[static_cast<std::size_t>(i)].layers.last += up;
+            stages[static_cast<std::size_t>(i) + 1].layers.first += up;
+          }
+          const double now = judge();
+          if (now < value) {
+            value = now;
+            better = true;
+          } else {
+            stages = before;
+          }
+        }
+  return better;
+}
 
 /// Looks at neighbours of the best plan, and goes on from each that is better: a few layers from one stage to another, those in
 /// between moving along, or another placement on the same submesh. Searches go by latency and period, which the simulated
@@ -24,7 +54,7 @@ class neighbour_search {
 
   /// Ends where no neighbour is better, or after `tries` plans.
   void run(int tries) {
-    if (!load()) return;
+    kinds_ = kinds_of_best(found_);
     tries_ = tries;
     for (bool better = true; better && may_go_on();) {
       better = false;
@@ -35,25 +65,6 @@ class neighbour_search {
 
  private:
   using stage_list = std::vector<interop_stage>;
-  struct kind {
-    stage_list stages;
-    std::vector<int> microbatches;  // of each pipeline of these stages
-  };
-
-  // The kinds of pipelines of the best plan; false if there is none, or one of them is of placements that are not known here.
-  bool load() {
-    if (!found_.best()) return false;
-    for (const auto& own : found_.best()->pipelines) {
-      auto stages = found_.stages_of(own);
-      if (!stages) return false;
-      const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const kind& k) { return k.stages == *stages; });
-      if (known != kinds_.end())
-        known->microbatches.push_back(own.microbatches);
-      else
-        kinds_.push_back({*std::move(stages), {own.microbatches}});
-    }
-    return true;
-  }
 
   [[nodiscard]] bool may_go_on() const { return tries_ > 0 && go_on_(); }
 
@@ -62,35 +73,21 @@ class neighbour_search {
     if (!may_go_on()) return false;
     --tries_;
     std::swap(kinds_[which].stages, stages);
-    std::vector<typename Candidates::line> lines;
-    for (const auto& k : kinds_)
-      for (const int m : k.microbatches) lines.push_back({&k.stages, m});
     const double before = found_.least();
-    found_.consider(lines);
+    found_.consider(lines_of<Candidates>(kinds_));
     if (found_.least() < before) return true;
     std::swap(kinds_[which].stages, stages);
     return false;
   }
 
   bool move_layers(std::size_t which) {
-    const auto count = static_cast<int>(kinds_[which].stages.size());
-    bool better = false;
-    for (int apart = 1; apart < std::min(count, furthest); ++apart)
-      for (int from = 0; from < count; ++from)
-        for (const int to : {from - apart, from + apart})
-          for (const int layers : {1, 2, 3}) {
-            if (to < 0 || to >= count) continue;
-            auto moved = kinds_[which].stages;
-            auto& own = moved[static_cast<std::size_t>(from)].layers;
-            if (own.last - own.first <= layers) continue;
-            const int up = to > from ? -layers : layers;  // what the cuts in between move by
-            for (int i = std::min(from, to); i < std::max(from, to); ++i) {
-              moved[static_cast<std::size_t>(i)].layers.last += up;
-              moved[static_cast<std::size_t>(i) + 1].layers.first += up;
-            }
-            better = take(which, std::move(moved)) || better;
-          }
-    return better;
+    double value = found_.least();
+    return hetsched::detail::move_layers(kinds_[which].stages, value, furthest, 3, [&] {
+      if (!may_go_on()) return infinity;
+      --tries_;
+      found_.consider(lines_of<Candidates>(kinds_));
+      return found_.least();
+    });
   }
 
   bool change_placements(std::size_t which) {
@@ -113,7 +110,7 @@ class neighbour_search {
   const interop_problem& problem_;
   Candidates& found_;
   function_ref<bool()> go_on_;
-  std::vector<kind> kinds_;
+  std::vector<pipeline_kind> kinds_;
   int tries_ = 0;
 };
 

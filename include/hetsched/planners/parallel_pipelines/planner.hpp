@@ -25,6 +25,7 @@
 #include <hetsched/planners/parallel_pipelines/money_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/relaxation.hpp>
+#include <hetsched/planners/parallel_pipelines/stage_orders.hpp>
 #include <hetsched/planners/parallel_pipelines/whole_sets.hpp>
 #include <hetsched/planners/parallel_pipelines/work_bound.hpp>
 
@@ -83,6 +84,7 @@ class parallel_planner {
     if (!stopped_) shift_microbatches();
     if (!stopped_) change_single_pipeline();
     if (!stopped_) look_around();
+    if (found_.best() && comes_back(*found_.best()) && !found_.worth().money()) bound_any_pipeline();
     return finish(why);
   }
 
@@ -345,10 +347,31 @@ class parallel_planner {
   // Neighbours of the best plan, if it comes near what is to be beaten.
   void look_around() {
     if (!found_.best() || found_.least() > hopeless * asked_.beat) return;
-    double actions = 0;
-    for (const auto& own : found_.best()->pipelines) actions += static_cast<double>(own.stages.size()) * own.microbatches;
     auto ask = [&] { return go_on(); };
-    neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions, 16.0, 1000.0)));
+    const auto change_little = [&] {
+      double actions = 0;
+      for (const auto& own : found_.best()->pipelines) actions += static_cast<double>(own.stages.size()) * own.microbatches;
+      neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions, 16.0, 1000.0)));
+    };
+    change_little();
+    if constexpr (Table::additive) {
+      if (found_.worth().money()) return;
+      const double before = found_.least();
+      stage_order_search<Table, Algebra, candidates> orders(problem_, table_, ends_, algebra_, found_, ask);
+      orders.run(static_cast<std::int64_t>(options_.effort * 2e5));
+      if (found_.least() < before) change_little();
+    }
+  }
+
+  // A bound of single pipelines that may come back, too.
+  void bound_any_pipeline() {
+    relaxation any(problem_, table_, ends_, algebra_, asked_.microbatches, false, {}, {1, 1});
+    any.start_from({.devices = std::vector<double>(problem_.devices.size(), 0.0), .off = -1.0 * asked_.microbatches});
+    auto within_effort = [&] { return any.looked_at() < most_work(any) && !stopped_; };
+    for (int round = 0; round < options_.rounds && any.looked_at() < most_work(any); ++round)
+      if (!any.improve(found_.best_s(), options_.gap / 2, options_.gap / 2, within_effort)) break;
+    one_bound_ = std::min(one_bound_, std::max(any.bound(), work_bound(problem_, table_, asked_.microbatches)));
+    one_complete_ = false;
   }
 
   [[nodiscard]] outcome<plan> finish(const std::optional<refusal>& why) {

@@ -23,7 +23,8 @@ namespace hetsched::detail {
 /// Bounds below what any set of pipelines takes for M microbatches, and the columns that meet it. Let devices of subcluster k
 /// cost a rent r_k in microbatches such that all together cost M. A pipeline that does no more microbatches in time than the rent
 /// of its devices leaves M out of reach; so no plan is faster than the least latency + end + period * (rent of its devices - 1).
-/// A set has two pipelines at least: where each gets something off its rent, all devices may cost M and two times that.
+/// A set has two pipelines or more, say: where each gets something off its rent, all devices may cost M and two times that.
+/// Where it has no more than one, that one may pay all of M, and devices nothing.
 /// Each period's least is a shortest path with rents. The best rents are dual prices of devices, of a packing of the pipelines
 /// that paths found, whatever memory they need; those that it lets keep their period become columns.
 /// Source: methods of cutting stock (Gilmore and Gomory 1961), with the deadline in place of the roll's width.
@@ -31,12 +32,13 @@ template <class Table, class Algebra>
 class pipeline_relaxation {
  public:
   pipeline_relaxation(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
-                      int microbatches, bool reductions, layer_homes homes = {})
+                      int microbatches, bool reductions, layer_homes homes = {}, pipeline_count number = {})
       : problem_(problem),
         table_(table),
         ends_(ends),
         algebra_(algebra),
         homes_(std::move(homes)),
+        number_(number),
         microbatches_(microbatches),
         reductions_(reductions),
         path_(problem, table, ends),
@@ -83,7 +85,7 @@ class pipeline_relaxation {
     }
   }
 
-  /// No plan of several pipelines takes less.
+  /// No plan of such a number of pipelines takes less; pipelines may come back to a subcluster.
   [[nodiscard]] double bound() const { return bound_; }
   [[nodiscard]] const std::vector<pipeline_column>& columns() const { return columns_; }
   [[nodiscard]] std::int64_t looked_at() const { return path_.looked_at() + work_; }
@@ -139,7 +141,7 @@ class pipeline_relaxation {
     const double before = bound_;
     if (cuts_.empty()) start();
     scan(enough, gap, go_on);
-    const auto next = highest_rents(cuts_, problem_.devices, fewest, microbatches_);
+    const auto next = highest_rents(cuts_, problem_.devices, number_, microbatches_);
     const double within = next.seconds < enough ? coarse : gap;
     if (bound_ >= std::min(next.seconds, enough) * (1 - within) || next.devices.empty()) return false;
     // Not all the way from the best rents so far: pipelines are few, and their prices jump. Less far where that brought nothing.
@@ -166,7 +168,8 @@ class pipeline_relaxation {
     }
     double cost = path_.solve(r.low, r.high, prices_, reductions_, r.critical, r.homes);
     for (std::size_t k = 0; k < r.fine.size(); ++k) cost -= r.fine[k] * problem_.devices[k];
-    return cost - (1 + rent_.off) * high;
+    // What a pipeline gets back grows with its period, what it pays on top as well.
+    return cost - (1 + rent_.off) * (rent_.off > -1 ? high : r.low);
   }
 
   // Bounds a range. Where that is below the goal, moves its critical layers and fines along a subgradient: shares go to the stage
@@ -322,7 +325,6 @@ class pipeline_relaxation {
       if (add(s.stages) < infinity && ++kept == 4) break;
   }
 
-  static constexpr int fewest = 2;  // pipelines of a set
   static constexpr double first_share = 0.5;
   static constexpr int most_tries = 4, most_steps = 600, most_splits = 60;
   static constexpr double alike = 0.03;
@@ -333,6 +335,7 @@ class pipeline_relaxation {
   const end_table& ends_;
   const Algebra& algebra_;
   const layer_homes homes_;
+  const pipeline_count number_;
   int microbatches_;
   bool reductions_;
   rented_path<Table> path_;
