@@ -348,17 +348,20 @@ class parallel_planner {
   void look_around() {
     if (!found_.best() || found_.least() > hopeless * asked_.beat) return;
     auto ask = [&] { return go_on(); };
+    const auto actions = [&] {
+      double all = 0;
+      for (const auto& own : found_.best()->pipelines) all += static_cast<double>(own.stages.size()) * own.microbatches;
+      return all;
+    };
     const auto change_little = [&] {
-      double actions = 0;
-      for (const auto& own : found_.best()->pipelines) actions += static_cast<double>(own.stages.size()) * own.microbatches;
-      neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions, 16.0, 1000.0)));
+      neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions(), 16.0, 1000.0)));
     };
     change_little();
     if constexpr (Table::additive) {
       if (found_.worth().money()) return;
       const double before = found_.least();
       stage_order_search<Table, Algebra, candidates> orders(problem_, table_, ends_, algebra_, found_, ask);
-      orders.run(static_cast<std::int64_t>(options_.effort * 2e5));
+      orders.run(static_cast<std::int64_t>(options_.effort * (2e5 + 6 * actions())));
       if (found_.least() < before) change_little();
     }
   }
