@@ -86,9 +86,16 @@ template <class Table>
   return feasible;
 }
 
-[[nodiscard]] inline double least_period(const exact_algebra& rule, const pipeline& p, const std::vector<int>& caps,
-                                         double feasible) {
-  const auto fits = [&](double period) { return are_within(warmups_for(rule, p, period), caps); };
+[[nodiscard]] inline double least_period(const exact_algebra&, const pipeline& p, const std::vector<int>& caps, double feasible) {
+  // As exact_warmups has them, stage by stage: this is asked often.
+  const auto fits = [&](double period) {
+    warmup_step step;
+    for (int i = p.stages(); i-- > 0;) {
+      if (period > 0) step = exact_step(p.compute_s(i), i + 1 < p.stages() ? p.round_trip_s(i) : 0.0, period, step.carry);
+      if (step.warmup > caps[static_cast<std::size_t>(i)]) return false;
+    }
+    return true;
+  };
   double low = best_period(p);
   if (fits(low)) return low;
   double high = 0;  // the whole round trip: one microbatch in flight is enough
