@@ -61,7 +61,7 @@ TEST_CASE("rows that differ little: one less, another, more, elsewhere or exchan
 }
 
 TEST_CASE("a pipeline comes back to a subcluster where that is faster") {
-  // Two layers are slow but for the devices in the middle of the pipeline of the only other kind.
+  // The layer in the middle is slow on a, the others are slow on b.
   cluster hardware{.subclusters = {{"a", {.name = "A", .memory_bytes = 1'000'000}, 1, 2, {0, 1e9}, {0, 1e9}},
                                    {"b", {.name = "B", .memory_bytes = 1'000'000}, 1, 1, {0, 1e9}, {0, 1e9}}},
                    .links = {{0, 1, {0, 1e9}}}};
