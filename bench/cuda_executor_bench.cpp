@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank on a GPU costs the host, but for what CUDA's calls cost: 1F1B of 64 microbatches on 1 to 8 stages, a middle rank
-// whose messages are always there, layers without kernels, as they are and captured as CUDA graphs, and a runtime whose calls do
-// nothing. A transfer enqueues a copy on a queue of its own. host_us: time per action (computations, sends and receives).
+// whose messages are always there, layers without kernels, as they are and captured as CUDA graphs, or all ranks in one graph,
+// and a runtime whose calls do nothing. A transfer enqueues a copy on a queue of its own. host_us: time per action (computations,
+// sends and receives).
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 
 #include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/step_graph.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
@@ -146,9 +148,36 @@ void alone(benchmark::State& state) {
   state.counters["host_us"] = 1e6 * (steady_now_s() - began_s) / (static_cast<double>(steps) * actions);
 }
 
+/// All stages, driven by one thread.
+void whole_step(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  std::vector<int> warmups;
+  for (int s = 0; s < stages; ++s) warmups.push_back(stages - s);
+  const auto order = one_f_one_b(warmups, microbatches);
+  double actions = 0;
+  for (const auto& l : add_transfers(order).lanes) actions += static_cast<double>(l.actions.size());
+  cuda_devices<instant_cuda> devices;
+  cuda_step_graph<tensor, empty_layer, instant_cuda> graph(devices, order, std::vector<int>(static_cast<std::size_t>(stages), 0),
+                                                           [](int, const queue&) { return empty_layer(); });
+  std::vector<tensor> inputs, targets;
+  for (int m = 0; m < microbatches; ++m) {
+    inputs.emplace_back(tensor_shape{1}, graph.queue_of(0, 0));
+    targets.emplace_back(tensor_shape{1}, graph.queue_of(0, stages - 1));
+  }
+  const auto step = [&] {
+    graph.step(inputs, targets, [](const tensor&, const tensor&, const queue& q, double&) { return tensor({1}, q); });
+  };
+  for (int warm = 0; warm < 3; ++warm) step();
+  const double began_s = steady_now_s();
+  std::size_t steps = 0;
+  for (auto _ : state) step(), ++steps;
+  state.counters["host_us"] = 1e6 * (steady_now_s() - began_s) / (static_cast<double>(steps) * actions);
+}
+
 using graphed_layer = cuda_graphed_stage<tensor, empty_layer, instant_cuda>;
 
 BENCHMARK(alone<empty_layer>)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
 BENCHMARK(alone<graphed_layer>)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+BENCHMARK(whole_step)->ArgName("stages")->Arg(1)->Arg(2)->Arg(4)->Arg(8);
 
 }  // namespace

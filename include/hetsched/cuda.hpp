@@ -15,4 +15,5 @@
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/runtime.hpp>
 #include <hetsched/cuda/stager.hpp>
+#include <hetsched/cuda/step_graph.hpp>
 #include <hetsched/cuda/tensor.hpp>

@@ -62,6 +62,7 @@ class fake_machine {
     std::uint64_t issued = 0, done = 0;  ///< jobs
     bool alive = true;
     std::shared_ptr<graph_state> captured = {};  ///< what is captured now
+    std::vector<std::size_t> tips = {};          ///< jobs of it that the next one begins behind
   };
   struct event_state {
     int device = 0;
@@ -70,7 +71,9 @@ class fake_machine {
     std::uint64_t issued = 0, done = 0;  ///< records
     bool alive = true;
     bool timed = false;
-    double done_s = 0;  ///< of the last one
+    double done_s = 0;                           ///< of the last one
+    std::shared_ptr<graph_state> captured = {};  ///< that the last record is in
+    std::vector<std::size_t> tips = {};
   };
   struct pool_state {
     int device = 0;
@@ -213,6 +216,9 @@ class fake_machine {
     make_room(lock, s);
     if (!e->alive) report("an event is recorded that is destroyed");
     if (e->device != s->device) return invalid_handle;
+    e->captured = s->captured;
+    e->tips = s->tips;
+    if (s->captured) return 0;
     const auto number = ++e->issued;
     enqueue({.on = s, .after = [e, number] { e->done = std::max(e->done, number), e->done_s = steady_now_s(); }}, "an event");
     e->at = s->now;
@@ -226,6 +232,11 @@ class fake_machine {
       return ++calls_["dropped"], 0;
     make_room(lock, s);
     if (!e->alive) report("an event is waited for that is destroyed");
+    if (e->captured) return join(*s, *e);
+    if (s->captured) {
+      refuse_capture(*s, "a wait for what is not captured");
+      return capture_isolation;
+    }
     s->now.join(e->at);
     enqueue({.on = s, .awaited = e, .awaited_record = e->issued}, "a wait");
     return 0;
@@ -235,6 +246,7 @@ class fake_machine {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaEventQuery"); code != 0) return code;
     if (!e->alive) report("an event is asked for that is destroyed");
+    if (e->captured) return report("an event is asked for that is captured"), captured_event;
     ask();
     if (habits_.hasty) return ++calls_["dropped"], 0;
     here().now.join(e->known);
@@ -343,14 +355,23 @@ class fake_machine {
     if (const int code = begin("cudaStreamBeginCapture"); code != 0) return code;
     if (s->captured) return report("a stream is captured twice"), invalid_value;
     s->captured = std::make_shared<graph_state>();
+    s->tips.clear();
     return 0;
   }
   int end_capture(stream_state* s, std::shared_ptr<graph_state>*& made) {
     const std::lock_guard lock(guard_);
-    const auto found = std::exchange(s->captured, nullptr);
+    const auto found = s->captured;
+    bool is_joined = true;
+    for (auto& other : streams_) {
+      if (!found || other.captured != found) continue;
+      if (&other != s) is_joined = is_joined && found->all_before(other.tips, s->tips);
+      other.captured = nullptr;
+    }
+    if (found) found->ended = true;
     if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
     if (!found) return report("a capture ends that has not begun"), invalid_value;
     if (found->invalid) return capture_invalidated;
+    if (!is_joined) return report("a capture ends before all of its streams have joined"), capture_unjoined;
     made = &graphs_.emplace_back(found);
     return 0;
   }
@@ -362,15 +383,9 @@ class fake_machine {
     if (!*g) return report("a graph is launched that is destroyed"), invalid_handle;
     std::vector<range> ranges;
     for (const auto& j : (*g)->jobs) ranges.insert(ranges.end(), j.ranges.begin(), j.ranges.end());
-    enqueue({.on = s,
-             .ranges = std::move(ranges),
-             .after =
-                 [all = *g] {
-                   for (const auto& j : all->jobs)
-                     if (j.after) j.after();
-                 },
-             .works = true},
-            "a graph", s->device);
+    enqueue(
+        {.on = s, .ranges = std::move(ranges), .after = [all = *g, seed = draw({s->issued})] { all->run(seed); }, .works = true},
+        "a graph");
     return 0;
   }
   int destroy_graph(std::shared_ptr<graph_state>* g) {
@@ -505,7 +520,8 @@ class fake_machine {
   }
 
  private:
-  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, capture_invalidated = 901;
+  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, capture_invalidated = 901,
+                       capture_unjoined = 904, capture_isolation = 905, captured_event = 907;
   static constexpr std::chrono::microseconds look{200};
   using time_point = std::chrono::steady_clock::time_point;
   struct job {
@@ -523,10 +539,46 @@ class fake_machine {
   };
 
  public:
-  /// Nothing of it is done before a launch, and all of it in one piece then.
+  /// Nothing of it is done before a launch, and all of it in one piece then, in any order that its jobs allow.
   struct graph_state {
     std::vector<job> jobs;
-    bool invalid = false;
+    std::vector<std::vector<std::size_t>> needs;  ///< of each job
+    std::vector<std::vector<bool>> before;        ///< which come before it
+    bool invalid = false, ended = false;
+
+    void add(job j, std::vector<std::size_t> behind) {
+      std::vector<bool> all(jobs.size() + 1, false);
+      for (const auto k : behind) {
+        all[k] = true;
+        for (std::size_t i = 0; i < before[k].size(); ++i) all[i] = all[i] || before[k][i];
+      }
+      jobs.push_back(std::move(j));
+      needs.push_back(std::move(behind));
+      before.push_back(std::move(all));
+    }
+    [[nodiscard]] bool all_before(const std::vector<std::size_t>& these, const std::vector<std::size_t>& tips) const {
+      return std::all_of(these.begin(), these.end(), [&](std::size_t k) {
+        return std::any_of(tips.begin(), tips.end(),
+                           [&](std::size_t t) { return t == k || (k < before[t].size() && before[t][k]); });
+      });
+    }
+    void run(std::uint64_t seed) const {
+      std::vector<std::size_t> missing, ready;
+      std::vector<std::vector<std::size_t>> then(jobs.size());
+      for (std::size_t k = 0; k < jobs.size(); ++k) {
+        missing.push_back(needs[k].size());
+        for (const auto n : needs[k]) then[n].push_back(k);
+        if (needs[k].empty()) ready.push_back(k);
+      }
+      for (random_source random(seed); !ready.empty();) {
+        std::swap(ready.back(), ready[static_cast<std::size_t>(random()) % ready.size()]);
+        const auto k = ready.back();
+        ready.pop_back();
+        if (jobs[k].after) jobs[k].after();
+        for (const auto t : then[k])
+          if (--missing[t] == 0) ready.push_back(t);
+      }
+    }
   };
 
  private:
@@ -656,11 +708,7 @@ class fake_machine {
   void enqueue(job j, const char* what, int on_device = -1) {
     auto& to_do = devices_[static_cast<std::size_t>(j.on->device)]->to_do;
     auto& s = *j.on;
-    if (s.captured) {
-      if (!j.works) refuse_capture(s, what);
-      s.captured->jobs.push_back(std::move(j));
-      return;
-    }
+    if (s.captured) return capture(std::move(j), what, on_device);
     s.now.join(here().now);
     s.now.join(hosts_);
     s.now.step(s.actor);
@@ -673,6 +721,36 @@ class fake_machine {
     to_do.push_back(std::move(j));
     longest_ = std::max(longest_, to_do.size());
     if (!habits_.lazy) changed_.notify_one();
+  }
+  /// What uses memory in no order with other work of its graph is reported.
+  void capture(job j, const char* what, int on_device) {
+    auto& s = *j.on;
+    auto& g = *s.captured;
+    if (!j.works) refuse_capture(s, what);
+    for (const auto& r : j.ranges) {
+      if (on_device >= 0 && memory_of(r.memory) && memory_of(r.memory) != &devices_[index(on_device)]->memory)
+        report(std::string(what) + " uses the memory of another device");
+      const auto at = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+      for (std::size_t k = 0; k < g.jobs.size(); ++k)
+        for (const auto& old : g.jobs[k].ranges)
+          if ((r.writes || old.writes) && at(r.memory) < at(old.memory) + old.bytes && at(old.memory) < at(r.memory) + r.bytes &&
+              !g.all_before({k}, s.tips))
+            report(std::string(what) + ", captured, uses what other captured work does, in no order");
+    }
+    const auto number = g.jobs.size();
+    g.add(std::move(j), std::exchange(s.tips, {number}));
+  }
+  /// A stream waits for a captured event: it is captured, too, from then on.
+  int join(stream_state& s, const event_state& e) {
+    if (e.captured->ended || (s.captured && s.captured != e.captured)) {
+      report("a stream waits for an event that another graph has captured");
+      return capture_isolation;
+    }
+    if (!s.captured) s.tips.clear();
+    s.captured = e.captured;
+    for (const auto k : e.tips)
+      if (std::find(s.tips.begin(), s.tips.end(), k) == s.tips.end()) s.tips.push_back(k);
+    return 0;
   }
   /// Kernels, copies and memsets can be captured; the fake's callers have no use for more.
   void refuse_capture(stream_state& s, const char* what) {

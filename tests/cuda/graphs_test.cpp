@@ -160,11 +160,11 @@ TEST_CASE("what cannot be captured is refused") {
   CHECK(error_of(fake_queue(devices), [](const fake_queue&) {}) ==
         "a rank on the host has no CUDA graphs: its stage is to be used as it is");
   CHECK(error_of(q, [](const fake_queue& on) { on.finish(); }) ==
-        "the stage, captured in a CUDA graph, is waited for by the host: graphs are of work of one queue");
+        "the stage, captured in a CUDA graph, is waited for by the host: a graph is of the work of its own queues");
   CHECK(error_of(q, [&](const fake_queue& on) { on.wait(other.record()); }) ==
-        "the stage, captured in a CUDA graph, waits for work of others: graphs are of work of one queue");
+        "the stage, captured in a CUDA graph, waits for work of others: a graph is of the work of its own queues");
   CHECK(error_of(q, [&](const fake_queue& on) { other.wait(on.record()); }) ==
-        "the stage, captured in a CUDA graph, is waited for by others: graphs are of work of one queue");
+        "the stage, captured in a CUDA graph, is waited for by others: a graph is of the work of its own queues");
   CHECK(error_of(q, [](const fake_queue&) {}).empty());
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   machine.fail("cudaStreamEndCapture", 901);

@@ -12,6 +12,7 @@
 
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/stager.hpp>
+#include <hetsched/cuda/step_graph.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -323,6 +324,50 @@ void graphs(hetsched::cuda_devices<cuda>& gpus) {
       number("%.2f us per computation", 1e6 * launched.seconds / 50 / 128));
 }
 
+// The whole step as one graph.
+void captured_steps(hetsched::cuda_devices<cuda>& gpus) {
+  constexpr int width = 32, microbatches = 64, steps = 50;
+  constexpr std::size_t n = width;
+  const auto order = hetsched::one_f_one_b({2, 1}, microbatches);
+  const auto places = places_on(gpus, order);
+  const auto plain = run(gpus, order, width, steps + 1);
+  hetsched::cuda_step_graph<tensor, gate, cuda> graph(gpus, order, places, [&](int s, const queue& q) {
+    return gate{{{n}, q, 1 + 0.05f * s, 0.01f}, {{n}, q, 0, 0}};
+  });
+  std::vector<tensor> inputs, targets;
+  for (int m = 0; m < microbatches; ++m) {
+    const auto put = [&](const queue& q, float first, float step) {
+      const auto here = q.make_current();
+      return tensor(hetsched::tensor_shape{n}, q, first, step);
+    };
+    inputs.push_back(put(graph.queue_of(0, 0), 0.1f * m, 0.02f));
+    targets.push_back(put(graph.queue_of(0, 1), 0.5f, 0.0f));
+  }
+  for (int step = 0; step < 3; ++step) {
+    graph.step(inputs, targets, summed_loss);
+    (void)graph.losses();
+  }
+  const double begin_s = hetsched::steady_now_s();
+  double host_s = 0;
+  for (int step = 0; step < steps; ++step) {
+    const double call_s = hetsched::steady_now_s();
+    graph.step(inputs, targets, summed_loss);
+    host_s += hetsched::steady_now_s() - call_s;
+    (void)graph.losses();
+  }
+  const double all_s = hetsched::steady_now_s() - begin_s;
+  const auto losses = graph.losses();
+  bool same = std::equal(losses.begin(), losses.end(), plain.losses.begin(), plain.losses.end());
+  for (int s = 0; s < 2; ++s) {
+    std::vector<float> found(n);
+    cudaMemcpy(found.data(), graph.stage(0, s).gradient.data(), n * sizeof(float), cudaMemcpyDefault);
+    same = same && found == plain.gradients[s];
+  }
+  const double per_action = 1e6 / steps / (4 * microbatches);
+  row("whole steps as CUDA graphs: bits of launches", same,
+      number("%.3f us of the host per action,", host_s * per_action) + number(" %.3f us in all", all_s * per_action));
+}
+
 // Every schedule over NCCL against copies inside the process, to the last bit.
 #ifdef CHECKS_NCCL
 void nccl(hetsched::cuda_devices<cuda>& gpus) {
@@ -373,6 +418,7 @@ int main() try {
   host_time(gpus);
   staged(gpus);
   graphs(gpus);
+  captured_steps(gpus);
   overlap(gpus);
   lost_ranks(gpus, "copies", 2, [&] {
     return hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, {0, 1 % gpus.count()});

@@ -40,7 +40,7 @@ struct cuda_memory_use {
 namespace detail {
 
 /// The memory of work that is captured: graphs use the same whenever they are launched, so it stays until this ends. What is
-/// freed during the capture may serve again in it, as a queue's work has one order.
+/// freed during the capture may serve again in it, behind what uses it on other queues.
 template <cuda_api Api>
 class captured_memory {
  public:
@@ -59,11 +59,12 @@ class captured_memory {
   [[nodiscard]] void* allocate(std::size_t bytes) {
     {
       const std::lock_guard lock(guard_);
-      const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.second == bytes; });
+      const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.bytes == bytes; });
       if (same != idle_.end()) {
-        auto* const found = same->first;
+        const auto found = std::move(*same);
         idle_.erase(same);
-        return found;
+        for (const auto& m : found.uses) q_.wait(m);
+        return found.memory;
       }
     }
     auto* const made = q_.devices().allocate_captured(q_, bytes);
@@ -72,14 +73,15 @@ class captured_memory {
     return made;
   }
   /// Whether it was from here; then it may serve again.
-  [[nodiscard]] bool reuse(void* memory, std::size_t bytes) {
+  [[nodiscard]] bool reuse(void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     const std::lock_guard lock(guard_);
     if (std::none_of(all_.begin(), all_.end(), [&](const auto& b) { return b.first == memory; })) return false;
-    idle_.emplace_back(memory, bytes);
+    idle_.push_back({memory, bytes, uses});
     return true;
   }
-  /// Memory from before the capture, to be freed behind it.
+  /// Memory from before the capture, to be freed behind it. What is captured has no use for it.
   void free_later(void* memory, std::size_t bytes, std::vector<cuda_moment<Api>> uses) {
+    std::erase_if(uses, [](const auto& m) { return m.point() >= captured_point; });
     const std::lock_guard lock(guard_);
     later_.push_back({memory, bytes, std::move(uses)});
   }
@@ -98,8 +100,8 @@ class captured_memory {
   };
   cuda_queue<Api> q_;
   std::mutex guard_;  ///< other threads free what they got from the queue
-  std::vector<std::pair<void*, std::size_t>> all_, idle_;
-  std::vector<freed> later_;
+  std::vector<std::pair<void*, std::size_t>> all_;
+  std::vector<freed> idle_, later_;
 };
 
 }  // namespace detail
@@ -223,7 +225,7 @@ class cuda_devices {
     auto& p = *pools_[static_cast<std::size_t>(q.device())];
     const std::lock_guard no_capture(q.own()->capture_guard());
     auto* const capturing = q.own()->capturing();
-    if (capturing && capturing->reuse(memory, bytes)) return;
+    if (capturing && capturing->reuse(memory, bytes, uses)) return;
     if (is_captured(p, memory)) return;  // its graph's
     if (capturing) return capturing->free_later(memory, bytes, uses);
     count_free(p, bytes);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/api.hpp>
@@ -36,43 +37,63 @@ concept cuda_graph_api = cuda_api<A> && requires(const A& a, typename A::stream 
 
 namespace detail {
 
-/// Work of a queue that was captured, with the memory that it uses.
+/// Work of queues that was captured, with the memory that it uses.
 template <cuda_graph_api Api>
 class cuda_graph {
  public:
   /// Captures what body() enqueues on q. Buffers that it makes on q live as long as this.
   /// Throws: input_error where it waits for, or is waited for by, other queues or the host; cuda_error; what body throws.
   template <class Body>
-  cuda_graph(const cuda_queue<Api>& q, Body&& body) : q_(q), memory_(q) {
-    auto& own = *q_.own();
-    const auto current = own.make_current();
-    own.require(own.begin_capture(memory_), "cudaStreamBeginCapture");
+  cuda_graph(const cuda_queue<Api>& q, Body&& body) : cuda_graph(std::vector<cuda_queue<Api>>{q}, body) {}
+  /// The same of several queues, which may wait for each other's moments in it. What was enqueued on them before is done.
+  template <class Body>
+  cuda_graph(std::vector<cuda_queue<Api>> queues, Body&& body) : queues_(std::move(queues)) {
+    auto& first = *queues_.front().own();
+    for (const auto& q : queues_) memory_.push_back(std::make_unique<captured_memory<Api>>(q));
+    const auto current = first.make_current();
+    first.require(first.begin_capture(*memory_.front(), queues_.size() > 1), "cudaStreamBeginCapture");
     std::exception_ptr failure;
-    try {
+    const auto unless_it_fails = [&](auto&& call) {
+      try {
+        call();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    };
+    unless_it_fails([&] {
+      for (std::size_t k = 1; k < queues_.size(); ++k) {
+        const auto here = queues_[k].make_current();
+        queues_[k].own()->join_capture(*memory_[k], first);
+      }
       body();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    const int code = own.end_capture(graph_);
-    if (failure || code != 0) memory_.abandon();
-    if (failure && code == 0) (void)own.api().destroy_graph(graph_);
+    });
+    for (std::size_t k = 1; k < queues_.size(); ++k)
+      unless_it_fails([&] {
+        const auto here = queues_[k].make_current();
+        queues_[k].own()->leave_capture();
+      });
+    const int code = first.end_capture(graph_);
+    if (failure || code != 0)
+      for (auto& m : memory_) m->abandon();
+    if (failure && code == 0) (void)first.api().destroy_graph(graph_);
     if (failure) std::rethrow_exception(failure);
-    own.require(code, "cudaStreamEndCapture");
-    memory_.settle();
+    first.require(code, "cudaStreamEndCapture");
+    for (auto& m : memory_) m->settle();
   }
   cuda_graph(const cuda_graph&) = delete;
   cuda_graph& operator=(const cuda_graph&) = delete;
-  ~cuda_graph() { (void)q_.api().destroy_graph(graph_); }
+  ~cuda_graph() { (void)queues_.front().api().destroy_graph(graph_); }
 
+  /// On the first queue.
   void launch() const {
-    auto& own = *q_.own();
-    const auto current = own.make_current();
-    own.require(own.api().launch(graph_, own.stream()), "cudaGraphLaunch");
+    auto& first = *queues_.front().own();
+    const auto current = first.make_current();
+    first.require(first.api().launch(graph_, first.stream()), "cudaGraphLaunch");
   }
 
  private:
-  cuda_queue<Api> q_;
-  captured_memory<Api> memory_;
+  std::vector<cuda_queue<Api>> queues_;
+  std::vector<std::unique_ptr<captured_memory<Api>>> memory_;  ///< by queue
   typename Api::graph graph_{};
 };
 

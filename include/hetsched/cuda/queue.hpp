@@ -27,8 +27,9 @@ namespace detail {
 template <cuda_api Api>
 class captured_memory;
 
-/// Of a moment inside of captured work: it is in the order of its queue, and nobody else can wait for it.
-inline constexpr std::uint64_t captured_point = ~std::uint64_t{0};
+/// Of moments inside of captured work, from this one on: only queues that are captured with theirs can wait for them, until the
+/// capture ends.
+inline constexpr std::uint64_t captured_point = std::uint64_t{1} << 63;
 
 /// A stream with the events that mark points of its order. Event k % size marks the k-th record; it is used again only when that
 /// has been reached, so the host is never more than `size` records ahead of the stream.
@@ -56,6 +57,7 @@ class cuda_stream {
   ~cuda_stream() {
     if (!is_made_) return;
     (void)api_.synchronize(stream_);
+    forget_captured();
     for (auto& e : events_) (void)api_.destroy_event(e);
     (void)api_.destroy_stream(stream_);
   }
@@ -66,7 +68,7 @@ class cuda_stream {
 
   /// Records the next point; waits until one is free.
   [[nodiscard]] std::uint64_t record() {
-    if (capturing_) return captured_point;
+    if (capturing_) return record_captured();
     const auto next = recorded_.load(std::memory_order_relaxed) + 1;
     if (next > events_.size()) wait_for(next - events_.size());
     require(api_.record(event_of(next), stream_), "cudaEventRecord");
@@ -77,24 +79,25 @@ class cuda_stream {
   /// cost nothing.
   void wait(const cuda_stream& other, std::uint64_t point) {
     if (&other == this) return;
+    if (point >= captured_point) return wait_captured(other, point);
     auto seen = std::find_if(seen_.begin(), seen_.end(), [&](const auto& s) { return s.first == &other; });
     if (seen == seen_.end()) seen = seen_.insert(seen, {&other, 0});
     if (seen->second >= point) return;
+    if (capturing_ && together_ && other.reached(point)) return;
     if (capturing_) refuse_captured("waits for work of " + other.name_);
-    if (point == captured_point) other.refuse_captured("is waited for by " + name_);
     // If the event marks a later point by now, that has been enqueued already: waiting for it ends, too.
     require(api_.wait(stream_, other.event_of(point)), "cudaStreamWaitEvent");
     seen->second = point;
   }
   [[nodiscard]] bool reached(std::uint64_t point) const {
-    if (point == captured_point) refuse_captured("is asked for by the host");
+    if (point >= captured_point) refuse_captured("is asked for by the host");
     const bool is_past = recorded_.load(std::memory_order_acquire) >= point + events_.size();  // its event is in use again
     return is_ready(event_of(point)) || is_past;
   }
   /// Holds up the host until a point has been reached.
   /// Throws: cuda_error where the device has failed, or comes to no further point in time.
   void wait_for(std::uint64_t point) const {
-    if (point == captured_point) refuse_captured("is waited for by the host");
+    if (point >= captured_point) refuse_captured("is waited for by the host");
     if (reached(point)) return;
     const auto last = recorded_.load(std::memory_order_acquire);
     for (auto p = last > events_.size() ? last - events_.size() + 1 : 1; p <= point; ++p)
@@ -110,17 +113,37 @@ class cuda_stream {
     require(api_.synchronize(stream_), "cudaStreamSynchronize");
   }
 
-  /// From here on the work is captured, and its buffers are those of `memory`. Returns the code of the call, as end_capture.
-  [[nodiscard]] int begin_capture(captured_memory<Api>& memory) {
+  /// From here on the work is captured, and its buffers are those of `memory`. `together`: with other streams, which join.
+  /// Returns the code of the call, as end_capture.
+  [[nodiscard]] int begin_capture(captured_memory<Api>& memory, bool together = false) {
     const std::lock_guard lock(capture_guard_);
     const int code = api_.begin_capture(stream_);
-    if (code == 0) capturing_ = &memory;
+    if (code == 0) start(memory, together ? this : nullptr);
     return code;
   }
+  /// The same, in the capture of a stream that is captured together with others.
+  /// Throws: cuda_error.
+  void join_capture(captured_memory<Api>& memory, cuda_stream& first) {
+    const auto begin = first.record();
+    const std::lock_guard lock(capture_guard_);
+    start(memory, &first);
+    wait(first, begin);
+  }
+  /// Of a stream that has joined: its work ends before the capture does.
+  void leave_capture() {
+    const auto end = capturing_ ? record() : 0;
+    const std::lock_guard lock(capture_guard_);
+    auto* const first = together_;
+    capturing_ = nullptr;
+    together_ = nullptr;
+    if (end >= captured_point) first->require(api_.wait(first->stream_, event_of_captured(end)), "cudaStreamWaitEvent");
+  }
+  /// Behind leave_capture of all others.
   template <class Graph>
   [[nodiscard]] int end_capture(Graph& made) {
     const std::lock_guard lock(capture_guard_);
     capturing_ = nullptr;
+    together_ = nullptr;
     return api_.end_capture(stream_, made);
   }
   /// For the thread that uses the stream; for others while they hold capture_guard().
@@ -141,7 +164,34 @@ class cuda_stream {
 
   /// Throws: input_error.
   [[noreturn]] void refuse_captured(const std::string& what) const {
-    throw input_error(name_ + ", captured in a CUDA graph, " + what + ": graphs are of work of one queue");
+    throw input_error(name_ + ", captured in a CUDA graph, " + what + ": a graph is of the work of its own queues");
+  }
+  void start(captured_memory<Api>& memory, cuda_stream* first) {
+    forget_captured();
+    capturing_ = &memory;
+    together_ = first;
+    if (first) capture_ = first == this ? ++captures : first->capture_;
+  }
+  /// Points of a capture that others may wait for have an event each, as none of it is over before it ends.
+  [[nodiscard]] std::uint64_t record_captured() {
+    if (!together_) return captured_point;
+    const auto current = make_current();
+    typename Api::event made{};
+    require(api_.create_event(made), "cudaEventCreateWithFlags");
+    captured_.push_back(made);
+    require(api_.record(made, stream_), "cudaEventRecord");
+    return captured_point | capture_ << 32 | captured_.size();
+  }
+  void wait_captured(const cuda_stream& other, std::uint64_t point) {
+    const bool is_now = together_ && other.together_ == together_ && (point & ~captured_point) >> 32 == capture_;
+    if (!is_now) other.refuse_captured("is waited for by " + name_);
+    require(api_.wait(stream_, other.event_of_captured(point)), "cudaStreamWaitEvent");
+  }
+  [[nodiscard]] typename Api::event event_of_captured(std::uint64_t point) const {
+    return captured_[static_cast<std::size_t>(point & 0xffffffffu) - 1];
+  }
+  void forget_captured() {
+    for (auto& e : std::exchange(captured_, {})) (void)api_.destroy_event(e);
   }
   void pass_time() const {
     if (idle_ && *idle_) (*idle_)();
@@ -165,6 +215,10 @@ class cuda_stream {
   std::atomic<std::uint64_t> recorded_{0};
   std::mutex capture_guard_;
   captured_memory<Api>* capturing_ = nullptr;
+  static inline std::atomic<std::uint64_t> captures{0};
+  cuda_stream* together_ = nullptr;            ///< the first of those that are captured together; null: alone
+  std::uint64_t capture_ = 0;                  ///< number of the last one together
+  std::vector<typename Api::event> captured_;  ///< of the points of the last capture together
   std::vector<std::pair<const cuda_stream*, std::uint64_t>> seen_;  ///< the last points that were waited for
 };
 

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/cuda/tensor.hpp>
+#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/send_semantics.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// The computations of all ranks in an order in which one thread can enqueue them: every rank's as listed, behind all that they
+/// need.
+/// Requires: order comes from runnable(). Complexity: O(actions).
+[[nodiscard]] inline std::vector<action> computations_in_one_order(const schedule& order) {
+  const action_index index(order);
+  const auto all = dependencies(order, index);
+  const auto at = [](int k) { return static_cast<std::size_t>(k); };
+  std::vector<char> done(at(index.size()), 0);
+  std::vector<std::size_t> next(order.lanes.size(), 0);
+  std::vector<action> found;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t l = 0; l < order.lanes.size(); ++l)
+      for (; next[l] < order.lanes[l].actions.size(); ++next[l], moved = true) {
+        const auto k = at(index.lane_first[l]) + next[l];
+        const auto needs = std::span(all.needs).subspan(at(all.first[k]), at(all.first[k + 1] - all.first[k]));
+        if (!std::all_of(needs.begin(), needs.end(), [&](int n) { return done[at(n)] != 0; })) break;
+        done[k] = 1;
+        if (const auto& a = order.lanes[l].actions[next[l]]; is_compute(a.kind)) found.push_back(a);
+      }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// A pipeline on the GPUs of this process, a GPU for each rank or some for several, that one thread drives: its first step is
+/// enqueued call by call, the second is captured, on all GPUs together, and from then on a step is one launch of a CUDA graph.
+/// Tensors go from device to device in it, so neither threads nor a communicator have a part in it.
+/// Gradients are those of pipeline_executor, to the last bit: of the mean loss over all microbatches, in both directions.
+/// Requires: the layers' calls and the loss depend on nothing that changes from step to step but what tensors hold; shapes,
+/// parameters and gradients stay where they are. Not checked. One thread at a time.
+/// Source: CUDA C++ Programming Guide, CUDA Graphs, Cross-stream Dependencies and Events.
+template <class Tensor, class Stage, cuda_graph_api Api>
+class cuda_step_graph {
+ public:
+  using queue = cuda_queue<Api>;
+
+  /// `places`: the GPU of each rank of the schedule. make_stage(stage, queue) -> Stage, on the rank's queue, for each stage of
+  /// each direction. Transfers are as early as can be, whatever the schedule lists.
+  /// Throws: input_error for a schedule that is not sound, and places that do not fit; cuda_error; what make_stage throws.
+  /// Complexity: O(actions).
+  template <class MakeStage>
+  cuda_step_graph(cuda_devices<Api>& devices, const schedule& order, std::vector<int> places, MakeStage&& make_stage)
+      : order_(detail::runnable(order, send_semantics::buffered)),
+        places_(std::move(places)),
+        actions_(detail::computations_in_one_order(order_)),
+        forward_only_(is_forward_only(order_)) {
+    if (places_.size() != at(order_.ranks))
+      throw input_error(std::to_string(places_.size()) + " places are not those of " + std::to_string(order_.ranks) + " ranks");
+    for (int r = 0; r < order_.ranks; ++r) {
+      if (places_[at(r)] < 0) throw input_error("rank " + std::to_string(r) + " is on the host, and a CUDA graph is of GPUs");
+      queues_.push_back(devices.make_queue(places_[at(r)], "rank " + std::to_string(r) + "'s computations"));
+    }
+    arrivals_.resize(at(order_.ranks * order_.ranks));
+    for (int c = 0; c < order_.directions; ++c)
+      for (int s = 0; s < order_.stages; ++s) {
+        const auto& q = queue_of(c, s);
+        const auto here = q.make_current();
+        stages_.push_back(make_stage(s, q));
+        for (Tensor& g : stages_.back().gradients()) gradients_.resize(stages_.size()), gradients_.back().push_back(&g);
+        gradients_.resize(stages_.size());
+        for (const int to : {s - 1, s + 1})
+          if (to >= 0 && to < order_.stages) open(devices, order_.rank(c, s), order_.rank(c, to));
+        if (c > 0) open(devices, order_.rank(1, s), order_.rank(0, s)), open(devices, order_.rank(0, s), order_.rank(1, s));
+      }
+    contexts_.resize(stages_.size());
+    flights_.resize(stages_.size() * at(order_.microbatches));
+    directions_.resize(at(order_.microbatches));
+    for (const auto& a : actions_) {
+      directions_[at(a.microbatch)] = a.direction;
+      if (a.kind == action_kind::recompute) flight_of(a).again = true;
+    }
+    losses_ = typename cuda_backend<Api>::numbers(queues_.front(), at(order_.microbatches));
+  }
+  cuda_step_graph(const cuda_step_graph&) = delete;
+  cuda_step_graph& operator=(const cuda_step_graph&) = delete;
+  ~cuda_step_graph() {
+    for (const auto& q : queues_) try {
+        q.finish();
+      } catch (const cuda_error&) {
+        // The device has failed, and does nothing any more.
+      }
+  }
+
+  [[nodiscard]] Stage& stage(int direction, int s) { return stages_[number(direction, s)]; }
+  /// On which its stage's parameters are updated: what is enqueued there is behind the step before, and before the next one.
+  [[nodiscard]] const queue& queue_of(int direction, int s) const { return queues_[at(order_.rank(direction, s))]; }
+
+  /// Enqueues a step. `inputs`, `targets`: of each microbatch, the same tensors every time, of which the numbers may change; on
+  /// the device of the first, or the last, stage or in pinned memory. `loss`: (const Tensor& output, const Tensor& target, queue,
+  /// double& value) -> Tensor, the gradient, which enqueues its work; that of the first two steps stays.
+  /// Throws: input_error for wrong numbers of them, other tensors, and for what waits for the host where it is captured;
+  /// cuda_error; what layers and loss throw. Behind any of these it cannot be used again.
+  template <class Loss>
+  void step(std::span<const Tensor> inputs, std::span<const Tensor> targets, const Loss& loss) {
+    const auto count = at(order_.microbatches);
+    if (inputs.size() != count || targets.size() != count)
+      throw input_error("a step needs one input and one target per microbatch");
+    if (steps_++ == 0) {
+      inputs_ = inputs.data();
+      targets_ = targets.data();
+    }
+    if (inputs.data() != inputs_ || targets.data() != targets_)
+      throw input_error("a captured step has the inputs and targets of the first: what changes is what is in them");
+    if (steps_ == 1) return enqueue(loss);
+    if (!graph_) capture(loss);
+    launch();
+  }
+  /// Of the last step, per microbatch; waits for its end. Throws: cuda_error.
+  [[nodiscard]] std::span<const double> losses() const {
+    for (const auto& q : queues_) q.finish();
+    return {losses_.begin(), losses_.end()};
+  }
+  /// Whether steps are launches by now.
+  [[nodiscard]] bool is_captured() const { return graph_.has_value(); }
+
+ private:
+  struct flight {  ///< of a microbatch at a stage
+    Tensor input, gradient;
+    int context = -1;
+    bool again = false;  ///< its forward is done twice
+  };
+  struct context_list {
+    std::vector<std::unique_ptr<typename Stage::context>> all;
+    std::vector<int> idle;
+  };
+
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] std::size_t number(int direction, int s) const { return at(direction * order_.stages + s); }
+  [[nodiscard]] flight& flight_of(int direction, int s, int m) {
+    return flights_[number(direction, s) * at(order_.microbatches) + at(m)];
+  }
+  [[nodiscard]] flight& flight_of(const action& a) { return flight_of(a.direction, a.stage, a.microbatch); }
+  [[nodiscard]] std::optional<queue>& arrivals(int from, int to) { return arrivals_[at(from * order_.ranks + to)]; }
+
+  /// Where tensors of one rank arrive at another, if that is on another device.
+  void open(cuda_devices<Api>& devices, int from, int to) {
+    auto& q = arrivals(from, to);
+    if (q || places_[at(from)] == places_[at(to)]) return;
+    q = devices.make_queue(places_[at(to)], "the way from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+  }
+  template <class Body>
+  void for_each_shared(Body&& body) {  ///< with what others use, too: (tensor, the queue that reads it)
+    for (std::size_t m = 0; m < directions_.size(); ++m) {
+      body(inputs_[m], order_.rank(directions_[m], 0));
+      body(targets_[m], order_.rank(directions_[m], order_.stages - 1));
+    }
+  }
+
+  template <class Loss>
+  void capture(const Loss& loss) {
+    std::vector<queue> all = queues_;
+    for (const auto& q : arrivals_)
+      if (q) all.push_back(*q);
+    for (const auto& q : all) q.finish();
+    const queue host(queues_.front().devices());
+    for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, host); });
+    graph_.emplace(std::move(all), [&] { enqueue(loss); });
+  }
+  void launch() {
+    const auto& first = queues_.front();
+    for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, first); });
+    for (const auto& q : queues_) first.wait(q.record());
+    graph_->launch();
+    const auto end = first.record();
+    ends_.clear();
+    for (const auto& q : queues_) {
+      q.wait(end);
+      ends_.push_back(q.record());
+    }
+    for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, queues_[at(rank)], ends_[at(rank)]); });
+    for (std::size_t i = 0; i < stages_.size(); ++i)
+      for (Tensor* g : gradients_[i]) {
+        const auto rank = at(order_.rank_of[i]);
+        detail::end_write(*g, queues_[rank], ends_[rank]);
+      }
+  }
+
+  template <class Loss>
+  void enqueue(const Loss& loss) {
+    for (std::size_t i = 0; i < stages_.size() && !forward_only_; ++i)
+      for (Tensor* g : gradients_[i]) detail::zero(*g, queues_[at(order_.rank_of[i])]);
+    for (const auto& a : actions_) compute(a, loss);
+    if (forward_only_) return;
+    if (order_.directions == 2)
+      for (int s = 0; s < order_.stages; ++s) add_directions(s);
+    for (std::size_t i = 0; i < stages_.size(); ++i)
+      for (Tensor* g : gradients_[i])
+        if (order_.microbatches > 1) detail::scale(*g, 1.0 / order_.microbatches, queues_[at(order_.rank_of[i])]);
+  }
+
+  template <class Loss>
+  void compute(const action& a, const Loss& loss) {
+    using enum action_kind;
+    auto& stage = stages_[number(a.direction, a.stage)];
+    const auto& q = queue_of(a.direction, a.stage);
+    const auto here = q.make_current();
+    auto& f = flight_of(a);
+    const bool back = a.kind != forward && a.kind != recompute;
+    if (f.context < 0) f.context = take_context(a);
+    auto& context = *contexts_[number(a.direction, a.stage)].all[at(f.context)];
+    const Tensor& x = a.stage == 0 ? inputs_[at(a.microbatch)] : f.input;
+    detail::begin_read(x, q);
+    if (back) detail::begin_read(f.gradient, q);
+    Tensor made;
+    if (!back)
+      made = detail::forward<Tensor>(stage, x, context, q);
+    else if (a.kind == backward)
+      made = detail::backward<Tensor>(stage, f.gradient, context, q);
+    else if (a.kind == backward_input)
+      made = detail::backward_input<Tensor>(stage, f.gradient, context, q);
+    else
+      detail::backward_weight<Tensor>(stage, f.gradient, context, q);
+    if (a.kind == forward && a.stage + 1 == order_.stages) {
+      const auto& target = targets_[at(a.microbatch)];
+      detail::begin_read(target, q);
+      auto gradient = loss(std::as_const(made), target, q, losses_.data()[a.microbatch]);
+      detail::end_read(target, q, q.record());
+      if (!forward_only_) f.gradient = std::move(gradient);
+    }
+    const auto end = q.record();
+    detail::end_read(x, q, end);
+    if (back) detail::end_read(f.gradient, q, end);
+    if (a.kind == forward && a.stage + 1 < order_.stages) {
+      detail::end_write(made, q, end);
+      send(std::move(made), a, 1, flight_of(a.direction, a.stage + 1, a.microbatch).input);
+    }
+    if ((a.kind == backward || a.kind == backward_input) && a.stage > 0) {
+      detail::end_write(made, q, end);
+      send(std::move(made), a, -1, flight_of(a.direction, a.stage - 1, a.microbatch).gradient);
+    }
+    const bool is_over = a.kind == backward || a.kind == backward_weight || (forward_only_ && a.kind == forward);
+    if (is_over || (a.kind == forward && f.again)) {
+      contexts_[number(a.direction, a.stage)].idle.push_back(std::exchange(f.context, -1));
+      if (is_over) f.input = {}, f.gradient = {};
+    }
+  }
+  /// To the stage next to it.
+  void send(Tensor made, const action& a, int way, Tensor& there) {
+    const auto& q = arrivals(order_.rank(a.direction, a.stage), order_.rank(a.direction, a.stage + way));
+    there = q ? copied(*q, made) : std::move(made);
+  }
+  [[nodiscard]] static Tensor copied(const queue& q, const Tensor& from) {
+    Tensor to = detail::make_tensor<Tensor>(detail::shape_of(from), q);
+    detail::assign(to, from, q);
+    return to;
+  }
+  [[nodiscard]] int take_context(const action& a) {
+    const auto i = number(a.direction, a.stage);
+    auto& [all, idle] = contexts_[i];
+    if (idle.empty()) {
+      all.push_back(std::make_unique<typename Stage::context>(detail::make_context(stages_[i])));
+      return static_cast<int>(all.size()) - 1;
+    }
+    const int found = idle.back();
+    idle.pop_back();
+    return found;
+  }
+  /// Both get direction 0's gradients plus direction 1's.
+  void add_directions(int s) {
+    const auto there = number(0, s), back = number(1, s);
+    const auto& q = queue_of(0, s);
+    const auto& way = arrivals(order_.rank(1, s), order_.rank(0, s));
+    const auto& home = queue_of(1, s);
+    for (std::size_t i = 0; i < gradients_[there].size(); ++i) {
+      Tensor& sum = *gradients_[there][i];
+      Tensor& other = *gradients_[back][i];
+      detail::end_write(other, home, home.record());  // by layers, which leave no marks
+      if (way) {
+        const auto term = copied(*way, other);
+        detail::add(sum, term, q);
+      } else {
+        detail::add(sum, other, q);
+      }
+      detail::assign(other, sum, home);
+    }
+  }
+
+  schedule order_;
+  std::vector<int> places_;
+  std::vector<action> actions_;
+  bool forward_only_;
+  std::vector<queue> queues_;                     ///< by rank
+  std::vector<std::optional<queue>> arrivals_;    ///< from each rank at each
+  std::optional<detail::cuda_graph<Api>> graph_;  ///< ends behind what is in its memory
+  std::vector<Stage> stages_;                     ///< by direction and stage, as are the next two
+  std::vector<std::vector<Tensor*>> gradients_;
+  std::vector<context_list> contexts_;
+  std::vector<flight> flights_;  ///< by direction, stage and microbatch
+  std::vector<int> directions_;  ///< of microbatches
+  const Tensor* inputs_ = nullptr;
+  const Tensor* targets_ = nullptr;
+  typename cuda_backend<Api>::numbers losses_;
+  std::vector<typename queue::moment> ends_;  ///< of the last launch, by rank
+  int steps_ = 0;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cuda/step_graph.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/check/check.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "../schedule/random_schedule.hpp"
+#include "fake_layers.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using step_graph = cuda_step_graph<fake_tensor, fake_stage, fake_cuda>;
+
+fake_tensor put(const fake_queue& q, const matrix<double>& from) {
+  const auto here = q.make_current();
+  return upload(q, from);
+}
+
+/// The last of `steps` steps; `behind`: called behind each.
+outcome_of_step<double> run_captured(fake_devices& devices, const std::vector<int>& places, const task<double>& t,
+                                     const schedule& order, int steps, const std::function<void(int)>& behind = {}) {
+  step_graph graph(devices, order, places, [&](int s, const fake_queue& q) { return stage_on(q, t, s); });
+  std::vector<fake_tensor> inputs, targets;
+  std::vector<int> direction(t.inputs.size(), 0);
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions)
+      if (a.kind == action_kind::forward) direction[static_cast<std::size_t>(a.microbatch)] = a.direction;
+  for (std::size_t m = 0; m < t.inputs.size(); ++m) {
+    const auto& first = graph.queue_of(direction[m], 0);
+    const auto& last = graph.queue_of(direction[m], order.stages - 1);
+    inputs.push_back(put(first, t.inputs[m]));
+    targets.push_back(put(last, t.targets[m]));
+  }
+  outcome_of_step<double> result;
+  for (int i = 0; i < steps; ++i) {
+    graph.step(inputs, targets, fake_loss);
+    CHECK(graph.is_captured() == (i > 0));
+    if (behind) behind(i);
+  }
+  const auto losses = graph.losses();
+  result.losses.assign(losses.begin(), losses.end());
+  for (int c = 0; c < order.directions; ++c)
+    for (int s = 0; s < order.stages; ++s) {
+      const auto& q = graph.queue_of(c, s);
+      const auto here = q.make_current();
+      auto& sums = result.gradients.emplace_back();
+      for (const fake_tensor& g : graph.stage(c, s).gradients()) sums.push_back(download(q, g));
+    }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a captured step has the bits of the executor's reference, under random schedules on some GPUs, and no races") {
+  int ran = 0, far = 0;
+  for (int instance = 0; instance < 200 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    std::vector<int> layers, places;
+    for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
+    const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
+    const fake_habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                             .devices = random.integer(1, 3),
+                             .most_turns_late = random.integer(0, 8),
+                             .lazy = random.integer(0, 1) == 0,
+                             .in_order = random.integer(0, 1) == 0};
+    for (int r = 0; r < order.ranks; ++r) places.push_back(random.integer(0, habits.devices - 1));
+    fake_machine machine(habits);
+    {
+      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
+      CHECK(run_captured(devices, places, t, order, 1 + instance % 4) == reference(t, order));
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+    far += machine.calls("cudaMemcpyPeerAsync") > 0;
+    ++ran;
+  }
+  CHECK(ran > 80 / sanitizer_share);
+  CHECK(far > 20 / sanitizer_share);
+}
+
+TEST_CASE("every named schedule is captured: a GPU for each rank, and one for all") {
+  for (const auto name : schedule_names()) {
+    CAPTURE(name);
+    const int ranks = 4;
+    const auto order = build_schedule(name,
+                                      {.forward_s = std::vector<double>(ranks, 1),
+                                       .backward_s = std::vector<double>(ranks, 2),
+                                       .transfer_s = std::vector<double>(ranks - 1, 0.5)},
+                                      8);
+    const task<double> t(7, std::vector<int>(static_cast<std::size_t>(order.stages), 1), order.microbatches);
+    for (const bool alone : {false, true}) {
+      fake_machine machine({.seed = 11, .devices = ranks});
+      {
+        fake_devices devices(fake_cuda{&machine});
+        const auto places = alone ? std::vector<int>(ranks, 0) : std::vector<int>{0, 1, 2, 3};
+        CHECK(run_captured(devices, places, t, order, 3) == reference(t, order));
+      }
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+      CHECK(machine.leaks().empty());
+    }
+  }
+}
+
+TEST_CASE("recomputation and forwards alone are captured") {
+  auto again = one_f_one_b({2, 1}, 4);
+  for (auto& l : again.lanes)
+    for (std::size_t k = 0; k < l.actions.size(); ++k)
+      if (auto a = l.actions[k]; a.kind == action_kind::backward && a.stage == 0) {
+        a.kind = action_kind::recompute;
+        l.actions.insert(l.actions.begin() + static_cast<std::ptrdiff_t>(k++), a);
+      }
+  const task<double> t(5, {2, 1}, 4);
+  for (const auto& order : {again, forwards_of(again)}) {
+    fake_machine machine({.seed = 3, .devices = 2});
+    {
+      fake_devices devices(fake_cuda{&machine});
+      const auto found = run_captured(devices, {0, 1}, t, order, 3);
+      CHECK(found.losses == reference(t, one_f_one_b({2, 1}, 4)).losses);
+      if (!is_forward_only(order)) CHECK(found == reference(t, one_f_one_b({2, 1}, 4)));
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.leaks().empty());
+  }
+}
+
+TEST_CASE("a captured step is one launch, whatever there is to do, and needs no more memory") {
+  const task<double> t(3, {4, 4}, 16);
+  fake_machine machine({.seed = 5, .devices = 2});
+  std::vector<std::size_t> kernels, copies, graphs, events, in_use;
+  {
+    fake_devices devices(fake_cuda{&machine});
+    const auto order = one_f_one_b({2, 1}, 16);
+    CHECK(run_captured(devices, {0, 1}, t, order, 5, [&](int) {
+            kernels.push_back(machine.calls("cudaLaunchKernel"));
+            copies.push_back(machine.calls("cudaMemcpyPeerAsync"));
+            graphs.push_back(machine.calls("cudaGraphLaunch"));
+            events.push_back(machine.calls("cudaEventRecord") + machine.calls("cudaStreamWaitEvent"));
+            in_use.push_back(devices.memory(0).now_bytes + devices.memory(1).now_bytes);
+          }) == reference(t, order));
+  }
+  CHECK(graphs == std::vector<std::size_t>{0, 1, 2, 3, 4});
+  CHECK(kernels[4] == kernels[1]);
+  CHECK(copies[4] == copies[1]);
+  CHECK(events[4] - events[3] <= 9);  // for 64 computations
+  CHECK(in_use[4] == in_use[1]);
+}
+
+TEST_CASE("what is done between captured steps is done before the next one: updates, and new inputs") {
+  const task<double> t(4, {2, 1, 2}, 4);
+  const auto order = one_f_one_b({3, 2, 1}, 4);
+  const std::vector<int> places{0, 1, 2};
+  fake_machine machine({.seed = 8, .devices = 3});
+  {
+    fake_devices devices(fake_cuda{&machine});
+    struct training {
+      step_graph graph;
+      std::vector<fake_tensor> inputs, targets;
+      training(fake_devices& all, const task<double>& of, const schedule& by, const std::vector<int>& on)
+          : graph(all, by, on, [&](int s, const fake_queue& q) { return stage_on(q, of, s); }) {
+        for (const auto& m : of.inputs) inputs.push_back(put(graph.queue_of(0, 0), m));
+        for (const auto& m : of.targets) targets.push_back(put(graph.queue_of(0, by.stages - 1), m));
+      }
+      std::vector<double> step() {
+        graph.step(inputs, targets, fake_loss);
+        const auto found = graph.losses();
+        return {found.begin(), found.end()};
+      }
+      void change() {
+        for (int s = 0; s < 3; ++s)
+          for (fake_tensor& p : graph.stage(0, s).parameters()) tensor_traits<fake_tensor>::scale(p, 0.75, graph.queue_of(0, s));
+        for (auto& x : inputs) tensor_traits<fake_tensor>::scale(x, 1.5, graph.queue_of(0, 0));
+        for (auto& y : targets) tensor_traits<fake_tensor>::scale(y, 1.25, graph.queue_of(0, 2));
+      }
+    };
+    training captured(devices, t, order, places);
+    std::vector<std::vector<double>> losses;
+    for (int i = 0; i < 5; ++i) {
+      losses.push_back(captured.step());
+      captured.change();
+    }
+    for (std::size_t i = 0; i < 5; ++i) {
+      training fresh(devices, t, order, places);
+      for (std::size_t k = 0; k < i; ++k) fresh.change();
+      CHECK(fresh.step() == losses[i]);
+    }
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.leaks().empty());
+}
+
+TEST_CASE("what is captured in no order is found: transfers that do not wait for what they take, or nobody waits for") {
+  const task<double> t(9, {1, 1, 1}, 4);
+  const auto order = one_f_one_b({3, 2, 1}, 4);
+  for (const auto m : {mistake::none, mistake::no_begin_read, mistake::no_end_read, mistake::no_end_write}) {
+    fake_machine machine({.seed = 2, .devices = 3});
+    {
+      fake_devices devices(fake_cuda{&machine});
+      step_graph graph(devices, order, {0, 1, 2}, [&](int s, const fake_queue& q) { return stage_on(q, t, s); });
+      std::vector<fake_tensor> inputs, targets;
+      for (std::size_t k = 0; k < t.inputs.size(); ++k) {
+        inputs.push_back(put(graph.queue_of(0, 0), t.inputs[k]));
+        targets.push_back(put(graph.queue_of(0, 2), t.targets[k]));
+      }
+      graph.step(inputs, targets, fake_loss);
+      (void)graph.losses();
+      CHECK(machine.reports().empty());
+      planted = m;
+      graph.step(inputs, targets, fake_loss);
+      planted = mistake::none;
+      (void)graph.losses();
+    }
+    CAPTURE(static_cast<int>(m));
+    CHECK(machine.reports().empty() == (m == mistake::none));
+  }
+}
+
+TEST_CASE("what a captured step cannot do is refused") {
+  const task<double> t(1, {1, 1}, 2);
+  const auto order = one_f_one_b({2, 1}, 2);
+  fake_machine machine({.devices = 2});
+  fake_devices devices(fake_cuda{&machine});
+  const auto make = [&](int s, const fake_queue& q) { return stage_on(q, t, s); };
+  CHECK_THROWS_WITH_AS(step_graph(devices, order, {0, -1}, make), "rank 1 is on the host, and a CUDA graph is of GPUs",
+                       input_error);
+  CHECK_THROWS_WITH_AS(step_graph(devices, order, {0}, make), "1 places are not those of 2 ranks", input_error);
+  CHECK_THROWS_WITH_AS(step_graph(devices, order, {0, 2}, make), "there is no device 2 among 2", input_error);
+  step_graph graph(devices, order, {0, 1}, make);
+  const auto here = graph.queue_of(0, 0).make_current();
+  std::vector<fake_tensor> inputs, targets, others;
+  for (const auto& m : t.inputs) {
+    inputs.push_back(upload(graph.queue_of(0, 0), m));
+    others.push_back(upload(graph.queue_of(0, 0), m));
+  }
+  const auto there = graph.queue_of(0, 1).make_current();
+  for (const auto& m : t.targets) targets.push_back(upload(graph.queue_of(0, 1), m));
+  CHECK_THROWS_WITH_AS(graph.step(std::span(inputs).first(1), targets, fake_loss),
+                       "a step needs one input and one target per microbatch", input_error);
+  graph.step(inputs, targets, fake_loss);
+  CHECK_THROWS_WITH_AS(graph.step(others, targets, fake_loss),
+                       "a captured step has the inputs and targets of the first: what changes is what is in them", input_error);
+  const auto waits = [](const fake_tensor& y, const fake_tensor& wanted, const fake_queue& q, double& value) {
+    q.finish();
+    return fake_loss(y, wanted, q, value);
+  };
+  CHECK_THROWS_WITH_AS(
+      graph.step(inputs, targets, waits),
+      "rank 1's computations, captured in a CUDA graph, is waited for by the host: a graph is of the work of its "
+      "own queues",
+      input_error);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
