@@ -267,23 +267,43 @@ struct attention_keys_backward {
   }
 };
 
+/// Which part of every sample's sequence the rows are.
+struct sequence_part {
+  int length = 0, first = 0;
+  [[nodiscard]] GPT_KERNEL int position(int row) const { return first + row % length; }
+};
 /// Element i of rows x columns; positions: null if there are none.
 struct look_up {
-  GPT_KERNEL void operator()(int i, int columns, int sequence, const float* tokens, const float* table, const float* positions,
-                             float* y) const {
+  GPT_KERNEL void operator()(int i, int columns, sequence_part part, const float* tokens, const float* table,
+                             const float* positions, float* y) const {
     const int row = i / columns, j = i % columns;
-    y[i] = table[static_cast<int>(tokens[row]) * columns + j] + (positions ? positions[row % sequence * columns + j] : 0);
+    y[i] = table[static_cast<int>(tokens[row]) * columns + j] + (positions ? positions[part.position(row) * columns + j] : 0);
   }
 };
 /// Of column j: rows that have the same token follow each other.
 struct look_up_backward {
-  GPT_KERNEL void operator()(int j, int rows, int columns, int sequence, const float* tokens, const float* dy, float* dtable,
-                             float* dpositions) const {
+  GPT_KERNEL void operator()(int j, int rows, int columns, sequence_part part, const float* tokens, const float* dy,
+                             float* dtable, float* dpositions) const {
     for (int r = 0; r < rows; ++r) {
       dtable[static_cast<int>(tokens[r]) * columns + j] += dy[r * columns + j];
-      if (dpositions) dpositions[r % sequence * columns + j] += dy[r * columns + j];
+      if (dpositions) dpositions[part.position(r) * columns + j] += dy[r * columns + j];
     }
   }
+};
+
+/// Slices of every sample's sequence, between the order of samples and that of the ranks that have them; element i of the former.
+struct slices_by_rank {
+  int columns = 0, samples = 0, ranks = 0, length = 0;
+  [[nodiscard]] GPT_KERNEL int at(int i) const {
+    const int row = i / columns, sample = row / (ranks * length), rank = row / length % ranks;
+    return ((rank * samples + sample) * length + row % length) * columns + i % columns;
+  }
+};
+struct to_samples {
+  GPT_KERNEL void operator()(int i, slices_by_rank s, const float* by_rank, float* y) const { y[i] = by_rank[s.at(i)]; }
+};
+struct to_ranks {
+  GPT_KERNEL void operator()(int i, slices_by_rank s, const float* x, float* by_rank) const { by_rank[s.at(i)] = x[i]; }
 };
 
 /// See gpt::cross_entropy_part; `losses`: of the rows, not yet times the share.

@@ -56,7 +56,10 @@ class layer_base {
  public:
   using queue = hetsched::cuda_queue<Api>;
   using own_tensor = tensor<Api>;
-  layer_base(const shape& m, parameters<Api> all) : m_(m), own_(std::move(all)) {}
+  layer_base(const shape& m, parameters<Api> all, const layer_part<Api>& part)
+      : m_(m), own_(std::move(all)), axis_(part.axis), cuts_(part.cuts) {
+    cuts_.resize(own_->size());
+  }
 
   std::vector<std::reference_wrapper<own_tensor>> parameters() {
     std::vector<std::reference_wrapper<own_tensor>> found;
@@ -68,6 +71,7 @@ class layer_base {
     for (auto& p : *own_) found.push_back(p.gradient);
     return found;
   }
+  [[nodiscard]] const std::vector<hetsched::parameter_cut>& parameter_cuts() const { return cuts_; }
   void parameters_changed(const queue& q) {
     for (auto& p : *own_) p.refresh(q);
   }
@@ -93,26 +97,90 @@ class layer_base {
     kept.as = factor_of(kept.half);
   }
 
+  // Between the halves of blocks a rank of a tensor axis has its slice of every sample's sequence, inside them all rows: see
+  // gpt::sequence_slices.
+
+  /// All ranks' slices: the slice itself, or what is put into `room`.
+  const own_tensor& gather(const queue& q, const own_tensor& slice, own_tensor& room) const {
+    if (axis_.size == 1) return slice;
+    const auto order = slices_of(slice.rows() * axis_.size, slice.columns());
+    room = make(q, slice.rows() * axis_.size, slice.columns());
+    if (order.samples == 1) {
+      axis_.all_gather(slice, room, q);
+      return room;
+    }
+    auto by_rank = make(q, room.rows(), room.columns());
+    axis_.all_gather(slice, by_rank, q);
+    each(q, room.size(), to_samples{}, order, in(by_rank), out(room));
+    return room;
+  }
+  /// This rank's slice of the sum over the ranks.
+  [[nodiscard]] own_tensor sum_slices(const queue& q, own_tensor all) const {
+    if (axis_.size == 1) return all;
+    const auto order = slices_of(all.rows(), all.columns());
+    auto slice = make(q, all.rows() / axis_.size, all.columns());
+    if (order.samples > 1) {
+      auto by_rank = make(q, all.rows(), all.columns());
+      each(q, all.size(), to_ranks{}, order, in(all), out(by_rank));
+      all = std::move(by_rank);
+    }
+    axis_.reduce_scatter(all, slice, q);
+    return slice;
+  }
+  [[nodiscard]] slices_by_rank slices_of(int rows, int columns) const {
+    return {.columns = columns, .samples = rows / m_.sequence, .ranks = axis_.size, .length = m_.sequence / axis_.size};
+  }
+
   // Parameters first and, with biases, first + 1.
   [[nodiscard]] int linear_parameters() const { return m_.bias ? 2 : 1; }
-  own_tensor linear(const queue& q, int first, const own_tensor& x, kept_factor& input) {
+  own_tensor product(const queue& q, int first, const own_tensor& x, kept_factor& input) {
     keep(q, x, input);
     auto y = make(q, x.rows(), own(first).value.columns());
     multiply(q, y, 0, input.as, own(first).as_factor());
-    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), in(own(first + 1).value), out(y));
     return y;
   }
-  own_tensor linear_backward(const queue& q, int first, const own_tensor& dy) {
+  void bias(const queue& q, int first, own_tensor& y) {
+    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), in(own(first + 1).value), out(y));
+  }
+  /// See gpt::column_linear; `room`: for the gathered input.
+  own_tensor column_linear(const queue& q, int first, const own_tensor& x, own_tensor& room, kept_factor& input) {
+    auto y = product(q, first, gather(q, x, room), input);
+    bias(q, first, y);
+    return y;
+  }
+  own_tensor column_linear_backward(const queue& q, int first, const own_tensor& dy) {
+    return sum_slices(q, product_backward(q, first, dy));
+  }
+  void column_linear_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
+    product_weight(q, first, dy, input);
+    bias_weight(q, first, dy);
+  }
+  /// See gpt::row_linear; `room`: for the gathered gradient.
+  own_tensor row_linear(const queue& q, int first, const own_tensor& x, kept_factor& input) {
+    auto y = sum_slices(q, product(q, first, x, input));
+    bias(q, first, y);
+    return y;
+  }
+  own_tensor row_linear_backward(const queue& q, int first, const own_tensor& dy, own_tensor& room) {
+    return product_backward(q, first, gather(q, dy, room));
+  }
+  void row_linear_weight(const queue& q, int first, const own_tensor& dy, const own_tensor& room, const kept_factor& input) {
+    product_weight(q, first, axis_.size == 1 ? dy : room, input);
+    bias_weight(q, first, dy);
+  }
+  own_tensor product_backward(const queue& q, int first, const own_tensor& dy) {
     kept_factor d;
     keep(q, dy, d);
     auto dx = make(q, dy.rows(), own(first).value.rows());
     multiply(q, dx, 0, d.as, own(first).as_factor(), transposed::second);
     return dx;
   }
-  void linear_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
+  void product_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
     kept_factor d;
     keep(q, dy, d);
     multiply(q, own(first).gradient, 1, input.as, d.as, transposed::first);
+  }
+  void bias_weight(const queue& q, int first, const own_tensor& dy) {
     if (m_.bias) each(q, dy.columns(), sum_column{}, dy.rows(), dy.columns(), in(dy), out(own(first + 1).gradient));
   }
 
@@ -147,13 +215,15 @@ class layer_base {
 
   shape m_;
   gpt_cuda::parameters<Api> own_;
+  tensor_axis<Api> axis_;
+  std::vector<hetsched::parameter_cut> cuts_;
 };
 
 /// See gpt::embedding.
 template <class Api>
 class embedding : public layer_base<Api> {
   using base = layer_base<Api>;
-  using base::m_, base::own;
+  using base::m_, base::own, base::axis_;
 
  public:
   using typename base::own_tensor, typename base::queue;
@@ -166,7 +236,7 @@ class embedding : public layer_base<Api> {
     c.tokens = in(tokens);
     auto y = base::make(q, tokens.rows(), m_.hidden);
     const auto positions = m_.rotary ? argument<const float>() : in(own(1).value);
-    each(q, y.size(), look_up{}, m_.hidden, m_.sequence, c.tokens, in(own(0).value), positions, out(y));
+    each(q, y.size(), look_up{}, m_.hidden, part(), c.tokens, in(own(0).value), positions, out(y));
     return y;
   }
   /// Zero: tokens have no gradient.
@@ -177,12 +247,17 @@ class embedding : public layer_base<Api> {
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
     const auto positions = m_.rotary ? argument<float>() : out(own(1).gradient);
-    each(q, dy.columns(), look_up_backward{}, dy.rows(), dy.columns(), m_.sequence, c.tokens, in(dy), out(own(0).gradient),
-         positions);
+    each(q, dy.columns(), look_up_backward{}, dy.rows(), dy.columns(), part(), c.tokens, in(dy), out(own(0).gradient), positions);
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
     backward_weight(dy, c, q);
     return backward_input(dy, c, q);
+  }
+
+ private:
+  [[nodiscard]] sequence_part part() const {
+    const int length = m_.sequence / axis_.size;
+    return {.length = length, .first = length * axis_.rank};
   }
 };
 
@@ -199,14 +274,19 @@ class block : public layer_base<Api> {
     typename base::kept_factor qkv_input, out_input, up_input, down_input;
     own_tensor normed_1, qkv, weights, mixed, middle, normed_2, up, sigmoid, active;
     own_tensor dmiddle, dnormed_1, dqkv, dnormed_2, dup;  ///< for the weights' half
+    own_tensor all_1, all_2, all_dmiddle, all_dy;         ///< rows of all ranks, where they have slices
   };
 
-  block(const shape& m, parameters<Api> all, const queue& q) : base(m, std::move(all)) {
+  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q)
+      : base(m, std::move(all), part), recomputes_(part.recomputes) {
     qkv_ = base::norm_parameters();
     out_ = qkv_ + base::linear_parameters();
     norm_2_ = out_ + base::linear_parameters();
     up_ = norm_2_ + base::norm_parameters();
     down_ = up_ + base::linear_parameters();
+    heads_ = own(out_).value.rows() / size();
+    kv_heads_ = heads_ * m.kv_heads / m.heads;
+    ffn_ = own(down_).value.rows();
     if (!m.rotary) return;
     const int half = size() / 2;
     numbers cosine{static_cast<std::size_t>(m.sequence), static_cast<std::size_t>(half), {}}, sine = cosine;
@@ -220,49 +300,52 @@ class block : public layer_base<Api> {
     sine_ = std::make_shared<own_tensor>(upload(q, sine));
   }
 
+  /// x: (samples * sequence / ranks of the axis) x hidden.
   own_tensor forward(const own_tensor& x, context& c, const queue& q) {
-    const auto s = attention();
     c.normed_1 = base::norm(q, 0, x, c.norm_1);
-    c.qkv = base::linear(q, qkv_, c.normed_1, c.qkv_input);
+    c.qkv = base::column_linear(q, qkv_, c.normed_1, c.all_1, c.qkv_input);
     turn(q, c.qkv, 1);
-    c.weights = base::make(q, x.rows() * m_.heads, m_.sequence);
-    teams(q, x.rows() * m_.heads, attention_weights{}, s, in(c.qkv), out(c.weights));
-    c.mixed = base::make(q, x.rows(), m_.hidden);
-    teams(q, x.rows() * m_.heads, attention_mix{}, s, in(c.qkv), in(c.weights), out(c.mixed));
-    c.middle = base::sum(q, x, base::linear(q, out_, c.mixed, c.out_input));
+    auto weights = find_weights(q, c);
+    c.mixed = base::make(q, c.qkv.rows(), heads_ * size());
+    teams(q, c.qkv.rows() * heads_, attention_mix{}, attention(), in(c.qkv), in(weights), out(c.mixed));
+    if (!recomputes_) c.weights = std::move(weights);
+    c.middle = base::sum(q, x, base::row_linear(q, out_, c.mixed, c.out_input));
 
     c.normed_2 = base::norm(q, norm_2_, c.middle, c.norm_2);
-    c.up = base::linear(q, up_, c.normed_2, c.up_input);
-    c.sigmoid = base::make(q, x.rows(), m_.ffn);
-    c.active = base::make(q, x.rows(), m_.ffn);
-    each(q, c.active.size(), activate{}, m_.ffn, m_.gated, in(c.up), out(c.sigmoid), out(c.active));
-    return base::sum(q, c.middle, base::linear(q, down_, c.active, c.down_input));
+    c.up = base::column_linear(q, up_, c.normed_2, c.all_2, c.up_input);
+    c.sigmoid = base::make(q, c.up.rows(), ffn_);
+    c.active = base::make(q, c.up.rows(), ffn_);
+    each(q, c.active.size(), activate{}, ffn_, m_.gated, in(c.up), out(c.sigmoid), out(c.active));
+    return base::sum(q, c.middle, base::row_linear(q, down_, c.active, c.down_input));
   }
   own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
-    const auto dactive = base::linear_backward(q, down_, dy);
+    const auto dactive = base::row_linear_backward(q, down_, dy, c.all_dy);
     c.dup = base::make(q, c.up.rows(), c.up.columns());
-    each(q, dactive.size(), activate_backward{}, m_.ffn, m_.gated, in(c.up), in(c.sigmoid), in(dactive), out(c.dup));
-    c.dnormed_2 = base::linear_backward(q, up_, c.dup);
+    each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), in(c.sigmoid), in(dactive), out(c.dup));
+    c.dnormed_2 = base::column_linear_backward(q, up_, c.dup);
     c.dmiddle = base::sum(q, dy, base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2));
 
     const auto s = attention();
-    const auto dmixed = base::linear_backward(q, out_, c.dmiddle);
-    auto dscores = base::make(q, c.weights.rows(), c.weights.columns());
-    teams(q, c.weights.rows(), attention_scores_backward{}, s, in(c.qkv), in(c.weights), in(dmixed), out(dscores));
+    const auto dmixed = base::row_linear_backward(q, out_, c.dmiddle, c.all_dmiddle);
+    own_tensor again;
+    if (recomputes_) again = find_weights(q, c);
+    const auto& weights = recomputes_ ? again : c.weights;
+    auto dscores = base::make(q, weights.rows(), weights.columns());
+    teams(q, weights.rows(), attention_scores_backward{}, s, in(c.qkv), in(weights), in(dmixed), out(dscores));
     c.dqkv = base::make(q, c.qkv.rows(), c.qkv.columns());
-    teams(q, c.weights.rows(), attention_queries_backward{}, s, in(c.qkv), in(dscores), out(c.dqkv));
-    teams(q, dy.rows() * m_.kv_heads, attention_keys_backward{}, s, in(c.qkv), in(c.weights), in(dscores), in(dmixed),
+    teams(q, weights.rows(), attention_queries_backward{}, s, in(c.qkv), in(dscores), out(c.dqkv));
+    teams(q, c.qkv.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(weights), in(dscores), in(dmixed),
           out(c.dqkv));
     turn(q, c.dqkv, -1);
-    c.dnormed_1 = base::linear_backward(q, qkv_, c.dqkv);
+    c.dnormed_1 = base::column_linear_backward(q, qkv_, c.dqkv);
     return base::sum(q, c.dmiddle, base::norm_backward(q, 0, c.dnormed_1, c.norm_1));
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    base::linear_weight(q, down_, dy, c.down_input);
-    base::linear_weight(q, up_, c.dup, c.up_input);
+    base::row_linear_weight(q, down_, dy, c.all_dy, c.down_input);
+    base::column_linear_weight(q, up_, c.dup, c.up_input);
     base::norm_weight(q, norm_2_, c.dnormed_2, c.norm_2);
-    base::linear_weight(q, out_, c.dmiddle, c.out_input);
-    base::linear_weight(q, qkv_, c.dqkv, c.qkv_input);
+    base::row_linear_weight(q, out_, c.dmiddle, c.all_dmiddle, c.out_input);
+    base::column_linear_weight(q, qkv_, c.dqkv, c.qkv_input);
     base::norm_weight(q, 0, c.dnormed_1, c.norm_1);
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
@@ -273,15 +356,22 @@ class block : public layer_base<Api> {
 
  private:
   [[nodiscard]] int size() const { return m_.hidden / m_.heads; }
-  [[nodiscard]] attention_shape attention() const { return {m_.sequence, m_.heads, m_.kv_heads, size()}; }
+  [[nodiscard]] attention_shape attention() const { return {m_.sequence, heads_, kv_heads_, size()}; }
+  [[nodiscard]] own_tensor find_weights(const queue& q, const context& c) const {
+    auto weights = base::make(q, c.qkv.rows() * heads_, m_.sequence);
+    teams(q, weights.rows(), attention_weights{}, attention(), in(c.qkv), out(weights));
+    return weights;
+  }
   void turn(const queue& q, own_tensor& qkv, float direction) const {
     if (!m_.rotary) return;
-    const int heads = m_.heads + m_.kv_heads, half = size() / 2;
+    const int heads = heads_ + kv_heads_, half = size() / 2;
     each(q, qkv.rows() * heads * half, turn_pair{}, heads, half, qkv.columns(), m_.sequence, direction, in(*cosine_), in(*sine_),
          out(qkv));
   }
 
+  bool recomputes_;
   int qkv_ = 0, out_ = 0, norm_2_ = 0, up_ = 0, down_ = 0;  ///< first parameters; those of the first norm are the first
+  int heads_ = 0, kv_heads_ = 0, ffn_ = 0;                  ///< of this rank
   std::shared_ptr<own_tensor> cosine_, sine_;               ///< sequence x size / 2
 };
 
@@ -337,15 +427,16 @@ template <class Api>
 }
 
 template <class Api>
-[[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const hetsched::cuda_queue<Api>& q) {
-  if (layer == 0) return embedding<Api>(m, std::move(own));
-  if (layer <= m.layers) return block<Api>(m, std::move(own), q);
-  return head<Api>(m, std::move(own));
+[[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const layer_part<Api>& part,
+                                        const hetsched::cuda_queue<Api>& q) {
+  if (layer == 0) return embedding<Api>(m, std::move(own), part);
+  if (layer <= m.layers) return block<Api>(m, std::move(own), part, q);
+  return head<Api>(m, std::move(own), part);
 }
 
 template <hetsched::cuda_api Api>
-any_layer<Api> operations<Api>::make_layer(const shape& m, int layer, const std::vector<numbers>& first, const queue& q) {
-  return gpt_cuda::make_layer<Api>(m, layer, make_parameters<Api>(m, layer, first, q), q);
+any_layer<Api> operations<Api>::make_layer(const shape& m, int layer, const layer_part<Api>& part, const queue& q) {
+  return gpt_cuda::make_layer<Api>(m, layer, make_parameters<Api>(m, layer, part.first, q), part, q);
 }
 template <hetsched::cuda_api Api>
 tensor<Api> operations<Api>::cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,

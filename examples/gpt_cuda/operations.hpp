@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -14,6 +15,7 @@
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 #include <gpt/optimizer.hpp>
@@ -24,6 +26,37 @@ namespace gpt_cuda {
 
 template <class Api>
 using any_layer = hetsched::any_layer<tensor<Api>, hetsched::cuda_queue<Api>>;
+
+/// The tensor axis of a rank, whatever connects the GPUs: collectives of whole tensors on a queue, of parts of one size.
+template <class Api>
+struct tensor_axis {
+  using queue = hetsched::cuda_queue<Api>;
+  int rank = 0, size = 1;
+  std::function<void(const tensor<Api>& mine, tensor<Api>& all, const queue& q)> all_gather = {};
+  std::function<void(const tensor<Api>& all, tensor<Api>& mine, const queue& q)> reduce_scatter = {};
+};
+/// Of an axis of a hetsched::stage_group.
+template <class Api, class Axis>
+[[nodiscard]] tensor_axis<Api> tensor_axis_of(const Axis& axis) {
+  using queue = hetsched::cuda_queue<Api>;
+  tensor_axis<Api> made{.rank = axis.rank(), .size = axis.size()};
+  if constexpr (requires(const tensor<Api>& in, tensor<Api>& out, const queue& q) { axis.all_gather(in, out, q); }) {
+    made.all_gather = [axis](const tensor<Api>& mine, tensor<Api>& all, const queue& q) { axis.all_gather(mine, all, q); };
+    made.reduce_scatter = [axis](const tensor<Api>& all, tensor<Api>& mine, const queue& q) {
+      axis.reduce_scatter(all, mine, q);
+    };
+  }
+  return made;
+}
+
+/// What a rank has of a layer.
+template <class Api>
+struct layer_part {
+  std::vector<numbers> first = {};                 ///< values of its parameters, in the order of gpt::make_layer
+  std::vector<hetsched::parameter_cut> cuts = {};  ///< of them; none: whole
+  tensor_axis<Api> axis = {};
+  bool recomputes = false;  ///< attention's weights are not kept, but made again
+};
 
 /// What kernels do, on a queue. Defined in layers.hpp and timing.hpp, which only the file has to see that is compiled with them.
 template <hetsched::cuda_api Api>
@@ -40,9 +73,8 @@ struct operations {
   /// See gpt::cross_entropy_part; a loss for the executor.
   static tensor<Api> cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,
                                         const queue& q, double& value);
-  /// Layer 0 is the embedding, then come blocks, then the head; parameters have these first values, in the order of
-  /// gpt::make_layer.
-  static any_layer<Api> make_layer(const shape& m, int layer, const std::vector<numbers>& first, const queue& q);
+  /// Layer 0 is the embedding, then come blocks, then the head. `m`: of the whole model.
+  static any_layer<Api> make_layer(const shape& m, int layer, const layer_part<Api>& part, const queue& q);
   /// Times one layer of each kind on a GPU, or on the host where `place` is -1, by events where it is a GPU; the loss counts as
   /// the last forward's. Returns one entry per layer of the model. Throws: cuda_error.
   static std::vector<layer_costs> time_layers(hetsched::cuda_devices<Api>& devices, int place, const timing& t);

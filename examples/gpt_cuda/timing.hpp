@@ -32,7 +32,7 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
     t.before(l);
     const bool last = l + 1 == t.model.layer_count();
     const auto parameters = make_parameters<Api>(t.model, l, t.first_weights(l), q);
-    auto layer = gpt_cuda::make_layer<Api>(t.model, l, parameters, q);
+    auto layer = gpt_cuda::make_layer<Api>(t.model, l, parameters, {}, q);
     auto context = layer.make_context();
     auto clock = own.make_clock(std::vector<std::string>(static_cast<std::size_t>(2 * runs), "layer " + std::to_string(l)));
     tensor<Api> output;

@@ -53,7 +53,7 @@ template <hetsched::cuda_graph_api Api>
     const auto bound = own.bind();
     const auto q = own.compute_queue();
     auto trainer = hetsched::make_trainer<own_tensor>(
-        t.layout, [&](int l) { return operations<Api>::make_layer(t.model, l, t.first_weights(l), q); },
+        t.layout, [&](int l) { return operations<Api>::make_layer(t.model, l, {.first = t.first_weights(l)}, q); },
         [&](int l, int samples) { return shape_after(t.model, l, samples); }, comm, optimizer<Api>{t.optimizer},
         {.deadline_s = t.deadline_s,
          .clip_norm = t.clip,

@@ -28,8 +28,8 @@ struct nccl_habits {
 };
 
 /// NCCL between the devices of a fake machine. A transfer takes place when the kernels of both ends are running, a collective
-/// when those of all are: nothing is buffered. Collectives are of doubles, and add in the order of the ranks. A kernel has what
-/// one group has for one communicator; kernels are launched in the order in which their communicators were first named.
+/// when those of all are: nothing is buffered. Collectives are of floats or doubles, and add in the order of the ranks. A kernel
+/// has what one group has for one communicator; kernels are launched in the order in which their communicators were first named.
 class fake_nccl_world {
  public:
   struct kernel;
@@ -48,7 +48,8 @@ class fake_nccl_world {
     int peer = 0;            ///< of a collective: the root
     fake_machine::stream_state* on = nullptr;
     collective kind = collective::none;
-    const void* from = nullptr;  ///< of a collective
+    const void* from = nullptr;       ///< of a collective
+    nccl_type type = nccl_type::f64;  ///< of a collective
   };
   /// A rank's part in a collective.
   struct share {
@@ -350,19 +351,26 @@ class fake_nccl_world {
     }
     const auto& first = all.front()->what;
     for (const auto* s : all)
-      if (s->what.kind != first.kind || s->what.bytes != first.bytes || s->what.peer != first.peer) {
+      if (s->what.kind != first.kind || s->what.bytes != first.bytes || s->what.peer != first.peer ||
+          s->what.type != first.type) {
         if (!std::exchange(all.front()->mismatched, true))
           machine.report(std::string(name_of(s->what)) + " of " + std::to_string(s->what.bytes) + " bytes meets " +
                          name_of(first) + " of " + std::to_string(first.bytes) + " bytes");
         return;
       }
-    std::vector<std::vector<double>> from;
+    first.type == nccl_type::f64 ? do_together<double>(all) : do_together<float>(all);
+    moved = true;
+  }
+  template <class Element>
+  void do_together(const std::vector<share*>& all) {
+    const auto& first = all.front()->what;
+    std::vector<std::vector<Element>> from;
     for (const auto* s : all) {
       const auto parts = s->what.kind == collective::reduce_scatter ? all.size() : 1;
-      from.emplace_back(parts * s->what.bytes / sizeof(double));
+      from.emplace_back(parts * s->what.bytes / sizeof(Element));
       machine.copy_out_now(from.back().data(), s->what.from, parts * s->what.bytes);
     }
-    std::vector<double> result = from.front();
+    std::vector<Element> result = from.front();
     for (std::size_t r = 1; r < from.size(); ++r) {
       if (first.kind == collective::all_gather) result.insert(result.end(), from[r].begin(), from[r].end());
       if (first.kind == collective::all_reduce || first.kind == collective::reduce_scatter || first.kind == collective::reduce)
@@ -371,16 +379,15 @@ class fake_nccl_world {
     if (first.kind == collective::broadcast) result = from[static_cast<std::size_t>(first.peer)];
     for (std::size_t r = 0; r < all.size(); ++r) {
       const bool scattered = first.kind == collective::reduce_scatter;
-      const std::size_t count = first.bytes / sizeof(double);
+      const std::size_t count = first.bytes / sizeof(Element);
       if (first.kind == collective::reduce && static_cast<int>(r) != first.peer) {
         all[r]->done = true;
         continue;
       }
       machine.copy_in_now(all[r]->what.memory, result.data() + (scattered ? r * count : 0),
-                          scattered ? first.bytes : result.size() * sizeof(double));
+                          scattered ? first.bytes : result.size() * sizeof(Element));
       all[r]->done = true;
     }
-    moved = true;
   }
 
   nccl_habits habits_;
@@ -442,8 +449,9 @@ struct fake_nccl {
  private:
   [[nodiscard]] int together(collective kind, const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c,
                              stream s) const {
-    if (t != nccl_type::f64) return 4;
-    return world->transfer(c, {.memory = to, .bytes = n * sizeof(double), .peer = root, .on = s, .kind = kind, .from = from});
+    if (t != nccl_type::f64 && t != nccl_type::f32) return 4;
+    const std::size_t bytes = n * (t == nccl_type::f64 ? sizeof(double) : sizeof(float));
+    return world->transfer(c, {.memory = to, .bytes = bytes, .peer = root, .on = s, .kind = kind, .from = from, .type = t});
   }
 };
 

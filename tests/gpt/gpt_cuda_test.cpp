@@ -100,7 +100,7 @@ void compare_layer(const gpt::config& m, int layer, const queue& q, bool half, d
   const auto shape = gpt_cuda::shape_of(m, half);
   for (const bool split : {false, true}) {
     CAPTURE(split);
-    auto own = gpt_cuda::operations<fake_cuda>::make_layer(shape, layer, weights, q);
+    auto own = gpt_cuda::operations<fake_cuda>::make_layer(shape, layer, {.first = weights}, q);
     auto own_context = own.make_context();
     const auto own_x = gpt_cuda::upload(q, numbers_of(x)), own_dy = gpt_cuda::upload(q, numbers_of(dy));
     const auto own_y = own.forward(own_x, own_context, q);

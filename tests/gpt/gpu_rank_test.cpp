@@ -130,7 +130,7 @@ void expect_close(const std::vector<double>& a, const std::vector<double>& b, do
 
 /// In one process.
 train::job::result on_local_gpus(const train::job& j, const std::vector<int>& places, std::uint64_t seed) {
-  fake_machine machine({.seed = seed, .devices = 3});
+  fake_machine machine({.seed = seed, .devices = 6});
   train::job::result result;
   {
     cuda_devices<api> all(api{&machine}, {.records = 256});
@@ -150,7 +150,7 @@ train::job::result on_local_gpus(const train::job& j, const std::vector<int>& pl
 train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
   const folder store("gpu-rank-test-" + std::to_string(seed));
   j.given.place.transport = "gloo";
-  fake_machine machine({.seed = seed, .devices = 3});
+  fake_machine machine({.seed = seed, .devices = 6});
   fake_nccl_world world(machine);
   train::job::result result;
   std::vector<std::exception_ptr> failures(places.size());
@@ -271,6 +271,66 @@ TEST_CASE("stages of several processes train over NCCL, and are refused without 
   CHECK(found.validation == wanted.validation);
 }
 
+TEST_CASE("stages that are cut along tensors train on GPUs: in one process, beside ranks on the host, and over NCCL") {
+  struct shape_of_stages {
+    degrees first, second;
+    std::vector<double> shares;
+    recomputation recompute = recomputation::none;
+    bool modern = false;  ///< SwiGLU, RMS norms, turned positions, shared heads of keys, no biases
+  };
+  const std::vector<shape_of_stages> cases{{.first = {.tensor = 2}, .second = {}, .shares = {}},
+                                           {.first = {}, .second = {.tensor = 2}, .shares = {}, .modern = true},
+                                           {.first = {.data = 2, .tensor = 2},
+                                            .second = {.tensor = 2},
+                                            .shares = {2.0 / 3, 1.0 / 3},
+                                            .recompute = recomputation::selective}};
+  for (std::size_t k = 0; k < cases.size(); ++k) {
+    CAPTURE(k);
+    const auto& c = cases[k];
+    auto j = small_job();
+    j.config.sequence = 8;
+    if (c.modern)
+      j.config = {.layers = 2,
+                  .hidden = 24,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .sequence = 8,
+                  .vocab = 256,
+                  .norm = gpt::norm_kind::rms,
+                  .activation = gpt::activation_kind::swiglu,
+                  .positions = gpt::position_kind::rotary,
+                  .bias = false};
+    auto& stages = j.plan->plan.pipelines[0].stages;
+    stages[0].degrees = c.first;
+    stages[1].degrees = c.second;
+    stages[0].shares.tensor = c.shares;
+    stages[0].recompute = c.recompute;
+    const int ranks = c.first.data * c.first.tensor + c.second.data * c.second.tensor;
+    std::vector<int> gpus, mixed;
+    for (int r = 0; r < ranks; ++r) {
+      gpus.push_back(r);
+      mixed.push_back(r % 2 == 0 ? r % 3 : -1);
+    }
+    const auto hosts = of(on_processes(j, std::vector<int>(static_cast<std::size_t>(ranks), -1), 30 + k));
+    CHECK(hosts.losses.back() < hosts.losses.front());
+    const auto close_to_hosts = [&](const told& found) {
+      expect_close(found.losses, hosts.losses);
+      expect_close(found.validation, hosts.validation);
+    };
+    const auto local = of(on_local_gpus(j, gpus, 40 + k));
+    close_to_hosts(local);
+    CHECK(of(on_local_gpus(j, mixed, 50 + k)).losses == local.losses);
+    j.given.nccl = true;
+    const auto over_nccl = of(on_processes(j, gpus, 60 + k));
+    CHECK(over_nccl.losses == local.losses);
+    CHECK(over_nccl.validation == local.validation);
+    j.given.products = "bf16";
+    const auto half = of(on_local_gpus(j, gpus, 70 + k));
+    expect_close(half.losses, hosts.losses, 1e-2);
+    CHECK(half.losses != local.losses);
+  }
+}
+
 TEST_CASE("hosts go on from the checkpoints of GPUs, and the other way round") {
   auto j = small_job();
   j.given.optimizer = "adamw";
@@ -303,11 +363,12 @@ TEST_CASE("what GPUs do not train is refused by name") {
     CHECK_THROWS_WITH_AS((void)on_local_gpus(j, {0, 1, 2}, 13), ("--device cuda: " + text + " on GPUs").c_str(), input_error);
   };
   auto cut = small_job();
-  cut.plan->plan.pipelines[0].stages[0].degrees.tensor = 2;
-  refuses(cut, "stages are not cut along context or tensors");
-  auto selective = small_job(true);
-  selective.plan->plan.pipelines[0].stages[0].recompute = recomputation::selective;
-  refuses(selective, "attention alone is not recomputed");
+  cut.config.sequence = 8;
+  cut.plan->plan.pipelines[0].stages[0].degrees.context = 2;
+  refuses(cut, "stages are not cut along context");
+  cut.plan->plan.pipelines[0].stages[0].degrees = {.tensor = 2};
+  cut.given.graphs = true;
+  refuses(cut, "stages that are cut along tensors are not captured in graphs");
   auto experts = small_job(true);
   experts.config.experts = 2;
   refuses(experts, "experts are not trained");

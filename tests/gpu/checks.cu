@@ -368,6 +368,33 @@ void captured_steps(hetsched::cuda_devices<cuda>& gpus) {
       number("%.3f us of the host per action,", host_s * per_action) + number(" %.3f us in all", all_s * per_action));
 }
 
+// Collectives of three ranks of this process: whole numbers, so that sums have one value.
+void collectives(hetsched::cuda_devices<cuda>& gpus) {
+  using channels = hetsched::cuda_local_communicator<tensor, cuda>;
+  constexpr int ranks = 3;
+  constexpr std::size_t n = 1 << 20;
+  std::vector<int> places;
+  for (int r = 0; r < ranks; ++r) places.push_back(r % gpus.count());
+  std::vector<char> good(ranks, 0);
+  hetsched::run_on_threads(channels::connect(gpus, places), [&](channels& end) {
+    const int rank = end.rank();
+    const auto q = gpus.make_queue(places[rank], "collectives");
+    const auto here = q.make_current();
+    const channels::axis axis(end, {0, 1, 2});
+    tensor own({ranks * n}, q, static_cast<float>(rank), 1), part({n}, q, 0, 0), all({ranks * n}, q, 0, 0);
+    axis.reduce_scatter(own, part, q);
+    axis.all_gather(part, all, q);
+    axis.all_reduce(own, q);
+    std::vector<float> gathered(ranks * n), reduced(ranks * n);
+    q.finish();
+    cudaMemcpy(gathered.data(), all.data(), gathered.size() * sizeof(float), cudaMemcpyDefault);
+    cudaMemcpy(reduced.data(), own.data(), reduced.size() * sizeof(float), cudaMemcpyDefault);
+    good[rank] = gathered == reduced;
+    for (std::size_t i = 0; i < reduced.size(); i += 4097) good[rank] = good[rank] && reduced[i] == 3 + 3.0f * (i % 7);
+  });
+  row("collectives of ranks of one process", good == std::vector<char>(ranks, 1), "");
+}
+
 // Every schedule over NCCL against copies inside the process, to the last bit.
 #ifdef CHECKS_NCCL
 void nccl(hetsched::cuda_devices<cuda>& gpus) {
@@ -419,6 +446,7 @@ int main() try {
   staged(gpus);
   graphs(gpus);
   captured_steps(gpus);
+  collectives(gpus);
   overlap(gpus);
   lost_ranks(gpus, "copies", 2, [&] {
     return hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, {0, 1 % gpus.count()});

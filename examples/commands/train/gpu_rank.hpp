@@ -24,12 +24,16 @@ namespace train {
 [[nodiscard]] inline gpt_cuda::numbers to_numbers(const gpt::tensor<float>& t) {
   return {t.rows(), t.columns(), std::vector<float>(t.data(), t.data() + t.size())};
 }
+/// Of a layer of the host.
+[[nodiscard]] inline std::vector<gpt_cuda::numbers> parameters_of(hetsched::any_layer<gpt::tensor<float>>& layer) {
+  std::vector<gpt_cuda::numbers> found;
+  for (gpt::tensor<float>& p : layer.parameters()) found.push_back(to_numbers(p));
+  return found;
+}
 /// A layer's first parameters, those of the host.
 [[nodiscard]] inline std::vector<gpt_cuda::numbers> first_weights(const gpt::config& m, int layer) {
   auto made = train::make_layer<float>(m, layer, {}, hetsched::recomputation::none);
-  std::vector<gpt_cuda::numbers> found;
-  for (gpt::tensor<float>& p : made.parameters()) found.push_back(to_numbers(p));
-  return found;
+  return parameters_of(made);
 }
 
 [[nodiscard]] inline gpt_cuda::timing timing_of(const gpt::config& m, const std::string& corpus, const gpu_timing& how) {
@@ -79,15 +83,21 @@ class gpu_rank {
     for (const auto& line : layout.pipelines)
       for (int g = 0; g < line.order.ranks; ++g) {
         const auto d = line.group(g);
-        refuse(d.context > 1 || d.tensor > 1, "stages are not cut along context or tensors");
-        refuse(!direct && d.data > 1, "stages of several processes without NCCL are not trained");
-        refuse(!line.recompute.empty() && line.recompute[static_cast<std::size_t>(g)] == hetsched::recomputation::selective,
-               "attention alone is not recomputed");
+        refuse(d.context > 1, "stages are not cut along context");
+        refuse(!direct && d.data * d.tensor > 1, "stages of several processes without NCCL are not trained");
+        refuse(own_.captures() && d.tensor > 1, "stages that are cut along tensors are not captured in graphs");
       }
   }
   template <class Group>
-  [[nodiscard]] layer make_layer(const gpt::config& m, int l, const Group&, hetsched::recomputation) const {
-    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l, first_weights(m, l),
+  [[nodiscard]] layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) const {
+    // The part of a host's rank, whose collectives nobody calls.
+    const hetsched::device_axis<float> like(group.tensor().rank(), group.tensor().size(), nullptr);
+    auto host = train::make_layer<float>(m, l, like, recompute, {}, {}, group.tensor_shares());
+    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l,
+                                                 {.first = parameters_of(host),
+                                                  .cuts = host.parameter_cuts(),
+                                                  .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor()),
+                                                  .recomputes = recompute == hetsched::recomputation::selective},
                                                  own_.compute_queue());
   }
   [[nodiscard]] tensor put(const gpt::tensor<float>& t) const { return gpt_cuda::upload(own_.compute_queue(), to_numbers(t)); }

@@ -15,6 +15,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/local_axis.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -63,7 +64,7 @@ class cuda_mover {
 
 /// Connects ranks of one process, a thread each, on GPUs and on the host. For a rank on a GPU a transfer has ended when it is
 /// enqueued: tensors know their moments. For one on the host it has when the bytes are there, or have left.
-/// Tensors are made of a cuda_buffer: see cuda_tensor_traits. Does not gather over groups in device memory.
+/// Tensors are made of a cuda_buffer: see cuda_tensor_traits. The axes of groups have collectives in device memory.
 template <pipeline_tensor Tensor, cuda_api Api>
 class cuda_local_communicator {
   using traits = tensor_traits<Tensor>;
@@ -93,6 +94,9 @@ class cuda_local_communicator {
     Tensor* tensor_ = nullptr;
     bool sends_ = false;
   };
+
+  /// Of the ranks along an axis of a stage_group.
+  using axis = cuda_local_axis<Tensor, cuda_queue<Api>, cuda_local_communicator>;
 
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int ranks() const { return inner_.ranks(); }
@@ -135,6 +139,8 @@ class cuda_local_communicator {
   void on_wake(std::function<void()> ring) { inner_.on_wake(std::move(ring)); }
   void abort(const std::string& reason) { inner_.abort(reason); }
   [[nodiscard]] std::string failure() const { return inner_.failure(); }
+  /// Where the threads of a group meet.
+  [[nodiscard]] auto open_meeting(const group_place& place) { return inner_.open_meeting(place); }
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     return inner_.gather(mine, all, until);
   }

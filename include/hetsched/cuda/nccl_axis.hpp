@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/cuda/axis_sizes.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
@@ -41,6 +42,8 @@ class nccl_axis {
     size_ = static_cast<int>(ranks.size());
     if (size_ > 1) shared_ = comm.shared_, who_ = shared_->open(std::move(ranks), options.name);
   }
+  /// A place among ranks that NCCL does not all connect.
+  nccl_axis(int rank, int size) : rank_(rank), size_(size) {}
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
@@ -53,7 +56,7 @@ class nccl_axis {
   }
   /// all: the tensors of all ranks, one behind the other; of one size.
   void all_gather(const Tensor& mine, Tensor& all, const Queue& q) const {
-    expect_parts(mine, all);
+    sizes().expect_parts(mine, all);
     if (size_ == 1) return traits::assign(all, mine, q);
     call("ncclAllGather", mine, all, q, [n = elements(mine)](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       return nccl.all_gather(from, to, n, type, with, s);
@@ -61,7 +64,7 @@ class nccl_axis {
   }
   /// Parts of these sizes.
   void all_gather(const Tensor& mine, Tensor& all, std::span<const std::size_t> counts, const Queue& q) const {
-    expect_parts(mine, all, counts);
+    sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return traits::assign(all, mine, q);
     call("ncclBroadcast", mine, all, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       auto* at = static_cast<std::byte*>(to);
@@ -74,7 +77,7 @@ class nccl_axis {
   }
   /// mine: part rank() of the sum over all ranks of `all`, in size() parts of one size.
   void reduce_scatter(const Tensor& all, Tensor& mine, const Queue& q) const {
-    expect_parts(mine, all);
+    sizes().expect_parts(mine, all);
     if (size_ == 1) return traits::assign(mine, all, q);
     call("ncclReduceScatter", all, mine, q, [n = elements(mine)](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       return nccl.reduce_scatter(from, to, n, type, with, s);
@@ -82,7 +85,7 @@ class nccl_axis {
   }
   /// Parts of these sizes.
   void reduce_scatter(const Tensor& all, Tensor& mine, std::span<const std::size_t> counts, const Queue& q) const {
-    expect_parts(mine, all, counts);
+    sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return traits::assign(mine, all, q);
     call("ncclReduce", all, mine, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       const auto* at = static_cast<const std::byte*>(from);
@@ -97,8 +100,8 @@ class nccl_axis {
   /// here, receive_counts[k] what it sends here.
   void all_to_all(const Tensor& send, std::span<const std::size_t> send_counts, Tensor& receive,
                   std::span<const std::size_t> receive_counts, const Queue& q) const {
-    expect_sum(send, send_counts);
-    expect_sum(receive, receive_counts);
+    sizes().expect_sum(send, send_counts);
+    sizes().expect_sum(receive, receive_counts);
     if (size_ == 1) return traits::assign(receive, send, q);
     const auto at = [](auto* first, std::span<const std::size_t> counts, int k) {
       const auto before = std::accumulate(counts.begin(), counts.begin() + k, std::size_t{0});
@@ -122,7 +125,7 @@ class nccl_axis {
   }
   /// values: those of rank `root` of the axis.
   void broadcast(Tensor& values, int root, const Queue& q) const {
-    if (root < 0 || root >= size_) throw input_error("a broadcast from rank " + std::to_string(root) + " of an axis");
+    sizes().expect_root(root);
     if (size_ > 1)
       call("ncclBroadcast", values, values, q,
            [n = elements(values), root](const auto& nccl, auto* at, auto* to, auto with, auto s) {
@@ -132,24 +135,8 @@ class nccl_axis {
 
  private:
   static constexpr nccl_type type = nccl_type_of<typename traits::element>;
-  static std::size_t elements(const Tensor& t) { return traits::buffer(t).bytes() / sizeof(typename traits::element); }
-  void expect_parts(const Tensor& one, const Tensor& all) const {
-    if (elements(all) != elements(one) * static_cast<std::size_t>(size_))
-      throw input_error(std::to_string(elements(all)) + " elements are not those of " + std::to_string(size_) + " ranks with " +
-                        std::to_string(elements(one)));
-  }
-  void expect_sum(const Tensor& all, std::span<const std::size_t> counts) const {
-    const auto sum = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-    if (counts.size() != static_cast<std::size_t>(size_) || sum != elements(all))
-      throw input_error(std::to_string(elements(all)) + " elements are not those of " + std::to_string(counts.size()) +
-                        " parts with " + std::to_string(sum) + ", for " + std::to_string(size_) + " ranks");
-  }
-  void expect_parts(const Tensor& one, const Tensor& all, std::span<const std::size_t> counts) const {
-    expect_sum(all, counts);
-    if (const auto own = counts[static_cast<std::size_t>(rank_)]; own != elements(one))
-      throw input_error(std::to_string(elements(one)) + " elements are not part " + std::to_string(rank_) + " with " +
-                        std::to_string(own));
-  }
+  static std::size_t elements(const Tensor& t) { return detail::elements_in_buffer(t); }
+  [[nodiscard]] detail::axis_sizes<Tensor> sizes() const { return {rank_, size_}; }
   /// body(k) -> code for k from 0 to n - 1, each with so many operations, in groups that NCCL does not cut.
   template <class Nccl, class Body>
   static int grouped(const Nccl& nccl, int n, int operations, Body&& body) {
@@ -167,6 +154,7 @@ class nccl_axis {
   }
   template <class Body>
   void call(const char* name, const Tensor& from, Tensor& to, const Queue& q, Body&& body) const {
+    if (!shared_) throw input_error(std::string(name) + ": not all ranks of the axis are on GPUs that NCCL connects");
     shared_->call(who_, name, traits::buffer(from), traits::buffer(to), q, body);
   }
 

@@ -118,12 +118,15 @@ class thread_communicator {
 
   /// See has_groups. Lives as long as any end of the communicator.
   [[nodiscard]] auto open_group(const group_place& place) requires has_host_bytes {
+    return detail::shared_memory_group<typename tensor_traits<Tensor>::element>(open_meeting(place), rank_);
+  }
+  /// Where the threads of a group meet; for collectives of one's own.
+  [[nodiscard]] std::shared_ptr<detail::group_meeting> open_meeting(const group_place& place) {
     const std::lock_guard lock(hub_->guard);
     std::size_t i = 0;
     while (i < hub_->groups.size() && hub_->groups[i]->place() != place) ++i;
     if (i == hub_->groups.size()) hub_->groups.push_back(std::make_unique<detail::group_meeting>(place, hub_->aborted));
-    return detail::shared_memory_group<typename tensor_traits<Tensor>::element>(
-        std::shared_ptr<detail::group_meeting>(hub_, hub_->groups[i].get()), rank_);
+    return {hub_, hub_->groups[i].get()};
   }
 
   /// The last rank to come hands out what all have brought; nobody brings more before all have taken it.

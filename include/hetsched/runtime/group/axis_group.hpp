@@ -158,6 +158,30 @@ struct axis_options {
   double deadline_s = 30;  ///< how long a rank waits for another
 };
 
+namespace detail {
+
+/// Aborts the communicator, calls settle() and throws.
+template <class Communicator, class Settle>
+[[noreturn]] void give_up_collective(Communicator& comm, const group_place& place, const axis_options& options,
+                                     collective_kind kind, const collective_outcome& why, Settle&& settle) {
+  const auto result = with_blame(comm, why.result);
+  std::string text = "rank " + std::to_string(comm.rank()) + ": " + collective_name(kind) + " over " + options.name + " (ranks";
+  for (const int r : place.ranks) text += " " + std::to_string(r);
+  text += ")";
+  if (!why.problem.empty())
+    text += ": " + why.problem;
+  else if (why.waits_for >= 0)
+    text += " waits for rank " + std::to_string(why.waits_for);
+  if (result == wait_result::deadline) text += ", for " + std::to_string(options.deadline_s) + " s";
+  if (result == wait_result::aborted && why.problem.empty()) text += "; ended, as " + std::string(comm.failure());
+  comm.abort(text);
+  settle();
+  throw communication_error(text, {why.waits_for, comm.rank(), payload::collective, options.direction, options.number},
+                            no_microbatch, {});
+}
+
+}  // namespace detail
+
 /// The device_axis of some ranks of a communicator. Its own collectives are used if it has groups, else sends and receives.
 template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
 class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
@@ -201,21 +225,7 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
       return own.all_to_all(send, send_counts, receive, receive_counts, options.deadline_s);
     }
     [[noreturn]] void give_up(collective_kind kind, const collective_outcome& why) override {
-      const auto result = detail::with_blame(comm, why.result);
-      std::string text =
-          "rank " + std::to_string(comm.rank()) + ": " + collective_name(kind) + " over " + options.name + " (ranks";
-      for (const int r : place.ranks) text += " " + std::to_string(r);
-      text += ")";
-      if (!why.problem.empty())
-        text += ": " + why.problem;
-      else if (why.waits_for >= 0)
-        text += " waits for rank " + std::to_string(why.waits_for);
-      if (result == wait_result::deadline) text += ", for " + std::to_string(options.deadline_s) + " s";
-      if (result == wait_result::aborted && why.problem.empty()) text += "; ended, as " + std::string(comm.failure());
-      comm.abort(text);
-      own.settle();
-      throw communication_error(text, {why.waits_for, comm.rank(), payload::collective, options.direction, options.number},
-                                no_microbatch, {});
+      detail::give_up_collective(comm, place, options, kind, why, [&] { own.settle(); });
     }
     Communicator comm;
     group_place place;

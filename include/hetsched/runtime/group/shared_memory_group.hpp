@@ -28,7 +28,7 @@ class group_meeting {
     const void* in = nullptr;
     void* out = nullptr;
     std::size_t elements = 0;  ///< or the root of a broadcast
-    std::span<const std::size_t> counts, receive_counts;
+    std::span<const std::size_t> counts = {}, receive_counts = {};
   };
 
   /// `aborted`: the communicator's; outlives this.
@@ -77,6 +77,20 @@ class group_meeting {
   }
   void end_access(std::size_t me) { members_[me].busy.store(false); }
 
+  /// Shows a call and, once all have done so and the calls fit each other, does its part, which may read and write what others
+  /// have shown; ends when all have done theirs.
+  template <class Work>
+  collective_outcome together(std::size_t me, const call& c, double deadline_s, Work&& work) {
+    show(me, c);
+    if (auto outcome = meet(me, deadline_s); outcome.result != wait_result::progress) return outcome;
+    if (!begin_access(me)) return {.result = wait_result::aborted, .waits_for = -1, .problem = {}};
+    auto problem = difference(me, c);
+    if (problem.empty()) work();
+    end_access(me);
+    if (!problem.empty()) return {.result = wait_result::aborted, .waits_for = -1, .problem = std::move(problem)};
+    return meet(me, deadline_s);
+  }
+
   /// Returns when nobody reads or writes any more.
   /// Requires: the communicator is aborted.
   void settle() const {
@@ -85,6 +99,26 @@ class group_meeting {
   }
 
  private:
+  /// Why the others' calls do not fit this one.
+  [[nodiscard]] std::string difference(std::size_t me, const call& mine) const {
+    for (std::size_t k = 0; k < size(); ++k) {
+      const auto& other = of(k);
+      const auto says = [&](const char* what) {
+        return std::string("rank ") + std::to_string(place_.ranks[k]) + " calls " + collective_name(other.kind) + what;
+      };
+      if (other.kind != mine.kind) return says(" instead");
+      if (other.elements != mine.elements)
+        return says(mine.kind == collective_kind::broadcast ? " with another root" : " with another number of elements");
+      if (mine.kind == collective_kind::all_to_all) {
+        if (other.counts[me] != mine.receive_counts[k] || other.receive_counts[me] != mine.counts[k])
+          return says(" with counts that do not fit");
+      } else if (!std::equal(other.counts.begin(), other.counts.end(), mine.counts.begin(), mine.counts.end())) {
+        return says(" with other counts");
+      }
+    }
+    return {};
+  }
+
   static constexpr int spins = 64;
   struct alignas(64) member {
     std::atomic<std::uint64_t> times{0};
@@ -182,35 +216,8 @@ class shared_memory_group {
   }
 
   template <class Work>
-  collective_outcome together(const group_meeting::call& c, double deadline_s, Work work) {
-    meeting_->show(me_, c);
-    if (auto outcome = meeting_->meet(me_, deadline_s); outcome.result != wait_result::progress) return outcome;
-    if (!meeting_->begin_access(me_)) return {.result = wait_result::aborted, .waits_for = -1, .problem = {}};
-    auto problem = difference(c);
-    if (problem.empty()) work();
-    meeting_->end_access(me_);
-    if (!problem.empty()) return {.result = wait_result::aborted, .waits_for = -1, .problem = std::move(problem)};
-    return meeting_->meet(me_, deadline_s);
-  }
-
-  /// Why the others' calls do not fit this one.
-  [[nodiscard]] std::string difference(const group_meeting::call& mine) const {
-    for (std::size_t k = 0; k < size(); ++k) {
-      const auto& other = meeting_->of(k);
-      const auto says = [&](const char* what) {
-        return std::string("rank ") + std::to_string(meeting_->place().ranks[k]) + " calls " + collective_name(other.kind) + what;
-      };
-      if (other.kind != mine.kind) return says(" instead");
-      if (other.elements != mine.elements)
-        return says(mine.kind == collective_kind::broadcast ? " with another root" : " with another number of elements");
-      if (mine.kind == collective_kind::all_to_all) {
-        if (other.counts[me_] != mine.receive_counts[k] || other.receive_counts[me_] != mine.counts[k])
-          return says(" with counts that do not fit");
-      } else if (!std::equal(other.counts.begin(), other.counts.end(), mine.counts.begin(), mine.counts.end())) {
-        return says(" with other counts");
-      }
-    }
-    return {};
+  collective_outcome together(const group_meeting::call& c, double deadline_s, Work&& work) {
+    return meeting_->together(me_, c, deadline_s, work);
   }
 
   std::shared_ptr<group_meeting> meeting_;

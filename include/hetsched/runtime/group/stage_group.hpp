@@ -43,6 +43,11 @@ requires requires { typename Communicator::axis; }
 struct axis_of<Tensor, Communicator> {
   using type = typename Communicator::axis;
 };
+template <class Tensor, class Communicator>
+requires requires(const Communicator& c) { c.open_axis(std::vector<int>(), axis_options()); }
+struct axis_of<Tensor, Communicator> {
+  using type = decltype(std::declval<const Communicator&>().open_axis(std::vector<int>(), axis_options()));
+};
 
 }  // namespace detail
 
@@ -89,11 +94,14 @@ class stage_group {
         p.*moving = k;
         members.push_back(ranks[static_cast<std::size_t>(index_of(d, p))]);
       }
-      return axis(comm, std::move(members),
-                  {.name = std::string("the ") + name + " axis of stage " + std::to_string(options.stage),
-                   .number = axes * options.stage + number,
-                   .direction = options.direction,
-                   .deadline_s = options.deadline_s});
+      const axis_options how{.name = std::string("the ") + name + " axis of stage " + std::to_string(options.stage),
+                             .number = axes * options.stage + number,
+                             .direction = options.direction,
+                             .deadline_s = options.deadline_s};
+      if constexpr (requires { comm.open_axis(members, how); })
+        return comm.open_axis(members, how);
+      else
+        return axis(comm, std::move(members), how);
     };
     data_ = along("data", 0, d.data, &stage_place::data);
     context_ = along("context", 1, d.context, &stage_place::context);

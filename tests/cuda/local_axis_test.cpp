@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cuda/local_axis.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <hetsched/core/random.hpp>
+
+#include "../sanitizer_share.hpp"
+#include "fake_layers.hpp"
+#include "uneven_task.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+namespace {
+
+using local = cuda_local_communicator<fake_tensor, fake_cuda>;
+
+fake_tensor put(const fake_queue& q, const matrix<double>& m) { return upload(q, m); }
+std::vector<double> numbers_of(const fake_queue& q, const fake_tensor& t) {
+  const auto host = download(q, t);
+  return {host.data(), host.data() + host.rows() * host.columns()};
+}
+
+/// Twice, so that what one call leaves behind is in the way of the next; results of the second.
+results on_places(const uneven_task& t, const std::vector<int>& places, const fake_habits& habits) {
+  results found(static_cast<std::size_t>(3 * t.ranks));
+  std::vector<int> members(static_cast<std::size_t>(t.ranks));
+  std::iota(members.begin(), members.end(), 0);
+  fake_machine machine(habits);
+  {
+    fake_devices devices(fake_cuda{&machine}, {.records = 4});
+    run_on_threads(local::connect(devices, places), [&](local& end) {
+      const auto r = static_cast<std::size_t>(end.rank());
+      const cuda_backend<fake_cuda> own(devices, places[r], "rank " + std::to_string(r));
+      const auto q = own.compute_queue();
+      const auto current = own.bind();
+      const local::axis axis(end, members);
+      for (int time = 0; time < 2; ++time) {
+        const auto mine = put(q, t.mine[r]), all = put(q, t.all[r]), sends = put(q, t.sends[r]);
+        fake_tensor gathered(1, sum(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, sum(t.from(r)), q);
+        axis.all_gather(mine, gathered, t.counts, q);
+        axis.reduce_scatter(all, scattered, t.counts, q);
+        axis.all_to_all(sends, t.to[r], exchanged, t.from(r), q);
+        std::size_t k = 3 * r;
+        for (const auto* m : {&gathered, &scattered, &exchanged}) found[k++] = numbers_of(q, *m);
+      }
+    });
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] collectives of GPUs and hosts of one process have the bits of those of threads, and no races") {
+  for (int instance = 0; instance < 100 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    const auto seed = static_cast<std::uint64_t>(instance) + 1;
+    random_source random(seed);
+    const uneven_task t(seed);
+    const int devices = random.integer(1, 4);
+    std::vector<int> places;
+    for (int r = 0; r < t.ranks; ++r) places.push_back(random.integer(instance % 3 == 0 ? -1 : 0, devices - 1));
+    CHECK(on_places(t, places,
+                    {.seed = seed,
+                     .devices = devices,
+                     .lazy = random.integer(0, 1) == 0,
+                     .in_order = instance % 2 == 0,
+                     .launch_queue = 32}) == on_threads(t));
+  }
+}
+
+TEST_CASE("[threads] sums over all, equal parts and broadcasts of GPUs of one process, one call behind the other") {
+  constexpr int ranks = 3;
+  constexpr std::size_t n = 5;
+  random_source random(9);
+  std::vector<matrix<double>> own;
+  for (int r = 0; r < ranks; ++r) own.push_back(random_matrix<double>(random, ranks, n));
+  fake_machine machine({.seed = 4, .devices = 2});
+  results sums(ranks), parts(ranks), all(ranks), roots(ranks);
+  {
+    fake_devices devices(fake_cuda{&machine});
+    const std::vector<int> places{0, 1, 0};
+    run_on_threads(local::connect(devices, places), [&](local& end) {
+      const auto r = static_cast<std::size_t>(end.rank());
+      const auto q = devices.make_queue(places[r], "layers");
+      const auto current = q.make_current();
+      const local::axis axis(end, {0, 1, 2});
+      auto values = put(q, own[r]);
+      fake_tensor part(1, n, q), whole(ranks, n, q);
+      axis.reduce_scatter(values, part, q);
+      axis.all_gather(part, whole, q);
+      axis.all_reduce(values, q);
+      sums[r] = numbers_of(q, values);
+      parts[r] = numbers_of(q, part);
+      all[r] = numbers_of(q, whole);
+      tensor_traits<fake_tensor>::scale(values, static_cast<double>(r), q);
+      axis.broadcast(values, 2, q);
+      roots[r] = numbers_of(q, values);
+    });
+  }
+  std::vector<double> sum(ranks * n), twice;
+  for (std::size_t k = 0; k < sum.size(); ++k) sum[k] = own[0].data()[k] + own[1].data()[k] + own[2].data()[k];
+  for (const double x : sum) twice.push_back(2 * x);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    CHECK(sums[r] == sum);
+    CHECK(all[r] == sum);
+    CHECK(parts[r] == std::vector<double>(sum.begin() + static_cast<std::ptrdiff_t>(r * n),
+                                          sum.begin() + static_cast<std::ptrdiff_t>((r + 1) * n)));
+    CHECK(roots[r] == twice);
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.leaks().empty());
+}
+
+TEST_CASE("[threads] collectives of GPUs that do not fit, or that a rank does not come to, end everywhere, with the reason") {
+  const auto errors_of = [](const auto& body) {
+    std::vector<std::string> errors(2);
+    fake_machine machine({.devices = 2});
+    {
+      fake_devices devices(fake_cuda{&machine});
+      run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
+        const auto q = devices.make_queue(end.rank(), "layers");
+        const auto current = q.make_current();
+        const local::axis axis(end, {0, 1}, {.name = "an axis", .deadline_s = 0.2});
+        try {
+          body(axis, q, end);
+        } catch (const std::exception& e) {
+          errors[static_cast<std::size_t>(end.rank())] = e.what();
+        }
+      });
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.leaks().empty());
+    return errors;
+  };
+  const auto with = [](const fake_queue& q, std::size_t n) { return upload(q, matrix<double>(1, n)); };
+  auto errors = errors_of([&](const local::axis& axis, const fake_queue& q, local&) {
+    auto t = with(q, 3), all = with(q, 6);
+    axis.rank() == 0 ? axis.all_reduce(t, q) : axis.all_gather(t, all, q);
+  });
+  CHECK(errors[0].find("an axis (ranks 0 1)") != std::string::npos);
+  CHECK((errors[0].find("calls all_gather instead") != std::string::npos ||
+         errors[1].find("calls all_reduce instead") != std::string::npos));
+  errors = errors_of([&](const local::axis& axis, const fake_queue& q, local&) {
+    auto t = with(q, 3);
+    if (axis.rank() == 0) axis.all_reduce(t, q);
+  });
+  CHECK(errors[0] == "rank 0: all_reduce over an axis (ranks 0 1) waits for rank 1, for 0.200000 s");
+  errors = errors_of([&](const local::axis& axis, const fake_queue& q, local& end) {
+    auto t = with(q, 3);
+    if (axis.rank() == 1) return end.abort("rank 1 has had enough");
+    axis.all_reduce(t, q);
+  });
+  CHECK(errors[0].find("rank 1 has had enough") != std::string::npos);
+  errors = errors_of([&](const local::axis& axis, const fake_queue& q, local&) {
+    auto t = with(q, 3), all = with(q, 5);
+    axis.all_gather(t, all, q);
+  });
+  CHECK(errors[0] == "5 elements are not those of 2 parts with 6, for 2 ranks");
+}
