@@ -57,6 +57,7 @@ int calibrate_command(const arguments& given) {
                                                                {"error_before", found.error_before},
                                                                {"error_after", found.error_after},
                                                                {"depth", depth},
+                                                               {"share", found.share},
                                                                {"error_unseen", unseen},
                                                                {"files", files.paths()}});
     return command::done;
@@ -68,7 +69,8 @@ int calibrate_command(const arguments& given) {
                                                       {"L2 bandwidth", format_number(c.l2_bandwidth)},
                                                       {"added to each operator", format_seconds(c.launch_s)}})
             << "off the " << file.operators.size() << " measured times by " << format_percent(found.error_before)
-            << " on average as listed, " << format_percent(found.error_after) << " as fitted; taken: " << depth << "\n"
+            << " on average as listed, " << format_percent(found.error_after) << " as fitted; taken: " << depth
+            << (found.share > 0 && found.share < 1 ? ", " + format_percent(found.share) + " of them" : "") << "\n"
             << "off operators that a fit was not shown by " << format_percent(found.error_unseen[0]) << " as listed, "
             << format_percent(found.error_unseen[1]) << " with factors, " << format_percent(found.error_unseen[2])
             << " with residuals too\n"

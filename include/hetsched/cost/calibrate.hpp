@@ -30,11 +30,12 @@ struct calibrated_device {
   /// |log(predicted / measured)|, by which twice as long is as wrong as half. All 0 for a single operator.
   std::array<double, calibration_depths> error_unseen{};
   calibration_depth depth = calibration_depth::none;
+  double share = 0;  ///< of what that depth found, on a scale of logarithms, is taken: in quarters
 };
 
 /// What calibrate_device() may do.
 struct calibrate_options {
-  double prior = 0.1;  ///< for each factor, how many operators its logarithm's distance from the datasheet weighs as much as
+  double prior = 0.2;  ///< for each factor, how many operators its logarithm's distance from the datasheet weighs as much as
   function_ref<void(int, int)> progress{};  ///< told how many fits are done, and of how many
 };
 
@@ -158,7 +159,7 @@ inline constexpr log_factors factor_weights = {1, 1, 1, 1, 0.01};
 // Weights of residuals by regularised least squares over at most 64 of the operators, evenly spread: of as many, kriging.
 [[nodiscard]] inline std::vector<calibration_residual> fitted_residuals(const tile_device& d, const measured_operators& all) {
   constexpr std::size_t most = 64;
-  constexpr double noise = 0.005, widest = 0.5;  // of single measurements: 7 %; the logarithm of what an outlier can say
+  constexpr double noise = 0.003, widest = 0.3;  // of single measurements: 5 %; the logarithm of what an outlier can say
   const std::size_t n = all.operators.size(), kept = std::min(n, most);
   std::vector<calibration_point> points;
   std::vector<double> left;
@@ -194,17 +195,56 @@ inline constexpr log_factors factor_weights = {1, 1, 1, 1, 0.01};
   return found;
 }
 
+// How much of what a depth found foretells unseen operators best.
+struct taken_calibration {
+  calibration_depth depth = calibration_depth::none;
+  double share = 0;
+};
+
+// unseen: of each depth, the logarithms of predicted to measured of operators that it was not shown. What is gained has to be
+// more than half of its standard error, so that chance alone seldom decides.
+[[nodiscard]] inline taken_calibration best_taken(const std::array<std::vector<double>, calibration_depths>& unseen) {
+  const auto& as_listed = unseen[0];
+  const auto count = static_cast<double>(as_listed.size());
+  taken_calibration best;
+  double most = 0;
+  for (int depth = 1; depth < calibration_depths; ++depth)
+    for (const double share : {0.25, 0.5, 0.75, 1.0}) {
+      double sum = 0, squares = 0;
+      for (std::size_t i = 0; i < as_listed.size(); ++i) {
+        const double now = as_listed[i] + share * (unseen[static_cast<std::size_t>(depth)][i] - as_listed[i]);
+        const double gain = std::abs(as_listed[i]) - std::abs(now);
+        sum += gain;
+        squares += gain * gain;
+      }
+      const double deviation = std::sqrt(std::max(0.0, squares - sum * sum / count) / std::max(1.0, count - 1) * count);
+      if (const double gained = sum - 0.5 * deviation; gained > most) {
+        most = gained;
+        best = {static_cast<calibration_depth>(depth), share};
+      }
+    }
+  return best;
+}
+
+[[nodiscard]] inline device_calibration shared(device_calibration c, double share) {
+  for (double* factor : {&c.lane_rate, &c.matrix_rate, &c.memory_bandwidth, &c.l2_bandwidth}) *factor = std::pow(*factor, share);
+  c.launch_s *= share;
+  for (auto& r : c.residuals) r.weight *= share;
+  return c;
+}
+
 }  // namespace detail
 
 /// Fits the constants of a device's calibration to measured operators: rates of fp32 lanes, matrix units, memory and L2, a time
 /// added to each operator, and what these leave unexplained near each operator. Constants that no operator tells anything of stay
 /// as they are in `d`'s datasheet: a factor of 1. Those of few operators move little. Cross-validation decides how much of it is
-/// taken: where neither factors nor residuals foretell operators that were not shown, the device stays as listed.
+/// taken, as stacked predictions are weighed: where neither factors nor residuals foretell operators that were not shown, the
+/// device stays as listed.
 /// Requires: as many times, in seconds and above 0, as operators; at least one.
 /// Throws: input_error as make_tile_device() and predict_operator() do.
 /// Complexity: O(operators) for each of at most a hundred rounds of ten fits, and for each step that a round tries.
 /// Source: Levenberg 1944, Marquardt 1963; weights as Huber 1964; residuals by kriging, Rasmussen and Williams 2006 sec. 2.2,
-/// with subsets of regressors, sec. 8.3.1.
+/// with subsets of regressors, sec. 8.3.1; stacking, Wolpert 1992, Breiman 1996.
 [[nodiscard]] inline calibrated_device calibrate_device(device d, std::span<const operator_shape> operators,
                                                         std::span<const double> measured_s,
                                                         const calibrate_options& options = {}) {
@@ -214,6 +254,7 @@ inline constexpr log_factors factor_weights = {1, 1, 1, 1, 0.01};
   const detail::measured_operators all{{operators.begin(), operators.end()}, {measured_s.begin(), measured_s.end()}};
   const std::size_t n = operators.size(), folds = n > 1 ? std::min<std::size_t>(n, 10) : 0;
   calibrated_device result{.error_before = detail::mean_error(hardware, all)};
+  std::array<std::vector<double>, calibration_depths> logs;
   const auto told = [&](std::size_t fits) {
     if (options.progress) options.progress(static_cast<int>(fits), static_cast<int>(folds + 1));
   };
@@ -228,17 +269,19 @@ inline constexpr log_factors factor_weights = {1, 1, 1, 1, 0.01};
     const auto found = detail::fitted_depths(hardware, shown, options.prior);
     for (std::size_t depth = 0; depth < found.size(); ++depth) {
       hardware.calibration = found[depth];
-      for (const double r : detail::log_ratios(hardware, unseen))
+      for (const double r : detail::log_ratios(hardware, unseen)) {
+        logs[depth].push_back(r);
         result.error_unseen[depth] += std::abs(r) / static_cast<double>(n);
+      }
     }
     told(fold + 1);
   }
   hardware.calibration = {};
   auto found = detail::fitted_depths(hardware, all, options.prior);
-  const auto& unseen = result.error_unseen;
-  const auto least = folds == 0 ? 1 : std::min_element(unseen.begin(), unseen.end()) - unseen.begin();
-  result.depth = static_cast<calibration_depth>(least);
-  d.calibration = std::move(found[static_cast<std::size_t>(least)]);
+  const auto taken = folds == 0 ? detail::taken_calibration{calibration_depth::factors, 1} : detail::best_taken(logs);
+  result.depth = taken.depth;
+  result.share = taken.share;
+  d.calibration = detail::shared(std::move(found[static_cast<std::size_t>(taken.depth)]), taken.share);
   hardware.calibration = d.calibration;
   result.error_after = detail::mean_error(hardware, all);
   told(folds + 1);
