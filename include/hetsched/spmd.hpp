@@ -7,6 +7,8 @@
 #include <hetsched/spmd/min_sum.hpp>
 #include <hetsched/spmd/problem.hpp>
 #include <hetsched/spmd/program.hpp>
+#include <hetsched/spmd/program_costs.hpp>
 #include <hetsched/spmd/ratios.hpp>
+#include <hetsched/spmd/stage_program.hpp>
 #include <hetsched/spmd/synthesis.hpp>
 #include <hetsched/spmd/synthesize.hpp>

@@ -16,16 +16,9 @@
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/spmd/rank_steps.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
+#include <hetsched/spmd/stage_program.hpp>
 
 namespace hetsched {
-
-/// A stage and the program that unlike devices compute it by. All ranks of the stage have the same.
-struct spmd_stage_program {
-  std::shared_ptr<const spmd_problem> problem{};  ///< of add_stage_backward's graph and goal
-  stage_goal stage{};
-  spmd_program program{};
-  std::vector<double> shares{};  ///< of a device of each kind
-};
 
 /// A layer of a pipeline, for a stage of several devices that a program shares out: pipeline_layer. Input and output are whole on
 /// each of them, parameters and what is computed are cut as the program says, unevenly if its shares are.

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/stage_part.hpp>
+#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/reshard/price.hpp>
+#include <hetsched/spmd/costs.hpp>
+#include <hetsched/spmd/memory.hpp>
+#include <hetsched/spmd/ratios.hpp>
+#include <hetsched/spmd/stage_program.hpp>
+#include <hetsched/spmd/synthesize.hpp>
+
+namespace hetsched {
+
+/// Some layers of a model as a graph of operators, for one microbatch.
+struct program_graph {
+  tensor_graph graph{};
+  int input = 0;       ///< a placeholder
+  int output = 0;      ///< a node
+  bool first = false;  ///< its input is data, and nobody asks for its gradient
+};
+
+struct program_cost_options {
+  int slices = 64;                ///< into how many parts planners may cut what a stage shares out
+  synthesis_options search = {};  ///< of each program
+};
+
+/// A cost model whose stages of unlike devices are computed by programs: all that `base` says, but that tensor ranks with unlike
+/// devices, or uneven shares, take what the cheapest program takes that was found for the stage's graph on these devices. So
+/// with_mixed_stages plans such stages, evaluate prices them, and a plan tells the program by its devices and shares: program()
+/// finds it again, for an spmd_layer.
+/// A program is searched for with shares of its own; at other shares it stays what it is, so costs are above the cheapest there.
+/// Seconds are those of whole rows, as they run; forward and backward are told apart by what does not need the output's gradient.
+/// Base: a cost model of training, for one microbatch size, whose stages do not share their layers' graphs: only devices that are
+/// alike are asked of it. ProgramGraph: (layer_range) -> program_graph, for microbatches of that size; the same for the same
+/// layers. Copies share what they have found, and may be asked from several threads. Source: Zhang et al., HAP (EuroSys 2024),
+/// secs. 4 and 5.
+template <stage_cost_model Base, class ProgramGraph, operator_timer Timer = tile_timer>
+class program_costs {
+ public:
+  /// Requires: the cluster outlives this. Not checked.
+  program_costs(const cluster& hardware, Base base, ProgramGraph graph_of, program_cost_options options = {}, Timer timer = {})
+      : hardware_(&hardware),
+        base_(std::move(base)),
+        graph_of_(std::move(graph_of)),
+        options_(std::move(options)),
+        timer_(std::move(timer)),
+        found_(std::make_shared<found_programs>()) {}
+
+  [[nodiscard]] int layer_count() const { return cost_of::layer_count(base_); }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return cost_of::placements(base_, mesh); }
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const requires additive_cost_model<Base> {
+    return cost_of::layer(base_, index, where);
+  }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
+    return cost_of::stage(base_, layers, where);
+  }
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return cost_of::transfer(base_, boundary, from, to, near);
+  }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const { return cost_of::update(base_, layers, where); }
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return cost_of::gradient_sync(base_, layers, holders);
+  }
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return cost_of::overheads(base_, where); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(base_, boundary); }
+
+  [[nodiscard]] int slices() const { return options_.slices; }
+  /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, and for recomputation of a part
+  /// of a stage, which programs do not know.
+  /// Complexity: a synthesis for layers on devices that are asked for the first time, then O(instructions * parts).
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+    parts_cost all;
+    for (const auto& p : parts) all.overheads.push_back(cost_of::overheads(base_, p.where));
+    all.parts.resize(parts.size());
+    const auto mode = parts.front().where.recompute;
+    const auto& one = find(layers, parts);
+    if (!one.problem || mode == recomputation::selective) {
+      all.slowest.forward_s = all.slowest.backward_s = std::numeric_limits<double>::infinity();
+      return all;
+    }
+    const auto shares = shares_of(*one.problem, parts);
+    const double forward_s = seconds_of(stages_of(*one.problem, one.forward), shares),
+                 both_s = seconds_of(stages_of(*one.problem, one.program), shares),
+                 whole_rows_s = round_shares(*one.problem, one.program, shares).seconds;
+    all.slowest.forward_s = whole_rows_s * forward_s / both_s;
+    all.slowest.backward_s = whole_rows_s - all.slowest.forward_s;
+    if (mode == recomputation::full) all.slowest.backward_s += all.slowest.forward_s;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      auto& held = all.parts[k];
+      held = memory_at(one, shares[k]);
+      if (mode == recomputation::full) {
+        held.temporary_bytes = held.activation_bytes;
+        held.activation_bytes = whole_bytes(tensor_bytes(one.problem->graph, one.stage.input));
+      }
+      all.slowest.weight_bytes = std::max(all.slowest.weight_bytes, held.weight_bytes);
+      all.slowest.activation_bytes = std::max(all.slowest.activation_bytes, held.activation_bytes);
+      all.slowest.temporary_bytes = std::max(all.slowest.temporary_bytes, held.temporary_bytes);
+    }
+    return all;
+  }
+
+  /// The program of a stage with these parts, as parts_of tells them, for an spmd_layer on its ranks: what sliced_stage prices.
+  /// Throws: input_error where no link joins the devices.
+  [[nodiscard]] spmd_stage_program program(layer_range layers, std::span<const stage_part> parts) const {
+    const auto& one = find(layers, parts);
+    if (!one.problem) throw input_error("no program: no link joins two of the stage's devices");
+    return {.problem = one.problem, .stage = one.stage, .program = one.program, .shares = shares_of(*one.problem, parts)};
+  }
+
+ private:
+  struct found_program {
+    std::shared_ptr<const spmd_problem> problem{};  ///< null: there is none
+    stage_goal stage{};
+    spmd_program program{}, forward{};
+  };
+  using key = std::pair<std::pair<int, int>, std::vector<std::pair<int, int>>>;  ///< layers; subclusters and devices
+  struct found_programs {
+    std::mutex guard;
+    std::map<key, found_program> all;
+  };
+
+  static bytes_t whole_bytes(double bytes) { return static_cast<bytes_t>(bytes + 0.5); }
+
+  [[nodiscard]] const found_program& find(layer_range layers, std::span<const stage_part> parts) const {
+    key of{{layers.first, layers.last}, {}};
+    for (const auto& p : parts) of.second.emplace_back(p.where.mesh.subcluster, p.where.mesh.device_count());
+    const std::lock_guard lock(found_->guard);
+    const auto known = found_->all.find(of);
+    return known != found_->all.end() ? known->second : found_->all.emplace(std::move(of), made(layers, parts)).first->second;
+  }
+  [[nodiscard]] found_program made(layer_range layers, std::span<const stage_part> parts) const {
+    std::vector<device_group> groups;
+    for (const auto& p : parts) groups.insert(groups.end(), p.devices.begin(), p.devices.end());
+    auto [graph, input, output, first] = graph_of_(layers);
+    found_program one{.stage = add_stage_backward(graph, input, output, first)};
+    auto problem = make_spmd_problem(*hardware_, devices_of(*hardware_, groups), std::move(graph), one.stage.goal, timer_);
+    if (!problem) return {};
+    if (problem->kinds.size() != parts.size())
+      throw input_error("the parts of a stage that a program shares out have devices of the same name");
+    auto solution = synthesize(*problem, options_.search);
+    if (!solution) return {};
+    one.program = std::move(solution->program);
+    std::vector<char> later(problem->graph.nodes.size(), 0);  // what needs the output's gradient
+    later[static_cast<std::size_t>(one.stage.output_gradient)] = 1;
+    for (int n = 0; n < problem->graph.size(); ++n)
+      for (const int from : problem->graph.at(n).inputs)
+        later[static_cast<std::size_t>(n)] |= later[static_cast<std::size_t>(from)];
+    for (const auto& step : one.program)
+      if (!later[static_cast<std::size_t>(step.node)]) one.forward.push_back(step);
+    one.problem = std::make_shared<const spmd_problem>(*std::move(problem));
+    return one;
+  }
+  /// Of a device of each kind: kinds are the parts, in their order.
+  [[nodiscard]] std::vector<double> shares_of(const spmd_problem& problem, std::span<const stage_part> parts) const {
+    std::vector<double> shares;
+    double all = 0;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      shares.push_back(static_cast<double>(parts[k].slices));
+      all += shares.back() * problem.kinds[k].count;
+    }
+    for (auto& s : shares) s /= all;
+    return shares;
+  }
+  /// Gradients are held once; what else the program holds at its peak, for every microbatch in flight.
+  [[nodiscard]] static stage_cost memory_at(const found_program& one, double share) {
+    const auto& p = *one.problem;
+    const double number = element_bytes(p.graph.format), state = state_bytes_of(p.graph.format, true);
+    const auto memory = memory_of(p, one.program, state);
+    double gradients = 0;
+    for (const auto& [parameter, gradient] : p.goal.gradients) {
+      const auto read =
+          std::find_if(one.program.begin(), one.program.end(), [&, of = parameter](const auto& step) { return step.node == of; });
+      const double own = read != one.program.end() && read->rule.result.is_cut() ? share : 1;
+      gradients += own * number * static_cast<double>(elements_of(p.graph.at(parameter).shape));
+    }
+    stage_cost held;
+    held.gradient_bytes = whole_bytes(gradients);
+    held.optimizer_bytes = whole_bytes(memory.state.at(share) * (state - number) / state);
+    held.weight_bytes = whole_bytes(memory.state.at(share)) + held.gradient_bytes;
+    held.activation_bytes = whole_bytes(std::max(0.0, memory.at(share) - memory.state.at(share) - gradients));
+    return held;
+  }
+
+  const cluster* hardware_;
+  Base base_;
+  ProgramGraph graph_of_;
+  program_cost_options options_;
+  Timer timer_;
+  std::shared_ptr<found_programs> found_;
+};
+
+}  // namespace hetsched
