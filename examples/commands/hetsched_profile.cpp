@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <iostream>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hetsched/io/format.hpp>
@@ -88,10 +90,6 @@ std::string hardware_table(const train::measuring& m) {
 
 /// Times operators by themselves, those of a table or the usual ones.
 int time_operators(const arguments& given) {
-  if (!(given.profile + given.cluster + given.model_out).empty())
-    throw input_error(
-        "layers and operators are timed by calls of their own: --out-operators goes without --out-profile, "
-        "--out-cluster and --out-model");
   train::require_device(given.device);
   const bool on_gpu = given.device != "cpu";
   if (on_gpu && train::names_in(given.device) != 1) throw input_error("--device: operators are timed on one device");
@@ -152,8 +150,22 @@ int time_operators(const arguments& given) {
   return command::done;
 }
 
-int profile_command(arguments given) {
-  if (!given.operators.empty() || !given.operators_out.empty()) return time_operators(given);
+/// Throws: input_error for options that were given and say nothing of operators.
+void require_operators_options(const CLI::App& app) {
+  constexpr std::string_view of_operators[] = {"--operators", "--out-operators", "--device", "--warmup",
+                                               "--repeats",   "--strict",        "--json"};
+  for (const auto* option : app.get_options())
+    if (option->count() > 0 &&
+        std::find(std::begin(of_operators), std::end(of_operators), option->get_name()) == std::end(of_operators))
+      throw input_error("layers and operators are timed by calls of their own: " + option->get_name() +
+                        " goes without --operators and --out-operators");
+}
+
+int profile_command(arguments given, const CLI::App& app) {
+  if (!given.operators.empty() || !given.operators_out.empty()) {
+    require_operators_options(app);
+    return time_operators(given);
+  }
   for (auto* list : {&given.how.microbatch_sizes, &given.how.tensors}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
@@ -238,5 +250,5 @@ int main(int argc, char** argv) {
   app.add_flag("--strict", given.strict,
                "a row of --operators in which something is wrong is an error; else it is left out, and told");
   app.add_flag("--json", given.json, "prints what was measured as JSON");
-  return command::run(app, argc, argv, [&] { return profile_command(given); });
+  return command::run(app, argc, argv, [&] { return profile_command(given, app); });
 }

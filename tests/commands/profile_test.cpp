@@ -268,7 +268,8 @@ TEST_CASE("operators are timed on this machine, for hetsched-calibrate") {
   w.put("empty.csv", "op,batch,m,n,k,dtype\n");
   for (const auto& [options, what] : std::vector<std::pair<const char*, const char*>>{
            {"--operators asked.csv --strict --out-operators none.csv", "line 5: column op"},
-           {"--operators asked.csv --out-profile none.csv", "--out-operators goes without --out-profile"},
+           {"--operators asked.csv --out-profile none.csv", "--out-profile goes without --operators and --out-operators"},
+           {"--out-operators none.csv --ranks 2", "--ranks goes without --operators and --out-operators"},
            {"--operators empty.csv", "expected operators, found none"},
            {"--operators missing.csv", "missing.csv: cannot be opened"}}) {
     CAPTURE(options);

@@ -59,6 +59,23 @@ TEST_CASE("[threads] work on a queue is timed where it is done, not where it is 
   CHECK(machine.reports().empty());
 }
 
+TEST_CASE("a profiler's range ends where what it is of fails") {
+  fake_machine machine;
+  fake_devices devices{fake_cuda{&machine}};
+  const auto q = devices.make_queue(0, "work");
+  {
+    cuda_clock<fake_cuda> clock(q, {"first", "second"});
+    clock.begin(0);  // and throws
+    clock.begin(1);
+    clock.end(1);
+    CHECK(machine.calls("range first") == 1);
+    CHECK(machine.calls("range second") == 1);
+    clock.begin(1);
+  }
+  CHECK(machine.calls("range second") == 2);
+  CHECK(machine.reports().empty());
+}
+
 TEST_CASE("[threads] times of calls, on the host's queue and where no events are wanted") {
   fake_machine machine;
   fake_devices devices(fake_cuda{&machine}, {.times = false});

@@ -24,15 +24,14 @@ namespace {
 
 using local = cuda_local_communicator<fake_tensor, fake_cuda>;
 
-fake_tensor put(const fake_queue& q, const matrix<double>& m) { return upload(q, m); }
 std::vector<double> numbers_of(const fake_queue& q, const fake_tensor& t) {
   const auto host = download(q, t);
   return {host.data(), host.data() + host.rows() * host.columns()};
 }
 
 /// Twice, so that what one call leaves behind is in the way of the next; results of the second.
-results on_places(const uneven_task& t, const std::vector<int>& places, const fake_habits& habits) {
-  results found(static_cast<std::size_t>(3 * t.ranks));
+collected on_places(const uneven_task& t, const std::vector<int>& places, const fake_habits& habits) {
+  collected found(static_cast<std::size_t>(3 * t.ranks));
   std::vector<int> members(static_cast<std::size_t>(t.ranks));
   std::iota(members.begin(), members.end(), 0);
   fake_machine machine(habits);
@@ -45,8 +44,8 @@ results on_places(const uneven_task& t, const std::vector<int>& places, const fa
       const auto current = own.bind();
       const local::axis axis(end, members);
       for (int time = 0; time < 2; ++time) {
-        const auto mine = put(q, t.mine[r]), all = put(q, t.all[r]), sends = put(q, t.sends[r]);
-        fake_tensor gathered(1, sum(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, sum(t.from(r)), q);
+        const auto mine = upload(q, t.mine[r]), all = upload(q, t.all[r]), sends = upload(q, t.sends[r]);
+        fake_tensor gathered(1, total_of(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, total_of(t.from(r)), q);
         axis.all_gather(mine, gathered, t.counts, q);
         axis.reduce_scatter(all, scattered, t.counts, q);
         axis.all_to_all(sends, t.to[r], exchanged, t.from(r), q);
@@ -87,7 +86,7 @@ TEST_CASE("[threads] sums over all, equal parts and broadcasts of GPUs of one pr
   std::vector<matrix<double>> own;
   for (int r = 0; r < ranks; ++r) own.push_back(random_matrix<double>(random, ranks, n));
   fake_machine machine({.seed = 4, .devices = 2});
-  results sums(ranks), parts(ranks), all(ranks), roots(ranks);
+  collected sums(ranks), parts(ranks), all(ranks), roots(ranks);
   {
     fake_devices devices(fake_cuda{&machine});
     const std::vector<int> places{0, 1, 0};
@@ -96,7 +95,7 @@ TEST_CASE("[threads] sums over all, equal parts and broadcasts of GPUs of one pr
       const auto q = devices.make_queue(places[r], "layers");
       const auto current = q.make_current();
       const local::axis axis(end, {0, 1, 2});
-      auto values = put(q, own[r]);
+      auto values = upload(q, own[r]);
       fake_tensor part(1, n, q), whole(ranks, n, q);
       axis.reduce_scatter(values, part, q);
       axis.all_gather(part, whole, q);

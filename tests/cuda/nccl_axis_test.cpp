@@ -21,8 +21,8 @@ using namespace hetsched::test;
 
 namespace {
 
-results on_nccl(const uneven_task& t, const fake_habits& habits) {
-  results found(static_cast<std::size_t>(3 * t.ranks));
+collected on_nccl(const uneven_task& t, const fake_habits& habits) {
+  collected found(static_cast<std::size_t>(3 * t.ranks));
   std::vector<int> members(static_cast<std::size_t>(t.ranks));
   std::iota(members.begin(), members.end(), 0);
   fake_machine machine(habits);
@@ -36,7 +36,7 @@ results on_nccl(const uneven_task& t, const fake_habits& habits) {
       const nccl_ranks::axis axis(end, members);
       end.set_plan({});
       const auto mine = upload(q, t.mine[r]), all = upload(q, t.all[r]), sends = upload(q, t.sends[r]);
-      fake_tensor gathered(1, sum(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, sum(t.from(r)), q);
+      fake_tensor gathered(1, total_of(t.counts), q), scattered(1, t.counts[r], q), exchanged(1, total_of(t.from(r)), q);
       axis.all_gather(mine, gathered, t.counts, q);
       axis.reduce_scatter(all, scattered, t.counts, q);
       axis.all_to_all(sends, t.to[r], exchanged, t.from(r), q);
@@ -85,15 +85,15 @@ TEST_CASE("[threads] counts that do not fit are refused") {
       return {};
     };
     CHECK(error_of([&] {
-            axis.all_gather(three, five, counts_type{3, 3}, q);
+            axis.all_gather(three, five, part_counts{3, 3}, q);
           }) == "5 elements are not those of 2 parts with 6, for 2 ranks");
-    CHECK(error_of([&] { axis.reduce_scatter(five, three, counts_type{5}, q); }) ==
+    CHECK(error_of([&] { axis.reduce_scatter(five, three, part_counts{5}, q); }) ==
           "5 elements are not those of 1 parts with 5, for 2 ranks");
     CHECK(error_of([&] {
-            axis.all_gather(three, five, counts_type{4, 1}, q);
+            axis.all_gather(three, five, part_counts{4, 1}, q);
           }) == (end.rank() == 0 ? "3 elements are not part 0 with 4" : "3 elements are not part 1 with 1"));
     CHECK(error_of([&] {
-            axis.all_to_all(five, counts_type{2, 3}, three, counts_type{1, 1}, q);
+            axis.all_to_all(five, part_counts{2, 3}, three, part_counts{1, 1}, q);
           }) == "3 elements are not those of 2 parts with 2, for 2 ranks");
     end.close();
   });

@@ -19,17 +19,17 @@
 // Collectives with parts of different sizes, some of them empty, by threads of hosts.
 namespace hetsched::test {
 
-using threads = thread_communicator<matrix<double>>;
-using counts_type = std::vector<std::size_t>;
+using host_threads = thread_communicator<matrix<double>>;
+using part_counts = std::vector<std::size_t>;
 
 inline matrix<double> row_of(random_source& random, std::size_t n) { return random_matrix<double>(random, 1, n); }
-inline std::size_t sum(const counts_type& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
+inline std::size_t total_of(const part_counts& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
 
 /// What each rank puts in: a part of its own, parts for all, and parts for each other.
 struct uneven_task {
   int ranks = 2;
-  counts_type counts;           ///< of parts
-  std::vector<counts_type> to;  ///< [from][to]
+  part_counts counts;           ///< of parts
+  std::vector<part_counts> to;  ///< [from][to]
   std::vector<matrix<double>> mine, all, sends;
 
   explicit uneven_task(std::uint64_t seed) {
@@ -39,33 +39,33 @@ struct uneven_task {
     const auto draw = [&] { return static_cast<std::size_t>(std::max(0, random.integer(-2, 9))); };
     counts.resize(n);
     for (auto& c : counts) c = draw();
-    to.assign(n, counts_type(n));
+    to.assign(n, part_counts(n));
     for (auto& row : to)
       for (auto& c : row) c = draw();
     for (std::size_t r = 0; r < n; ++r) {
       mine.push_back(row_of(random, counts[r]));
-      all.push_back(row_of(random, sum(counts)));
-      sends.push_back(row_of(random, sum(to[r])));
+      all.push_back(row_of(random, total_of(counts)));
+      sends.push_back(row_of(random, total_of(to[r])));
     }
   }
-  [[nodiscard]] counts_type from(std::size_t rank) const {
-    counts_type column;
+  [[nodiscard]] part_counts from(std::size_t rank) const {
+    part_counts column;
     for (const auto& row : to) column.push_back(row[rank]);
     return column;
   }
 };
 
-using results = std::vector<std::vector<double>>;
+using collected = std::vector<std::vector<double>>;
 
-inline results on_threads(const uneven_task& t) {
-  results found(static_cast<std::size_t>(3 * t.ranks));
+inline collected on_threads(const uneven_task& t) {
+  collected found(static_cast<std::size_t>(3 * t.ranks));
   std::vector<int> members(static_cast<std::size_t>(t.ranks));
   std::iota(members.begin(), members.end(), 0);
-  run_on_threads(threads::connect(t.ranks), [&](threads& end) {
+  run_on_threads(host_threads::connect(t.ranks), [&](host_threads& end) {
     const auto r = static_cast<std::size_t>(end.rank());
-    const axis_group<matrix<double>, threads> axis(end, members);
+    const axis_group<matrix<double>, host_threads> axis(end, members);
     const auto in = [](const matrix<double>& m) { return std::span<const double>(m.data(), m.rows() * m.columns()); };
-    std::vector<double> gathered(sum(t.counts)), scattered(t.counts[r]), exchanged(sum(t.from(r)));
+    std::vector<double> gathered(total_of(t.counts)), scattered(t.counts[r]), exchanged(total_of(t.from(r)));
     axis.all_gather(in(t.mine[r]), gathered, t.counts);
     axis.reduce_scatter(in(t.all[r]), scattered, t.counts);
     axis.all_to_all(in(t.sends[r]), t.to[r], exchanged, t.from(r));

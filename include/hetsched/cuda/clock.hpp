@@ -44,6 +44,7 @@ class cuda_clock {
     return *this;
   }
   ~cuda_clock() {
+    close_range();
     for (const auto e : made_) (void)queue_.api().destroy_event(e);
   }
   void swap(cuda_clock& other) noexcept {
@@ -53,17 +54,22 @@ class cuda_clock {
     std::swap(events_, other.events_);
     std::swap(anchors_, other.anchors_);
     std::swap(made_, other.made_);
+    std::swap(is_open_, other.is_open_);
   }
 
-  /// Around the calls that enqueue piece k.
+  /// Around the calls that enqueue piece k. Where these throw, the piece ends with the next one, or with the clock.
   /// Throws: cuda_error.
   void begin(std::size_t k) {
-    if (!queue_.on_host()) queue_.api().begin_range(names_[k].c_str());
+    close_range();
+    if (!queue_.on_host()) {
+      queue_.api().begin_range(names_[k].c_str());
+      is_open_ = true;
+    }
     mark(k, times_[k].first, &std::pair<event, event>::first);
   }
   void end(std::size_t k) {
     mark(k, times_[k].second, &std::pair<event, event>::second);
-    if (!queue_.on_host()) queue_.api().end_range();
+    close_range();
   }
 
   /// Reads the times of all pieces that have been timed. The clocks of device and host are compared now: by a moment of the
@@ -98,6 +104,9 @@ class cuda_clock {
  private:
   using event = typename Api::event;
 
+  void close_range() {
+    if (std::exchange(is_open_, false)) queue_.api().end_range();
+  }
   void make(event& e) {
     const auto current = queue_.make_current();
     queue_.own()->require(queue_.api().create_timed_event(e), "cudaEventCreate");
@@ -114,6 +123,7 @@ class cuda_clock {
   std::vector<std::pair<event, event>> events_;
   std::array<event, 3> anchors_{};
   std::vector<event> made_;
+  bool is_open_ = false;  ///< a range
 };
 
 }  // namespace hetsched
