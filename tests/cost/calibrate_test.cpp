@@ -184,3 +184,31 @@ TEST_CASE("calibrate: what foretells nothing is not taken") {
   CHECK(found.depth == calibration_depth::none);
   CHECK(found.device == listed);
 }
+
+TEST_CASE("calibrate: as much is taken as foretells unseen operators best, surely") {
+  detail::unseen_errors errors;
+  const auto add = [&](double as_listed, const std::array<double, 9>& of) {
+    for (std::size_t c = 0; c < errors.size(); ++c) errors[c].push_back(c == 0 ? as_listed : of[c]);
+  };
+  // Half of the factors is best by far, though all of the residuals gains more by one operator.
+  for (int i = 0; i < 10; ++i) add(0.5, {0, 0.4, 0.2, 0.3, 0.45, 0.5, 0.5, 0.5, i == 0 ? 0.0 : 0.5});
+  auto taken = detail::best_taken(errors);
+  CHECK(taken.depth == calibration_depth::factors);
+  CHECK(taken.share == 0.5);
+  errors = {};
+  for (int i = 0; i < 10; ++i) {  // gains and losses that about even out
+    const double x = i % 2 == 0 ? 0.0 : 0.97;
+    add(0.5, {0, x, x, x, x, x, x, x, x});
+  }
+  CHECK(detail::best_taken(errors).depth == calibration_depth::none);
+
+  device_calibration c{.lane_rate = 4, .matrix_rate = 0.25, .memory_bandwidth = 1, .l2_bandwidth = 9, .launch_s = 8e-6};
+  c.residuals = {{.kernel = 0, .at = {}, .weight = 2}};
+  const auto half = detail::shared(c, 0.5);
+  CHECK(half.lane_rate == doctest::Approx(2));
+  CHECK(half.matrix_rate == doctest::Approx(0.5));
+  CHECK(half.memory_bandwidth == 1);
+  CHECK(half.l2_bandwidth == doctest::Approx(3));
+  CHECK(half.launch_s == doctest::Approx(4e-6));
+  CHECK(half.residuals[0].weight == 1);
+}

@@ -216,6 +216,7 @@ class fake_machine {
     make_room(lock, s);
     if (!e->alive) report("an event is recorded that is destroyed");
     if (e->device != s->device) return invalid_handle;
+    if (is_spoilt(s)) return capture_invalidated;
     e->captured = s->captured;
     e->tips = s->tips;
     if (s->captured) return 0;
@@ -232,6 +233,7 @@ class fake_machine {
       return ++calls_["dropped"], 0;
     make_room(lock, s);
     if (!e->alive) report("an event is waited for that is destroyed");
+    if (is_spoilt(s)) return capture_invalidated;
     if (e->captured) return join(*s, *e);
     if (s->captured) {
       refuse_capture(*s, "a wait for what is not captured");
@@ -324,6 +326,7 @@ class fake_machine {
                 stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaMemcpyAsync"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     needs_current(s, "a copy");
     if (memory_of(to) && memory_of(from) && memory_of(to) != memory_of(from))
@@ -333,6 +336,7 @@ class fake_machine {
   int copy_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaMemcpyPeerAsync"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     if (memory_of(to) != &devices_[index(to_device)]->memory || memory_of(from) != &devices_[index(from_device)]->memory)
       report("a copy between devices names others than the memory's");
@@ -341,6 +345,7 @@ class fake_machine {
   int set_zero(void* to, std::size_t bytes, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaMemsetAsync"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     needs_current(s, "a memset");
     enqueue({.on = s,
@@ -400,6 +405,7 @@ class fake_machine {
   int launch(stream_state* s, const char* name, std::vector<range> ranges, work body) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaLaunchKernel"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     if (here().device != s->device) return report(std::string(name) + " is launched from another device"), invalid_handle;
     auto run = [this, ranges, body = std::move(body)] { body(view(*this, ranges)); };
@@ -412,6 +418,7 @@ class fake_machine {
   int launch_until(stream_state* s, const char* name, std::vector<range> ranges, std::function<bool(bool& moved)> ends) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaLaunchKernel"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     if (here().device != s->device) return report(std::string(name) + " is launched from another device"), invalid_handle;
     enqueue({.on = s, .ranges = std::move(ranges), .ends = std::move(ends)}, name, s->device);
@@ -598,6 +605,8 @@ class fake_machine {
     std::vector<std::string> ranges;  ///< open
   };
 
+  /// What is captured is of no use any more, and every call says so.
+  [[nodiscard]] static bool is_spoilt(const stream_state* s) { return s->captured && s->captured->invalid; }
   int begins(const char* call) {
     const std::lock_guard lock(guard_);
     return begin(call);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -162,9 +163,49 @@ TEST_CASE("[threads] collectives of GPUs that do not fit, or that a rank does no
     axis.all_reduce(t, q);
   });
   CHECK(errors[0].find("rank 1 has had enough") != std::string::npos);
+  // A device that fails ends the other's wait at once.
+  std::vector<double> took(2);
+  {
+    fake_machine machine({.devices = 2});
+    fake_devices devices(fake_cuda{&machine});
+    run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
+      const auto q = devices.make_queue(end.rank(), "layers");
+      const auto current = q.make_current();
+      const local::axis axis(end, {0, 1}, {.name = "an axis", .deadline_s = 20});
+      auto t = with(q, 3);
+      if (end.rank() == 0) machine.fail("cudaEventRecord", 700);
+      const double begin = steady_now_s();
+      CHECK_THROWS(axis.all_reduce(t, q));
+      took[static_cast<std::size_t>(end.rank())] = steady_now_s() - begin;
+    });
+  }
+  CHECK(std::max(took[0], took[1]) < 15);
   errors = errors_of([&](const local::axis& axis, const fake_queue& q, local&) {
     auto t = with(q, 3), all = with(q, 5);
     axis.all_gather(t, all, q);
   });
   CHECK(errors[0] == "5 elements are not those of 2 parts with 6, for 2 ranks");
+}
+
+TEST_CASE("[threads] a call that fits some ranks only leaves no copy behind that nobody waits for") {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    CAPTURE(seed);
+    fake_machine machine({.seed = seed, .devices = 3});
+    {
+      fake_devices devices(fake_cuda{&machine});
+      run_on_threads(local::connect(devices, {0, 1, 2}), [&](local& end) {
+        const auto q = devices.make_queue(end.rank(), "layers");
+        const auto current = q.make_current();
+        const local::axis axis(end, {0, 1, 2}, {.name = "an axis", .deadline_s = 10});
+        // Ranks 0 and 1 do not fit each other; what rank 2 awaits of both is what they give it.
+        const std::vector<part_counts> to{{0, 2, 1}, {3, 0, 1}, {1, 1, 0}}, from{{0, 9, 1}, {9, 0, 1}, {1, 1, 0}};
+        const auto r = static_cast<std::size_t>(end.rank());
+        const auto send = upload(q, matrix<double>(1, total_of(to[r])));
+        fake_tensor receive(1, total_of(from[r]), q);
+        CHECK_THROWS_AS(axis.all_to_all(send, to[r], receive, from[r], q), communication_error);
+      });
+    }
+    for (const auto& report : machine.reports()) FAIL_CHECK(report);
+    CHECK(machine.leaks().empty());
+  }
 }

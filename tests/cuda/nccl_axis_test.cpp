@@ -10,9 +10,12 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/runtime/group/stage_group.hpp>
+
 #include "../sanitizer_share.hpp"
 #include "fake_layers.hpp"
 #include "fake_nccl.hpp"
+#include "mixed_ranks.hpp"
 #include "nccl_ranks.hpp"
 #include "uneven_task.hpp"
 
@@ -64,6 +67,28 @@ TEST_CASE("[threads] uneven parts and all_to_all over NCCL have the bits of thos
     const uneven_task t(seed);
     CHECK(on_nccl(t, {.seed = seed, .devices = t.ranks, .in_order = instance % 2 == 0, .launch_queue = 32}) == on_threads(t));
   }
+}
+
+TEST_CASE(
+    "[threads] over a router groups have collectives where NCCL joins each two of them, and else are places of data ranks") {
+  fake_machine machine({.devices = 4});
+  fake_nccl_world world(machine);
+  fake_devices devices(fake_cuda{&machine});
+  const auto direct = [](const edge& e) { return e.from != 2 && e.to != 2; };
+  run_on_threads(connect_mixed(devices, world, {0, 1, -1, 3}, direct), [&](mixed_ranks& end) {
+    using group = stage_group<fake_tensor, mixed_ranks>;
+    if (end.rank() != 2) {
+      const group all_direct(end, {0, 1, 3}, {.tensor = 3});
+      CHECK(all_direct.tensor().connects());
+      CHECK(all_direct.tensor().rank() == (end.rank() == 3 ? 2 : end.rank()));
+    }
+    const group data(end, {0, 1, 2, 3}, {.data = 4});
+    CHECK(!data.data().connects());
+    CHECK(data.place().data == end.rank());
+    CHECK_THROWS_WITH_AS(group(end, {0, 1, 2, 3}, {.tensor = 4}, {.stage = 5}),
+                         "stage 5 has context, tensor or expert ranks, and the communicator no collectives for them",
+                         input_error);
+  });
 }
 
 TEST_CASE("[threads] counts that do not fit are refused") {

@@ -65,6 +65,7 @@ class gpu_rank {
         name_("rank " + std::to_string(rank)),
         device_(given.device),
         products_(given.products),
+        graphs_(given.graphs),
         own_(devices, place, name_, given.graphs && place >= 0) {}
 
   [[nodiscard]] backend make_backend() const { return own_; }
@@ -85,7 +86,7 @@ class gpu_rank {
         const auto d = line.group(g);
         refuse(d.context > 1, "stages are not cut along context");
         refuse(!direct && d.data * d.tensor > 1, "stages of several processes without NCCL are not trained");
-        refuse(own_.captures() && d.tensor > 1, "stages that are cut along tensors are not captured in graphs");
+        refuse(graphs_ && d.tensor > 1, "stages that are cut along tensors are not captured in graphs");
       }
   }
   template <class Group>
@@ -121,6 +122,7 @@ class gpu_rank {
   hetsched::cuda_devices<Api>* devices_;
   int place_;
   std::string name_, device_, products_;
+  bool graphs_;
   backend own_;
 };
 

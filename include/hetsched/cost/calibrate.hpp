@@ -30,7 +30,7 @@ struct calibrated_device {
   /// |log(predicted / measured)|, by which twice as long is as wrong as half. All 0 for a single operator.
   std::array<double, calibration_depths> error_unseen{};
   calibration_depth depth = calibration_depth::none;
-  double share = 0;  ///< of what that depth found, on a scale of logarithms, is taken: in quarters
+  double share = 0;  ///< of what that depth found is taken, in quarters: factors and residuals as powers
 };
 
 /// What calibrate_device() may do.
@@ -195,37 +195,46 @@ inline constexpr log_factors factor_weights = {1, 1, 1, 1, 0.01};
   return found;
 }
 
-// How much of what a depth found foretells unseen operators best.
+// How much of what a depth found is taken.
 struct taken_calibration {
   calibration_depth depth = calibration_depth::none;
   double share = 0;
 };
+inline constexpr std::array<taken_calibration, 9> candidates{{{},
+                                                              {calibration_depth::factors, 0.25},
+                                                              {calibration_depth::factors, 0.5},
+                                                              {calibration_depth::factors, 0.75},
+                                                              {calibration_depth::factors, 1},
+                                                              {calibration_depth::residuals, 0.25},
+                                                              {calibration_depth::residuals, 0.5},
+                                                              {calibration_depth::residuals, 0.75},
+                                                              {calibration_depth::residuals, 1}}};
+using unseen_errors = std::array<std::vector<double>, candidates.size()>;
 
-// unseen: of each depth, the logarithms of predicted to measured of operators that it was not shown. What is gained has to be
-// more than half of its standard error, so that chance alone seldom decides.
-[[nodiscard]] inline taken_calibration best_taken(const std::array<std::vector<double>, calibration_depths>& unseen) {
-  const auto& as_listed = unseen[0];
+// The candidate that foretells unseen operators best, by its errors beside those of the first, which takes nothing: the largest
+// mean gain less half of its standard error, so that of two the surer one is taken.
+[[nodiscard]] inline taken_calibration best_taken(const unseen_errors& errors) {
+  const auto& as_listed = errors[0];
   const auto count = static_cast<double>(as_listed.size());
-  taken_calibration best;
+  std::size_t best = 0;
   double most = 0;
-  for (int depth = 1; depth < calibration_depths; ++depth)
-    for (const double share : {0.25, 0.5, 0.75, 1.0}) {
-      double sum = 0, squares = 0;
-      for (std::size_t i = 0; i < as_listed.size(); ++i) {
-        const double now = as_listed[i] + share * (unseen[static_cast<std::size_t>(depth)][i] - as_listed[i]);
-        const double gain = std::abs(as_listed[i]) - std::abs(now);
-        sum += gain;
-        squares += gain * gain;
-      }
-      const double deviation = std::sqrt(std::max(0.0, squares - sum * sum / count) / std::max(1.0, count - 1) * count);
-      if (const double gained = sum - 0.5 * deviation; gained > most) {
-        most = gained;
-        best = {static_cast<calibration_depth>(depth), share};
-      }
+  for (std::size_t c = 1; c < candidates.size(); ++c) {
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < as_listed.size(); ++i) {
+      const double gain = as_listed[i] - errors[c][i];
+      sum += gain;
+      squares += gain * gain;
     }
-  return best;
+    const double deviation = std::sqrt(std::max(0.0, squares - sum * sum / count) / std::max(1.0, count - 1) * count);
+    if (const double gained = sum - 0.5 * deviation; gained > most) {
+      most = gained;
+      best = c;
+    }
+  }
+  return candidates[best];
 }
 
+// Factors and residuals as powers, the launch in proportion.
 [[nodiscard]] inline device_calibration shared(device_calibration c, double share) {
   for (double* factor : {&c.lane_rate, &c.matrix_rate, &c.memory_bandwidth, &c.l2_bandwidth}) *factor = std::pow(*factor, share);
   c.launch_s *= share;
@@ -254,7 +263,7 @@ struct taken_calibration {
   const detail::measured_operators all{{operators.begin(), operators.end()}, {measured_s.begin(), measured_s.end()}};
   const std::size_t n = operators.size(), folds = n > 1 ? std::min<std::size_t>(n, 10) : 0;
   calibrated_device result{.error_before = detail::mean_error(hardware, all)};
-  std::array<std::vector<double>, calibration_depths> logs;
+  detail::unseen_errors errors;
   const auto told = [&](std::size_t fits) {
     if (options.progress) options.progress(static_cast<int>(fits), static_cast<int>(folds + 1));
   };
@@ -267,18 +276,19 @@ struct taken_calibration {
     }
     hardware.calibration = {};
     const auto found = detail::fitted_depths(hardware, shown, options.prior);
-    for (std::size_t depth = 0; depth < found.size(); ++depth) {
-      hardware.calibration = found[depth];
+    for (std::size_t c = 0; c < errors.size(); ++c) {
+      const auto& [depth, share] = detail::candidates[c];
+      hardware.calibration = detail::shared(found[static_cast<std::size_t>(depth)], share);
       for (const double r : detail::log_ratios(hardware, unseen)) {
-        logs[depth].push_back(r);
-        result.error_unseen[depth] += std::abs(r) / static_cast<double>(n);
+        errors[c].push_back(std::abs(r));
+        if (c == 0 || share == 1) result.error_unseen[static_cast<std::size_t>(depth)] += std::abs(r) / static_cast<double>(n);
       }
     }
     told(fold + 1);
   }
   hardware.calibration = {};
   auto found = detail::fitted_depths(hardware, all, options.prior);
-  const auto taken = folds == 0 ? detail::taken_calibration{calibration_depth::factors, 1} : detail::best_taken(logs);
+  const auto taken = folds == 0 ? detail::taken_calibration{calibration_depth::factors, 1} : detail::best_taken(errors);
   result.depth = taken.depth;
   result.share = taken.share;
   d.calibration = detail::shared(std::move(found[static_cast<std::size_t>(taken.depth)]), taken.share);

@@ -44,7 +44,6 @@ class cuda_clock {
     return *this;
   }
   ~cuda_clock() {
-    close_range();
     for (const auto e : made_) (void)queue_.api().destroy_event(e);
   }
   void swap(cuda_clock& other) noexcept {
@@ -57,19 +56,20 @@ class cuda_clock {
     std::swap(is_open_, other.is_open_);
   }
 
-  /// Around the calls that enqueue piece k. Where these throw, the piece ends with the next one, or with the clock.
+  /// Around the calls that enqueue piece k; where these throw, abandon() takes the place of end(k), on the same thread.
   /// Throws: cuda_error.
   void begin(std::size_t k) {
-    close_range();
-    if (!queue_.on_host()) {
-      queue_.api().begin_range(names_[k].c_str());
-      is_open_ = true;
-    }
     mark(k, times_[k].first, &std::pair<event, event>::first);
+    if (queue_.on_host()) return;
+    queue_.api().begin_range(names_[k].c_str());
+    is_open_ = true;
   }
   void end(std::size_t k) {
+    abandon();
     mark(k, times_[k].second, &std::pair<event, event>::second);
-    close_range();
+  }
+  void abandon() {
+    if (std::exchange(is_open_, false)) queue_.api().end_range();
   }
 
   /// Reads the times of all pieces that have been timed. The clocks of device and host are compared now: by a moment of the
@@ -104,9 +104,6 @@ class cuda_clock {
  private:
   using event = typename Api::event;
 
-  void close_range() {
-    if (std::exchange(is_open_, false)) queue_.api().end_range();
-  }
   void make(event& e) {
     const auto current = queue_.make_current();
     queue_.own()->require(queue_.api().create_timed_event(e), "cudaEventCreate");

@@ -59,7 +59,17 @@ class captured_memory {
   [[nodiscard]] void* allocate(std::size_t bytes) {
     {
       const std::lock_guard lock(guard_);
-      const auto same = std::find_if(idle_.begin(), idle_.end(), [&](const auto& b) { return b.bytes == bytes; });
+      const auto fits = [&](const freed& b) { return b.bytes == bytes; };
+      const auto own = [&](const freed& b) {
+        return fits(b) &&
+               std::all_of(b.uses.begin(), b.uses.end(), [&](const auto& m) { return !m.stream() || m.stream() == q_.own(); });
+      };
+      // What other queues use, such as that of a transfer, serves again only where younger blocks lie idle, too: not to hold up
+      // work behind a transfer that has just set out.
+      constexpr std::ptrdiff_t younger = 2;
+      auto same = std::find_if(idle_.begin(), idle_.end(), own);
+      if (same == idle_.end() && std::count_if(idle_.begin(), idle_.end(), fits) > younger)
+        same = std::find_if(idle_.begin(), idle_.end(), fits);
       if (same != idle_.end()) {
         const auto found = std::move(*same);
         idle_.erase(same);

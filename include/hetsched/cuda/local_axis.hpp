@@ -29,7 +29,7 @@ namespace hetsched {
 /// Determinism: sums have the bits of axis_group's, which adds in the order of the ranks.
 /// Complexity: a rank copies what it takes from each of the others; a sum over all, all of their elements.
 /// Throws: input_error for sizes that do not fit; cuda_error; communication_error where a rank is late or calls what does not
-/// fit, or the communicator is aborted; all but the first abort.
+/// fit, or the communicator is aborted; all but sizes that do not fit abort.
 template <class Tensor, class Queue, class Communicator>
 class cuda_local_axis {
   using traits = tensor_traits<Tensor>;
@@ -46,21 +46,23 @@ class cuda_local_axis {
     if (size_ == 1) return;
     const group_place place{.ranks = std::move(ranks), .number = options.number, .direction = options.direction};
     auto meeting = comm.open_meeting(place);
-    held_ = std::make_shared<held>(held{std::move(comm), options, std::move(meeting), std::make_shared<shown>(), {}, {}});
+    auto own = std::make_shared<shown>();
+    meeting->keep(at(rank_), own);
+    held_ = std::make_shared<held>(held{std::move(comm), options, std::move(meeting), std::move(own), {}, {}});
   }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
   /// values: the sum over all ranks, on all of them.
   void all_reduce(Tensor& values, const Queue& q) const {
-    if (size_ == 1) return;
-    Tensor sum;
     const auto n = elements(values);
-    call({.kind = collective_kind::all_reduce, .elements = n}, values, q, [&](const auto& bring) {
+    if (size_ == 1 || n == 0) return;
+    Tensor sum;
+    call({.kind = collective_kind::all_reduce, .elements = n}, values, nullptr, q, [&](const auto& bring) {
       sum = detail::make_tensor<Tensor>(detail::shape_of(std::as_const(values)), q);
       add_up(sum, q, [&](Tensor& t, int k) { bring(t, 0, k, 0, n); });
     });
-    detail::assign(values, sum, q);
+    guarded([&] { detail::assign(values, sum, q); });
   }
   /// all: the tensors of all ranks, one behind the other; of one size.
   void all_gather(const Tensor& mine, Tensor& all, const Queue& q) const { all_gather(mine, all, even(elements(mine)), q); }
@@ -68,7 +70,7 @@ class cuda_local_axis {
   void all_gather(const Tensor& mine, Tensor& all, counts_type counts, const Queue& q) const {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return detail::assign(all, mine, q);
-    call({.kind = collective_kind::all_gather, .counts = counts}, mine, all, q, [&](const auto& bring) {
+    call({.kind = collective_kind::all_gather, .counts = counts}, mine, &all, q, [&](const auto& bring) {
       for (int k = 0; k < size_; ++k) bring(all, detail::offset_of(counts, at(k)), k, 0, counts[at(k)]);
     });
   }
@@ -81,7 +83,7 @@ class cuda_local_axis {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return detail::assign(mine, all, q);
     const auto first = detail::offset_of(counts, at(rank_)), n = counts[at(rank_)];
-    call({.kind = collective_kind::reduce_scatter, .counts = counts}, all, mine, q, [&](const auto& bring) {
+    call({.kind = collective_kind::reduce_scatter, .counts = counts}, all, &mine, q, [&](const auto& bring) {
       if (n > 0) add_up(mine, q, [&](Tensor& t, int k) { bring(t, 0, k, first, n); });
     });
   }
@@ -92,7 +94,7 @@ class cuda_local_axis {
     sizes().expect_sum(send, send_counts);
     sizes().expect_sum(receive, receive_counts);
     if (size_ == 1) return detail::assign(receive, send, q);
-    call({.kind = collective_kind::all_to_all, .counts = send_counts, .receive_counts = receive_counts}, send, receive, q,
+    call({.kind = collective_kind::all_to_all, .counts = send_counts, .receive_counts = receive_counts}, send, &receive, q,
          [&](const auto& bring) {
            for (int k = 0; k < size_; ++k)
              bring(receive, detail::offset_of(receive_counts, at(k)), k,
@@ -106,7 +108,7 @@ class cuda_local_axis {
     const auto n = elements(values);
     const detail::group_meeting::call c{.kind = collective_kind::broadcast, .elements = at(root), .counts = {&n, 1}};
     const auto take = [&](const auto& bring) { bring(values, 0, root, 0, n); };
-    rank_ == root ? call(c, values, q, [](const auto&) {}) : call(c, values, values, q, take);
+    rank_ == root ? call(c, values, nullptr, q, [](const auto&) {}) : call(c, values, &values, q, take);
   }
 
  private:
@@ -121,7 +123,7 @@ class cuda_local_axis {
     axis_options options;
     std::shared_ptr<detail::group_meeting> meeting;
     std::shared_ptr<shown> own;
-    std::vector<std::shared_ptr<shown>> all;  ///< of this call, as far as it has come
+    std::vector<std::shared_ptr<shown>> all;  ///< of the ranks, as far as they are known
     std::vector<Queue> ways;                  ///< of a rank on the host, to each GPU
   };
 
@@ -141,59 +143,78 @@ class cuda_local_axis {
     }
   }
 
+  /// body(); where it fails, so do all ranks.
   template <class Body>
-  void call(const detail::group_meeting::call& c, const Tensor& from, Tensor& to, const Queue& q, Body&& body) const {
-    auto& target = traits::buffer(to);
-    target.begin_write(q);
-    call(c, from, q, body);
-    target.end_write(q, q.record());
+  void guarded(Body&& body) const {
+    try {
+      body();
+    } catch (const communication_error&) {
+      throw;
+    } catch (const std::exception& e) {
+      held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + ": " + e.what());
+      throw;
+    }
   }
   /// body(bring), where bring(tensor, i, k, j, n) copies n elements of what rank k gives, from its j-th on, to a tensor's, from
-  /// the i-th on.
+  /// the i-th on. `to`: what body writes that others may know; null: nothing.
   template <class Body>
-  void call(detail::group_meeting::call c, const Tensor& from, const Queue& q, Body&& body) const {
-    const auto current = q.make_current();
-    const auto& source = traits::buffer(from);
-    auto& own = *held_->own;
+  void call(const detail::group_meeting::call& c, const Tensor& from, Tensor* to, const Queue& q, Body&& body) const {
+    guarded([&] {
+      const auto current = q.make_current();
+      const auto& source = traits::buffer(from);
+      if (to) traits::buffer(*to).begin_write(q);
+      source.begin_read(q);
+      held_->own->from = &source;
+      held_->own->ready = q.record();
+      const auto end = [&] {
+        wait_for_readers(q);
+        const auto now = q.record();
+        source.end_read(q, now);
+        if (to) traits::buffer(*to).end_write(q, now);
+      };
+      try {
+        meet(c, q, body);
+      } catch (...) {
+        held_->meeting->settle();
+        end();
+        throw;
+      }
+      end();
+    });
+  }
+  /// What is enqueued on q from now on begins behind all that others do with what this rank has given.
+  void wait_for_readers(const Queue& q) const {
+    for (int k = 0; k < size_; ++k) {
+      const auto kept = held_->meeting->kept_by(at(k));
+      if (!kept || k == rank_) continue;
+      for (const auto& m : static_cast<const shown*>(kept.get())->done) q.wait(m);
+    }
+  }
+  template <class Body>
+  void meet(const detail::group_meeting::call& c, const Queue& q, Body&& body) const {
     auto& all = held_->all;
-    source.begin_read(q);
-    own.from = &source;
-    own.ready = q.record();
-    c.in = &held_->own;
-    all.clear();
-    const auto wait_for_readers = [&] {
-      for (const auto& other : all)
-        for (std::size_t i = 0; i < other->done.size() && other != held_->own; ++i) q.wait(other->done[i]);
-      source.end_read(q, q.record());
-    };
     std::exception_ptr failure;
     const auto outcome = held_->meeting->together(at(rank_), c, held_->options.deadline_s, [&] {
       try {
-        for (int k = 0; k < size_; ++k) all.push_back(*static_cast<const std::shared_ptr<shown>*>(held_->meeting->of(at(k)).in));
+        for (int k = static_cast<int>(all.size()); k < size_; ++k)
+          all.push_back(std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k))));
         for (const auto& other : all)
           if (other != held_->own) q.wait(other->ready);
         body([&](Tensor& to, std::size_t first, int k, std::size_t there, std::size_t n) {
           if (n > 0)
             copy(q, traits::buffer(to), first * sizeof(element), *all[at(k)]->from, there * sizeof(element), n * sizeof(element));
         });
-        own.done.assign(1, q.record());
-        for (const auto& way : held_->ways) own.done.push_back(way.record());
-      } catch (...) {
+      } catch (const std::exception& e) {
         failure = std::current_exception();
-        held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + " failed in a collective");
+        held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + ": " + e.what());
       }
+      auto& done = held_->own->done;  // also of what was enqueued before a failure
+      done.assign(1, q.record());
+      for (const auto& way : held_->ways) done.push_back(way.record());
     });
-    if (outcome.result != wait_result::progress && !failure)
-      detail::give_up_collective(held_->comm, held_->meeting->place(), held_->options, c.kind, outcome, [&] {
-        held_->meeting->settle();
-        wait_for_readers();
-      });
-    if (failure) {
-      held_->meeting->settle();
-      wait_for_readers();
-      std::rethrow_exception(failure);
-    }
-    wait_for_readers();
+    if (failure) std::rethrow_exception(failure);
+    if (outcome.result != wait_result::progress)
+      detail::give_up_collective(held_->comm, held_->meeting->place(), held_->options, c.kind, outcome, [] {});
   }
   void copy(const Queue& q, buffer& to, std::size_t first, const buffer& from, std::size_t there, std::size_t bytes) const {
     auto* const target = static_cast<std::byte*>(to.data()) + first;

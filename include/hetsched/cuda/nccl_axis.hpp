@@ -46,6 +46,8 @@ class nccl_axis {
   nccl_axis(int rank, int size) : rank_(rank), size_(size) {}
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
+  /// Whether it has collectives.
+  [[nodiscard]] bool connects() const { return size_ == 1 || shared_; }
 
   /// values: the sum over all ranks, on all of them.
   void all_reduce(Tensor& values, const Queue& q) const {

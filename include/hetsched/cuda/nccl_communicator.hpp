@@ -471,18 +471,20 @@ class nccl_communicator {
         else
           b.begin_write(q);
       }
+      const auto pass_on = [&](auto& g) {
+        for (std::size_t k = 0; k < taken.size(); ++k) {
+          auto& b = traits::buffer(*taken[k].tensor);
+          if (b.bytes() > 0) group.operations[k].what.sends ? g.send(b.data(), b.bytes()) : g.receive(b.data(), b.bytes());
+        }
+      };
       clock.begin(number);
-      if (std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; }))
-        links.group(group.peer, [&](auto& g) {
-          for (std::size_t k = 0; k < taken.size(); ++k) {
-            auto& b = traits::buffer(*taken[k].tensor);
-            if (b.bytes() == 0) continue;
-            if (group.operations[k].what.sends)
-              g.send(b.data(), b.bytes());
-            else
-              g.receive(b.data(), b.bytes());
-          }
-        });
+      try {
+        if (std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; }))
+          links.group(group.peer, pass_on);
+      } catch (...) {
+        clock.abandon();
+        throw;
+      }
       clock.end(number);
       const auto end = q.record();
       const double now = steady_now_s();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -129,13 +130,20 @@ class cuda_stream {
     start(memory, &first);
     wait(first, begin);
   }
-  /// Of a stream that has joined: its work ends before the capture does.
+  /// Of a stream that has joined, or was to: its work ends before the capture does.
+  /// Throws: cuda_error; it has left all the same.
   void leave_capture() {
-    const auto end = capturing_ ? record() : 0;
+    std::uint64_t end = 0;
+    std::exception_ptr failure;
+    try {
+      if (capturing_) end = record();
+    } catch (...) {
+      failure = std::current_exception();
+    }
     const std::lock_guard lock(capture_guard_);
-    auto* const first = together_;
+    auto* const first = std::exchange(together_, nullptr);
     capturing_ = nullptr;
-    together_ = nullptr;
+    if (failure) std::rethrow_exception(failure);
     if (end >= captured_point) first->require(api_.wait(first->stream_, event_of_captured(end)), "cudaStreamWaitEvent");
   }
   /// Behind leave_capture of all others.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,8 @@ namespace detail {
 /// Source: CUDA C++ Programming Guide, CUDA Graphs, Cross-stream Dependencies and Events.
 template <class Tensor, class Stage, cuda_graph_api Api>
 class cuda_step_graph {
+  using traits = tensor_traits<Tensor>;
+
  public:
   using queue = cuda_queue<Api>;
 
@@ -89,12 +92,14 @@ class cuda_step_graph {
         const auto& q = queue_of(c, s);
         const auto here = q.make_current();
         stages_.push_back(make_stage(s, q));
-        for (Tensor& g : stages_.back().gradients()) gradients_.resize(stages_.size()), gradients_.back().push_back(&g);
-        gradients_.resize(stages_.size());
         for (const int to : {s - 1, s + 1})
           if (to >= 0 && to < order_.stages) open(devices, order_.rank(c, s), order_.rank(c, to));
         if (c > 0) open(devices, order_.rank(1, s), order_.rank(0, s)), open(devices, order_.rank(0, s), order_.rank(1, s));
       }
+    for (auto& s : stages_) {
+      gradients_.emplace_back();
+      for (Tensor& g : s.gradients()) gradients_.back().push_back(&g);
+    }
     contexts_.resize(stages_.size());
     flights_.resize(stages_.size() * at(order_.microbatches));
     directions_.resize(at(order_.microbatches));
@@ -109,7 +114,7 @@ class cuda_step_graph {
   ~cuda_step_graph() {
     for (const auto& q : queues_) try {
         q.finish();
-      } catch (const cuda_error&) {
+      } catch (const std::exception&) {
         // The device has failed, and does nothing any more.
       }
   }
@@ -134,7 +139,10 @@ class cuda_step_graph {
     }
     if (inputs.data() != inputs_ || targets.data() != targets_)
       throw input_error("a captured step has the inputs and targets of the first: what changes is what is in them");
-    if (steps_ == 1) return enqueue(loss);
+    if (steps_ == 1) {
+      enqueue(loss);
+      return mark_end();
+    }
     if (!graph_) capture(loss);
     launch();
   }
@@ -187,25 +195,39 @@ class cuda_step_graph {
     for (const auto& q : all) q.finish();
     const queue host(queues_.front().devices());
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, host); });
-    graph_.emplace(std::move(all), [&] { enqueue(loss); });
+    for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(host); });
+    const auto marked = [&](auto&& body) {  // whoever uses these next is not to wait for what was captured
+      try {
+        body();
+      } catch (...) {
+        mark_end();
+        throw;
+      }
+      mark_end();
+    };
+    marked([&] { graph_.emplace(std::move(all), [&] { enqueue(loss); }); });
+  }
+  template <class Body>
+  void for_each_gradient(Body&& body) {  ///< with its rank
+    for (std::size_t i = 0; i < stages_.size() && !forward_only_; ++i)
+      for (Tensor* g : gradients_[i]) body(*g, order_.rank_of[i]);
+  }
+  /// What has been enqueued up to here reads what is shared, and writes gradients.
+  void mark_end() {
+    ends_.clear();
+    for (const auto& q : queues_) ends_.push_back(q.record());
+    for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, queues_[at(rank)], ends_[at(rank)]); });
+    for_each_gradient([&](Tensor& g, int rank) { detail::end_write(g, queues_[at(rank)], ends_[at(rank)]); });
   }
   void launch() {
     const auto& first = queues_.front();
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, first); });
+    for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(first); });
     for (const auto& q : queues_) first.wait(q.record());
     graph_->launch();
     const auto end = first.record();
-    ends_.clear();
-    for (const auto& q : queues_) {
-      q.wait(end);
-      ends_.push_back(q.record());
-    }
-    for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, queues_[at(rank)], ends_[at(rank)]); });
-    for (std::size_t i = 0; i < stages_.size(); ++i)
-      for (Tensor* g : gradients_[i]) {
-        const auto rank = at(order_.rank_of[i]);
-        detail::end_write(*g, queues_[rank], ends_[rank]);
-      }
+    for (const auto& q : queues_) q.wait(end);
+    mark_end();
   }
 
   template <class Loss>

@@ -84,8 +84,9 @@ class program_costs {
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(base_, boundary); }
 
   [[nodiscard]] int slices() const { return options_.slices; }
-  /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, and for recomputation of a part
-  /// of a stage, which programs do not know.
+  /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, for parts of one subcluster, and
+  /// for recomputation of a part of a stage, which programs do not know. Throws: input_error for a graph in segments; as graph_of
+  /// and add_stage_backward.
   /// Complexity: a synthesis for layers on devices that are asked for the first time, then O(instructions * parts).
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
     parts_cost all;
@@ -119,10 +120,11 @@ class program_costs {
   }
 
   /// The program of a stage with these parts, as parts_of tells them, for an spmd_layer on its ranks: what sliced_stage prices.
-  /// Throws: input_error where no link joins the devices.
+  /// Throws: input_error where there is none: no link joins the devices, or two parts are of one subcluster.
   [[nodiscard]] spmd_stage_program program(layer_range layers, std::span<const stage_part> parts) const {
     const auto& one = find(layers, parts);
-    if (!one.problem) throw input_error("no program: no link joins two of the stage's devices");
+    if (!one.problem)
+      throw input_error("no program: no link joins two of the stage's devices, or two parts are of one subcluster");
     return {.problem = one.problem, .stage = one.stage, .program = one.program, .shares = shares_of(*one.problem, parts)};
   }
 
@@ -132,7 +134,7 @@ class program_costs {
     stage_goal stage{};
     spmd_program program{}, forward{};
   };
-  using key = std::pair<std::pair<int, int>, std::vector<std::pair<int, int>>>;  ///< layers; subclusters and devices
+  using key = std::pair<std::pair<int, int>, std::vector<std::pair<int, int>>>;  ///< layers; subclusters and nodes
   struct found_programs {
     std::mutex guard;
     std::map<key, found_program> all;
@@ -141,21 +143,29 @@ class program_costs {
   static bytes_t whole_bytes(double bytes) { return static_cast<bytes_t>(bytes + 0.5); }
 
   [[nodiscard]] const found_program& find(layer_range layers, std::span<const stage_part> parts) const {
+    const auto devices = devices_of(*hardware_, groups_of(parts));
     key of{{layers.first, layers.last}, {}};
-    for (const auto& p : parts) of.second.emplace_back(p.where.mesh.subcluster, p.where.mesh.device_count());
+    std::map<int, int> first_node;  // which nodes they are makes no difference, but which devices share one
+    for (const auto& d : devices)
+      of.second.emplace_back(d.subcluster, d.node - first_node.emplace(d.subcluster, d.node).first->second);
     const std::lock_guard lock(found_->guard);
     const auto known = found_->all.find(of);
-    return known != found_->all.end() ? known->second : found_->all.emplace(std::move(of), made(layers, parts)).first->second;
+    return known != found_->all.end() ? known->second
+                                      : found_->all.emplace(std::move(of), made(layers, parts.size(), devices)).first->second;
   }
-  [[nodiscard]] found_program made(layer_range layers, std::span<const stage_part> parts) const {
+  [[nodiscard]] static std::vector<device_group> groups_of(std::span<const stage_part> parts) {
     std::vector<device_group> groups;
     for (const auto& p : parts) groups.insert(groups.end(), p.devices.begin(), p.devices.end());
+    return groups;
+  }
+  [[nodiscard]] found_program made(layer_range layers, std::size_t parts, const std::vector<device_id>& devices) const {
     auto [graph, input, output, first] = graph_of_(layers);
+    if (segment_count(graph) > 1) throw input_error("the graph of a stage that a program shares out has segments");
     found_program one{.stage = add_stage_backward(graph, input, output, first)};
-    auto problem = make_spmd_problem(*hardware_, devices_of(*hardware_, groups), std::move(graph), one.stage.goal, timer_);
-    if (!problem) return {};
-    if (problem->kinds.size() != parts.size())
-      throw input_error("the parts of a stage that a program shares out have devices of the same name");
+    auto named = *hardware_;  // by subcluster, as parts are
+    for (auto& s : named.subclusters) s.device.name += " of " + s.name;
+    auto problem = make_spmd_problem(named, devices, std::move(graph), one.stage.goal, timer_);
+    if (!problem || problem->kinds.size() != parts) return {};
     auto solution = synthesize(*problem, options_.search);
     if (!solution) return {};
     one.program = std::move(solution->program);
@@ -180,23 +190,33 @@ class program_costs {
     for (auto& s : shares) s /= all;
     return shares;
   }
-  /// Gradients are held once; what else the program holds at its peak, for every microbatch in flight.
+  /// Gradients are held once; of all else what the program holds at its peak, for every microbatch in flight.
   [[nodiscard]] static stage_cost memory_at(const found_program& one, double share) {
     const auto& p = *one.problem;
     const double number = element_bytes(p.graph.format), state = state_bytes_of(p.graph.format, true);
     const auto memory = memory_of(p, one.program, state);
+    std::vector<double> from(one.program.size(), 0);  // bytes of gradients that are held from a step on
     double gradients = 0;
-    for (const auto& [parameter, gradient] : p.goal.gradients) {
-      const auto read =
-          std::find_if(one.program.begin(), one.program.end(), [&, of = parameter](const auto& step) { return step.node == of; });
-      const double own = read != one.program.end() && read->rule.result.is_cut() ? share : 1;
-      gradients += own * number * static_cast<double>(elements_of(p.graph.at(parameter).shape));
+    for (const auto& [parameter, gradient] : p.goal.gradients)
+      for (auto k = one.program.size(); k-- > 0;) {
+        const auto& step = one.program[k];
+        if (step.node != gradient) continue;
+        const bool is_cut = (step.collective ? step.to : step.rule.result).is_cut();
+        const double bytes = (is_cut ? share : 1) * number * static_cast<double>(elements_of(p.graph.at(gradient).shape));
+        from[k] += bytes;
+        gradients += bytes;
+        break;
+      }
+    double most = 0, held_now = 0;
+    for (std::size_t k = 0; k < from.size(); ++k) {
+      held_now += from[k];
+      most = std::max(most, memory.steps[k].at(share) - held_now);
     }
     stage_cost held;
     held.gradient_bytes = whole_bytes(gradients);
     held.optimizer_bytes = whole_bytes(memory.state.at(share) * (state - number) / state);
     held.weight_bytes = whole_bytes(memory.state.at(share)) + held.gradient_bytes;
-    held.activation_bytes = whole_bytes(std::max(0.0, memory.at(share) - memory.state.at(share) - gradients));
+    held.activation_bytes = whole_bytes(most);
     return held;
   }
 

@@ -111,25 +111,27 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
         HETSCHED_EXPECTS(false);
     });
   }
-  /// The axis of these ranks, for layers: the ordered plane's, or, where not all of them are on it, a place without collectives.
-  /// All ranks of the axis call it.
+  /// The axis of these ranks, for layers: the ordered plane's, or, where that does not join each two of them, a place without
+  /// collectives. All ranks of the axis call it. Complexity: O(ranks^2) questions to the route.
   template <class Options>
   [[nodiscard]] auto open_axis(const std::vector<int>& ranks, const Options& options) const
       requires(ordered_planes == 1 && (requires { typename Planes::axis; } || ...)) {
     constexpr std::size_t ordered = ordered_index();
     using own = typename std::tuple_element_t<ordered, std::tuple<Planes...>>::axis;
-    std::vector<int> members;
-    int me = 0;
-    bool is_all = true;
-    for (const int r : ranks) {
-      auto route = route_;
-      const routed_edge to = route(edge{rank(), r, payload::collective});
-      is_all = is_all && to.plane == ordered;
-      if (r == rank()) me = static_cast<int>(members.size());
-      members.push_back(to.where.to);
-    }
-    if (!is_all) return own(me, static_cast<int>(ranks.size()));
-    return own(std::get<ordered>(planes_), std::move(members), options);
+    auto route = route_;
+    std::vector<int> members(ranks.size());
+    bool joins_all = true;
+    for (std::size_t a = 0; a < ranks.size(); ++a)
+      for (std::size_t b = 0; b < ranks.size(); ++b) {
+        if (a == b) continue;
+        const routed_edge to = route(edge{ranks[a], ranks[b], payload::collective});
+        joins_all = joins_all && to.plane == ordered;
+        members[a] = to.where.from;
+      }
+    if (joins_all && ranks.size() > 1) return own(std::get<ordered>(planes_), std::move(members), options);
+    const auto me = std::find(ranks.begin(), ranks.end(), rank());
+    if (me == ranks.end()) throw input_error("rank " + std::to_string(rank()) + " is not in its group");
+    return own(static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()));
   }
   /// Whether a channel's plane is a byte_plane.
   [[nodiscard]] bool takes_bytes(int channel) const {

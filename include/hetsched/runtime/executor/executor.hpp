@@ -463,6 +463,7 @@ class pipeline_executor {
       }
     } catch (...) {
       (void)end_reads();  // what has been enqueued still reads
+      if constexpr (requires { clock_.abandon(); }) clock_.abandon();
       throw;
     }
     const auto end = end_reads();

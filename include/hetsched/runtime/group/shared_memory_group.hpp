@@ -39,6 +39,16 @@ class group_meeting {
   [[nodiscard]] std::size_t size() const { return members_.size(); }
   [[nodiscard]] const call& of(std::size_t k) const { return members_[k].shown; }
 
+  /// What a member keeps for the others, from its beginning on; null: it has not begun.
+  void keep(std::size_t me, std::shared_ptr<void> what) {
+    const std::lock_guard lock(guard_);
+    members_[me].kept = std::move(what);
+  }
+  [[nodiscard]] std::shared_ptr<void> kept_by(std::size_t k) const {
+    const std::lock_guard lock(guard_);
+    return members_[k].kept;
+  }
+
   /// Shows a call; seen by those that have come through the next meeting.
   void show(std::size_t me, const call& c) { members_[me].shown = c; }
 
@@ -124,13 +134,14 @@ class group_meeting {
     std::atomic<std::uint64_t> times{0};
     std::atomic<bool> busy{false};
     call shown;
+    std::shared_ptr<void> kept;
   };
   group_place place_;
   const std::atomic<bool>& aborted_;
   std::vector<member> members_;
   alignas(64) std::atomic<std::uint64_t> arrived_{0};
   std::atomic<int> sleepers_{0};
-  std::mutex guard_;
+  mutable std::mutex guard_;
   std::condition_variable changed_;
 };
 

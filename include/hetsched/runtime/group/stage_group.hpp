@@ -27,6 +27,7 @@ struct bare_axis {
   bare_axis() = default;
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] bool connects() const { return size_ == 1; }
 
  private:
   int rank_ = 0, size_ = 1;
@@ -79,9 +80,6 @@ class stage_group {
       throw input_error("stage " + std::to_string(options.stage) + " has " + std::to_string(ranks.size()) +
                         " ranks, which are no group of " + std::to_string(d.data) + " x " + std::to_string(d.context) + " x " +
                         std::to_string(d.tensor) + " (data, context, tensor)");
-    if (std::is_same_v<axis, detail::bare_axis> && (d.context > 1 || d.tensor > 1 || d.expert > 1))
-      throw input_error("stage " + std::to_string(options.stage) +
-                        " has context, tensor or expert ranks, and the communicator no collectives for tensors on devices");
     int index = 0;
     while (index < static_cast<int>(ranks.size()) && ranks[static_cast<std::size_t>(index)] != comm.rank()) ++index;
     if (index == static_cast<int>(ranks.size()))
@@ -103,14 +101,21 @@ class stage_group {
       else
         return axis(comm, std::move(members), how);
     };
+    const auto calling = [&](axis a) {
+      if constexpr (requires { a.connects(); })
+        if (!a.connects())
+          throw input_error("stage " + std::to_string(options.stage) +
+                            " has context, tensor or expert ranks, and the communicator no collectives for them");
+      return a;
+    };
     data_ = along("data", 0, d.data, &stage_place::data);
-    context_ = along("context", 1, d.context, &stage_place::context);
-    tensor_ = along("tensor", 2, d.tensor, &stage_place::tensor);
+    context_ = calling(along("context", 1, d.context, &stage_place::context));
+    tensor_ = calling(along("tensor", 2, d.tensor, &stage_place::tensor));
     if (d.expert == 1) return;
     if (d.expert < 1 || d.data % d.expert != 0)
       throw input_error("stage " + std::to_string(options.stage) + " cannot share out experts among " + std::to_string(d.expert) +
                         " of " + std::to_string(d.data) + " data ranks");
-    expert_ = along("expert", 3, d.expert, &stage_place::data, place_.data / d.expert * d.expert);
+    expert_ = calling(along("expert", 3, d.expert, &stage_place::data, place_.data / d.expert * d.expert));
   }
 
   [[nodiscard]] const hetsched::degrees& degrees() const { return degrees_; }
