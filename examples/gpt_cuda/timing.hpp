@@ -40,15 +40,14 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
     for (int run = 0; run < runs; ++run) {
       const auto k = static_cast<std::size_t>(2 * run);
       const auto before = in_use();
-      clock.begin(k);
-      output = layer.forward(input, context, q);
-      if (run == 0) one.activation_bytes = static_cast<hetsched::bytes_t>(in_use() - before);
       tensor<Api> gradient;
-      if (last) gradient = cross_entropy_part(output, targets, output.shape()[0], q, *numbers.data());
-      clock.end(k);
-      clock.begin(k + 1);
-      (void)layer.backward(last ? gradient : output, context, q);  // outputs are of an ordinary size
-      clock.end(k + 1);
+      clock.time(k, [&] {
+        output = layer.forward(input, context, q);
+        if (run == 0) one.activation_bytes = static_cast<hetsched::bytes_t>(in_use() - before);
+        if (last) gradient = cross_entropy_part(output, targets, output.shape()[0], q, *numbers.data());
+      });
+      // Outputs are of an ordinary size.
+      clock.time(k + 1, [&] { (void)layer.backward(last ? gradient : output, context, q); });
     }
     q.finish();
     clock.read();
@@ -94,11 +93,7 @@ template <class Real, hetsched::cuda_api Api>
   tensor<Api> c(sizes.m, sizes.n, q);
   const auto count = static_cast<std::size_t>(runs);
   auto clock = own.make_clock(std::vector<std::string>(count, "product"));
-  for (std::size_t run = 0; run < count; ++run) {
-    clock.begin(run);
-    multiply(q, c, 0, factor_of(a), factor_of(b));
-    clock.end(run);
-  }
+  for (std::size_t run = 0; run < count; ++run) clock.time(run, [&] { multiply(q, c, 0, factor_of(a), factor_of(b)); });
   q.finish();
   clock.read();
   std::vector<double> seconds;

@@ -209,3 +209,50 @@ TEST_CASE("[threads] a call that fits some ranks only leaves no copy behind that
     CHECK(machine.leaks().empty());
   }
 }
+
+TEST_CASE("[threads] axes of the same ranks are used side by side, and one after the other") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    fake_machine machine({.seed = seed, .devices = 2});
+    {
+      fake_devices devices(fake_cuda{&machine});
+      run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
+        const auto q = devices.make_queue(end.rank(), "layers");
+        const auto current = q.make_current();
+        const local::axis first(end, {0, 1}), second(end, {0, 1});
+        for (int round = 0; round < 20; ++round) {
+          const local::axis fresh(end, {0, 1});
+          for (const auto* axis : {&first, &second, &fresh, &first}) {
+            auto t = upload(q, matrix<double>(1, 3));
+            axis->all_reduce(t, q);
+          }
+        }
+        q.finish();
+      });
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.leaks().empty());
+  }
+}
+
+TEST_CASE("[threads] a device that fails for good inside a collective ends all ranks") {
+  for (int after = 0; after < 12; ++after) {
+    CAPTURE(after);
+    fake_machine machine({.devices = 2});
+    fake_devices devices(fake_cuda{&machine});
+    std::vector<char> threw(2, 0);
+    run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
+      const auto q = devices.make_queue(end.rank(), "layers");
+      const auto current = q.make_current();
+      const local::axis axis(end, {0, 1}, {.name = "an axis", .deadline_s = 5});
+      try {
+        auto t = upload(q, matrix<double>(1, 3));
+        if (end.rank() == 0) machine.fail("cudaEventRecord", 700, after);
+        for (int k = 0; k < 8; ++k) axis.all_reduce(t, q);
+      } catch (const std::exception&) {
+        threw[static_cast<std::size_t>(end.rank())] = 1;
+      }
+    });
+    CHECK(threw == std::vector<char>(2, 1));
+  }
+}

@@ -71,6 +71,18 @@ class cuda_clock {
   void abandon() {
     if (std::exchange(is_open_, false)) queue_.api().end_range();
   }
+  /// Calls body(), which enqueues piece k, between the two.
+  template <class Body>
+  void time(std::size_t k, Body&& body) {
+    begin(k);
+    try {
+      body();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    end(k);
+  }
 
   /// Reads the times of all pieces that have been timed. The clocks of device and host are compared now: by a moment of the
   /// device between two looks at the host's clock, some 10 us apart; of three, the one whose looks are the closest. Requires: the

@@ -61,17 +61,10 @@ class cuda_graph {
       }
     };
     unless_it_fails([&] {
-      for (std::size_t k = 1; k < queues_.size(); ++k) {
-        const auto here = queues_[k].make_current();
-        queues_[k].own()->join_capture(*memory_[k], first);
-      }
+      for (std::size_t k = 1; k < queues_.size(); ++k) queues_[k].own()->join_capture(*memory_[k], first);
       body();
     });
-    for (std::size_t k = 1; k < queues_.size(); ++k)
-      unless_it_fails([&] {
-        const auto here = queues_[k].make_current();
-        queues_[k].own()->leave_capture();
-      });
+    for (std::size_t k = 1; k < queues_.size(); ++k) unless_it_fails([&] { queues_[k].own()->leave_capture(); });
     const int code = first.end_capture(graph_);
     if (failure || code != 0)
       for (auto& m : memory_) m->abandon();

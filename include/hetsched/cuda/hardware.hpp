@@ -78,9 +78,7 @@ template <cuda_api Api>
     auto clock = own.make_clock(std::vector<std::string>(static_cast<std::size_t>(runs), "copy"));
     for (int run = 0; run < runs; ++run) {
       source.begin_read(q);
-      clock.begin(static_cast<std::size_t>(run));
-      enqueue_copy(q, target, source);
-      clock.end(static_cast<std::size_t>(run));
+      clock.time(static_cast<std::size_t>(run), [&] { enqueue_copy(q, target, source); });
       source.end_read(q, q.record());
     }
     q.finish();

@@ -123,7 +123,7 @@ class cuda_local_axis {
     axis_options options;
     std::shared_ptr<detail::group_meeting> meeting;
     std::shared_ptr<shown> own;
-    std::vector<std::shared_ptr<shown>> all;  ///< of the ranks, as far as they are known
+    std::vector<std::shared_ptr<shown>> all;  ///< of the ranks, in this call, once all have come to it
     std::vector<Queue> ways;                  ///< of a rank on the host, to each GPU
   };
 
@@ -164,6 +164,8 @@ class cuda_local_axis {
       const auto& source = traits::buffer(from);
       if (to) traits::buffer(*to).begin_write(q);
       source.begin_read(q);
+      held_->meeting->keep(at(rank_), held_->own);  // another axis of the same ranks may have been made
+      held_->all.clear();
       held_->own->from = &source;
       held_->own->ready = q.record();
       const auto end = [&] {
@@ -176,7 +178,11 @@ class cuda_local_axis {
         meet(c, q, body);
       } catch (...) {
         held_->meeting->settle();
-        end();
+        try {
+          end();
+        } catch (const std::exception&) {
+          // The device has failed too, and does nothing any more.
+        }
         throw;
       }
       end();
@@ -185,19 +191,23 @@ class cuda_local_axis {
   /// What is enqueued on q from now on begins behind all that others do with what this rank has given.
   void wait_for_readers(const Queue& q) const {
     for (int k = 0; k < size_; ++k) {
-      const auto kept = held_->meeting->kept_by(at(k));
-      if (!kept || k == rank_) continue;
-      for (const auto& m : static_cast<const shown*>(kept.get())->done) q.wait(m);
+      const bool is_known = at(k) < held_->all.size();
+      const auto other = is_known ? held_->all[at(k)] : std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k)));
+      if (!other || k == rank_) continue;
+      for (const auto& m : other->done) q.wait(m);
     }
   }
   template <class Body>
   void meet(const detail::group_meeting::call& c, const Queue& q, Body&& body) const {
     auto& all = held_->all;
     std::exception_ptr failure;
+    const auto fail = [&](const std::exception& e) {
+      if (!failure) failure = std::current_exception();
+      held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + ": " + e.what());
+    };
     const auto outcome = held_->meeting->together(at(rank_), c, held_->options.deadline_s, [&] {
       try {
-        for (int k = static_cast<int>(all.size()); k < size_; ++k)
-          all.push_back(std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k))));
+        for (int k = 0; k < size_; ++k) all.push_back(std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k))));
         for (const auto& other : all)
           if (other != held_->own) q.wait(other->ready);
         body([&](Tensor& to, std::size_t first, int k, std::size_t there, std::size_t n) {
@@ -205,12 +215,15 @@ class cuda_local_axis {
             copy(q, traits::buffer(to), first * sizeof(element), *all[at(k)]->from, there * sizeof(element), n * sizeof(element));
         });
       } catch (const std::exception& e) {
-        failure = std::current_exception();
-        held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + ": " + e.what());
+        fail(e);
       }
-      auto& done = held_->own->done;  // also of what was enqueued before a failure
-      done.assign(1, q.record());
-      for (const auto& way : held_->ways) done.push_back(way.record());
+      try {
+        auto& done = held_->own->done;  // also of what was enqueued before a failure
+        done.assign(1, q.record());
+        for (const auto& way : held_->ways) done.push_back(way.record());
+      } catch (const std::exception& e) {
+        fail(e);
+      }
     });
     if (failure) std::rethrow_exception(failure);
     if (outcome.result != wait_result::progress)

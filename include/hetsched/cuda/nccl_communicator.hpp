@@ -477,15 +477,11 @@ class nccl_communicator {
           if (b.bytes() > 0) group.operations[k].what.sends ? g.send(b.data(), b.bytes()) : g.receive(b.data(), b.bytes());
         }
       };
-      clock.begin(number);
-      try {
-        if (std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; }))
-          links.group(group.peer, pass_on);
-      } catch (...) {
-        clock.abandon();
-        throw;
-      }
-      clock.end(number);
+      const bool moves =
+          std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; });
+      clock.time(number, [&] {
+        if (moves) links.group(group.peer, pass_on);
+      });
       const auto end = q.record();
       const double now = steady_now_s();
       group.begun.clear();

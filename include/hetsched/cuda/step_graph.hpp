@@ -196,16 +196,17 @@ class cuda_step_graph {
     const queue host(queues_.front().devices());
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, host); });
     for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(host); });
-    const auto marked = [&](auto&& body) {  // whoever uses these next is not to wait for what was captured
+    try {
+      graph_.emplace(std::move(all), [&] { enqueue(loss); });
+    } catch (...) {
       try {
-        body();
-      } catch (...) {
         mark_end();
-        throw;
+      } catch (const std::exception&) {
+        // The device has failed too, and does nothing any more.
       }
-      mark_end();
-    };
-    marked([&] { graph_.emplace(std::move(all), [&] { enqueue(loss); }); });
+      throw;
+    }
+    mark_end();  // whoever uses these next is not to wait for what was captured
   }
   template <class Body>
   void for_each_gradient(Body&& body) {  ///< with its rank

@@ -462,8 +462,12 @@ class pipeline_executor {
           detail::backward_weight<Tensor>(stage, dy, context, queue_);
       }
     } catch (...) {
-      (void)end_reads();  // what has been enqueued still reads
       if constexpr (requires { clock_.abandon(); }) clock_.abandon();
+      try {
+        (void)end_reads();  // what has been enqueued still reads
+      } catch (const std::exception&) {
+        // The device has failed too, and does nothing any more.
+      }
       throw;
     }
     const auto end = end_reads();

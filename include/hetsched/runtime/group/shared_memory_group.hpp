@@ -95,7 +95,12 @@ class group_meeting {
     if (auto outcome = meet(me, deadline_s); outcome.result != wait_result::progress) return outcome;
     if (!begin_access(me)) return {.result = wait_result::aborted, .waits_for = -1, .problem = {}};
     auto problem = difference(me, c);
-    if (problem.empty()) work();
+    try {
+      if (problem.empty()) work();
+    } catch (...) {
+      end_access(me);
+      throw;
+    }
     end_access(me);
     if (!problem.empty()) return {.result = wait_result::aborted, .waits_for = -1, .problem = std::move(problem)};
     return meet(me, deadline_s);
