@@ -62,7 +62,8 @@ struct calibration_draw {
                            "`calibrate_device` is given 20 rows of a device, drawn at random, and predicts its other rows. "
                            "20 draws; the table is of the draw whose error is the median. The constants are the shipped "
                            "ones, to which all rows but H100's were fitted; before calibration nothing is added for the "
-                           "host.",
+                           "host. The settings of the calibration itself (prior, noise, what an outlier can say, how sure a "
+                           "gain must be) were chosen by other draws of these devices, so they are not held out.",
                        .goal_mean_percent = goal};
   std::map<std::string, std::vector<const measurement*>> devices;
   for (const auto& g : groups)

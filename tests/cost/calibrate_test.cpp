@@ -204,7 +204,7 @@ TEST_CASE("calibrate: as much is taken as foretells unseen operators best, surel
 
   device_calibration c{.lane_rate = 4, .matrix_rate = 0.25, .memory_bandwidth = 1, .l2_bandwidth = 9, .launch_s = 8e-6};
   c.residuals = {{.kernel = 0, .at = {}, .weight = 2}};
-  const auto half = detail::shared(c, 0.5);
+  const auto half = detail::share_of(c, 0.5);
   CHECK(half.lane_rate == doctest::Approx(2));
   CHECK(half.matrix_rate == doctest::Approx(0.5));
   CHECK(half.memory_bandwidth == 1);

@@ -200,16 +200,16 @@ struct taken_calibration {
   calibration_depth depth = calibration_depth::none;
   double share = 0;
 };
-inline constexpr std::array<taken_calibration, 9> candidates{{{},
-                                                              {calibration_depth::factors, 0.25},
-                                                              {calibration_depth::factors, 0.5},
-                                                              {calibration_depth::factors, 0.75},
-                                                              {calibration_depth::factors, 1},
-                                                              {calibration_depth::residuals, 0.25},
-                                                              {calibration_depth::residuals, 0.5},
-                                                              {calibration_depth::residuals, 0.75},
-                                                              {calibration_depth::residuals, 1}}};
-using unseen_errors = std::array<std::vector<double>, candidates.size()>;
+inline constexpr std::array<taken_calibration, 9> taken_candidates{{{},
+                                                                    {calibration_depth::factors, 0.25},
+                                                                    {calibration_depth::factors, 0.5},
+                                                                    {calibration_depth::factors, 0.75},
+                                                                    {calibration_depth::factors, 1},
+                                                                    {calibration_depth::residuals, 0.25},
+                                                                    {calibration_depth::residuals, 0.5},
+                                                                    {calibration_depth::residuals, 0.75},
+                                                                    {calibration_depth::residuals, 1}}};
+using unseen_errors = std::array<std::vector<double>, taken_candidates.size()>;
 
 // The candidate that foretells unseen operators best, by its errors beside those of the first, which takes nothing: the largest
 // mean gain less half of its standard error, so that of two the surer one is taken.
@@ -218,7 +218,7 @@ using unseen_errors = std::array<std::vector<double>, candidates.size()>;
   const auto count = static_cast<double>(as_listed.size());
   std::size_t best = 0;
   double most = 0;
-  for (std::size_t c = 1; c < candidates.size(); ++c) {
+  for (std::size_t c = 1; c < taken_candidates.size(); ++c) {
     double sum = 0, squares = 0;
     for (std::size_t i = 0; i < as_listed.size(); ++i) {
       const double gain = as_listed[i] - errors[c][i];
@@ -231,11 +231,11 @@ using unseen_errors = std::array<std::vector<double>, candidates.size()>;
       best = c;
     }
   }
-  return candidates[best];
+  return taken_candidates[best];
 }
 
 // Factors and residuals as powers, the launch in proportion.
-[[nodiscard]] inline device_calibration shared(device_calibration c, double share) {
+[[nodiscard]] inline device_calibration share_of(device_calibration c, double share) {
   for (double* factor : {&c.lane_rate, &c.matrix_rate, &c.memory_bandwidth, &c.l2_bandwidth}) *factor = std::pow(*factor, share);
   c.launch_s *= share;
   for (auto& r : c.residuals) r.weight *= share;
@@ -277,8 +277,8 @@ using unseen_errors = std::array<std::vector<double>, candidates.size()>;
     hardware.calibration = {};
     const auto found = detail::fitted_depths(hardware, shown, options.prior);
     for (std::size_t c = 0; c < errors.size(); ++c) {
-      const auto& [depth, share] = detail::candidates[c];
-      hardware.calibration = detail::shared(found[static_cast<std::size_t>(depth)], share);
+      const auto& [depth, share] = detail::taken_candidates[c];
+      hardware.calibration = detail::share_of(found[static_cast<std::size_t>(depth)], share);
       for (const double r : detail::log_ratios(hardware, unseen)) {
         errors[c].push_back(std::abs(r));
         if (c == 0 || share == 1) result.error_unseen[static_cast<std::size_t>(depth)] += std::abs(r) / static_cast<double>(n);
@@ -291,7 +291,7 @@ using unseen_errors = std::array<std::vector<double>, candidates.size()>;
   const auto taken = folds == 0 ? detail::taken_calibration{calibration_depth::factors, 1} : detail::best_taken(errors);
   result.depth = taken.depth;
   result.share = taken.share;
-  d.calibration = detail::shared(std::move(found[static_cast<std::size_t>(taken.depth)]), taken.share);
+  d.calibration = detail::share_of(std::move(found[static_cast<std::size_t>(taken.depth)]), taken.share);
   hardware.calibration = d.calibration;
   result.error_after = detail::mean_error(hardware, all);
   told(folds + 1);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/cuda/axis_sizes.hpp>
+#include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/collective.hpp>
@@ -230,27 +231,19 @@ class cuda_local_axis {
       detail::give_up_collective(held_->comm, held_->meeting->place(), held_->options, c.kind, outcome, [] {});
   }
   void copy(const Queue& q, buffer& to, std::size_t first, const buffer& from, std::size_t there, std::size_t bytes) const {
-    auto* const target = static_cast<std::byte*>(to.data()) + first;
-    const auto* const source = static_cast<const std::byte*>(from.data()) + there;
-    if (!q.on_host()) return enqueue(q, target, to.device(), source, from.device(), bytes);
+    if (!q.on_host()) return enqueue_copy(q, to, first, from, there, bytes);
     to.host_access(true);
     if (from.device() < 0) {
       from.host_access(false);
-      std::memmove(target, source, bytes);
+      std::memmove(static_cast<std::byte*>(to.data()) + first, static_cast<const std::byte*>(from.data()) + there, bytes);
       return;
     }
     auto& ways = held_->ways;
     auto way = std::find_if(ways.begin(), ways.end(), [&](const Queue& w) { return w.device() == from.device(); });
     if (way == ways.end()) way = ways.insert(way, q.devices().make_queue(from.device(), held_->options.name + ", to the host"));
     const auto current = way->make_current();
-    enqueue(*way, target, -1, source, from.device(), bytes);
+    enqueue_copy(*way, to, first, from, there, bytes);
     way->finish();
-  }
-  static void enqueue(const Queue& q, void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
-    if (to_device >= 0 && from_device >= 0 && to_device != from_device)
-      q.own()->require(q.api().copy_peer(to, to_device, from, from_device, bytes, q.stream()), "cudaMemcpyPeerAsync");
-    else
-      q.own()->require(q.api().copy(to, from, bytes, q.stream()), "cudaMemcpyAsync");
   }
 
   int rank_ = 0, size_ = 1;

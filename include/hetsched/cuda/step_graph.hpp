@@ -32,7 +32,7 @@ namespace detail {
 
 /// The computations of all ranks in an order in which one thread can enqueue them: every rank's as listed, behind all that they
 /// need.
-/// Requires: order comes from runnable(). Complexity: O(actions).
+/// Requires: order comes from runnable(). Complexity: O(actions * lanes) looks at what an action needs.
 [[nodiscard]] inline std::vector<action> computations_in_one_order(const schedule& order) {
   const action_index index(order);
   const auto all = dependencies(order, index);
@@ -60,6 +60,7 @@ namespace detail {
 /// enqueued call by call, the second is captured, on all GPUs together, and from then on a step is one launch of a CUDA graph.
 /// Tensors go from device to device in it, so neither threads nor a communicator have a part in it.
 /// Gradients are those of pipeline_executor, to the last bit: of the mean loss over all microbatches, in both directions.
+/// Tensor: with traits that derive from cuda_tensor_traits.
 /// Requires: the layers' calls and the loss depend on nothing that changes from step to step but what tensors hold; shapes,
 /// parameters and gradients stay where they are. Not checked. One thread at a time.
 /// Source: CUDA C++ Programming Guide, CUDA Graphs, Cross-stream Dependencies and Events.
@@ -73,7 +74,7 @@ class cuda_step_graph {
   /// `places`: the GPU of each rank of the schedule. make_stage(stage, queue) -> Stage, on the rank's queue, for each stage of
   /// each direction. Transfers are as early as can be, whatever the schedule lists.
   /// Throws: input_error for a schedule that is not sound, and places that do not fit; cuda_error; what make_stage throws.
-  /// Complexity: O(actions).
+  /// Complexity: O(actions * ranks).
   template <class MakeStage>
   cuda_step_graph(cuda_devices<Api>& devices, const schedule& order, std::vector<int> places, MakeStage&& make_stage)
       : order_(detail::runnable(order, send_semantics::buffered)),
@@ -346,7 +347,7 @@ class cuda_step_graph {
   const Tensor* inputs_ = nullptr;
   const Tensor* targets_ = nullptr;
   typename cuda_backend<Api>::numbers losses_;
-  std::vector<typename queue::moment> ends_;  ///< of the last launch, by rank
+  std::vector<typename queue::moment> ends_;  ///< of the last step, by rank
   int steps_ = 0;
 };
 

@@ -48,16 +48,23 @@ void work_on(const cuda_queue<Api>& q, std::initializer_list<const cuda_buffer<A
   mark();
 }
 
-/// Enqueues on q, between work_on, a copy of what is in one buffer to another of the same size, wherever the two are.
+/// Enqueues on q, between work_on, a copy of so many bytes of one buffer, from an offset on, to another, wherever the two are.
 /// Requires: q is a GPU's.
 /// Throws: cuda_error.
 template <cuda_api Api>
-void enqueue_copy(const cuda_queue<Api>& q, cuda_buffer<Api>& to, const cuda_buffer<Api>& from) {
+void enqueue_copy(const cuda_queue<Api>& q, cuda_buffer<Api>& to, std::size_t to_offset, const cuda_buffer<Api>& from,
+                  std::size_t from_offset, std::size_t bytes) {
+  auto* const target = static_cast<std::byte*>(to.data()) + to_offset;
+  const auto* const source = static_cast<const std::byte*>(from.data()) + from_offset;
   if (to.device() >= 0 && from.device() >= 0 && to.device() != from.device())
-    q.own()->require(q.api().copy_peer(to.data(), to.device(), from.data(), from.device(), to.bytes(), q.stream()),
-                     "cudaMemcpyPeerAsync");
+    q.own()->require(q.api().copy_peer(target, to.device(), source, from.device(), bytes, q.stream()), "cudaMemcpyPeerAsync");
   else
-    q.own()->require(q.api().copy(to.data(), from.data(), to.bytes(), q.stream()), "cudaMemcpyAsync");
+    q.own()->require(q.api().copy(target, source, bytes, q.stream()), "cudaMemcpyAsync");
+}
+/// All of a buffer of the same size.
+template <cuda_api Api>
+void enqueue_copy(const cuda_queue<Api>& q, cuda_buffer<Api>& to, const cuda_buffer<Api>& from) {
+  enqueue_copy(q, to, 0, from, 0, to.bytes());
 }
 
 /// What tensor_traits of tensors made of one cuda_buffer have in common; a specialisation for T derives from it. T has shape(),

@@ -46,12 +46,12 @@ struct program_cost_options {
 /// devices, or uneven shares, take what the cheapest program takes that was found for the stage's graph on these devices. So
 /// with_mixed_stages plans such stages, evaluate prices them, and a plan tells the program by its devices and shares: program()
 /// finds it again, for an spmd_layer.
-/// A program is searched for with shares of its own; at other shares it stays what it is, so costs are above the cheapest there.
+/// A program is searched for with shares of its own; at other shares it stays what it is, so another may be cheaper there.
 /// Seconds are those of whole rows, as they run; forward and backward are told apart by what does not need the output's gradient.
-/// Base: a cost model of training, for one microbatch size, whose stages do not share their layers' graphs: only devices that are
-/// alike are asked of it. ProgramGraph: (layer_range) -> program_graph, for microbatches of that size; the same for the same
-/// layers. Copies share what they have found, and may be asked from several threads. Source: Zhang et al., HAP (EuroSys 2024),
-/// secs. 4 and 5.
+/// Base: a cost model of training, for one microbatch size. ProgramGraph: (layer_range) -> program_graph, for microbatches of
+/// that size; the same for the same layers.
+/// Copies share what they have found, and may be asked from several threads.
+/// Source: Zhang et al., HAP (EuroSys 2024), secs. 4 and 5.
 template <stage_cost_model Base, class ProgramGraph, operator_timer Timer = tile_timer>
 class program_costs {
  public:
@@ -180,7 +180,7 @@ class program_costs {
     return one;
   }
   /// Of a device of each kind: kinds are the parts, in their order.
-  [[nodiscard]] std::vector<double> shares_of(const spmd_problem& problem, std::span<const stage_part> parts) const {
+  [[nodiscard]] static std::vector<double> shares_of(const spmd_problem& problem, std::span<const stage_part> parts) {
     std::vector<double> shares;
     double all = 0;
     for (std::size_t k = 0; k < parts.size(); ++k) {
