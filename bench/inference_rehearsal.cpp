@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/boundary.hpp>
-#include <hetsched/plan/play_inference.hpp>
+#include <hetsched/cost/network/boundary.hpp>
+#include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/planners/placement.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>

@@ -26,8 +26,8 @@
 #include <sys/prctl.h>
 
 #include <hetsched/gloo.hpp>
-#include <hetsched/io/chrome_trace.hpp>
 #include <hetsched/io/format.hpp>
+#include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/measure/measured.hpp>

@@ -10,8 +10,8 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/cost/forest.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/forest.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
 
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/units.hpp>
-#include <hetsched/cost/boundary.hpp>
+#include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/reshard.hpp>
 
 namespace {

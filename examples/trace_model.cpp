@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/hetsched.hpp>
 #include <hetsched/model/graph_operators.hpp>
 #include <hetsched/model/symbolic_operators.hpp>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/cost/calibrate.hpp>
+#include <hetsched/cost/operators/calibrate.hpp>
 
 #include "cases.hpp"
 #include "text.hpp"

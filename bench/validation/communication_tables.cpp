@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include <hetsched/cost/measured_collectives.hpp>
+#include <hetsched/cost/network/measured_collectives.hpp>
 #include <nlohmann/json.hpp>
 
 #include "csv.hpp"

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/analytic.hpp>
-#include <hetsched/cost/corrected.hpp>
-#include <hetsched/cost/operator_correction.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/corrected.hpp>
+#include <hetsched/cost/models/operator_correction.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 

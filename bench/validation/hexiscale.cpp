@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include <hetsched/plan/evaluate.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #ifdef HETSCHED_WITH_METIS
 #include <hetsched/planners/hexiscale/metis.hpp>

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/collective.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/network/collective.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/schedule/builders/interleaved.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include <hetsched/cost/training_memory.hpp>
+#include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/model/families.hpp>
 #include <nlohmann/json.hpp>
 
@@ -258,7 +258,7 @@ validation_part galvatron(const std::string& data) {
   part.remarks =
       "Under full recomputation Galvatron keeps two tensors of the size of a block's input where Korthikanti's formula, and "
       "ours, has one. That the formulas for parameters and activations are Korthikanti's exactly is a test "
-      "([training_memory_test.cpp](../../tests/cost/training_memory_test.cpp)).";
+      "([training_memory_test.cpp](../../tests/cost/memory/training_memory_test.cpp)).";
   return part;
 }
 

@@ -48,12 +48,12 @@ constexpr const char* constants = R"(
 
 | constants | where | fitted to | reproduced by |
 | --- | --- | --- | --- |
-| `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur and DeepBench; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
-| `fitted_overheads`, `flattening_step_bytes` | [memory.hpp](../include/hetsched/cost/memory.hpp), [training_memory.hpp](../include/hetsched/cost/training_memory.hpp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
+| `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/operators/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur and DeepBench; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
+| `fitted_overheads`, `flattening_step_bytes` | [memory.hpp](../include/hetsched/cost/memory/memory.hpp), [training_memory.hpp](../include/hetsched/cost/memory/training_memory.hpp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
 | efficiency of iterations | none ships: 1 by default | Megatron-LM's tables but the one predicted; one number for all operators | `hetsched_validate` |
 | network ports of Sailor's sites | none ships | the gradient reductions of the site's other plans | `hetsched_validate` |
 | forests | none ships | measured operators or layers, as each part says | `hetsched_validate` |
-| transfer curves | [transfer_curve.hpp](../include/hetsched/cost/transfer_curve.hpp) | measurements of the user's machine; none ship with the library | |
+| transfer curves | [transfer_curve.hpp](../include/hetsched/cost/network/transfer_curve.hpp) | measurements of the user's machine; none ship with the library | |
 
 All else is shapes, [datasheets](devices.md) and formulas.
 

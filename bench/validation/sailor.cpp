@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/collective.hpp>
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/network/collective.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 #include <hetsched/schedule/passes.hpp>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 
 #include "csv.hpp"
 

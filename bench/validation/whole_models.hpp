@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/concepts.hpp>
-#include <hetsched/cost/stage_part.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/cost/questions/stage_part.hpp>
 
 namespace command {
 

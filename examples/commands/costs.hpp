@@ -13,16 +13,16 @@
 
 #include <CLI/CLI.hpp>
 
-#include <hetsched/cost/analytic.hpp>
-#include <hetsched/cost/forward_costs.hpp>
-#include <hetsched/cost/inference.hpp>
-#include <hetsched/cost/profile.hpp>
-#include <hetsched/cost/replica_profile.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/forward_costs.hpp>
+#include <hetsched/cost/models/inference.hpp>
+#include <hetsched/cost/models/profile.hpp>
+#include <hetsched/cost/models/replica_profile.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/model/flash_attention.hpp>
-#include <hetsched/plan/describe.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>

@@ -10,7 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <hetsched/cost/calibrate.hpp>
+#include <hetsched/cost/operators/calibrate.hpp>
 #include <hetsched/io.hpp>
 
 #include "command.hpp"

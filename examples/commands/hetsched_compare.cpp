@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
-#include <hetsched/plan/evaluate.hpp>
 
 #include "command.hpp"
 #include "compare/rows.hpp"

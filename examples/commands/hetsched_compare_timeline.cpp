@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <hetsched/io.hpp>
-#include <hetsched/io/read_trace.hpp>
+#include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>

@@ -10,7 +10,7 @@
 
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
-#include <hetsched/runtime/trainer/parameter_state.hpp>
+#include <hetsched/runtime/trainer/detail/parameter_state.hpp>
 
 #include <gpt/inference.hpp>
 #include <train/checkpoint.hpp>

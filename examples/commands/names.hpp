@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace command {
 

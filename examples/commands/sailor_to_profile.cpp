@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/io.hpp>
 
 #include "command.hpp"

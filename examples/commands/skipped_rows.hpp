@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace command {
 

@@ -16,7 +16,7 @@
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
-#include <hetsched/runtime/trainer/gradient_norm.hpp>
+#include <hetsched/runtime/trainer/detail/gradient_norm.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 #include <gpt_cuda/description.hpp>

@@ -4,6 +4,7 @@
 #include <hetsched/cluster.hpp>
 #include <hetsched/core.hpp>
 #include <hetsched/cost.hpp>
+#include <hetsched/evaluate.hpp>
 #include <hetsched/model.hpp>
 #include <hetsched/plan.hpp>
 #include <hetsched/schedule.hpp>

@@ -6,9 +6,9 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/boundary.hpp>
-#include <hetsched/cost/tile.hpp>
-#include <hetsched/cost/training_memory.hpp>
+#include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/network/boundary.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/model/flash_attention.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>

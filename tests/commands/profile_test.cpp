@@ -7,12 +7,12 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/cost/replica_profile.hpp>
+#include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
-#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/operators_csv.hpp>
 
 #include <train/device.hpp>

@@ -13,8 +13,8 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "processes.hpp"

@@ -14,7 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched::test {
 

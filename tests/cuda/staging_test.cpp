@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of fake GPUs by way of pinned memory and a network of the hosts, as one and in chunks.
-#include <hetsched/runtime/executor/chunked_transfer.hpp>
+#include <hetsched/runtime/executor/detail/chunked_transfer.hpp>
 
 #include <doctest/doctest.h>
 
@@ -23,9 +23,9 @@
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/check/check.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/text.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "../schedule/random_schedule.hpp"

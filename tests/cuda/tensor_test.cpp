@@ -10,7 +10,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
-#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 
 #include "fake_layers.hpp"
 

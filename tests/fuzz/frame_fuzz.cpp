@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/gloo/frame.hpp>
+#include <hetsched/gloo/detail/frame.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace hetsched::detail;

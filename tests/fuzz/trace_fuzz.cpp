@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <hetsched/io/chrome_trace.hpp>
-#include <hetsched/io/read_trace.hpp>
+#include <hetsched/io/trace/chrome_trace.hpp>
+#include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

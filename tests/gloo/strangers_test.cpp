@@ -19,10 +19,10 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/gloo/introduction.hpp>
-#include <hetsched/gloo/proof.hpp>
+#include <hetsched/gloo/detail/introduction.hpp>
+#include <hetsched/gloo/detail/proof.hpp>
+#include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/stranger.hpp>
-#include <hetsched/gloo/tcp_socket.hpp>
 
 #include "../runtime/dense.hpp"
 

@@ -15,7 +15,7 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/write_file.hpp>
 
 namespace fs = std::filesystem;

@@ -8,7 +8,7 @@ for tool in clang-format-14 clang-format; do
   tool=
 done
 [[ $tool ]] || { echo "skipped: no clang-format 14"; exit 77; }
-mapfile -t files < <(find include examples tests bench -regex '.*\.\(hpp\|cpp\|cuh\|cu\)' | sort)
+mapfile -t files < <(find include examples tests bench -regex '.*\.\(hpp\|ipp\|cpp\|cuh\|cu\)' | sort)
 ((${#files[@]} > 0)) || { echo "no sources below $1"; exit 1; }
 "$tool" --dry-run -Werror "${files[@]}" || { echo "run: git ls-files '*.hpp' '*.cpp' | xargs $tool -i"; exit 1; }
 echo "${#files[@]} files, all formatted"

@@ -9,26 +9,82 @@ import re
 import sys
 import tempfile
 
-FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "planners": 5, "spmd": 5, "runtime": 6, "io": 7, "gloo": 7,
-          "cuda": 7}
-UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 4}
+FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "evaluate": 5, "search": 6, "planners": 7, "spmd": 7,
+          "runtime": 8, "io": 9, "gloo": 9, "cuda": 9}
+# The floors of wings, the folders inside a room; "" is the room's own folder. detail/ belongs to the folder that it lies in.
+WINGS = {
+    "cost": {"questions": 0, "memory": 1, "network": 1, "operators": 1, "models": 2},
+    "io": {"": 0, "json": 1, "page": 1, "checkpoint": 2, "trace": 2},
+    "schedule": {"": 0, "builders": 1, "check": 1, "simulate": 2, "search": 3},
+}
+UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 5}
 PLANNING = UMBRELLA | {"planners", "spmd"}
 STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below
 KERNEL = "interop_dp"  # the planner that others may build on
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
-LONGEST = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def room_of(path):
     """The room of a header named as in an #include: hetsched/plan/plan.hpp and hetsched/plan.hpp are both of room plan."""
-    parts = path.removesuffix(".hpp").removesuffix(".cuh").split("/")
+    parts = re.sub(r"\.(hpp|ipp|cuh)$", "", path).split("/")
     return parts[1] if len(parts) > 1 else None
 
 
 def planner_of(path):
-    """The planner of a header below planners/: hetsched/planners/interop_dp/search.hpp and hetsched/planners/interop_dp.hpp."""
-    return path.removesuffix(".hpp").split("/")[2]
+    """The planner of a header below planners/: hetsched/planners/interop_dp/detail/search.hpp and hetsched/planners/interop_dp.hpp."""
+    return re.sub(r"\.(hpp|ipp)$", "", path).split("/")[2]
+
+
+def wing_of(path):
+    """The wing of a header: hetsched/cost/models/detail/a.hpp is of models, hetsched/plan/a.hpp of no wing."""
+    folders = [part for part in path.split("/")[2:-1] if part != "detail"]
+    return folders[0] if folders else ""
+
+
+def circle_among(arrows):
+    """The arrows of a circle in a graph {from: {to: arrow}}; none: an empty list."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            round_trip = path[path.index(node):] + [node]
+            return [arrows[a][b] for a, b in zip(round_trip, round_trip[1:])]
+        if node in done:
+            return []
+        path.append(node)
+        for other in sorted(arrows.get(node, {})):
+            if found := visit(other):
+                return found
+        done.add(path.pop())
+        return []
+
+    for node in sorted(arrows):
+        if found := visit(node):
+            return found
+    return []
+
+
+def circles_below(files):
+    """Circles between the wings of a room, and between headers. A definition file x.ipp and its x.hpp include each other."""
+    headers, wings = {}, {}
+    for name, text in files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match or match[2] not in files:
+                continue
+            target, place = match[2], f"{name}:{number}: includes {match[2]}"
+            if name.endswith(".ipp") or target.endswith(".ipp"):
+                continue
+            headers.setdefault(name, {})[target] = place
+            room = room_of(name)
+            front_door = name == f"hetsched/{room}.hpp"
+            if room == room_of(target) and wing_of(name) != wing_of(target) and room != "planners" and not front_door:
+                wings.setdefault((room, wing_of(name)), {})[(room, wing_of(target))] = place
+    for what, arrows in (("wings", wings), ("headers", headers)):
+        circle = circle_among(arrows)
+        if circle:
+            yield f"a circle of {what}: " + "; ".join(circle)
 
 
 def violations_of(name, text):
@@ -38,8 +94,6 @@ def violations_of(name, text):
         yield f"{name}: no such room: {room}"
         return
     lines = text.splitlines()
-    if len(lines) > LONGEST:
-        yield f"{name}: {len(lines)} lines, at most {LONGEST}"
     if lines[:2] != ["// SPDX-License-Identifier: Apache-2.0", "#pragma once"]:
         yield f"{name}: does not begin with the SPDX line and #pragma once"
     for number, line in enumerate(lines, 1):
@@ -56,11 +110,20 @@ def violations_of(name, text):
                 yield f"{place}: no header includes the umbrella"
             elif umbrella:
                 if other not in UMBRELLA:
-                    yield f"{place}: the umbrella holds core to plan only"
+                    yield f"{place}: the umbrella holds core to evaluate only"
             elif other != room and FLOORS[other] >= FLOORS[room]:
                 yield f"{place}: {room} stands on floor {FLOORS[room]}, {other} on {FLOORS[other]}"
             elif other == room and target == f"hetsched/{room}.hpp":
                 yield f"{place}: a room does not enter by its own front door"
+            elif other == room and room in WINGS and wing_of(target) != wing_of(name) and name != f"hetsched/{room}.hpp":
+                floors = WINGS[room]
+                for wing in (wing_of(name), wing_of(target)):
+                    if wing not in floors:
+                        yield f"{place}: {room} has no wing {wing or '(its own folder)'}"
+                        break
+                else:
+                    if floors[wing_of(target)] >= floors[wing_of(name)]:
+                        yield f"{place}: wing {wing_of(name)} stands on floor {floors[wing_of(name)]} of {room}, {wing_of(target)} on {floors[wing_of(target)]}"
             elif (room, other) in STRANGERS:
                 yield f"{place}: {room} and {other} do not know each other"
             elif room == other == "planners" and planner_of(target) not in {planner_of(name), KERNEL}:
@@ -76,11 +139,13 @@ def violations_of(name, text):
 
 
 def violations_below(folder):
-    headers = sorted(p for p in folder.rglob("*") if p.suffix in {".hpp", ".cuh", ".h", ".inc"})
+    headers = sorted(p for p in folder.rglob("*") if p.suffix in {".hpp", ".ipp", ".cuh", ".h", ".inc"})
     if not headers:
         yield f"no headers below {folder}"
-    for path in headers:
-        yield from violations_of(path.relative_to(folder).as_posix(), path.read_text())
+    files = {path.relative_to(folder).as_posix(): path.read_text() for path in headers}
+    for name, text in files.items():
+        yield from violations_of(name, text)
+    yield from circles_below(files)
 
 
 def self_test():
@@ -89,9 +154,13 @@ def self_test():
         "hetsched/plan/a.hpp": "#include <vector>\n#include <hetsched/plan/b.hpp>\n#include <hetsched/cost.hpp>\n",
         "hetsched/core/views.hpp": "#include <range/v3/view/zip.hpp>\n",
         "hetsched/io/json.hpp": "#include <nlohmann/json.hpp>\n#include <chrono>\n#include <hetsched/plan/plan.hpp>\n",
-        "hetsched/cost.hpp": "#include <hetsched/cost/concepts.hpp>\n",
+        "hetsched/cost.hpp": "#include <hetsched/cost/questions/concepts.hpp>\n",
         "hetsched/planners/a.hpp": "#include <hetsched/plan.hpp>\n#include <hetsched/planners/a/b.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n",
         "hetsched/hetsched.hpp": "#include <hetsched/plan.hpp>\n",
+        "hetsched/cost/models/b.hpp": "#include <hetsched/cost/network/b.hpp>\n",
+        "hetsched/cost/network/b.hpp": "#include <hetsched/cost/questions/detail/b.hpp>\n",
+        "hetsched/reshard/new/a.hpp": "#include <hetsched/reshard/old/b.hpp>\n",
+        "hetsched/reshard/old/b.hpp": "",
     }
     planted = [
         ("hetsched/cost/a.hpp", "#include <hetsched/schedule/pipeline.hpp>\n"),
@@ -111,7 +180,11 @@ def self_test():
         ("hetsched/model/a.hpp", "#include <nlohmann/json_fwd.hpp>\n"),
         ("hetsched/schedule/a.hpp", "#include <thread>\n"),
         ("hetsched/hetsched.hpp", "#include <iostream>\n"),
-        ("hetsched/plan/a.hpp", "\n" * 600),
+        ("hetsched/cost/questions/a.hpp", "#include <hetsched/cost/models/b.hpp>\n"),
+        ("hetsched/cost/memory/a.hpp", "#include <hetsched/cost/network/b.hpp>\n"),
+        ("hetsched/cost/attic/a.hpp", "#include <hetsched/cost/questions/b.hpp>\n"),
+        ("hetsched/plan/b.hpp", "#include <hetsched/plan/a.hpp>\n"),
+        ("hetsched/reshard/old/a.hpp", "#include <hetsched/reshard/new/a.hpp>\n"),
         ("hetsched/garage/a.hpp", ""),
         ("hetsched/plan/a.hpp", None),
     ]

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/analytic.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/evaluate/detail/state_shares.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/state_shares.hpp>
 
 using namespace hetsched;
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/plan/evaluate.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 
 #include "interop_dp/brute_force.hpp"
 #include "interop_dp/random_instance.hpp"

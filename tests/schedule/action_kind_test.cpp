@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/text.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 using namespace hetsched;
 

@@ -11,7 +11,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/spmd/costs.hpp>

@@ -17,7 +17,6 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/json/plan_json.hpp>
-#include <hetsched/plan/mixed_costs.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
@@ -25,6 +24,7 @@
 #include <hetsched/runtime/spmd/host_kernels.hpp>
 #include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
+#include <hetsched/search/mixed_costs.hpp>
 
 using namespace hetsched;
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/search/problem.hpp>
 
 #include "../any_costs.hpp"
 

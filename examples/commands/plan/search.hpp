@@ -15,16 +15,16 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/inference.hpp>
+#include <hetsched/cost/models/inference.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/robust.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/frontier.hpp>
-#include <hetsched/plan/microbatch.hpp>
-#include <hetsched/plan/mixed_costs.hpp>
-#include <hetsched/plan/robust.hpp>
-#include <hetsched/plan/taper.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
+#include <hetsched/search/frontier.hpp>
+#include <hetsched/search/microbatch.hpp>
+#include <hetsched/search/mixed_costs.hpp>
+#include <hetsched/search/taper.hpp>
 
 #include "../command.hpp"
 #include "../costs.hpp"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/inference.hpp>
+#include <hetsched/cost/models/inference.hpp>
+#include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/io.hpp>
-#include <hetsched/plan/play_inference.hpp>
 #include <hetsched/planners/placement.hpp>
 
 #include "../command.hpp"

@@ -15,7 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
 
 #include "../command.hpp"

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/evaluate/breakdown.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
-#include <hetsched/plan/breakdown.hpp>
-#include <hetsched/plan/evaluate.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 
 #include "../command.hpp"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/replica_profile.hpp>
+#include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>

@@ -11,8 +11,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/model_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 #include <gpt/model.hpp>
 

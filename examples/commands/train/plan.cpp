@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/cost/profile.hpp>
+#include <hetsched/cost/models/profile.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 
 #include <train/model.hpp>

@@ -18,7 +18,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/api.hpp>
-#include <hetsched/cuda/pinned_pool.hpp>
+#include <hetsched/cuda/detail/pinned_pool.hpp>
 #include <hetsched/cuda/queue.hpp>
 
 namespace hetsched {

@@ -14,7 +14,7 @@
 #include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
-#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cuda/axis_sizes.hpp>
+#include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/tensor.hpp>
-#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/collective.hpp>
-#include <hetsched/runtime/group/shared_memory_group.hpp>
+#include <hetsched/runtime/group/detail/shared_memory_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/cuda/axis_sizes.hpp>
+#include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>

@@ -17,7 +17,7 @@
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
-#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/gloo/detail/meeting.hpp>
 #include <hetsched/gloo/gloo_communicator.hpp>
-#include <hetsched/gloo/meeting.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/gloo/roster.hpp>

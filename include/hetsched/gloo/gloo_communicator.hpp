@@ -14,9 +14,9 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/gloo/channel_end.hpp>
-#include <hetsched/gloo/channel_engine.hpp>
-#include <hetsched/gloo/frame.hpp>
+#include <hetsched/gloo/detail/channel_end.hpp>
+#include <hetsched/gloo/detail/channel_engine.hpp>
+#include <hetsched/gloo/detail/frame.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/stranger.hpp>

@@ -25,13 +25,13 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/core/sha256.hpp>
-#include <hetsched/gloo/introduction.hpp>
-#include <hetsched/gloo/meeting.hpp>
+#include <hetsched/gloo/detail/introduction.hpp>
+#include <hetsched/gloo/detail/meeting.hpp>
+#include <hetsched/gloo/detail/proof.hpp>
+#include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/process_place.hpp>
-#include <hetsched/gloo/proof.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/gloo/stranger.hpp>
-#include <hetsched/gloo/tcp_socket.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/gloo/meeting.hpp>
+#include <hetsched/gloo/detail/meeting.hpp>
 
 namespace hetsched {
 

@@ -20,7 +20,7 @@
 #include <gloo/rendezvous/store.h>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/gloo/tcp_socket.hpp>
+#include <hetsched/gloo/detail/tcp_socket.hpp>
 
 namespace hetsched {
 

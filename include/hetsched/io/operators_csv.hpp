@@ -19,7 +19,7 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/model/operator.hpp>
 
 namespace hetsched {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/write_file.hpp>
 #include <hetsched/schedule/text.hpp>
 

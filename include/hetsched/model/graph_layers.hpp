@@ -14,7 +14,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/model/cluster_operators.hpp>
+#include <hetsched/model/detail/cluster_operators.hpp>
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/layer.hpp>

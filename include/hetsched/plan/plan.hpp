@@ -14,8 +14,8 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/layer_range.hpp>
-#include <hetsched/cost/memory.hpp>
-#include <hetsched/cost/stage_cost.hpp>
+#include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/stage_cost.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/cost/stage_part.hpp>
+#include <hetsched/cost/questions/stage_part.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 

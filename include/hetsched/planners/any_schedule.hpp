@@ -13,10 +13,10 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/concepts.hpp>
-#include <hetsched/plan/pack_devices.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/search/pack_devices.hpp>
 
 namespace hetsched {
 

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/microbatch.hpp>
-#include <hetsched/plan/problem.hpp>
-#include <hetsched/plan/tree_search.hpp>
-#include <hetsched/planners/hetauto/any_size.hpp>
 #include <hetsched/planners/hetauto/decisions.hpp>
+#include <hetsched/planners/hetauto/detail/any_size.hpp>
 #include <hetsched/planners/hetauto/exact.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
+#include <hetsched/search/microbatch.hpp>
+#include <hetsched/search/problem.hpp>
+#include <hetsched/search/tree_search.hpp>
 
 namespace hetsched {
 

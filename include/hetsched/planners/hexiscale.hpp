@@ -3,8 +3,8 @@
 // Tested by tests/planners/hexiscale/hexiscale_test.cpp.
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/hexiscale/planner.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp/planner.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

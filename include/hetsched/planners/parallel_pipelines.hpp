@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/frontier.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/planner.hpp>
+#include <hetsched/search/frontier.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

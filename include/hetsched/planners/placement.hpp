@@ -13,12 +13,12 @@
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/describe.hpp>
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/evaluate_inference.hpp>
-#include <hetsched/plan/problem.hpp>
+#include <hetsched/cost/questions/describe.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/planners/placement/planner.hpp>
 #include <hetsched/planners/placement/search.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

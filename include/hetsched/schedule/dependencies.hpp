@@ -8,7 +8,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
 

@@ -12,8 +12,8 @@
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/passes.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/schedule/check/deadlock_test.cpp.
+// Tested by tests/schedule/check/detail/deadlock_test.cpp.
 
 namespace hetsched {
 

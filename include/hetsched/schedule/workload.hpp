@@ -10,7 +10,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/check/structure.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {

@@ -12,9 +12,9 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/cost/collective.hpp>
-#include <hetsched/cost/tile.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/network/collective.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched {

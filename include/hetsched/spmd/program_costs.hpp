@@ -16,9 +16,9 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/cost/concepts.hpp>
-#include <hetsched/cost/stage_part.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/cost/questions/stage_part.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/spmd/costs.hpp>

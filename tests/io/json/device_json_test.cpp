@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/tile.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
 
 using namespace hetsched;

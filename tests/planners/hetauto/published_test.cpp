@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/model/flash_attention.hpp>
-#include <hetsched/plan/evaluate.hpp>
 
 #include "../../sanitizer_share.hpp"
 

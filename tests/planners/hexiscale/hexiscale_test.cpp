@@ -14,8 +14,8 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/cost/analytic.hpp>
-#include <hetsched/cost/hexiscale_costs.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/model/families.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/hexiscale_costs.hpp>
+#include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/hexiscale_costs.hpp>
+#include <hetsched/cost/models/hexiscale_costs.hpp>
 
 #include "../../sanitizer_share.hpp"
 

@@ -11,7 +11,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/hexiscale_costs.hpp>
+#include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched::hexiscale_paper {

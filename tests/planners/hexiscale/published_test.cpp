@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <hetsched/plan/evaluate.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 

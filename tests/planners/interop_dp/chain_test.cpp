@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/planners/interop_dp/chain_neighbours.hpp>
+#include <hetsched/planners/interop_dp/detail/chain_neighbours.hpp>
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/planners/interop_dp.hpp>

@@ -9,7 +9,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cluster/validate.hpp>
-#include <hetsched/cost/analytic.hpp>
+#include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 

@@ -4,9 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/page/report.hpp>
-#include <hetsched/plan/evaluate.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 
 #include "random_instance.hpp"

@@ -13,7 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
-#include <hetsched/cost/inference.hpp>
-#include <hetsched/cost/tile_cost.hpp>
+#include <hetsched/cost/models/inference.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
 
 using namespace hetsched;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/runtime/device/on_queue.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/trainer/gradient_norm.hpp>
+#include <hetsched/runtime/trainer/detail/gradient_norm.hpp>
 
 #include "../dense.hpp"
 

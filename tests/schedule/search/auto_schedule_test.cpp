@@ -12,7 +12,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule/check/check.hpp>
-#include <hetsched/schedule/search/order_bound.hpp>
+#include <hetsched/schedule/search/detail/order_bound.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "../random_pipeline.hpp"

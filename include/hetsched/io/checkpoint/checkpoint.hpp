@@ -21,9 +21,9 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/io/checkpoint/checkpoint_files.hpp>
 #include <hetsched/io/checkpoint/checkpoint_manifest.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/checkpoint/detail/checkpoint_files.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched {
 

@@ -15,7 +15,7 @@
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched {
 

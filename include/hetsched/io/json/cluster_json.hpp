@@ -15,7 +15,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/device_json.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched {
 

@@ -9,7 +9,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched {
 

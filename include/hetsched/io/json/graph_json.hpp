@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/cost/tile.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io/json/model_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 

@@ -11,8 +11,8 @@
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
-#include <hetsched/io/json/json_reader.hpp>
 #include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/layer.hpp>
 #include <hetsched/model/transformer.hpp>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/units.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {

@@ -12,9 +12,9 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
-#include <hetsched/io/json/inference_json.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/io/json/detail/inference_json.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>

@@ -12,10 +12,10 @@
 #include <variant>
 
 #include <hetsched/cluster/degrees.hpp>
-#include <hetsched/cost/profile.hpp>
-#include <hetsched/cost/replica_profile.hpp>
-#include <hetsched/io/json/json_reader.hpp>
+#include <hetsched/cost/models/profile.hpp>
+#include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 namespace hetsched {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
+#include <hetsched/io/page/detail/timeline_axis.hpp>
 #include <hetsched/io/page/frontier_svg.hpp>
-#include <hetsched/io/page/timeline_axis.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
 
 namespace hetsched {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/page/timeline_axis.hpp>
+#include <hetsched/io/page/detail/timeline_axis.hpp>
 
 namespace hetsched {
 

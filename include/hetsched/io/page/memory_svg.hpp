@@ -8,7 +8,7 @@
 
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/page/timeline_axis.hpp>
+#include <hetsched/io/page/detail/timeline_axis.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 
 namespace hetsched {

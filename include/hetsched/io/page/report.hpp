@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/memory_svg.hpp>
 #include <hetsched/io/page/timeline_svg.hpp>

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/page/timeline_axis.hpp>
-#include <hetsched/io/page/timeline_layout.hpp>
-#include <hetsched/io/page/timeline_look.hpp>
+#include <hetsched/io/page/detail/timeline_axis.hpp>
+#include <hetsched/io/page/detail/timeline_layout.hpp>
+#include <hetsched/io/page/detail/timeline_look.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/timeline.hpp>
 

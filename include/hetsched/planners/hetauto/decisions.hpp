@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/plan/problem.hpp>
-#include <hetsched/planners/interop_dp/chain_costs.hpp>
-#include <hetsched/planners/interop_dp/problem.hpp>
+#include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/problem.hpp>
-#include <hetsched/plan/tree_search.hpp>
 #include <hetsched/planners/hetauto/decisions.hpp>
-#include <hetsched/planners/hetauto/uniform_path.hpp>
-#include <hetsched/planners/interop_dp/exhaust.hpp>
-#include <hetsched/planners/interop_dp/judge.hpp>
+#include <hetsched/planners/hetauto/detail/uniform_path.hpp>
+#include <hetsched/planners/interop_dp/detail/exhaust.hpp>
+#include <hetsched/planners/interop_dp/detail/judge.hpp>
 #include <hetsched/planners/interop_dp/planner.hpp>
+#include <hetsched/search/problem.hpp>
+#include <hetsched/search/tree_search.hpp>
 
 namespace hetsched {
 

@@ -11,7 +11,7 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/natural.hpp>
-#include <hetsched/cost/concepts.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
 
 namespace hetsched {
 

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/plan/describe.hpp>
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/problem.hpp>
-#include <hetsched/planners/hexiscale/group_line.hpp>
+#include <hetsched/cost/questions/describe.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/planners/hexiscale/detail/group_line.hpp>
 #include <hetsched/planners/hexiscale/partition.hpp>
 #include <hetsched/planners/hexiscale/polish.hpp>
 #include <hetsched/planners/hexiscale/published.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

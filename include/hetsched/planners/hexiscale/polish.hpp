@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/plan/evaluate.hpp>
-#include <hetsched/plan/problem.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/problem.hpp>
-#include <hetsched/planners/interop_dp/beam.hpp>
-#include <hetsched/planners/interop_dp/chain_costs.hpp>
-#include <hetsched/planners/interop_dp/exhaust.hpp>
-#include <hetsched/planners/interop_dp/judge.hpp>
-#include <hetsched/planners/interop_dp/least_period.hpp>
-#include <hetsched/planners/interop_dp/period_bound.hpp>
-#include <hetsched/planners/interop_dp/search.hpp>
-#include <hetsched/planners/interop_dp/shortage.hpp>
+#include <hetsched/planners/interop_dp/detail/beam.hpp>
+#include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
+#include <hetsched/planners/interop_dp/detail/exhaust.hpp>
+#include <hetsched/planners/interop_dp/detail/judge.hpp>
+#include <hetsched/planners/interop_dp/detail/least_period.hpp>
+#include <hetsched/planners/interop_dp/detail/period_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/search.hpp>
+#include <hetsched/planners/interop_dp/detail/shortage.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

@@ -13,21 +13,21 @@
 
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/interop_dp.hpp>
-#include <hetsched/planners/interop_dp/chain_costs.hpp>
-#include <hetsched/planners/parallel_pipelines/candidates.hpp>
-#include <hetsched/planners/parallel_pipelines/column_pool.hpp>
-#include <hetsched/planners/parallel_pipelines/copied_boxes.hpp>
-#include <hetsched/planners/parallel_pipelines/counted.hpp>
-#include <hetsched/planners/parallel_pipelines/counted_search.hpp>
-#include <hetsched/planners/parallel_pipelines/home_cases.hpp>
-#include <hetsched/planners/parallel_pipelines/money_bound.hpp>
-#include <hetsched/planners/parallel_pipelines/neighbours.hpp>
-#include <hetsched/planners/parallel_pipelines/relaxation.hpp>
-#include <hetsched/planners/parallel_pipelines/stage_orders.hpp>
-#include <hetsched/planners/parallel_pipelines/whole_sets.hpp>
-#include <hetsched/planners/parallel_pipelines/work_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/copied_boxes.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/counted.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/counted_search.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/home_cases.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/money_bound.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/neighbours.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/relaxation.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/stage_orders.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/whole_sets.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

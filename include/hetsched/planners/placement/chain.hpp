@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <hetsched/core/layer_range.hpp>
-#include <hetsched/cost/memory.hpp>
+#include <hetsched/cost/questions/memory_use.hpp>
 
 namespace hetsched {
 

@@ -14,11 +14,11 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/concepts.hpp>
-#include <hetsched/plan/check_cost.hpp>
+#include <hetsched/cost/questions/check_cost.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/problem.hpp>
 #include <hetsched/planners/placement/chain.hpp>
+#include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 

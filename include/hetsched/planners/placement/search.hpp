@@ -12,7 +12,7 @@
 
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/planners/placement/chain.hpp>
-#include <hetsched/planners/placement/path.hpp>
+#include <hetsched/planners/placement/detail/path.hpp>
 
 namespace hetsched {
 

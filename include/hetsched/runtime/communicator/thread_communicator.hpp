@@ -17,7 +17,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/group/shared_memory_group.hpp>
+#include <hetsched/runtime/group/detail/shared_memory_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {

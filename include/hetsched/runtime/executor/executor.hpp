@@ -15,27 +15,27 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/device/on_queue.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/detail/group_member.hpp>
+#include <hetsched/runtime/executor/detail/issue_plan.hpp>
+#include <hetsched/runtime/executor/detail/loss_gradient.hpp>
+#include <hetsched/runtime/executor/detail/rank_edges.hpp>
 #include <hetsched/runtime/executor/executor_options.hpp>
-#include <hetsched/runtime/executor/group_member.hpp>
-#include <hetsched/runtime/executor/issue_plan.hpp>
-#include <hetsched/runtime/executor/loss_gradient.hpp>
-#include <hetsched/runtime/executor/rank_edges.hpp>
 #include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/measure/measured.hpp>
-#include <hetsched/runtime/trainer/direction_exchange.hpp>
+#include <hetsched/runtime/trainer/detail/direction_exchange.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/text.hpp>
 #include <hetsched/schedule/timeline.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 

@@ -13,10 +13,10 @@
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 

@@ -13,7 +13,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/group/collective.hpp>
-#include <hetsched/runtime/group/point_to_point_group.hpp>
+#include <hetsched/runtime/group/detail/point_to_point_group.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
 
 namespace hetsched {

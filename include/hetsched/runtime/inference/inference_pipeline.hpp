@@ -17,7 +17,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
-#include <hetsched/runtime/inference/inference_channel.hpp>
+#include <hetsched/runtime/inference/detail/inference_channel.hpp>
 #include <hetsched/runtime/inference/inference_layer.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>

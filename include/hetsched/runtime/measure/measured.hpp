@@ -10,8 +10,8 @@
 
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/timeline.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 

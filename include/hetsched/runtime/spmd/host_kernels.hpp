@@ -14,8 +14,8 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/spmd/host_experts.hpp>
-#include <hetsched/runtime/spmd/host_images.hpp>
+#include <hetsched/runtime/spmd/detail/host_experts.hpp>
+#include <hetsched/runtime/spmd/detail/host_images.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
 
 namespace hetsched {

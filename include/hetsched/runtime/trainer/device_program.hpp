@@ -19,12 +19,12 @@
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/group/stage_place.hpp>
 #include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/trainer/exchange_plan.hpp>
+#include <hetsched/runtime/trainer/detail/exchange_plan.hpp>
 #include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/check/device_order.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
 

@@ -11,9 +11,9 @@
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
-#include <hetsched/schedule/check/deadlock.hpp>
-#include <hetsched/schedule/check/structure.hpp>
+#include <hetsched/schedule/check/detail/deadlock.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/workload.hpp>
 

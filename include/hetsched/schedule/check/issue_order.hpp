@@ -10,10 +10,10 @@
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/action_text.hpp>
-#include <hetsched/schedule/check/deadlock.hpp>
+#include <hetsched/schedule/check/detail/deadlock.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/transfer_ends.hpp>
 
 namespace hetsched {
 

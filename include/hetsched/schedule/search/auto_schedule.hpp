@@ -21,10 +21,10 @@
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
 #include <hetsched/schedule/pipeline.hpp>
-#include <hetsched/schedule/search/list_schedule.hpp>
-#include <hetsched/schedule/search/order_bound.hpp>
-#include <hetsched/schedule/search/order_problem.hpp>
-#include <hetsched/schedule/search/order_search.hpp>
+#include <hetsched/schedule/search/detail/list_schedule.hpp>
+#include <hetsched/schedule/search/detail/order_bound.hpp>
+#include <hetsched/schedule/search/detail/order_problem.hpp>
+#include <hetsched/schedule/search/detail/order_search.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/schedule/stage_map.hpp>
 #include <hetsched/schedule/workload.hpp>

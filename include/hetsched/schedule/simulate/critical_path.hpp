@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <vector>
 
-#include <hetsched/schedule/simulate/event_graph.hpp>
-#include <hetsched/schedule/simulate/event_run.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace hetsched {

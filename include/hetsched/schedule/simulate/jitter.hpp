@@ -11,8 +11,8 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/random.hpp>
-#include <hetsched/schedule/simulate/event_graph.hpp>
-#include <hetsched/schedule/simulate/event_run.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace hetsched {

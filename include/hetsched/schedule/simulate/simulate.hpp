@@ -12,8 +12,8 @@
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/simulate/event_graph.hpp>
-#include <hetsched/schedule/simulate/event_run.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/schedule/timeline.hpp>
 #include <hetsched/schedule/workload.hpp>

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <hetsched/cluster/placement.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/model/layer.hpp>
+
+namespace hetsched {
+
+/// Bytes that training holds for each parameter, by default mixed precision with Adam: an fp32 copy and two moments.
+/// For fp32 throughout: {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8}.
+struct training_memory {
+  int weight_bytes = 2;
+  int gradient_bytes = 2;  ///< 4 where gradients are accumulated in fp32
+  int optimizer_bytes = 12;
+};
+
+/// Throws input_error unless bytes are not negative.
+inline void validate(const training_memory& m) {
+  if (m.weight_bytes < 0 || m.gradient_bytes < 0 || m.optimizer_bytes < 0)
+    throw input_error("bytes per parameter must not be negative");
+}
+
+/// Throws input_error unless it is 0, 1, 2 or 3.
+inline void validate_zero(int zero) {
+  if (zero < 0 || zero > 3) throw input_error("the ZeRO stage must be 0, 1, 2 or 3");
+}
+
+/// Bytes on each device of so many parameters of a stage, at so many bytes for each: divided among the tensor-parallel devices
+/// and, if `zero` is at least `sharded_from`, among the replicas. Rounded up.
+[[nodiscard]] constexpr bytes_t parameter_share(std::int64_t parameters, int bytes_each, const degrees& d, int zero,
+                                                int sharded_from) {
+  return ceil_div(checked_mul(parameters, bytes_each), d.tensor * (zero >= sharded_from ? replicas(d) : 1));
+}
+
+/// The same of a layer whose experts' parameters, `experts` of them, are also divided among devices of an expert axis, which are
+/// replicas otherwise.
+[[nodiscard]] constexpr bytes_t parameter_share(std::int64_t parameters, std::int64_t experts, int bytes_each, const degrees& d,
+                                                int zero, int sharded_from) {
+  if (d.expert == 1 || experts == 0) return parameter_share(parameters, bytes_each, d, zero, sharded_from);
+  const auto among = d.tensor * (zero >= sharded_from ? replicas(d) : d.expert);
+  return checked_add(parameter_share(parameters - experts, bytes_each, d, zero, sharded_from),
+                     ceil_div(checked_mul(experts, bytes_each), among));
+}
+
+/// Bytes of weights, gradients and optimizer state on each device of a stage, at a ZeRO stage.
+/// Source: Rajbhandari et al. 2020, sec. 5.
+[[nodiscard]] constexpr bytes_t state_bytes(std::int64_t parameters, const degrees& d, int zero = 0,
+                                            const training_memory& m = {}) {
+  return checked_add(checked_add(parameter_share(parameters, m.weight_bytes, d, zero, 3),
+                                 parameter_share(parameters, m.gradient_bytes, d, zero, 2)),
+                     parameter_share(parameters, m.optimizer_bytes, d, zero, 1));
+}
+
+/// How a layer's activations differ from what its chain says.
+struct activation_style {
+  bool sequence_parallel = true;  ///< norms and dropouts divided among the tensor-parallel devices
+  double attention_scale = 1;     ///< bytes kept for each attention score over the usual 5: 1.4 for unfused fp32 softmax
+  double activation_scale = 1;    ///< measured over computed activations of a layer: above 1 where kernels are not fused
+};
+
+namespace detail {
+
+/// Bytes that a device keeps of a layer for `samples` samples of its own. Replicated are those that tensor parallelism does not
+/// divide without sequence parallelism: around each all-reduced tensor two norm and layer inputs and half a tensor of mask (5
+/// tensors of a GPT block).
+[[nodiscard]] inline double kept_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d,
+                                       std::int64_t samples, const activation_style& style) {
+  const auto& l = chain.layers[static_cast<std::size_t>(index)];
+  const double scores = static_cast<double>(l.selective_saved_bytes) * style.attention_scale;
+  const double rest = static_cast<double>(l.activation_bytes - l.selective_saved_bytes);
+  const double replicated = style.sequence_parallel ? 0 : std::min(rest, 2.5 * static_cast<double>(l.tensor_reduce_bytes));
+  const double share = static_cast<double>(samples) / d.context;
+  const double selective = share * (replicated + (rest - replicated) / d.tensor) * style.activation_scale;
+  if (mode == recomputation::none) return selective + share * scores / d.tensor * style.activation_scale;
+  if (mode == recomputation::selective || !l.recomputable) return selective;
+  const bytes_t input = index > 0 ? chain.layers[static_cast<std::size_t>(index) - 1].boundary_bytes : 0;
+  return std::min(selective, share * static_cast<double>(input));
+}
+
+}  // namespace detail
+
+/// Bytes that each device keeps of one layer from forward to backward for `samples` samples of its own, rounded up.
+/// Tensor parallelism is with sequence parallelism, so it divides all that is kept, but not a layer's input under full
+/// recomputation; context parallelism divides the sequence.
+/// Requires: the layer exists.
+/// Source: Korthikanti et al. 2023, Table 2.
+[[nodiscard]] inline bytes_t activation_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d,
+                                              std::int64_t samples = 1, const activation_style& style = {}) {
+  return detail::whole_bytes(detail::kept_bytes(chain, index, mode, d, samples, style));
+}
+
+/// Bytes that each device holds while it computes a layer, whatever is in flight: what recomputation brings back, and gradients
+/// of half as many bytes as all its activations (thrice as many for layers that are not recomputable, whose logits exist in
+/// several precisions). Rounded up.
+/// Requires: the layer exists.
+[[nodiscard]] inline bytes_t temporary_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d,
+                                             std::int64_t samples = 1, const activation_style& style = {}) {
+  const double kept = detail::kept_bytes(chain, index, mode, d, samples, style),
+               all = detail::kept_bytes(chain, index, recomputation::none, d, samples, style);
+  return detail::whole_bytes(all - kept + (chain.layers[static_cast<std::size_t>(index)].recomputable ? 0.5 : 3) * all);
+}
+
+}  // namespace hetsched

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <climits>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/cost/models/detail/parallel_costs.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/model/layer.hpp>
+
+namespace hetsched {
+
+/// Share of its peak, by the precision in which it computes, that a device sustains over whole large layers; in (0, 1].
+using efficiencies = std::array<double, precision_count>;
+
+/// What is assumed where nothing is measured: 0.75 of the fp32 peak, 0.5 of tensor-core peaks, as whole transformer layers
+/// reach on A100 and V100; less in fp32 on T4 and L4, whose boards throttle (docs/devices.md).
+[[nodiscard]] constexpr efficiencies default_efficiencies(std::string_view device_name) {
+  const double fp32 = device_name == "T4" ? 0.46 : device_name == "L4" ? 0.42 : 0.75;
+  return {fp32, 0.5, 0.5, 0.5};
+}
+
+/// Efficiencies of one device, by name, in place of the default ones.
+struct device_efficiency {
+  std::string device{};
+  efficiencies of_peak{};
+};
+
+/// How the analytic cost model sees training.
+struct analytic_options {
+  int microbatch_size = 1;
+  hetsched::precision precision = hetsched::precision::fp16;
+  std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
+  std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
+  training_memory memory{};
+  memory_overheads overheads = fitted_overheads;
+  std::vector<device_efficiency> efficiency{};
+  double layer_overhead_s = 10e-6;  ///< launches and small kernels, per layer and direction
+  int max_data = INT_MAX;
+  int max_context = 1;  ///< 1: no context parallelism
+  int max_tensor = INT_MAX;
+  int max_expert = 1;  ///< 1: no expert parallelism
+};
+
+/// Costs by formula: every layer takes what its arithmetic or its memory traffic takes, whichever is longer, on each device's
+/// share, and then waits for its collectives, which follow the ring algorithm and overlap with nothing. Ranks are laid out
+/// with tensor innermost and data outermost. A tensor-parallel group lies in one node; a data-parallel device computes
+/// microbatch_size / data samples. Backward repeats what `recompute` says, collectives included. From ZeRO stage 2 on
+/// gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and backward.
+/// A tied embedding's copy at the head costs memory and traffic also where both lie in one stage.
+/// An additive_cost_model; a layer costs O(1), an update O(1).
+class analytic_cost_model {
+ public:
+  /// Throws input_error for a cluster, chain or option that makes no sense, and for a device without the precision.
+  analytic_cost_model(hetsched::cluster hardware, layer_chain chain, const analytic_options& options = {})
+      : costs_(std::move(hardware), std::move(chain),
+               {.microbatch_size = options.microbatch_size,
+                .recompute = options.recompute,
+                .zero = options.zero,
+                .memory = options.memory,
+                .overheads = options.overheads,
+                .max_data = options.max_data,
+                .max_context = options.max_context,
+                .max_tensor = options.max_tensor,
+                .max_expert = options.max_expert}),
+        layer_overhead_s_(options.layer_overhead_s) {
+    const auto require = [](bool holds, const std::string& what) {
+      if (!holds) throw input_error(what);
+    };
+    require(options.layer_overhead_s >= 0, "layer_overhead_s must not be negative");
+    for (const auto& s : costs_.hardware().subclusters) {
+      auto shares = default_efficiencies(s.device.name);
+      const auto used = s.device.computes_in(options.precision);
+      // Matrix units that are no faster than the fp32 units run as they do.
+      if (s.device.flops(used) == s.device.flops(precision::fp32))
+        shares[static_cast<std::size_t>(used)] = shares[static_cast<std::size_t>(precision::fp32)];
+      for (const auto& e : options.efficiency)
+        if (e.device == s.device.name) shares = e.of_peak;
+      const double share = shares[static_cast<std::size_t>(used)];
+      require(share > 0 && share <= 1, "efficiency of " + s.device.name + " must be in (0, 1]");
+      flops_.push_back(s.device.flops(options.precision) * share);
+      require(flops_.back() > 0, "device " + s.device.name + " has no peak for this precision");
+    }
+  }
+
+  [[nodiscard]] int layer_count() const { return costs_.layer_count(); }
+
+  /// All degrees whose product is the mesh: tensor divides the devices of a node and the heads, data the microbatch,
+  /// and expert data and the experts.
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return costs_.placements(mesh); }
+
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    return costs_.layer(index, where, compute(index, where));
+  }
+
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
+
+  /// Heads.
+  [[nodiscard]] int slices() const { return costs_.slices(); }
+
+  /// A rank computes as many slices as it has, each as one of as many equal ranks would. Layers wait for sums over the slowest
+  /// link of any two parts.
+  template <std::same_as<stage_part> Part = stage_part>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
+    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const Part& p) {
+      auto where = p.where;
+      where.degrees.tensor = slices();
+      auto of_one = compute(index, where);
+      for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
+      return of_one;
+    });
+  }
+
+  /// As boundary_cost.
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return costs_.transfer(boundary, from, to, near);
+  }
+
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
+
+  /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
+  [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+
+  /// A ring over the slowest link between the stages, of whole layers.
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return costs_.gradient_sync(layers, holders);
+  }
+
+  /// The options' overheads, and buffers for transfers unless these are none.
+  [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
+
+ private:
+  [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const {
+    const auto& l = costs_.at(index);
+    const auto& d = where.degrees;
+    const auto position = static_cast<std::size_t>(where.mesh.subcluster);
+    const double share = static_cast<double>(costs_.samples(d)) / d.context / d.tensor;
+    const auto [dense, experts] = costs_.on_device(costs_.held(l), l.expert_parameters, d);
+    const double weights = (dense + experts) * costs_.parameter_bytes();
+    const double traffic = static_cast<double>(l.memory_traffic_bytes) * share + weights * l.active_fraction;
+    const auto roofline = [&](double flops, double bytes) {
+      const double compute_s = flops / flops_[position];
+      const double memory_s = bytes / costs_.hardware().subclusters[position].device.memory_bandwidth;
+      return compute_s > memory_s ? compute_s : memory_s;
+    };
+    detail::layer_compute c;
+    c.forward_s = roofline(l.forward_flops * share, traffic);
+    // Backward reads and writes for the gradients of both its operands.
+    c.backward_s = roofline(l.backward_flops * share, 2 * traffic);
+    if (l.backward_flops > 0) c.weight_backward_s = c.backward_s * l.weight_backward_flops / l.backward_flops;
+    c.selective_s = roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);
+    c.overhead_s = layer_overhead_s_;
+    return c;
+  }
+
+  detail::parallel_costs costs_;
+  double layer_overhead_s_;
+  std::vector<double> flops_;  // sustained, by subcluster
+};
+
+static_assert(additive_cost_model<analytic_cost_model>);
+
+}  // namespace hetsched

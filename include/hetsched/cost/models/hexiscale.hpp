@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cost/network/collective_test.cpp.
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include <hetsched/cluster/cluster.hpp>
+
+/// The cost model of HexiScale (Yan et al., App. A), in which a group's devices send to each other one by one. It prices any set
+/// of devices by the links between each two of them, where the other formulas take equal nodes. Full recomputation is assumed.
+namespace hetsched::hexiscale_cost {
+
+/// A transformer layer and what a microbatch makes of it.
+struct layer_shape {
+  double samples = 1;  ///< of a microbatch
+  double sequence = 0;
+  double hidden = 0;
+  double element_bytes = 2;
+
+  [[nodiscard]] double activation_bytes() const { return samples * sequence * hidden * element_bytes; }
+  [[nodiscard]] double parameter_bytes() const { return 12 * hidden * hidden * element_bytes; }
+};
+
+/// Seconds until each device has sent `bytes` / |group| to each other; 0 for one device, infinity where no link joins two.
+/// O(devices^2).
+[[nodiscard]] inline double exchange_s(const cluster& c, std::span<const device_id> group, double bytes) {
+  double slowest = 0;
+  for (const auto& from : group) {
+    double seconds = 0;
+    for (const auto& to : group)
+      if (!(from == to)) {
+        const auto over = c.between(from, to);
+        seconds += over ? over->transfer_s(bytes / static_cast<double>(group.size())) : std::numeric_limits<double>::infinity();
+      }
+    slowest = std::max(slowest, seconds);
+  }
+  return slowest;
+}
+
+/// Seconds of a layer's arithmetic on `devices` equal devices of `flops` FLOP/s each.
+[[nodiscard]] inline double compute_layer_s(const layer_shape& l, double flops, int devices) {
+  return 96 * l.samples * l.sequence * l.hidden * l.hidden * (1 + l.sequence / (6 * l.hidden)) / (flops * devices);
+}
+
+/// Seconds of a layer's tensor-parallel communication: six all-reduces, of two exchanges each.
+[[nodiscard]] inline double tensor_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group) {
+  return 12 * exchange_s(c, group, l.activation_bytes());
+}
+
+/// Seconds to all-reduce a layer's gradients among the devices that hold it.
+[[nodiscard]] inline double gradient_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group) {
+  return 2 * exchange_s(c, group, l.parameter_bytes());
+}
+
+/// Seconds of both directions between two stages: the best pair of leaders carries the tensor, and the receiving one
+/// hands it on to its group. O(|from| * |to|^2).
+[[nodiscard]] inline double boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
+                                       std::span<const device_id> to) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& receiver : to) {
+    double spread = 0;
+    for (const auto& other : to)
+      if (!(other == receiver)) {
+        const auto over = c.between(receiver, other);
+        spread += over ? over->transfer_s(l.activation_bytes() / static_cast<double>(to.size()))
+                       : std::numeric_limits<double>::infinity();
+      }
+    for (const auto& sender : from)
+      if (const auto over = c.between(sender, receiver)) best = std::min(best, over->transfer_s(l.activation_bytes()) + spread);
+  }
+  return 2 * best;
+}
+
+/// Bytes that a device of a group holds of a layer: weights, gradients and optimizer, and one kept input.
+[[nodiscard]] inline double layer_bytes(const layer_shape& l, int devices) {
+  return 4 * l.parameter_bytes() / devices + l.activation_bytes();
+}
+
+}  // namespace hetsched::hexiscale_cost

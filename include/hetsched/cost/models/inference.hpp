@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cost/models/inference_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/network/boundary.hpp>
+#include <hetsched/cost/operators/tile.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/model/transformer_operators.hpp>
+
+namespace hetsched {
+
+/// Requests of equal length, and how they are served.
+struct inference_options {
+  int prompt_tokens = 512;
+  int output_tokens = 128;  ///< the first of which the prompt makes
+  int batch = 1;            ///< requests that go through the stages together
+  int chunk_tokens = 0;     ///< the prompt goes in pieces of so many; 0: at once
+  hetsched::precision precision = hetsched::precision::fp16;
+  memory_overheads overheads = fitted_overheads;
+  granularity cut = granularity::block;
+};
+
+/// Costs of inference with a decoder from its operators, each timed by itself: the prompt with attention over what is there
+/// already, of the head only the last token; then every further token of a batch by itself, for which all weights are read and
+/// the keys and values of all tokens so far. A stage holds its weights and for each batch in flight the keys and values of the
+/// whole request. Stages lie on single devices. An additive_cost_model and inference_costs: forward_s is all that a batch takes.
+/// Source: HAP5 sec. IV-C; the steps of decoding are summed by Simpson's rule, exact where they grow evenly with the cache.
+template <operator_timer Timer = tile_timer>
+class inference_cost_model {
+ public:
+  /// Throws input_error for a cluster, model or option that makes no sense, for a model that makes no tokens or has fewer
+  /// positions than a request, and, naming the device, for one that the timer cannot time.
+  inference_cost_model(hetsched::cluster hardware, transformer model, const inference_options& options = {}, Timer timer = {})
+      : cluster_(std::move(hardware)), model_(std::move(model)), options_(options), timer_(std::move(timer)) {
+    validate(cluster_);
+    validate(options_.overheads);
+    const auto require = [](bool holds, const std::string& what) {
+      if (!holds) throw input_error(what);
+    };
+    require(options_.prompt_tokens >= 1 && options_.output_tokens >= 1 && options_.batch >= 1 && options_.chunk_tokens >= 0,
+            "a request needs a prompt and an output of at least one token, and a batch a request");
+    require(model_.kv_rank == 0, "inference with latent attention is not priced");
+    require(model_.head == output_head::language_model && model_.patch_inputs == 0,
+            "inference needs a model that makes one token after the other");
+    const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;
+    require(tokens <= 1 << 24, "a request of more than 16777216 tokens");
+    require(model_.positions == 0 || tokens <= model_.positions, "prompt and output have " + std::to_string(tokens) +
+                                                                     " tokens, the model " + std::to_string(model_.positions) +
+                                                                     " positions");
+    model_.dropout = false;
+    const int piece = options_.chunk_tokens > 0 ? options_.chunk_tokens : options_.prompt_tokens;
+    for (int past = 0; past < options_.prompt_tokens; past += piece)
+      chunks_.push_back({std::min(piece, options_.prompt_tokens - past), past});
+    price_memory();
+    for (const auto& s : cluster_.subclusters) {
+      try {
+        price(make_tile_device(s.device));
+      } catch (const input_error& e) {
+        throw input_error("device " + s.device.name + ": " + e.what());
+      }
+    }
+  }
+
+  [[nodiscard]] int layer_count() const { return static_cast<int>(kinds_.size()); }
+  [[nodiscard]] int output_tokens() const { return options_.output_tokens; }
+  [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks_.size()); }
+
+  /// One device.
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    if (mesh.device_count() != 1) return {};
+    return {{.mesh = mesh}};
+  }
+
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    auto cost = memory_[static_cast<std::size_t>(index)];
+    const auto& t = times(index, where);
+    for (const double s : t.chunk_s) cost.forward_s += s;
+    cost.forward_s += t.decoding_s;
+    return cost;
+  }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
+
+  /// Seconds of a piece of the prompt.
+  [[nodiscard]] double chunk_s(int piece, layer_range layers, const placement& where) const {
+    double sum = 0;
+    for (int l = layers.first; l < layers.last; ++l) sum += times(l, where).chunk_s.at(static_cast<std::size_t>(piece));
+    return sum;
+  }
+  /// Seconds of all tokens behind the first.
+  [[nodiscard]] double decoding_s(layer_range layers, const placement& where) const {
+    double sum = 0;
+    for (int l = layers.first; l < layers.last; ++l) sum += times(l, where).decoding_s;
+    return sum;
+  }
+
+  /// All that a batch sends over a boundary, as boundary_cost prices each message.
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    double seconds = decoding_transfer_s(boundary, from, to, near);
+    for (int c = 0; c < chunk_count(); ++c) seconds += chunk_transfer_s(c, boundary, from, to, near);
+    const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens - 1;
+    return {seconds, 0, checked_mul(tokens, bytes_of_token(boundary)), 0, "direct"};
+  }
+  [[nodiscard]] double chunk_transfer_s(int piece, int boundary, const placement& from, const placement& to,
+                                        proximity near) const {
+    return moved_s(chunks_.at(static_cast<std::size_t>(piece)).tokens, boundary, from, to, near);
+  }
+  [[nodiscard]] double decoding_transfer_s(int boundary, const placement& from, const placement& to, proximity near) const {
+    if (options_.output_tokens == 1) return 0;
+    return (options_.output_tokens - 1) * moved_s(1, boundary, from, to, near);
+  }
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return bytes_of_token(boundary); }
+
+  [[nodiscard]] memory_overheads overheads(const placement&) const { return options_.overheads; }
+
+ private:
+  struct chunk {
+    int tokens, past;
+  };
+  struct layer_times {
+    std::vector<double> chunk_s;
+    double decoding_s = 0;
+  };
+
+  // The model as it sees `tokens` new tokens of a sequence.
+  [[nodiscard]] transformer_operators operators_of(int tokens) const {
+    auto m = model_;
+    m.sequence = tokens;
+    return transformer_operators(
+        std::move(m),
+        {.format = format_of(options_.precision), .attention = attention_kernels::flash, .causal = true, .training = false},
+        options_.cut);
+  }
+
+  // What a device launches for that many tokens behind `past` others.
+  [[nodiscard]] std::vector<operator_use> launches(const transformer_operators& ops, int kind, int tokens, int past) const {
+    const bool head = kind == ops.chain().size() - 1;
+    auto list = (head ? operators_of(1) : ops).operators(kind, {options_.batch, 1, 1}).forward;
+    for (auto& use : list) {
+      if (use.op.kind != operator_kind::flash_attention) continue;
+      const int keys = past + tokens;
+      const int kv_heads = model_.kv_heads > 0 ? model_.kv_heads : model_.heads;
+      use.op =
+          flash_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
+      use.op.causal_share = tokens == 1 ? 1 : (past + 0.5 * tokens) / keys;
+    }
+    return list;
+  }
+
+  void price_memory() {
+    const auto ops = operators_of(1);
+    const auto& chain = ops.chain();
+    const std::int64_t width = model_.head_size > 0 ? model_.head_size : model_.hidden / model_.heads;
+    const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;
+    const auto cache = checked_mul(2 * tokens * options_.batch, (model_.kv_heads > 0 ? model_.kv_heads : model_.heads) * width,
+                                   std::int64_t{chain.parameter_bytes});
+    const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
+    const auto wide = operators_of(most);
+    for (int i = 0; i < chain.size(); ++i) {
+      const auto& l = chain.layers[static_cast<std::size_t>(i)];
+      kinds_.push_back(ops.kind(i));
+      token_bytes_.push_back(checked_mul(l.boundary_bytes, std::int64_t{options_.batch}));
+      stage_cost held{.weight_bytes =
+                          checked_mul(checked_add(l.parameters, l.shared_parameters), std::int64_t{chain.parameter_bytes})};
+      double largest = 0;  // operands and result of a product
+      for (const auto& use : launches(wide, ops.kind(i), most, 0)) {
+        if (use.op.kind == operator_kind::flash_attention) held.activation_bytes = checked_add(held.activation_bytes, cache);
+        if (use.op.kind == operator_kind::gemm)
+          largest =
+              std::max(largest, static_cast<double>(use.op.batch) * static_cast<double>(use.op.m) *
+                                    (static_cast<double>(use.op.k) + static_cast<double>(use.op.n)) * chain.parameter_bytes);
+      }
+      held.temporary_bytes = detail::whole_bytes(largest);
+      memory_.push_back(held);
+    }
+  }
+
+  void price(const tile_device& device) {
+    auto& all = times_.emplace_back(kinds_.size());
+    const auto seconds = [&](const std::vector<operator_use>& list) {
+      double sum = 0;
+      for (const auto& use : list) sum += use.times * timer_(device, use.op);
+      return sum;
+    };
+    for (const auto& c : chunks_) {
+      const auto ops = operators_of(c.tokens);
+      for (std::size_t i = 0; i < kinds_.size(); ++i) {
+        if (kinds_[i] != static_cast<int>(i)) continue;
+        const bool head = i + 1 == kinds_.size();
+        // Only the last token needs the head.
+        all[i].chunk_s.push_back(head && &c != &chunks_.back() ? 0.0 : seconds(launches(ops, kinds_[i], c.tokens, c.past)));
+      }
+    }
+    const auto ops = operators_of(1);
+    const int steps = options_.output_tokens - 1, first = options_.prompt_tokens, last = first + steps - 1;
+    for (std::size_t i = 0; i < kinds_.size() && steps > 0; ++i) {
+      if (kinds_[i] != static_cast<int>(i)) continue;
+      const auto step_s = [&](int past) { return seconds(launches(ops, kinds_[i], 1, past)); };
+      const double middle_s = step_s(first + (steps - 1) / 2) + step_s(first + steps / 2);
+      all[i].decoding_s = steps * (step_s(first) + 2 * middle_s + step_s(last)) / 6;
+    }
+  }
+
+  [[nodiscard]] const layer_times& times(int index, const placement& where) const {
+    HETSCHED_EXPECTS(index >= 0 && index < layer_count());
+    return times_.at(
+        static_cast<std::size_t>(where.mesh.subcluster))[static_cast<std::size_t>(kinds_[static_cast<std::size_t>(index)])];
+  }
+
+  [[nodiscard]] bytes_t bytes_of_token(int boundary) const { return token_bytes_.at(static_cast<std::size_t>(boundary)); }
+  [[nodiscard]] double moved_s(int tokens, int boundary, const placement& from, const placement& to, proximity near) const {
+    return boundary_cost(cluster_, from, to, near, checked_mul(std::int64_t{tokens}, bytes_of_token(boundary))).forward_s;
+  }
+
+  hetsched::cluster cluster_;
+  transformer model_;
+  inference_options options_;
+  Timer timer_;
+  std::vector<chunk> chunks_;
+  std::vector<int> kinds_;                       // of each layer
+  std::vector<bytes_t> token_bytes_;             // that a batch sends on behind a layer, for one token of each request
+  std::vector<stage_cost> memory_;               // of each layer, without times
+  std::vector<std::vector<layer_times>> times_;  // by subcluster and kind
+};
+
+static_assert(additive_cost_model<inference_cost_model<>>);
+
+}  // namespace hetsched

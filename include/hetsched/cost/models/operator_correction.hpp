@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/forest.hpp>
+#include <hetsched/cost/operators/tile.hpp>
+#include <hetsched/model/operator.hpp>
+
+namespace hetsched {
+
+/// A measured operator.
+struct operator_sample {
+  tile_device device{};
+  operator_shape op{};
+  double seconds = 0;
+  double added_s = 0;  ///< of `seconds`, what the way of measuring adds to every operator, such as launches from the host
+};
+
+inline constexpr int product_feature_count = 10, vector_feature_count = 3;
+
+/// The features of one operator.
+struct operator_features {
+  std::array<double, product_feature_count> values{};
+  int count = 0;
+};
+
+namespace detail {
+
+// Operators that the same kind of kernel computes: kind, matrix units, batched, scalar.
+[[nodiscard]] inline int kernel_family(const tile_device& d, const operator_shape& op) {
+  const bool product = op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention;
+  const bool matrix_units = product && d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  return static_cast<int>(op.kind) * 8 + (matrix_units ? 4 : 0) + (op.batched ? 2 : 0) + (op.scalar ? 1 : 0);
+}
+
+// Compute time to memory time: which of the two a kernel waits for.
+[[nodiscard]] inline double balance(const operator_time& t) {
+  constexpr double least = 1e-3;
+  return std::clamp(t.memory_s > 0 ? t.compute_s / t.memory_s : 1 / least, least, 1 / least);
+}
+
+}  // namespace detail
+
+/// What a correction may depend on, all without units and relative to the device, so that it carries over to others. Products:
+/// waves, how full the last one is, operands to L2, and the share of multiprocessors' time that tiles of seven sizes would use,
+/// since the library's choice among them is what the tile model knows least. Others: traffic to L2 and to the elements, compute
+/// time to memory time.
+[[nodiscard]] inline operator_features features_of(const tile_device& d, const operator_shape& op, const operator_time& t) {
+  const double l2 = d.l2_bytes > 0 ? d.l2_bytes : 1;
+  const double m = static_cast<double>(op.m), n = static_cast<double>(op.n), k = static_cast<double>(op.k);
+  if (op.kind != operator_kind::gemm)
+    return {{op.traffic_bytes / l2, op.traffic_bytes / (m * n * element_bytes(op.format)), detail::balance(t)},
+            vector_feature_count};
+  operator_features f{{t.waves, t.waves / std::ceil(t.waves), (m + n) * k * element_bytes(op.format) / l2},
+                      product_feature_count};
+  constexpr std::pair<int, int> tiles[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}, {32, 128}};
+  for (std::size_t i = 0; i < std::size(tiles); ++i) {
+    const auto [rows, columns] = tiles[i];
+    const double count = static_cast<double>(op.batch) * std::ceil(m / rows) * std::ceil(n / columns);
+    f.values[3 + i] =
+        static_cast<double>(op.batch) * m * n / (std::ceil(count / d.multiprocessors) * d.multiprocessors * rows * columns);
+  }
+  return f;
+}
+
+/// What measured operators say about the tile model: a forest on log(measured / model) for every kind of kernel among them.
+/// Kernels of other kinds stay as the model has them, and so do kernels that wait for memory where those measured wait for
+/// arithmetic, or the other way round: beyond the measured balance of the two the correction fades within a factor of two.
+class operator_correction {
+ public:
+  /// Corrects nothing.
+  operator_correction() = default;
+
+  /// Throws input_error for no samples, seconds that are not positive and finite, or as random_forest::train and
+  /// predict_operator. The correction goes with the constants that it was trained with.
+  [[nodiscard]] static operator_correction train(std::span<const operator_sample> samples,
+                                                 const forest_options& options = {.trees = 50, .least_leaf_rows = 20},
+                                                 const tile_constants& constants = {}) {
+    struct table {
+      int family, width = 0;
+      double low = std::numeric_limits<double>::infinity(), high = 0;
+      std::vector<double> features{}, targets{};
+    };
+    std::vector<table> tables;
+    if (samples.empty()) throw input_error("an operator correction needs samples");
+    for (const auto& s : samples) {
+      if (!(s.seconds > 0 && std::isfinite(s.seconds) && s.added_s >= 0))
+        throw input_error("an operator's measured seconds must be positive and finite");
+      const int family = detail::kernel_family(s.device, s.op);
+      auto t = std::find_if(tables.begin(), tables.end(), [&](const table& x) { return x.family == family; });
+      if (t == tables.end()) t = tables.insert(t, {.family = family});
+      const auto time = predict_operator(s.device, s.op, constants);
+      const auto f = features_of(s.device, s.op, time);
+      t->width = f.count;
+      t->features.insert(t->features.end(), f.values.begin(), f.values.begin() + f.count);
+      t->targets.push_back(std::log(s.seconds / (time.seconds + s.added_s)));
+      t->low = std::min(t->low, detail::balance(time));
+      t->high = std::max(t->high, detail::balance(time));
+    }
+    std::sort(tables.begin(), tables.end(), [](const table& a, const table& b) { return a.family < b.family; });
+    operator_correction c;
+    for (const auto& t : tables)
+      c.kinds_.push_back({t.family, t.low, t.high, random_forest::train(t.features, t.width, t.targets, options)});
+    return c;
+  }
+
+  /// Measured to modelled seconds; 1 where nothing is known. `time` is the tile model's.
+  [[nodiscard]] double factor(const tile_device& d, const operator_shape& op, const operator_time& time) const {
+    const int family = detail::kernel_family(d, op);
+    for (const auto& k : kinds_) {
+      if (k.family != family) continue;
+      const double b = detail::balance(time), outside = std::max({1.0, k.low / b, b / k.high});
+      if (outside >= 2) return 1;
+      const auto f = features_of(d, op, time);
+      return std::exp((2 - outside) * k.forest.predict(std::span(f.values).first(static_cast<std::size_t>(f.count))));
+    }
+    return 1;
+  }
+
+  [[nodiscard]] double factor(const tile_device& d, const operator_shape& op, const tile_constants& constants = {}) const {
+    return factor(d, op, predict_operator(d, op, constants));
+  }
+
+  /// Text that read() turns into an equal correction: a line "FAMILY LOW HIGH CHARACTERS" before each forest's text.
+  [[nodiscard]] std::string text() const {
+    std::string out = "hetsched-operator-correction 1\n";
+    for (const auto& k : kinds_) {
+      const std::string forest = k.forest.text();
+      std::array<char, 128> line;
+      char* at = line.data();
+      const auto number = [&](auto x, char after) {
+        at = std::to_chars(at, line.data() + line.size() - 1, x).ptr;
+        *at++ = after;
+      };
+      number(k.family, ' ');
+      number(k.low, ' ');
+      number(k.high, ' ');
+      number(forest.size(), '\n');
+      out.append(line.data(), at);
+      out += forest;
+    }
+    return out;
+  }
+
+  /// Throws input_error for text that no correction has.
+  [[nodiscard]] static operator_correction read(std::string_view text) {
+    const auto fail = [](const char* what) { throw input_error(std::string("operator correction: ") + what); };
+    constexpr std::string_view title = "hetsched-operator-correction 1\n";
+    if (!text.starts_with(title)) fail("not an operator correction");
+    text.remove_prefix(title.size());
+    const auto number = [&](auto x, char after) {
+      const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), x);
+      if (problem != std::errc{} || stop == text.data() + text.size() || *stop != after) fail("not a number that can be here");
+      text.remove_prefix(static_cast<std::size_t>(stop - text.data()) + 1);
+      return x;
+    };
+    operator_correction c;
+    while (!text.empty()) {
+      kind k;
+      k.family = number(0, ' ');
+      k.low = number(0.0, ' ');
+      k.high = number(0.0, ' ');
+      const auto size = number(std::size_t{0}, '\n');
+      if (!(k.low > 0 && k.high >= k.low && k.high < std::numeric_limits<double>::infinity()))
+        fail("the range of balances is none");
+      if (size > text.size()) fail("the text ends early");
+      k.forest = random_forest::read(text.substr(0, size));
+      if (k.forest.feature_count() !=
+          (k.family / 8 == static_cast<int>(operator_kind::gemm) ? product_feature_count : vector_feature_count))
+        fail("the forest is of other features");
+      text.remove_prefix(size);
+      c.kinds_.push_back(std::move(k));
+    }
+    return c;
+  }
+
+  friend bool operator==(const operator_correction&, const operator_correction&) = default;
+
+ private:
+  struct kind {
+    int family = 0;
+    double low = 0, high = 0;  // measured balances
+    random_forest forest{};
+    friend bool operator==(const kind&, const kind&) = default;
+  };
+  std::vector<kind> kinds_;
+};
+
+/// Seconds of an operator by the tile model, corrected.
+struct corrected_timer {
+  tile_constants constants{};
+  operator_correction correction{};
+
+  [[nodiscard]] double operator()(const tile_device& d, const operator_shape& op) const {
+    const auto time = predict_operator(d, op, constants);
+    return time.seconds * correction.factor(d, op, time);
+  }
+};
+
+}  // namespace hetsched

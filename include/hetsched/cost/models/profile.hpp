@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/cost/network/transfer.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+
+namespace hetsched {
+
+/// A layer of a measured model; boundary_bytes are those of one microbatch's output.
+struct profiled_layer {
+  std::string name{};
+  bytes_t boundary_bytes = 0;
+  friend bool operator==(const profiled_layer&, const profiled_layer&) = default;
+};
+
+/// Costs of all layers on one submesh shape: seconds per microbatch, bytes per device.
+/// Named is either a subcluster, or a device, which stands for every subcluster of that device.
+struct profile_entry {
+  std::string subcluster{};
+  std::string device{};
+  int nodes = 1;
+  int devices = 1;                             ///< per node
+  std::optional<hetsched::degrees> degrees{};  ///< none: all tensor parallel
+  std::vector<double> forward_s{};
+  std::vector<double> backward_s{};
+  std::vector<bytes_t> weight_bytes{};
+  std::vector<bytes_t> activation_bytes{};
+  friend bool operator==(const profile_entry&, const profile_entry&) = default;
+};
+
+/// Measured, or made-up, costs of a model.
+struct profile {
+  std::vector<profiled_layer> layers{};
+  std::vector<profile_entry> entries{};
+  friend bool operator==(const profile&, const profile&) = default;
+};
+
+/// Costs looked up in a profile. A shape without an entry may not be used; several entries with different degrees are choices.
+/// Gradient reduction and optimizer step are taken as free: a profile does not have them.
+/// An additive_cost_model; a layer costs O(entries of its subcluster).
+class profile_cost_model {
+ public:
+  /// Entries for shapes and devices that the cluster does not have are ignored. Throws input_error, naming the place as in the
+  /// file ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, degrees that do
+  /// not multiply to the shape, and two entries for one shape of a subcluster with equal degrees.
+  profile_cost_model(hetsched::cluster hardware, profile measured)
+      : cluster_(std::move(hardware)), profile_(std::move(measured)) {
+    validate(cluster_);
+    if (profile_.layers.empty()) throw input_error("/layers: the profile has no layer");
+    for (std::size_t i = 0; i < profile_.layers.size(); ++i)
+      if (profile_.layers[i].boundary_bytes < 0)
+        throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes: is negative");
+    choices_.resize(cluster_.subclusters.size());
+    for (std::size_t i = 0; i < profile_.entries.size(); ++i) add(i);
+  }
+
+  [[nodiscard]] int layer_count() const { return static_cast<int>(profile_.layers.size()); }
+
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    std::vector<placement> found;
+    for (const auto& c : choices_[static_cast<std::size_t>(mesh.subcluster)])
+      if (c.where.mesh == mesh) found.push_back(c.where);
+    return found;
+  }
+
+  /// Throws input_error unless `where` is one of the placements.
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return cost(entry(where), index); }
+
+  /// As layer(). O(layers + entries of the subcluster).
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
+    const auto& found = entry(where);
+    stage_cost sum;
+    for (int l = layers.first; l < layers.last; ++l) sum += cost(found, l);
+    return sum;
+  }
+
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
+    const auto bytes = profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
+    const double seconds = stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
+    return {seconds, seconds, bytes, 0, "direct"};
+  }
+
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement&) { return 0; }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const {
+    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
+  }
+
+ private:
+  struct choice {
+    placement where;
+    std::size_t entry;
+  };
+
+  [[nodiscard]] static stage_cost cost(const profile_entry& e, int index) {
+    const auto l = static_cast<std::size_t>(index);
+    return {e.forward_s[l], e.backward_s[l], e.weight_bytes[l], e.activation_bytes[l]};
+  }
+
+  [[nodiscard]] const profile_entry& entry(const placement& where) const {
+    for (const auto& c : choices_[static_cast<std::size_t>(where.mesh.subcluster)])
+      if (c.where == where) return profile_.entries[c.entry];
+    throw input_error("the profile has no entry for this placement");
+  }
+
+  void add(std::size_t index) {
+    const auto& e = profile_.entries[index];
+    const std::string place = "/costs/" + std::to_string(index);
+    const auto require = [&](bool holds, const std::string& what) {
+      if (!holds) throw input_error(place + what);
+    };
+    const auto column = [&](const auto& values, const char* name) {
+      require(values.size() == profile_.layers.size(), std::string("/") + name + ": has " + std::to_string(values.size()) +
+                                                           " numbers, expected one for each of the " +
+                                                           std::to_string(profile_.layers.size()) + " layers");
+      for (std::size_t l = 0; l < values.size(); ++l)
+        require(values[l] >= 0 && static_cast<double>(values[l]) <= std::numeric_limits<double>::max(),
+                std::string("/") + name + "/" + std::to_string(l) + ": must be finite and not negative");
+    };
+    require(e.subcluster.empty() != e.device.empty(), ": needs either a subcluster or a device");
+    require(e.nodes >= 1, "/nodes: must be at least 1");
+    require(e.devices >= 1, "/devices: must be at least 1");
+    column(e.forward_s, "forward_s");
+    column(e.backward_s, "backward_s");
+    column(e.weight_bytes, "weight_bytes");
+    column(e.activation_bytes, "activation_bytes");
+    const auto devices = checked_mul(e.nodes, e.devices);
+    if (e.degrees) {
+      require(e.degrees->data >= 1 && e.degrees->context >= 1 && e.degrees->tensor >= 1, "/degrees: must be at least 1");
+      require(checked_mul(e.degrees->data, e.degrees->context, e.degrees->tensor) == devices,
+              "/degrees: must multiply to the " + std::to_string(devices) + " devices of the shape");
+    }
+    require(e.subcluster.empty() || cluster_.find(e.subcluster), "/subcluster: the cluster has no subcluster " + e.subcluster);
+
+    for (std::size_t s = 0; s < cluster_.subclusters.size(); ++s) {
+      const auto& candidate = cluster_.subclusters[s];
+      const bool named = e.device.empty() ? candidate.name == e.subcluster : candidate.device.name == e.device;
+      if (!named || e.nodes > candidate.nodes || e.devices > candidate.devices_per_node) continue;
+      const placement where{{static_cast<int>(s), e.nodes, e.devices},
+                            e.degrees.value_or(hetsched::degrees{1, 1, static_cast<int>(devices)})};
+      for (const auto& other : choices_[s])
+        require(!(other.where == where),
+                ": same shape and degrees on subcluster " + candidate.name + " as /costs/" + std::to_string(other.entry));
+      choices_[s].push_back({where, index});
+    }
+  }
+
+  hetsched::cluster cluster_;
+  profile profile_;
+  std::vector<std::vector<choice>> choices_;  // by subcluster
+};
+
+static_assert(additive_cost_model<profile_cost_model>);
+
+}  // namespace hetsched

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/contract.hpp>
+#include <hetsched/cost/network/boundary.hpp>
+#include <hetsched/cost/network/detail/ring.hpp>
+#include <hetsched/cost/network/transfer.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+
+namespace hetsched {
+
+/// A layer of a model that was measured replica by replica.
+struct replica_layer {
+  std::string name{};
+  bytes_t boundary_bytes_per_sample = 0;
+  friend bool operator==(const replica_layer&, const replica_layer&) = default;
+};
+
+/// What one data-parallel replica takes for a microbatch of one size: `tensor * context` devices on `nodes` nodes, equally many
+/// on each. Layer by layer seconds, and bytes per device. Named is either a subcluster, or a device, which stands for every
+/// subcluster of that device.
+struct replica_row {
+  std::string subcluster{};
+  std::string device{};
+  int nodes = 1;
+  int tensor = 1;
+  int context = 1;
+  int microbatch_size = 1;
+  std::vector<double> forward_s{};
+  std::vector<double> backward_s{};
+  std::vector<bytes_t> weight_bytes{};      ///< weights, gradients and optimizer state
+  std::vector<bytes_t> activation_bytes{};  ///< of one microbatch
+  std::vector<bytes_t> gradient_bytes{};    ///< of weight_bytes; empty if not told
+  std::vector<double> update_s{};           ///< the replica's own part of the optimizer step; empty if not told
+  friend bool operator==(const replica_row&, const replica_row&) = default;
+};
+
+/// A model measured on single replicas: how many of them share a stage is the planner's choice.
+struct replica_profile {
+  std::vector<replica_layer> layers{};
+  std::vector<replica_row> rows{};
+  friend bool operator==(const replica_profile&, const replica_profile&) = default;
+};
+
+struct replica_cost_options {
+  int microbatch_size = 1;   ///< samples of a microbatch, of all replicas of a stage together
+  bool extrapolate = false;  ///< beyond the sizes that were measured
+};
+
+/// The samples that each replica of a placement computes, and the measured sizes between which its costs lie on a line: one
+/// size, twice, where that was measured itself or is the only one.
+struct replica_sizes {
+  int samples = 1;
+  int low = 1;
+  int high = 1;
+
+  [[nodiscard]] constexpr bool extrapolated() const { return samples < low || samples > high; }
+  friend constexpr bool operator==(const replica_sizes&, const replica_sizes&) = default;
+};
+
+/// Costs from a replica_profile. A stage with data degree d computes microbatch_size / d samples on each replica. A replica on
+/// one node needs tensor * context to divide the devices per node; one on r nodes needs its devices on a node to divide them,
+/// and r to divide the nodes. Where rows for several r serve the same degrees, the fewest nodes count.
+/// Between two measured sizes, costs lie on a line, bytes rounded up. Beyond them they are offered only on request: on the line
+/// through the two nearest sizes, never below 0; from one size alone, times and activations grow in proportion.
+/// An update is what was measured, and a ring that adds up gradient_bytes over the replicas, which is free where they are not
+/// told. An additive_cost_model; a layer costs O(rows of its replicas).
+class replica_cost_model {
+ public:
+  /// Rows for devices and shapes that the cluster does not have are ignored. Throws input_error, naming the place as in the file
+  /// ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, more gradients than
+  /// weight_bytes, nodes that do not divide a replica, two rows for one replica and size on a subcluster, and rows of one replica
+  /// of which only some tell gradient_bytes or update_s.
+  replica_cost_model(hetsched::cluster hardware, replica_profile measured, const replica_cost_options& options = {})
+      : cluster_(std::move(hardware)), profile_(std::move(measured)), options_(options) {
+    validate(cluster_);
+    if (options_.microbatch_size < 1) throw input_error("microbatch_size must be at least 1");
+    if (profile_.layers.empty()) throw input_error("/layers: the profile has no layer");
+    for (std::size_t i = 0; i < profile_.layers.size(); ++i)
+      if (profile_.layers[i].boundary_bytes_per_sample < 0)
+        throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes_per_sample: is negative");
+    replicas_.resize(cluster_.subclusters.size());
+    for (std::size_t i = 0; i < profile_.rows.size(); ++i) add(i);
+  }
+
+  [[nodiscard]] int layer_count() const { return static_cast<int>(profile_.layers.size()); }
+
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    std::vector<placement> found;
+    for (const auto& r : replicas_[static_cast<std::size_t>(mesh.subcluster)]) {
+      const int devices = r.tensor * r.context;
+      if (!fits(r, mesh)) continue;
+      const placement where{mesh, {mesh.device_count() / devices, r.context, r.tensor}};
+      const bool listed = !found.empty() && found.back() == where;  // by a replica on fewer nodes
+      if (!listed && find(where)) found.push_back(where);
+    }
+    return found;
+  }
+
+  /// Throws input_error unless `where` is one of the placements.
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return cost(on(where), index); }
+
+  /// As layer(). O(layers + rows of the replica).
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
+    const auto line = on(where);
+    stage_cost sum;
+    for (int l = layers.first; l < layers.last; ++l) sum += cost(line, l);
+    return sum;
+  }
+
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    const auto bytes =
+        checked_mul(profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample, options_.microbatch_size);
+    return boundary_cost(cluster_, from, to, near, bytes);
+  }
+
+  [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
+  /// Boundaries of equally many bytes.
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const {
+    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample;
+  }
+
+  /// As layer().
+  [[nodiscard]] double update(layer_range layers, const placement& where) const {
+    const auto line = on(where);
+    double seconds = 0;
+    if (!line.low->update_s.empty())
+      for (int l = layers.first; l < layers.last; ++l) seconds += line.seconds(&replica_row::update_s, l, false);
+    const int per_node = where.degrees.tensor * where.degrees.context / line.low->nodes;
+    const auto peers = detail::ring_on(cluster_, where.mesh, per_node, where.degrees.data);
+    return seconds + peers.collective_s(2, static_cast<double>(gradients(line, layers)));
+  }
+
+  /// A ring over the stages, with the gradients of a whole replica: of that which has most.
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    bytes_t bytes = 0;
+    for (const auto& p : holders)
+      bytes = std::max(bytes, checked_mul(gradients(on(p), layers), p.degrees.tensor, p.degrees.context));
+    return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
+  }
+
+  /// What the costs of a placement rest on. Throws as layer().
+  [[nodiscard]] replica_sizes sizes(const placement& where) const {
+    const auto line = on(where);
+    return {line.samples, line.low->microbatch_size, line.high->microbatch_size};
+  }
+
+  /// All sizes that were measured on devices of the cluster, ascending.
+  [[nodiscard]] std::vector<int> measured_sizes() const {
+    std::vector<int> found;
+    for (const auto& all : replicas_)
+      for (const auto& r : all)
+        for (const auto row : r.rows) {
+          const int size = profile_.rows[row].microbatch_size;
+          std::size_t at = 0;
+          while (at < found.size() && found[at] < size) ++at;
+          if (at == found.size() || found[at] != size) found.insert(found.begin() + static_cast<std::ptrdiff_t>(at), size);
+        }
+    return found;
+  }
+
+  /// Whether adding up a placement's gradients over its replicas counts as free. Throws as layer().
+  [[nodiscard]] bool lacks_gradients(const placement& where) const { return on(where).low->gradient_bytes.empty(); }
+
+ private:
+  // Rows that differ in their microbatch size only, by which they are sorted.
+  struct replica {
+    int nodes, tensor, context;
+    std::vector<std::size_t> rows;
+  };
+
+  // Two rows of one replica and where between or beyond them; or one row, twice.
+  struct line_through {
+    const replica_row* low;
+    const replica_row* high;
+    int samples;
+
+    // `grows`: one row alone tells values in proportion to samples, else constants.
+    [[nodiscard]] double seconds(std::vector<double> replica_row::*column, int index, bool grows) const {
+      const auto l = static_cast<std::size_t>(index);
+      const double above = (high->*column)[l];
+      if (low == high && !grows) return above;
+      const double below = low == high ? 0 : (low->*column)[l];
+      const double share = static_cast<double>(samples - start()) / (high->microbatch_size - start());
+      return std::max(0.0, below + (above - below) * share);
+    }
+
+    [[nodiscard]] bytes_t bytes(std::vector<bytes_t> replica_row::*column, int index, bool grows) const {
+      const auto l = static_cast<std::size_t>(index);
+      const bytes_t above = (high->*column)[l];
+      if (low == high && !grows) return above;
+      const bytes_t below = low == high ? 0 : (low->*column)[l];
+      const std::int64_t rise = above - below, steps = samples - start(), width = high->microbatch_size - start();
+      const std::int64_t rest = rise % width * steps;
+      const std::int64_t rounded = rest / width + (rest % width > 0);
+      return std::max<bytes_t>(0, checked_add(below, checked_add(checked_mul(rise / width, steps), rounded)));
+    }
+
+    [[nodiscard]] int start() const { return low == high ? 0 : low->microbatch_size; }
+  };
+
+  // By degrees, then nodes.
+  [[nodiscard]] static bool before(const auto& a, const auto& b) {
+    if (a.tensor != b.tensor) return a.tensor < b.tensor;
+    if (a.context != b.context) return a.context < b.context;
+    return a.nodes < b.nodes;
+  }
+
+  [[nodiscard]] static bool fits(const replica& r, const submesh& mesh) {
+    return mesh.nodes % r.nodes == 0 && mesh.devices_per_node % (r.tensor * r.context / r.nodes) == 0;
+  }
+
+  // None unless it is offered.
+  [[nodiscard]] std::optional<line_through> find(const placement& where) const {
+    const auto& d = where.degrees;
+    if (where.recompute != recomputation::none || where.zero != 0 || d.data < 1 || options_.microbatch_size % d.data != 0 ||
+        d.expert != 1 || checked_mul(d.data, d.context, d.tensor) != where.mesh.device_count())
+      return std::nullopt;
+    const int samples = options_.microbatch_size / d.data;
+    for (const auto& r : replicas_[static_cast<std::size_t>(where.mesh.subcluster)]) {  // fewest nodes first
+      if (r.tensor != d.tensor || r.context != d.context || !fits(r, where.mesh)) continue;
+      const auto row = [&](std::size_t i) { return &profile_.rows[r.rows[i]]; };
+      std::size_t above = 0;  // the first that is not smaller
+      while (above < r.rows.size() && row(above)->microbatch_size < samples) ++above;
+      if (above < r.rows.size() && row(above)->microbatch_size == samples) return line_through{row(above), row(above), samples};
+      const bool inside = above > 0 && above < r.rows.size();
+      if (!inside && !options_.extrapolate) return std::nullopt;
+      if (r.rows.size() == 1) return line_through{row(0), row(0), samples};
+      above = std::clamp<std::size_t>(above, 1, r.rows.size() - 1);
+      return line_through{row(above - 1), row(above), samples};
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] line_through on(const placement& where) const {
+    const auto line = find(where);
+    if (!line) throw input_error("the profile has no costs for this placement");
+    return *line;
+  }
+
+  [[nodiscard]] static bytes_t gradient(const line_through& line, int index) {
+    return line.low->gradient_bytes.empty() ? 0 : line.bytes(&replica_row::gradient_bytes, index, false);
+  }
+
+  [[nodiscard]] static bytes_t gradients(const line_through& line, layer_range layers) {
+    bytes_t sum = 0;
+    for (int l = layers.first; l < layers.last; ++l) sum = checked_add(sum, gradient(line, l));
+    return sum;
+  }
+
+  [[nodiscard]] static stage_cost cost(const line_through& line, int index) {
+    stage_cost c{line.seconds(&replica_row::forward_s, index, true), line.seconds(&replica_row::backward_s, index, true),
+                 line.bytes(&replica_row::weight_bytes, index, false), line.bytes(&replica_row::activation_bytes, index, true)};
+    c.gradient_bytes = std::min(c.weight_bytes, gradient(line, index));
+    return c;
+  }
+
+  void add(std::size_t index) {
+    const auto& e = profile_.rows[index];
+    const std::string place = "/costs/" + std::to_string(index);
+    const auto require = [&](bool holds, const std::string& what) {
+      if (!holds) throw input_error(place + what);
+    };
+    const auto column = [&](const auto& values, const char* name) {
+      require(values.size() == profile_.layers.size(), std::string("/") + name + ": has " + std::to_string(values.size()) +
+                                                           " numbers, expected one for each of the " +
+                                                           std::to_string(profile_.layers.size()) + " layers");
+      for (std::size_t l = 0; l < values.size(); ++l)
+        require(values[l] >= 0 && static_cast<double>(values[l]) <= std::numeric_limits<double>::max(),
+                std::string("/") + name + "/" + std::to_string(l) + ": must be finite and not negative");
+    };
+    require(e.subcluster.empty() != e.device.empty(), ": needs either a subcluster or a device");
+    const auto at_least_1 = [&](int size, const char* name) { require(size >= 1, std::string(name) + ": must be at least 1"); };
+    at_least_1(e.nodes, "/nodes");
+    at_least_1(e.tensor, "/tensor");
+    at_least_1(e.context, "/context");
+    at_least_1(e.microbatch_size, "/microbatch_size");
+    const auto devices = checked_mul(e.tensor, e.context);
+    require(devices <= std::numeric_limits<int>::max(), "/tensor: has too many devices");
+    require(devices % e.nodes == 0, "/nodes: must divide the " + std::to_string(devices) + " devices of tensor x context");
+    column(e.forward_s, "forward_s");
+    column(e.backward_s, "backward_s");
+    column(e.weight_bytes, "weight_bytes");
+    column(e.activation_bytes, "activation_bytes");
+    if (!e.gradient_bytes.empty()) column(e.gradient_bytes, "gradient_bytes");
+    if (!e.update_s.empty()) column(e.update_s, "update_s");
+    for (std::size_t l = 0; l < e.gradient_bytes.size(); ++l)
+      require(e.gradient_bytes[l] <= e.weight_bytes[l],
+              "/gradient_bytes/" + std::to_string(l) + ": is more than weight_bytes, of which it is a part");
+    require(e.subcluster.empty() || cluster_.find(e.subcluster), "/subcluster: the cluster has no subcluster " + e.subcluster);
+
+    for (std::size_t s = 0; s < cluster_.subclusters.size(); ++s) {
+      const auto& candidate = cluster_.subclusters[s];
+      const bool named = e.device.empty() ? candidate.name == e.subcluster : candidate.device.name == e.device;
+      if (!named || e.nodes > candidate.nodes || devices / e.nodes > candidate.devices_per_node) continue;
+      auto& all = replicas_[s];
+      std::size_t position = 0;
+      while (position < all.size() && before(all[position], e)) ++position;
+      if (position == all.size() || before(e, all[position])) {
+        all.push_back({e.nodes, e.tensor, e.context, {}});
+        for (std::size_t i = all.size() - 1; i > position; --i) std::swap(all[i], all[i - 1]);
+      }
+      auto& rows = all[position].rows;
+      for (const auto i : rows) {
+        const auto& other = profile_.rows[i];
+        const std::string where = " on subcluster " + candidate.name + " as /costs/" + std::to_string(i);
+        require(other.microbatch_size != e.microbatch_size, ": same degrees, nodes and microbatch_size" + where);
+        const auto alike = [&](bool has, bool other_has, const char* name) {
+          require(has == other_has, std::string("/") + name + (has ? ": is told, but not by" : ": is not told, but by") +
+                                        " /costs/" + std::to_string(i) + " for the same replica");
+        };
+        alike(!e.gradient_bytes.empty(), !other.gradient_bytes.empty(), "gradient_bytes");
+        alike(!e.update_s.empty(), !other.update_s.empty(), "update_s");
+      }
+      std::size_t smaller = 0;
+      while (smaller < rows.size() && profile_.rows[rows[smaller]].microbatch_size < e.microbatch_size) ++smaller;
+      rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(smaller), index);
+    }
+  }
+
+  hetsched::cluster cluster_;
+  replica_profile profile_;
+  replica_cost_options options_;
+  std::vector<std::vector<replica>> replicas_;  // by subcluster; sorted by degrees, then nodes
+};
+
+static_assert(additive_cost_model<replica_cost_model>);
+
+}  // namespace hetsched

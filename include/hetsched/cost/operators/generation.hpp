@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cost/operators/tile_test.cpp.
+
+#include <cstddef>
+#include <string_view>
+
+namespace hetsched {
+
+/// Chips of one architecture, as far as the tile model tells them apart; `other` where it goes by the datasheet alone.
+enum class chip_generation { other, pascal, volta, turing, ampere, ada, hopper, blackwell };
+
+/// The generation whose name `name` begins with, in any case: "Ada Lovelace" is ada.
+[[nodiscard]] constexpr chip_generation find_generation(std::string_view name) {
+  constexpr std::string_view names[] = {"", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"};
+  const auto begins = [&](std::string_view with) {
+    if (name.size() < with.size()) return false;
+    for (std::size_t i = 0; i < with.size(); ++i)
+      if ((name[i] >= 'A' && name[i] <= 'Z' ? name[i] - 'A' + 'a' : name[i]) != with[i]) return false;
+    return true;
+  };
+  for (std::size_t g = 1; g < sizeof names / sizeof *names; ++g)
+    if (begins(names[g])) return static_cast<chip_generation>(g);
+  return chip_generation::other;
+}
+
+/// Sustained fp32 rate per watt over that of generations up to Turing and of the A100 (64 lanes to a multiprocessor); 0 where it
+/// is not known. For Ada what an L4 sustains in long runs, 8.8 TFLOP/s of 72 W; for the others ratios of full-power boards'
+/// datasheets to the TITAN RTX: the A6000 for Ampere with 128 lanes, the RTX 4090 for Hopper and later, none of which its cap
+/// stops.
+[[nodiscard]] constexpr double fp32_per_watt(chip_generation g, double lanes_per_multiprocessor) {
+  using enum chip_generation;
+  if (g == other) return 0;
+  if (g < ampere || (g == ampere && lanes_per_multiprocessor < 96)) return 1;
+  return g == ampere ? 2.2 : g == ada ? 2.0 : 3.1;
+}
+
+/// Whether the generation's matrix units multiply fp8 at twice the fp16 rate.
+[[nodiscard]] constexpr bool multiplies_fp8(chip_generation g) { return g >= chip_generation::ada; }
+
+}  // namespace hetsched

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cost/operators/tile_test.cpp.
+
+namespace hetsched {
+
+/// What the tile model (cost/tile.hpp) takes from measurements; everything else are shapes and datasheet numbers.
+/// Fitted together over all measured devices, wide_lane_share, gddr_memory_share and idle_watts aside, by
+/// bench/validation/fit_tile.cpp, which prints exactly these numbers.
+struct tile_constants {
+  double lane_share = 0.95;  ///< of the fp32 peak that a busy multiprocessor sustains with very large tiles
+  double wide_lane_share =
+      0.80;  ///< the same where a multiprocessor has 128 lanes, which share what feeds them: large products on H100, not fitted
+  double matrix_share = 0.84;       ///< the same of the matrix units' peak
+  double lane_feed = 16;            ///< loss to operand loads, in elements: rate / sqrt(1 + (feed (1 / tile_m + 1 / tile_n))^2)
+  double matrix_feed = 27;          ///< the same for matrix units
+  double flops_per_watt = 73e9;     ///< sustained fp32 FLOP/s per watt above idle_watts, of generations up to Turing and of A100
+  double fill_s = 2e-6;             ///< of a wave of tiles on matrix units, besides arithmetic: operands come, results leave
+  double wave_loss = 0.55;          ///< of the places that the last wave of tiles leaves empty, the share that costs time
+  double matrix_wave_loss = 0.2;    ///< the same on matrix units, whose kernels share out the last wave
+  double memory_share = 0.97;       ///< of the memory bandwidth that kernels sustain since Volta, but for Turing
+  double early_memory_share = 0.8;  ///< the same on Pascal and Turing
+  double gddr_memory_share = 0.85;  ///< the same of GDDR since Ampere: long elementwise operators on A40, not fitted
+  double exposed = 0.14;            ///< of the shorter of arithmetic and traffic, the share that the longer does not hide
+  double split_traffic = 10.5;      ///< passes over the partial sums, in fp32, for each split of the reduction
+  double page_misses = 0.33;        ///< before Volta, slower by this for each doubling of k sqrt(m + n) above 2^20 (fp32)
+  double row_reread = 0.45;         ///< rows in flight, as a share of L2, of which norms and softmax read half again from memory
+  double memory_wait = 0.4;         ///< by which scalar norms, which have few loads in flight, wait longer for memory than for L2
+  double row_cycles = 0.29;         ///< cycles of a multiprocessor per element that scalar kernels other than norms read or write
+  double norm_cycles = 0.85;        ///< cycles per element of a scalar norm with 1024 threads to a row and nothing beside it
+  double pass_cycles = 0.1;         ///< cycles per 4 bytes of other norms between the passes over a row, on top of their traffic
+  double softmax_cycles = 0.6;      ///< cycles of a multiprocessor per element of softmax
+  double gather_cycles = 1.8;       ///< cycles per element of a multiprocessor in table look-ups
+  double l2_reach = 1.35;           ///< traffic of other operators than products, as a share of L2, of which L2 holds half
+  double l2_cycle_bytes = 18;       ///< that L2 gives each multiprocessor in a cycle
+  double launch_s = 2e-6;  ///< from one kernel to the next on the device; a framework's launch from the host comes on top
+  double idle_watts = 10;  ///< of the board power, what arithmetic cannot have: what T4 and P4 draw idle, not fitted
+};
+
+}  // namespace hetsched

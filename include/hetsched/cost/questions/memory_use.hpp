@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/cost/memory/memory_test.cpp.
+
+#include <cmath>
+#include <initializer_list>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/cost/questions/stage_cost.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+[[nodiscard]] inline bytes_t whole_bytes(double bytes) {
+  if (!(bytes < 9e18)) throw input_error("integer overflow in bytes of memory");
+  return static_cast<bytes_t>(std::ceil(bytes));
+}
+
+}  // namespace detail
+
+/// What a device holds besides what stage_cost counts; by default nothing.
+struct memory_overheads {
+  bytes_t runtime_bytes = 0;  ///< driver context, kernels, workspaces, communicators' buffers
+  bytes_t buffer_bytes = 0;   ///< of transfers between stages
+  double fragmentation = 0;   ///< share of the activations that the allocator loses
+  double margin = 0;          ///< on all: the model errs on the safe side
+  friend constexpr bool operator==(const memory_overheads&, const memory_overheads&) = default;
+};
+
+/// Throws input_error unless all of it is finite and not negative.
+inline void validate(const memory_overheads& o) {
+  const auto share = [](double x) { return x >= 0 && x < 1e6; };
+  if (o.runtime_bytes < 0 || o.buffer_bytes < 0 || !share(o.fragmentation) || !share(o.margin))
+    throw input_error("overheads of memory must not be negative");
+}
+
+/// The overheads of a training process, fitted to whole processes as the driver counts them (bench/validation/memory_tables.cpp;
+/// docs/accuracy.md tells how well they hold).
+inline constexpr memory_overheads fitted_overheads{.runtime_bytes = 3'000'000'000, .fragmentation = 0.06, .margin = 0.069};
+
+/// Bytes on each device of a stage, by what holds them.
+struct memory_use {
+  bytes_t weights = 0;  ///< all state, where a cost model does not tell gradients and optimizer apart
+  bytes_t gradients = 0;
+  bytes_t optimizer = 0;
+  bytes_t activations = 0;  ///< of all microbatches in flight
+  bytes_t buffers = 0;      ///< of transfers
+  bytes_t temporary = 0;    ///< of the layer at work that needs most, and lost fragments
+  bytes_t runtime = 0;
+  bytes_t margin = 0;
+
+  [[nodiscard]] constexpr bytes_t total() const {
+    bytes_t sum = 0;
+    for (const bytes_t part : {weights, gradients, optimizer, activations, buffers, temporary, runtime, margin})
+      sum = checked_add(sum, part);
+    return sum;
+  }
+  friend constexpr bool operator==(const memory_use&, const memory_use&) = default;
+};
+
+/// What each device of a stage holds at its peak: the one memory model of planners, evaluate and reports. `in_flight`:
+/// microbatches between forward and backward, a fraction where a schedule gives back a part first.
+/// Throws: input_error where bytes overflow.
+[[nodiscard]] inline memory_use memory_of(const stage_cost& cost, const memory_overheads& more, double in_flight) {
+  const double nearest = std::round(in_flight);
+  if (std::fabs(in_flight - nearest) < 1e-6) in_flight = nearest;  // shares of a microbatch add up to a little more or less
+  const double activations = static_cast<double>(cost.activation_bytes) * in_flight;
+  const auto temporary = static_cast<double>(cost.temporary_bytes);
+  memory_use use;
+  use.weights = cost.weight_bytes - cost.gradient_bytes - cost.optimizer_bytes;
+  use.gradients = cost.gradient_bytes;
+  use.optimizer = cost.optimizer_bytes;
+  use.activations = detail::whole_bytes(activations);
+  use.buffers = more.buffer_bytes;
+  use.temporary = detail::whole_bytes(temporary + (activations + temporary) * more.fragmentation);
+  use.runtime = more.runtime_bytes;
+  use.margin = detail::whole_bytes(static_cast<double>(use.total()) * more.margin);
+  return use;
+}
+
+/// memory_of, solved for what a search asks: a stage fits where
+///     weight_bytes + (in flight * activation_bytes + temporary_bytes) * scale <= room
+struct memory_room {
+  double room = 0;  ///< bytes
+  double scale = 1;
+};
+
+/// The room on a device of so much memory; roundings of memory_of cannot exceed it.
+[[nodiscard]] inline memory_room room_within(bytes_t memory_bytes, const memory_overheads& more) {
+  if (more == memory_overheads{}) return {.room = static_cast<double>(memory_bytes), .scale = 1};
+  constexpr double roundings = 4;
+  return {.room = static_cast<double>(memory_bytes) / (1 + more.margin) - static_cast<double>(more.runtime_bytes) -
+                  static_cast<double>(more.buffer_bytes) - roundings,
+          .scale = 1 + more.fragmentation};
+}
+
+}  // namespace hetsched

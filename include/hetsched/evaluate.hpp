@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What plans are worth.
+
+#include <hetsched/evaluate/breakdown.hpp>
+#include <hetsched/evaluate/evaluate.hpp>

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/plan/stage_parts_test.cpp.
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/stage_parts.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+// Shares of `bytes` for devices that hold `held` of their `room` without them, so that the fullest of all is as empty as can be:
+// all that have some are equally full.
+template <std::same_as<double> Number>
+[[nodiscard]] std::vector<double> filled_evenly(const std::vector<Number>& held, const std::vector<Number>& room, double bytes) {
+  std::vector<std::size_t> order(held.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return held[a] / room[a] < held[b] / room[b]; });
+  // The emptiest so many share: each gets what it lacks of the level.
+  double all_held = 0, all_room = 0, level = 0;
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    const auto i = order[n];
+    if (n > 0 && level <= held[i] / room[i]) break;
+    all_held += held[i];
+    all_room += room[i];
+    level = (all_held + bytes) / all_room;
+  }
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < held.size(); ++i) shares.push_back(std::max(0.0, level * room[i] - held[i]) / bytes);
+  return shares;
+}
+
+/// state_by_room of one stage, with so many microbatches in flight; empty where nothing is shared out or devices are alike.
+template <class CostsFor, std::same_as<stage_plan> Stage>
+[[nodiscard]] std::vector<double> state_by_room_of(const cluster& hardware, CostsFor& costs_for, Stage s, int microbatch_size,
+                                                   double in_flight) {
+  s.shares.state.clear();
+  const auto parts = parts_of(s, microbatch_size, cost_of::slices(costs_for(microbatch_size)));
+  if (s.zero < 1 || parts.size() < 2) return {};
+  const auto cost = cost_of_parts(costs_for, s.layers, std::span<const stage_part>(parts));
+  std::vector<double> held, room;
+  double bytes = 0;
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const auto& own = cost.parts[k];
+    const auto all = memory_of(own, cost.overheads[k], in_flight);
+    const auto shared_out = static_cast<double>(own.optimizer_bytes + (s.zero >= 2 ? own.gradient_bytes : 0));
+    const int data = parts[k].where.degrees.data;
+    bytes = shared_out * data;
+    // The margin is on all that is held.
+    const double margin = 1 + cost.overheads[k].margin;
+    const auto capacity = static_cast<double>(subcluster_of(hardware, parts[k].where.mesh).device.memory_bytes);
+    held.insert(held.end(), static_cast<std::size_t>(data), static_cast<double>(all.total()) / margin - shared_out);
+    room.insert(room.end(), static_cast<std::size_t>(data), capacity / margin);
+  }
+  return bytes > 0 ? filled_evenly(held, room, bytes) : std::vector<double>{};
+}
+
+}  // namespace detail
+
+/// Gives the state that ZeRO shares out to where memory has room: in each stage of several parts the data ranks' shares that
+/// leave the fullest device as empty as can be. Seconds are as before: the step and its messages are priced as of equal shares.
+/// `judged`: what evaluate has said of the plan.
+/// Returns: as evaluate, with shares.state set where that helps.
+/// Throws: input_error as evaluate.
+template <costs_by_microbatch_size CostsFor>
+[[nodiscard]] outcome<evaluation> with_state_by_room(const cluster& hardware, CostsFor&& costs_for, evaluation judged,
+                                                     const evaluate_options& options = {}) {
+  plan p = judged.plan;
+  bool any = false;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l)
+    for (std::size_t i = 0; i < p.pipelines[l].stages.size(); ++i) {
+      auto& s = p.pipelines[l].stages[i];
+      auto shares = detail::state_by_room_of(hardware, costs_for, s, p.pipelines[l].microbatch_size,
+                                             judged.pipelines[l].stages[i].in_flight);
+      any = any || !shares.empty();
+      if (!shares.empty()) s.shares.state = std::move(shares);
+    }
+  if (!any) return judged;
+  auto found = evaluate(hardware, costs_for, std::move(p), options);
+  if (!found) return judged;
+  return found;
+}
+
+}  // namespace hetsched

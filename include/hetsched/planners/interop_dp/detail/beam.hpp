@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
+#include <hetsched/planners/interop_dp/route.hpp>
+
+namespace hetsched::detail {
+
+/// Good plans for one period, fast: stages as full as period and memory allow are put in front of each other, and of all suffixes
+/// that use as many devices the few are kept whose latency, with what the layers before them cost at the least, is smallest; and
+/// the one that leaves fewest layers. With one microbatch in flight everywhere, which is enough for an unlimited period under
+/// exact warm-ups, that last one is all that counts: then a plan is found if there is one.
+/// Complexity: O(states * placements * width * log L) for the phases' devices as states.
+template <class Table, class Algebra>
+class beam_search {
+ public:
+  struct solution {
+    double latency = 0;  // with updates
+    std::vector<interop_stage> stages;
+  };
+
+  beam_search(const interop_problem& problem, const Table& table, const update_table& updates,
+              const std::vector<route_phase>& route, Algebra algebra, int microbatches, bool use_all)
+      : problem_(problem),
+        table_(table),
+        updates_(updates),
+        route_(route),
+        algebra_(algebra),
+        microbatches_(microbatches),
+        use_all_(use_all) {
+    kept_.resize(route.size());
+    exits_.resize(route.size());
+    options_.resize(problem.devices.size());
+  }
+
+  /// Suffixes that stages were put in front of so far.
+  [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
+
+  /// Plans that keep `period`, of these placements, best first, `most` at the most. `cost_before`: of all layers before each one.
+  [[nodiscard]] std::vector<solution> solve(double period, const std::vector<int>& placements,
+                                            const std::vector<double>& cost_before, int width, std::size_t most) {
+    period_ = std::min(period, std::numeric_limits<double>::max());
+    cost_before_ = &cost_before;
+    width_ = width;
+    arena_.clear();
+    for (auto& all : options_) all.clear();
+    for (const int p : placements) {
+      auto& o = options_[at(problem_.placements[at(p)].subcluster)].emplace_back();
+      o.placement = p;
+      o.furthest.resize(at(problem_.layers + 1));
+      table_.furthest(p, period_, problem_.placements[at(p)].capacity, 1, o.furthest.data());
+      // The first layer of the longest stage that ends before each layer; that layer itself if none does.
+      o.nearest.assign(at(problem_.layers + 1), 0);
+      for (int e = 1, a = 0; e <= problem_.layers; o.nearest[at(e++)] = a)
+        while (a < e && o.furthest[at(a)] < e) ++a;
+    }
+    for (std::size_t ph = 0; ph < route_.size(); ++ph) grow(static_cast<int>(ph));
+    return finished(most);
+  }
+
+ private:
+  using warmup_state = typename Algebra::state;
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+  struct option {
+    int placement = 0;
+    std::vector<int> furthest, nearest;
+  };
+  struct label {
+    double latency = 0;
+    double end = 0;   // latency, and what the stages' updates add to it
+    double cost = 0;  // end, with the layers before it
+    warmup_state state;
+    std::int32_t first = 0;
+    std::int32_t placement = 0;
+    std::int32_t next = -1;  // in the arena; -1: the last stage
+  };
+
+  void grow(int ph) {
+    const auto& phase = route_[at(ph)];
+    const int all = problem_.devices[at(phase.subcluster)];
+    auto& kept = kept_[at(ph)];
+    kept.assign(at(all + 1), {});
+    auto& exits = exits_[at(ph)];
+    exits.clear();
+    for (int used = 1; used <= all; ++used) {
+      fresh_.clear();
+      for (const auto& o : options_[at(phase.subcluster)]) {
+        const int behind = used - problem_.placements[at(o.placement)].devices;
+        if (behind < 0) continue;
+        if (behind > 0) {
+          for (const auto l : kept[at(behind)]) extend(o, l, behind);
+          continue;
+        }
+        if (phase.may_start) extend(o, -1, 0);
+        for (const int from : phase.from)
+          for (const auto l : exits_[at(from)]) extend(o, l, 0);
+      }
+      keep(kept[at(used)]);
+      if (!use_all_ || used == all) exits.insert(exits.end(), kept[at(used)].begin(), kept[at(used)].end());
+    }
+    std::sort(exits.begin(), exits.end(), [&](int a, int b) { return before(arena_[at(a)], arena_[at(b)]); });
+    thin(exits);
+  }
+
+  static bool before(const label& a, const label& b) {
+    if (a.cost != b.cost) return a.cost < b.cost;
+    return a.first != b.first ? a.first < b.first : a.placement < b.placement;
+  }
+
+  // Of labels sorted by cost: the first few of different first layers, the first of each transfer class, as ways on depend on it,
+  // and the one that leaves fewest layers.
+  template <class Labels, class Of>
+  void choose(const Labels& sorted, Of label_of, std::vector<int>& chosen) {
+    chosen.clear();
+    seen_.clear();
+    int furthest = -1, few = 0;
+    for (int i = 0; i < static_cast<int>(sorted.size()); ++i) {
+      const label& l = label_of(i);
+      if (furthest < 0 || l.first < label_of(furthest).first) furthest = i;
+      const int own = problem_.placements[at(l.placement)].transfer_class;
+      const bool new_class =
+          period_ < std::numeric_limits<double>::max() && std::find(seen_.begin(), seen_.end(), own) == seen_.end();
+      // The few that cost least, of any class; then one of each other class.
+      if (few >= width_ && !new_class) continue;
+      if (std::any_of(chosen.begin(), chosen.end(), [&](int other) {
+            return label_of(other).first == l.first && problem_.placements[at(label_of(other).placement)].transfer_class == own;
+          }))
+        continue;
+      if (new_class) seen_.push_back(own);
+      few += few < width_;
+      chosen.push_back(i);
+    }
+    if (furthest >= 0 && std::find(chosen.begin(), chosen.end(), furthest) == chosen.end()) chosen.push_back(furthest);
+  }
+
+  void thin(std::vector<std::int32_t>& sorted) {
+    choose(
+        sorted, [&](int i) -> const label& { return arena_[at(sorted[at(i)])]; }, chosen_);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = sorted[at(chosen_[i])];
+    sorted.assign(chosen_.begin(), chosen_.end());
+  }
+
+  void keep(std::vector<std::int32_t>& kept) {
+    std::sort(fresh_.begin(), fresh_.end(), before);
+    choose(
+        fresh_, [&](int i) -> const label& { return fresh_[at(i)]; }, chosen_);
+    for (const int i : chosen_) {
+      kept.push_back(static_cast<std::int32_t>(arena_.size()));
+      arena_.push_back(fresh_[at(i)]);
+    }
+  }
+
+  // Puts a stage in front of a suffix: the longest that fits, and the next shorter ones.
+  void extend(const option& o, std::int32_t next, int used) {
+    const int cut = next < 0 ? problem_.layers : arena_[at(next)].first;
+    if (cut == 0) return;
+    ++looked_at_;
+    const label behind = next < 0 ? label{} : arena_[at(next)];
+    const transfer_price price = next < 0 ? transfer_price{} : problem_.price(o.placement, behind.placement, used, cut);
+    if (price.occupied > period_) return;
+    const double capacity = problem_.placements[at(o.placement)].capacity;
+    int low = o.nearest[at(cut)];
+    if (low >= cut) return;
+    const auto fits = [&](int first, warmup_state& state) {
+      const double time = table_.time(o.placement, first, cut);
+      return time <= period_ && algebra_.extend(time, price, behind.state, period_, state) &&
+             table_.memory(o.placement, first, cut, std::min(state.warmup, microbatches_)) <= capacity;
+    };
+    warmup_state state;
+    if (!fits(low, state)) {
+      // Shorter stages take less memory.
+      int high = cut;
+      while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        (fits(middle, state) ? high : low) = middle;
+      }
+      low = high;
+      if (low >= cut) return;
+    }
+    constexpr int shorter = 2;
+    for (int first = low; first < cut && first <= low + shorter; ++first) {
+      if (!fits(first, state)) continue;
+      label l;
+      l.latency = behind.latency + table_.time(o.placement, first, cut) + price.round_trip;
+      // A stage upstream ends later, by its own backward and the gradient's way to it.
+      l.end = std::max(l.latency + updates_(o.placement, first, cut),
+                       behind.end + table_.forward(o.placement, first, cut) + (price.round_trip - price.slower_way));
+      l.cost = l.end + (*cost_before_)[at(first)];
+      l.state = state;
+      l.first = first;
+      l.placement = o.placement;
+      l.next = next;
+      fresh_.push_back(l);
+      if (first == 0) break;
+    }
+  }
+
+  [[nodiscard]] std::vector<solution> finished(std::size_t most) const {
+    std::vector<const label*> ends;
+    for (std::size_t ph = 0; ph < route_.size(); ++ph)
+      if (route_[ph].may_end)
+        for (const auto l : exits_[ph])
+          if (arena_[at(l)].first == 0) ends.push_back(&arena_[at(l)]);
+    std::stable_sort(ends.begin(), ends.end(), [](const label* a, const label* b) { return a->end < b->end; });
+    if (ends.size() > most) ends.resize(most);
+    std::vector<solution> found;
+    for (const auto* l : ends) {
+      solution s{l->end, {}};
+      for (int first = 0;; l = &arena_[at(l->next)]) {
+        const int last = l->next < 0 ? problem_.layers : arena_[at(l->next)].first;
+        s.stages.push_back({l->placement, {first, last}});
+        first = last;
+        if (l->next < 0) break;
+      }
+      found.push_back(std::move(s));
+    }
+    return found;
+  }
+
+  const interop_problem& problem_;
+  const Table& table_;
+  const update_table& updates_;
+  const std::vector<route_phase>& route_;
+  Algebra algebra_;
+  int microbatches_;
+  bool use_all_;
+  double period_ = 0;
+  const std::vector<double>* cost_before_ = nullptr;
+  int width_ = 1;
+  std::int64_t looked_at_ = 0;
+  std::vector<std::vector<option>> options_;  // by subcluster
+  std::vector<label> arena_, fresh_;
+  std::vector<int> chosen_, seen_;
+  std::vector<std::vector<std::vector<std::int32_t>>> kept_;  // [phase][devices used]
+  std::vector<std::vector<std::int32_t>> exits_;              // [phase]
+};
+
+}  // namespace hetsched::detail

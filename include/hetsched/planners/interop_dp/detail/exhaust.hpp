@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/anytime_test.cpp.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+
+namespace hetsched::detail {
+
+/// Goes through all plans that can be faster than the best known iteration, whatever their warm-ups: for problems so small that
+/// they can be counted. With U the time of a microbatch there and back before a stage, the stage ends its work after U + M t at
+/// the earliest, and an iteration takes at least the latency and M - 1 times the longest of a stage's forward, its backward, and
+/// what a boundary is occupied for.
+template <class Table>
+class plan_enumeration {
+ public:
+  /// `order`: of the subclusters, if it is fixed. `uniform`: the stages of a subcluster have one placement.
+  plan_enumeration(const interop_problem& problem, const Table& table, int microbatches, bool use_all,
+                   const std::vector<int>& order, bool uniform = false)
+      : problem_(problem), table_(table), microbatches_(microbatches), use_all_(use_all), uniform_(uniform), order_(order) {
+    for (std::size_t p = 0; p < problem.placements.size(); ++p)
+      if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
+    used_.resize(problem.devices.size());
+    left_.resize(problem.devices.size(), true);
+    // The least latency of the layers from each one on.
+    rest_.assign(static_cast<std::size_t>(problem.layers + 1), infinity);
+    rest_.back() = 0;
+    for (int first = problem.layers - 1; first >= 0; --first)
+      for (int last = first + 1; last <= problem.layers; ++last)
+        for (const int p : open_) {
+          auto& least = rest_[static_cast<std::size_t>(first)];
+          least = std::min(least, table.time(p, first, last) + rest_[static_cast<std::size_t>(last)]);
+        }
+  }
+
+  /// Calls visit(stages) for each plan whose bound is below best(). Returns false if more than `most` stages were looked at, or
+  /// go_on() was false.
+  template <class Best, class Visit, class GoOn>
+  [[nodiscard]] bool run(std::int64_t most, Best best, Visit visit, GoOn go_on) {
+    std::vector<interop_stage> stages;
+    left_to_look_ = most;
+    return extend(stages, 0, 0, 0, best, visit, go_on);
+  }
+
+ private:
+  [[nodiscard]] bool may_enter(int from, int to) const {
+    if (!left_[static_cast<std::size_t>(to)]) return false;
+    if (order_.empty() || from < 0) return true;
+    return std::find(order_.begin(), order_.end(), from) < std::find(order_.begin(), order_.end(), to);
+  }
+
+  template <class Best, class Visit, class GoOn>
+  [[nodiscard]] bool extend(std::vector<interop_stage>& stages, int first, double before, double bound, Best& best, Visit& visit,
+                            GoOn& go_on) {
+    if (first == problem_.layers) {
+      if (use_all_ && used_ != problem_.devices) return true;
+      constexpr int as_long_as = 100;  // stages that are looked at
+      left_to_look_ -= as_long_as;
+      visit(stages);
+      return go_on();
+    }
+    const int previous = stages.empty() ? -1 : stages.back().placement;
+    const int from = previous < 0 ? -1 : problem_.placements[static_cast<std::size_t>(previous)].subcluster;
+    for (const int p : open_) {
+      const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
+      const auto k = static_cast<std::size_t>(placed.subcluster);
+      if (placed.subcluster != from ? !may_enter(from, placed.subcluster) : uniform_ && p != previous) continue;
+      if (used_[k] + placed.devices > problem_.devices[k]) continue;
+      double way = 0, occupied = 0;
+      if (previous >= 0) {
+        const int a = problem_.placements[static_cast<std::size_t>(previous)].transfer_class, b = placed.transfer_class;
+        const auto &apart = problem_.transfer(a, b)[problem_.kind_before(first)],
+                   &near = problem_.near_transfer(a, b)[problem_.kind_before(first)];
+        way = std::min(apart.round_trip, near.round_trip);
+        occupied = std::min(apart.occupied, near.occupied);
+        if (!(way < infinity)) continue;
+      }
+      const bool leaves = from >= 0 && placed.subcluster != from;
+      if (leaves) left_[static_cast<std::size_t>(from)] = false;
+      used_[k] += placed.devices;
+      bool go = true;
+      for (int last = first + 1; go && last <= problem_.layers; ++last) {
+        if (--left_to_look_ < 0) {
+          go = false;
+          break;
+        }
+        if (table_.memory(p, first, last, 1) > placed.capacity) continue;
+        const double t = table_.time(p, first, last), forward = table_.forward(p, first, last);
+        const double start = before + way, latency = start + t + rest_[static_cast<std::size_t>(last)];
+        const double own = std::max(
+            {bound, start + microbatches_ * t, latency + (microbatches_ - 1) * std::max({forward, t - forward, occupied})});
+        if (own * (1 - 1e-12) >= best()) continue;
+        stages.push_back({p, {first, last}});
+        go = extend(stages, last, start + t, own, best, visit, go_on);
+        stages.pop_back();
+      }
+      used_[k] -= placed.devices;
+      if (leaves) left_[static_cast<std::size_t>(from)] = true;
+      if (!go) return false;
+    }
+    return true;
+  }
+
+  const interop_problem& problem_;
+  const Table& table_;
+  int microbatches_;
+  bool use_all_, uniform_;
+  std::vector<int> order_;
+  std::vector<int> open_;
+  std::vector<int> used_;   // devices, by subcluster
+  std::vector<bool> left_;  // by subcluster: whether the pipeline may still come to it
+  std::vector<double> rest_;
+  std::int64_t left_to_look_ = 0;
+};
+
+}  // namespace hetsched::detail

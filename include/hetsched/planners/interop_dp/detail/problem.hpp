@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/questions/check_cost.hpp>
+#include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
+
+namespace hetsched::detail {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// A placement as the search sees it.
+struct interop_placement {
+  placement where;
+  int subcluster = 0;
+  int devices = 0;
+  bool on_one_node = false;  // of several
+  int transfer_class = 0;
+  double memory = 0;       // bytes per device
+  double capacity = 0;     // bytes per device that a stage's costs may take: see room_within
+  double reserved = 0;     // bytes that overheads and transfers take besides: these and capacity grow with the device's memory
+  double scale = 1;        // of what is in flight and temporary
+  bool dominated = false;  // another one of this mesh and degrees is no worse in anything that the search looks at
+  bool barred = false;     // no stage may have it; then it is marked as dominated, too
+
+  /// The capacity if the device had `factor` times its memory.
+  [[nodiscard]] double capacity_at(double factor) const { return (capacity + reserved) * factor - reserved; }
+  /// Bytes of the device that costs of so many bytes take with all the rest.
+  [[nodiscard]] double with_rest(double bytes) const { return (bytes + reserved) * (memory / (capacity + reserved)); }
+};
+
+/// What a search needs besides the stage costs: the placements, and the transfer prices between classes of placements.
+/// Two placements are of one class if no transfer price tells them apart: the search then need not either.
+struct interop_problem {
+  int layers = 0;
+  std::vector<int> devices;                   // per subcluster
+  std::vector<interop_placement> placements;  // by subcluster, then by device count
+  std::vector<int> devices_per_node;          // per subcluster
+  std::vector<int> class_subcluster;
+  std::vector<int> boundary_kind;  // by boundary: those of one kind have equal prices
+  int kinds = 0;
+  std::vector<transfer_price> prices;       // [from][to][kind of boundary]
+  std::vector<transfer_price> near_prices;  // the same between stages that share a node; empty: no price depends on that
+
+  [[nodiscard]] int classes() const { return static_cast<int>(class_subcluster.size()); }
+  [[nodiscard]] const transfer_price* transfer(int from, int to) const { return prices.data() + row(from, to); }
+  [[nodiscard]] const transfer_price* near_transfer(int from, int to) const {
+    return (near_prices.empty() ? prices : near_prices).data() + row(from, to);
+  }
+  /// The kind of the boundary before layer `cut`.
+  [[nodiscard]] int kind_before(int cut) const { return boundary_kind[static_cast<std::size_t>(cut - 1)]; }
+
+  /// Whether a stage of placement p shares a node with the one behind it, of placement `next`, if stages lie side by side and
+  /// those from the latter on take so many devices of the subcluster.
+  [[nodiscard]] bool share_node(int p, int next, int used) const {
+    const auto &a = placements[static_cast<std::size_t>(p)], &b = placements[static_cast<std::size_t>(next)];
+    if (near_prices.empty() || !a.on_one_node || !b.on_one_node || a.subcluster != b.subcluster) return false;
+    const int per_node = devices_per_node[static_cast<std::size_t>(a.subcluster)], taken = used % per_node;
+    return taken >= b.devices && taken + a.devices <= per_node;
+  }
+  /// Both ways' price of the boundary before layer `cut` between such stages.
+  [[nodiscard]] const transfer_price& price(int p, int next, int used, int cut) const {
+    const int from = placements[static_cast<std::size_t>(p)].transfer_class;
+    const int to = placements[static_cast<std::size_t>(next)].transfer_class;
+    return (share_node(p, next, used) ? near_transfer(from, to) : transfer(from, to))[kind_before(cut)];
+  }
+
+ private:
+  [[nodiscard]] std::size_t row(int from, int to) const {
+    return static_cast<std::size_t>(from * classes() + to) * static_cast<std::size_t>(kinds);
+  }
+};
+
+/// A stage as the search decides it.
+struct interop_stage {
+  int placement = 0;
+  layer_range layers;
+  friend constexpr bool operator==(interop_stage, interop_stage) = default;
+};
+
+/// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
+/// placements and B of boundaries if the model names them.
+template <stage_cost_model Costs>
+[[nodiscard]] interop_problem make_interop_problem(const cluster& hardware, const Costs& costs) {
+  interop_problem problem;
+  problem.layers = cost_of::layer_count(costs);
+  if (problem.layers < 1) throw input_error("a cost model needs at least one layer");
+  std::vector<int> boundaries;  // the first of each kind
+  {
+    std::vector<std::int64_t> classes;
+    for (int j = 0; j + 1 < problem.layers; ++j) {
+      const auto own = cost_of::boundary_class(costs, j);
+      const auto known = std::find(classes.begin(), classes.end(), own);
+      problem.boundary_kind.push_back(static_cast<int>(known - classes.begin()));
+      if (known != classes.end()) continue;
+      classes.push_back(own);
+      boundaries.push_back(j);
+    }
+    problem.kinds = static_cast<int>(boundaries.size());
+  }
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+    const auto& s = hardware.subclusters[k];
+    problem.devices.push_back(s.device_count());
+    problem.devices_per_node.push_back(s.devices_per_node);
+    for (const auto& mesh : submeshes(s, static_cast<int>(k)))
+      for (const placement& p : cost_of::placements(costs, mesh)) {
+        if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
+        const auto more = cost_of::overheads(costs, p);
+        validate(more);
+        const auto [room, scale] = room_within(s.device.memory_bytes, more);
+        const auto memory = static_cast<double>(s.device.memory_bytes);
+        const double reserved = memory / (1 + more.margin) - room;
+        problem.placements.push_back({p, static_cast<int>(k), mesh.device_count(),
+                                      s.nodes > 1 && mesh.nodes == 1 && s.devices_per_node > 1, 0, memory, room, reserved,
+                                      scale});
+      }
+  }
+  auto& all = problem.placements;
+  // `near`: where either may be.
+  const auto ask = [&](const interop_placement& from, const interop_placement& to, int boundary, proximity near) {
+    if (from.subcluster != to.subcluster)
+      near = proximity::other_node;
+    else if (hardware.subclusters[static_cast<std::size_t>(from.subcluster)].nodes == 1)
+      near = proximity::same_node;
+    else if (!from.on_one_node || !to.on_one_node)
+      near = proximity::other_node;
+    const transfer_cost c = cost_of::transfer(costs, boundary, from.where, to.where, near);
+    check_transfer(c, hardware, boundary, from.where, to.where);
+    return c;
+  };
+  constexpr bool knows_nodes = cost_model::asks_proximity<Costs>;
+  const auto alike = [&](const interop_placement& a, const interop_placement& b) {
+    for (const auto near : {proximity::other_node, proximity::same_node}) {
+      if (near == proximity::same_node && !knows_nodes) break;
+      for (const auto& other : all)
+        for (const int j : boundaries)
+          if (!(ask(a, other, j, near) == ask(b, other, j, near)) || !(ask(other, a, j, near) == ask(other, b, j, near)))
+            return false;
+    }
+    return true;
+  };
+  const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
+    if (a.subcluster != b.subcluster || (knows_nodes && a.on_one_node != b.on_one_node)) return false;
+    if constexpr (cost_model::has_transfer_class<Costs>)
+      return cost_of::transfer_class(costs, a.where) == cost_of::transfer_class(costs, b.where);
+    else
+      return alike(a, b);
+  };
+  std::vector<std::size_t> representatives;
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    const auto found =
+        std::find_if(representatives.begin(), representatives.end(), [&](std::size_t r) { return same_class(all[r], all[p]); });
+    all[p].transfer_class = static_cast<int>(found - representatives.begin());
+    if (found == representatives.end()) {
+      representatives.push_back(p);
+      problem.class_subcluster.push_back(all[p].subcluster);
+    }
+  }
+  std::vector<bytes_t> extra_in(representatives.size()), extra_out(representatives.size());
+  const auto price_all = [&](std::vector<transfer_price>& prices, proximity near) {
+    prices.reserve(representatives.size() * representatives.size() * boundaries.size());
+    for (std::size_t from = 0; from < representatives.size(); ++from)
+      for (std::size_t to = 0; to < representatives.size(); ++to) {
+        const auto &a = all[representatives[from]], &b = all[representatives[to]];
+        for (const int j : boundaries) {
+          const auto c = ask(a, b, j, near);
+          const bool moves = c.slower_way_s() < 1e300;
+          prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
+                                 : transfer_price{infinity, infinity, infinity});
+          if (!moves) continue;
+          extra_out[from] = std::max(extra_out[from], c.extra_bytes);
+          extra_in[to] = std::max(extra_in[to], c.extra_bytes);
+        }
+      }
+  };
+  price_all(problem.prices, proximity::other_node);
+  if constexpr (knows_nodes) {
+    if (std::any_of(all.begin(), all.end(), [](const auto& p) { return p.on_one_node; }))
+      price_all(problem.near_prices, proximity::same_node);
+    if (problem.near_prices == problem.prices) problem.near_prices.clear();
+  }
+  // Room for the largest transfers that a stage may have on either side.
+  for (auto& p : all) {
+    const auto c = static_cast<std::size_t>(p.transfer_class);
+    p.capacity -= static_cast<double>(extra_in[c] + extra_out[c]);
+    p.reserved += static_cast<double>(extra_in[c] + extra_out[c]);
+  }
+  return problem;
+}
+
+/// What a stage holds on each device, in bytes: whatever is in flight, and per microbatch in flight.
+struct stage_bytes {
+  double fixed = 0, each = 0;
+  [[nodiscard]] double at(double warmup) const { return fixed + warmup * each; }
+};
+
+/// What stages take at the end of an iteration, by placement: a constant and a sum over layers, fitted to single layers and a
+/// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
+class update_table {
+ public:
+  template <stage_cost_model Costs>
+  update_table(const Costs& costs, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
+    for (const auto& p : problem.placements) {
+      const auto of = [&](int first, int last) {
+        return static_cast<double>(cost_of::update(costs, layer_range{first, last}, p.where));
+      };
+      const double first = of(0, 1);
+      double base = first;
+      if (problem.layers > 1) base = std::clamp(first + of(1, 2) - of(0, 2), 0.0, first);
+      any_ = any_ || of(0, problem.layers) > 0;
+      if (!any_) {
+        sums_.resize(sums_.size() + row_, 0.0);
+      } else {
+        double sum = base;
+        sums_.push_back(sum);
+        for (int l = 0; l < problem.layers; ++l) sums_.push_back(sum += std::max(0.0, of(l, l + 1) - base));
+      }
+    }
+  }
+
+  [[nodiscard]] bool any() const { return any_; }
+  [[nodiscard]] double operator()(int p, int first, int last) const {
+    const double* row = sums_.data() + static_cast<std::size_t>(p) * row_;
+    return row[last] - row[first] + row[0];
+  }
+
+ private:
+  std::size_t row_;
+  bool any_ = false;
+  std::vector<double> sums_;
+};
+
+/// Stage costs as prefix sums: for additive models. Memory O(P L), O(P L log L) where layers have temporary bytes.
+class additive_table {
+ public:
+  static constexpr bool additive = true;
+
+  template <additive_cost_model Costs>
+  additive_table(const cluster& hardware, const Costs& costs, const interop_problem& problem)
+      : layers_(problem.layers), sums_(problem.placements.size() * static_cast<std::size_t>(layers_ + 1)) {
+    std::vector<double> temporary;  // [placement][layer]
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      auto* row = sums_.data() + p * static_cast<std::size_t>(layers_ + 1);
+      const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
+      for (int l = 0; l < layers_; ++l) {
+        const stage_cost c = cost_of::layer(costs, l, where);
+        check_cost(c, hardware, {l, l + 1}, where);
+        row[l + 1] = {row[l].time + c.total_s(), row[l].forward + c.forward_s,
+                      row[l].weight + static_cast<double>(c.weight_bytes),
+                      row[l].activation + static_cast<double>(c.activation_bytes) * scale};
+        temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
+      }
+    }
+    measure_temporary(temporary);
+  }
+
+  struct sums {
+    double time = 0, forward = 0, weight = 0, activation = 0;
+  };
+  [[nodiscard]] const sums* prefix(int p) const {
+    return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1);
+  }
+  [[nodiscard]] double time(int p, int first, int last) const { return prefix(p)[last].time - prefix(p)[first].time; }
+  [[nodiscard]] double forward(int p, int first, int last) const { return prefix(p)[last].forward - prefix(p)[first].forward; }
+  [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
+    const auto& a = prefix(p)[first];
+    const auto& b = prefix(p)[last];
+    return {b.weight - a.weight + temporary(p, first, last), b.activation - a.activation};
+  }
+  [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
+  /// The most that a layer of the stage needs while it is at work.
+  [[nodiscard]] double temporary(int p, int first, int last) const {
+    if (largest_.empty() || first >= last) return 0;
+    const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(last - first)) - 1);
+    const double* row = largest_.data() + (level * placements_ + static_cast<std::size_t>(p)) * static_cast<std::size_t>(layers_);
+    return std::max(row[first], row[last - (1 << level)]);
+  }
+
+  /// Whether placement p takes no longer for any layer than q, and holds no more.
+  [[nodiscard]] bool no_worse(int p, int q) const {
+    const auto *a = prefix(p), *b = prefix(q);
+    for (int l = 0; l < layers_; ++l)
+      if (a[l + 1].time - a[l].time > b[l + 1].time - b[l].time ||
+          a[l + 1].weight - a[l].weight > b[l + 1].weight - b[l].weight ||
+          a[l + 1].activation - a[l].activation > b[l + 1].activation - b[l].activation ||
+          temporary(p, l, l + 1) > temporary(q, l, l + 1))
+        return false;
+    return true;
+  }
+
+  /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and
+  /// `capacity`.
+  void furthest(int p, double period, double capacity, double warmup, int* out) const {
+    if (largest_.empty())
+      furthest(prefix(p), period, capacity, warmup, out, [](int, int) { return 0.0; });
+    else
+      furthest(prefix(p), period, capacity, warmup, out, [&](int first, int last) { return temporary(p, first, last); });
+  }
+
+ private:
+  template <class Temporary>
+  void furthest(const sums* at, double period, double capacity, double warmup, int* out, Temporary at_work) const {
+    int last = 0;
+    for (int a = 0; a <= layers_; ++a) {
+      last = std::max(last, a);
+      const auto fits = [&](const sums& end) {
+        return end.time - at[a].time <= period &&
+               end.weight - at[a].weight + warmup * (end.activation - at[a].activation) + at_work(a, last + 1) <= capacity;
+      };
+      while (last < layers_ && fits(at[last + 1])) ++last;
+      out[a] = last;
+    }
+  }
+
+  // A sparse table: level k holds the largest of 2^k layers from each one on.
+  void measure_temporary(const std::vector<double>& of) {
+    if (std::all_of(of.begin(), of.end(), [](double bytes) { return bytes == 0; })) return;
+    placements_ = of.size() / static_cast<std::size_t>(layers_);
+    largest_ = of;
+    for (int half = 1; 2 * half <= layers_; half *= 2) {
+      const auto below = largest_.size() - of.size();
+      largest_.resize(largest_.size() + of.size());
+      for (std::size_t p = 0; p < placements_; ++p)
+        for (int l = 0; l + 2 * half <= layers_; ++l) {
+          const auto at = below + p * static_cast<std::size_t>(layers_) + static_cast<std::size_t>(l);
+          largest_[at + of.size()] = std::max(largest_[at], largest_[at + static_cast<std::size_t>(half)]);
+        }
+    }
+  }
+
+  int layers_;
+  std::size_t placements_ = 0;
+  std::vector<sums> sums_;
+  std::vector<double> largest_;  // [level][placement][first layer]; empty: nothing is temporary
+};
+
+/// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing.
+inline void mark_dominated(interop_problem& problem, const additive_table& table) {
+  auto& all = problem.placements;
+  for (std::size_t p = 0; p < all.size(); ++p)
+    for (std::size_t q = 0; q < all.size() && !all[p].dominated; ++q) {
+      const auto &a = all[q], &b = all[p];
+      if (p == q || a.dominated || !(a.where.mesh == b.where.mesh) || !(a.where.degrees == b.where.degrees)) continue;
+      all[p].dominated = a.transfer_class == b.transfer_class && a.capacity >= b.capacity &&
+                         table.no_worse(static_cast<int>(q), static_cast<int>(p));
+    }
+}
+
+/// Stage costs as a table over all intervals: for models of any kind. Memory O(P L^2), as many calls of stage.
+class interval_table {
+ public:
+  static constexpr bool additive = false;
+
+  template <stage_cost_model Costs>
+  interval_table(const cluster& hardware, const Costs& costs, const interop_problem& problem)
+      : layers_(problem.layers),
+        stride_(static_cast<std::size_t>(layers_) * static_cast<std::size_t>(layers_ + 1) / 2),
+        cells_(problem.placements.size() * stride_) {
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
+      for (int a = 0; a < layers_; ++a)
+        for (int b = a + 1; b <= layers_; ++b) {
+          const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
+          check_cost(c, hardware, {a, b}, where);
+          cells_[index(static_cast<int>(p), a, b)] = {
+              c.total_s(), c.forward_s, static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
+              static_cast<double>(c.activation_bytes) * scale};
+        }
+    }
+  }
+
+  [[nodiscard]] double time(int p, int first, int last) const { return first == last ? 0 : cells_[index(p, first, last)].time; }
+  [[nodiscard]] double forward(int p, int first, int last) const {
+    return first == last ? 0 : cells_[index(p, first, last)].forward;
+  }
+  [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
+    const auto& c = cells_[index(p, first, last)];
+    return {c.weight, c.activation};
+  }
+  [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
+  void furthest(int p, double period, double capacity, double warmup, int* out) const {
+    int furthest_yet = 0;
+    for (int a = 0; a <= layers_; ++a) {
+      furthest_yet = std::max(furthest_yet, a);
+      for (int b = layers_; b > furthest_yet; --b)
+        if (time(p, a, b) <= period && memory(p, a, b, warmup) <= capacity) {
+          furthest_yet = b;
+          break;
+        }
+      out[a] = furthest_yet;
+    }
+  }
+
+ private:
+  struct cell {
+    double time = 0, forward = 0, weight = 0, activation = 0;
+  };
+  [[nodiscard]] std::size_t index(int p, int first, int last) const {
+    const auto a = static_cast<std::size_t>(first);
+    const auto row = a * static_cast<std::size_t>(layers_) - a * (a - 1) / 2;  // cells before row a: sum of layers - a'
+    return static_cast<std::size_t>(p) * stride_ + row + static_cast<std::size_t>(last - first - 1);
+  }
+
+  int layers_;
+  std::size_t stride_;
+  std::vector<cell> cells_;
+};
+
+/// Intervals may prefer one placement here and another there: all stay.
+inline void mark_dominated(interop_problem&, const interval_table&) {}
+
+/// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
+/// cost model offers no placement.
+template <stage_cost_model Costs, class F>
+[[nodiscard]] auto with_tables(const cluster& hardware, const Costs& costs, F f) {
+  using table_type = std::conditional_t<additive_cost_model<Costs>, additive_table, interval_table>;
+  using result = std::invoke_result_t<F, const interop_problem&, const table_type&>;
+  auto problem = make_interop_problem(hardware, costs);
+  if (problem.placements.empty())
+    return result(refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"});
+  const table_type table(hardware, costs, problem);
+  mark_dominated(problem, table);
+  return f(std::as_const(problem), table);
+}
+
+}  // namespace hetsched::detail

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/parallel_pipelines/detail/stage_orders_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/best_cuts.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/neighbours.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/pipeline_kinds.hpp>
+
+namespace hetsched::detail {
+
+/// Calls visit(placements) for rows of placements that differ little from this one, until it returns false: itself; one less; one
+/// another, or another in place of two neighbours of a subcluster; two exchanged; one put elsewhere; one more, or two in place of
+/// one of their subcluster. A row may come back to a subcluster. Returns false where visit did.
+/// Complexity: O(n^2 + n P^2) calls for n stages and P placements.
+template <class Visit>
+bool for_each_stage_order(const interop_problem& problem, const std::vector<int>& from, Visit visit) {
+  const auto count = from.size(), all = problem.placements.size();
+  const auto offered = [&](std::size_t p) { return !problem.placements[p].dominated && !problem.placements[p].barred; };
+  const auto subcluster_of = [&](int p) { return problem.placements[static_cast<std::size_t>(p)].subcluster; };
+  const auto at = [](auto& row, std::size_t i) { return row.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (!visit(from)) return false;
+  auto row = from;
+  for (std::size_t i = 0; i < count && count > 1; ++i) {
+    row = from;
+    row.erase(at(row, i));
+    if (!visit(row)) return false;
+  }
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t p = 0; p < all; ++p) {
+      if (!offered(p)) continue;
+      row = from;
+      row[i] = static_cast<int>(p);
+      if (!visit(row)) return false;
+      if (i + 1 == count || subcluster_of(from[i]) != subcluster_of(from[i + 1]) ||
+          subcluster_of(from[i]) != problem.placements[p].subcluster)
+        continue;
+      row.erase(at(row, i + 1));
+      if (!visit(row)) return false;
+    }
+  for (std::size_t apart = 1; apart < count; ++apart)
+    for (std::size_t i = 0; i + apart < count; ++i) {
+      row = from;
+      std::swap(row[i], row[i + apart]);
+      if (!visit(row)) return false;
+      row = from;
+      std::rotate(at(row, i), at(row, i + 1), at(row, i + apart + 1));
+      if (!visit(row)) return false;
+      row = from;
+      std::rotate(at(row, i), at(row, i + apart), at(row, i + apart + 1));
+      if (!visit(row)) return false;
+    }
+  for (std::size_t i = 0; i <= count; ++i)
+    for (std::size_t p = 0; p < all; ++p) {
+      if (!offered(p)) continue;
+      row = from;
+      row.insert(at(row, i), static_cast<int>(p));
+      if (!visit(row)) return false;
+      if (i == count || problem.placements[p].subcluster != subcluster_of(from[i])) continue;
+      for (std::size_t q = 0; q < all; ++q) {
+        if (!offered(q) || problem.placements[q].subcluster != problem.placements[p].subcluster) continue;
+        row[i + 1] = static_cast<int>(q);
+        if (!visit(row)) return false;
+      }
+    }
+  return true;
+}
+
+/// Other orders and placements of the stages of the best plan's pipelines, with cuts of their own; then of the best set that was
+/// not gone on from yet, as long as it is nearly as good as the best one. Equal pipelines change together. Searches for one
+/// pipeline keep the stages of a subcluster together, which is most often the best; here a pipeline may come back.
+template <class Table, class Algebra, class Candidates>
+class stage_order_search {
+ public:
+  stage_order_search(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
+                     Candidates& found, function_ref<bool()> go_on)
+      : problem_(problem),
+        table_(table),
+        ends_(ends),
+        algebra_(algebra),
+        cuts_(problem, table, ends, algebra),
+        found_(found),
+        go_on_(go_on) {}
+
+  /// Ends where no set is left to go on from, or after `most` ends of stages and actions of plans.
+  void run(std::int64_t most) {
+    most_ = most;
+    kinds_ = kinds_of_best(found_);
+    if (kinds_.empty()) return;
+    open_.push_back({found_.best_s(), kinds_});
+    while (!open_.empty() && may_go_on()) {
+      const auto next =
+          std::min_element(open_.begin(), open_.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
+      if (next->value > found_.best_s() * near) return;
+      kinds_ = std::move(next->kinds);
+      open_.erase(next);
+      for (std::size_t k = 0; k < kinds_.size() && change(k); ++k) {
+      }
+    }
+  }
+
+ private:
+  struct open_set {
+    double value = 0;
+    std::vector<pipeline_kind> kinds;
+  };
+
+  [[nodiscard]] bool may_go_on() const { return cuts_.looked_at() + actions_ < most_ && go_on_(); }
+
+  // Looks at other rows of a kind of pipelines, until one is better than all. Returns whether none was.
+  bool change(std::size_t which) {
+    auto& own = kinds_[which];
+    const auto stages = own.stages;
+    const int microbatches = *std::max_element(own.microbatches.begin(), own.microbatches.end());
+    const bool several = kinds_.size() > 1 || own.microbatches.size() > 1;
+    const auto now = column_of(problem_, table_, ends_, algebra_, stages, microbatches, several);
+    if (!now) return true;
+    const double enough = now->iteration_s(microbatches) * near;
+    std::vector<int> room = problem_.devices;
+    for (std::size_t k = 0; k < kinds_.size(); ++k)
+      for (const auto& s : kinds_[k].stages)
+        if (k != which) take(room, s.placement, kinds_[k].microbatches.size());
+    std::vector<int> from;
+    for (const auto& s : stages) from.push_back(s.placement);
+    const bool none = for_each_stage_order(problem_, from, [&](const std::vector<int>& row) {
+      auto left = room;
+      for (const int p : row) take(left, p, own.microbatches.size());
+      if (*std::min_element(left.begin(), left.end()) < 0 || !looked_at_.insert({which, row}).second) return true;
+      if (!may_go_on()) return false;
+      auto column = cuts_.solve(row, microbatches, several, enough);
+      if (!column || column->stages == stages) return true;
+      const double before = found_.best_s();
+      own.stages = std::move(column->stages);
+      double value = judge();
+      while (value < before * close && move_layers(own.stages, value, 3, 2, [&] { return judge(); })) {
+      }
+      if (value < before * near) open_.push_back({value, kinds_});
+      return value >= before;
+    });
+    own.stages = stages;
+    if (!none && kinds_.size() > 1) looked_at_.clear();
+    return none;
+  }
+
+  [[nodiscard]] double judge() {
+    if (!may_go_on()) return infinity;
+    for (const auto& k : kinds_)
+      for (const int m : k.microbatches) actions_ += m * static_cast<std::int64_t>(k.stages.size());
+    return found_.consider(lines_of<Candidates>(kinds_));
+  }
+
+  void take(std::vector<int>& room, int placement, std::size_t times) const {
+    const auto& placed = problem_.placements[static_cast<std::size_t>(placement)];
+    room[static_cast<std::size_t>(placed.subcluster)] -= placed.devices * static_cast<int>(times);
+  }
+
+  static constexpr double near = 1.05;   // how far behind the best a set may be that is gone on from, and how far guesses are off
+  static constexpr double close = 1.02;  // how far behind it is worth trying other cuts
+
+  const interop_problem& problem_;
+  const Table& table_;
+  const end_table& ends_;
+  const Algebra& algebra_;
+  best_cuts<Table, Algebra> cuts_;
+  Candidates& found_;
+  function_ref<bool()> go_on_;
+  std::vector<pipeline_kind> kinds_;
+  std::vector<open_set> open_;
+  std::set<std::pair<std::size_t, std::vector<int>>> looked_at_;  // rows of kinds
+  std::int64_t most_ = 0, actions_ = 0;
+};
+
+}  // namespace hetsched::detail

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/parallel_pipelines/detail/work_bound_test.cpp.
+
+#include <algorithm>
+#include <vector>
+
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+
+namespace hetsched::detail {
+
+/// Seconds that no set of pipelines does M microbatches in, by the work alone: a device second of subcluster k pays r_k such that
+/// one second of all devices pays 1, and each layer of each microbatch costs what the cheapest placement takes from the devices.
+/// The rents are in proportion to speed. A dual of the linear program that shares out layers among devices.
+/// 0 where stages' times are not the sums of their layers'. O(placements * layers).
+template <class Table>
+[[nodiscard]] double work_bound(const interop_problem& problem, const Table& table, int microbatches) {
+  if (!Table::additive) return 0;
+  std::vector<double> speed(problem.devices.size());
+  for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+    const auto& placed = problem.placements[p];
+    auto& own = speed[static_cast<std::size_t>(placed.subcluster)];
+    own = std::max(own, 1 / (table.time(static_cast<int>(p), 0, problem.layers) * placed.devices));
+  }
+  double all = 0;
+  for (std::size_t k = 0; k < speed.size(); ++k) all += speed[k] * problem.devices[k];
+  if (!(all > 0) || !(all < infinity)) return 0;
+  double sum = 0;
+  for (int l = 0; l < problem.layers; ++l) {
+    double least = infinity;
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& placed = problem.placements[p];
+      const double rent = speed[static_cast<std::size_t>(placed.subcluster)] / all * placed.devices;
+      least = std::min(least, rent * table.time(static_cast<int>(p), l, l + 1));
+    }
+    sum += least;
+  }
+  return microbatches * sum * (1 - 1e-9);
+}
+
+}  // namespace hetsched::detail

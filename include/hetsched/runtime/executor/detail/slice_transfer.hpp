@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/reshard/slice.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/reshard/transfer_plan.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
+#include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched::detail {
+
+/// What one device does in a transfer plan, for as many tensors at once as it has slots: a source sends slices of its own tensor,
+/// a destination puts its own tensor together, and both pass on what they are to pass on. A message leaves when everything that
+/// overlaps it and is listed in an earlier phase has come to its sender. Each message has a channel of its own, on which tensors
+/// follow each other in the order of their places.
+/// A message that is a device's whole tensor, and the only one, is sent from there, or received into it, without a copy. Over a
+/// byte_plane so is every message that is one run of neighbouring elements of a tensor that this device has.
+template <class Tensor, class Communicator, class Queue = host_queue>
+class slice_transfer {
+  using operation = typename Communicator::operation;
+  using traits = tensor_traits<Tensor>;
+  static constexpr bool has_bytes = byte_plane<Communicator> && traits::space != memory_space::device;
+
+ public:
+  /// `me`: device of the plan; `rank_of(device)`: its rank; `where`: the channel's edge but for ranks and part; `own`: the slice
+  /// that this device has or is to get; `merged`: see boundary_transfer.
+  /// `make`: (shape) -> Tensor, for buffers. `queue`: where tensors are cut and put together.
+  template <class RankOf, class Make>
+  slice_transfer(Communicator& comm, const transfer_plan& plan, int me, RankOf&& rank_of, edge where, slice own, int merged,
+                 int slots, Make&& make, Queue queue = Queue())
+      : queue_(std::move(queue)), own_(std::move(own)), own_shape_(shape_of_slice(own_, merged)), source_(me < plan.sources) {
+    for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
+      const std::size_t before = in_.size();  // of earlier phases
+      for (const auto& m : plan.phase(phase)) {
+        if (m.from != me && m.to != me) continue;
+        if (m.elements == 0) continue;
+        const auto part = plan.slice_of(m);
+        edge e = where;
+        e.from = rank_of(m.from);
+        e.to = rank_of(m.to);
+        e.part = static_cast<int>(&m - plan.messages.data()) + 1;
+        const int number = static_cast<int>(phase);
+        if (m.to == me)
+          in_.push_back({.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())});
+        if (m.from == me) {
+          outgoing o{.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())};
+          if (source_) add_copy(o, -1, own_);
+          for (std::size_t i = 0; i < before; ++i)
+            if (add_copy(o, static_cast<int>(i), in_[i].part)) o.needs.push_back(i);
+          out_.push_back(std::move(o));
+        }
+      }
+    }
+    std::size_t for_own = 0, from_own = 0;
+    for (auto& i : in_) {
+      if (source_) continue;
+      i.to_own = intersection(i.part, own_);
+      for_own += element_count(i.to_own) > 0;
+    }
+    for (auto& i : in_) i.in_place = for_own == 1 && i.part == own_ && !source_;
+    for (const auto& o : out_) from_own += !o.copies.empty() && o.copies.front().from < 0;
+    for (auto& o : out_) o.in_place = from_own == 1 && source_ && o.part == own_ && o.needs.empty();
+    if constexpr (has_bytes) find_runs();
+    for (int k = 0; k < slots; ++k) {
+      auto& s = slots_.emplace_back();
+      for (const auto& i : in_) s.in.push_back(i.buffered() ? make(shape_of_slice(i.part, merged)) : Tensor{});
+      for (const auto& o : out_) s.out.push_back(o.buffered() ? make(shape_of_slice(o.part, merged)) : Tensor{});
+      s.arriving = std::make_unique<operation[]>(in_.size());
+      s.leaving = std::make_unique<operation[]>(out_.size());
+      s.come.assign(in_.size(), 0);
+      s.posted.assign(out_.size(), 0);
+    }
+    active_.reserve(slots_.size());
+  }
+
+  /// Requires: nothing is under way.
+  void begin_step() {
+    active_.clear();
+    for (auto& o : out_) o.next = 0;
+    to_post_ = 0;
+  }
+
+  /// Begins the transfer of this device's part of a tensor: what leaves `own`, or what is to come to lie there. It stays where it
+  /// is until ended(); a destination's may be taken once it has been received().
+  /// Requires: a slot that is not in use; places follow each other from 0 in every step.
+  /// Throws: input_error for a tensor of another shape than the slice.
+  void begin(Communicator& comm, int slot, std::size_t place, const stamp& stamp_of_place, Tensor& own) {
+    auto& s = slots_[static_cast<std::size_t>(slot)];
+    if (source_ && !has_shape(own))
+      throw input_error(payload_name(stamp_of_place.what) + of_place(stamp_of_place.what, stamp_of_place.stage) +
+                        ": a tensor of another shape than this rank's slice of it");
+    s.own = &own;
+    s.place = place;
+    s.stamp_of_place = stamp_of_place;
+    s.to_come = in_.size();
+    s.to_post = out_.size();
+    to_post_ += s.to_post;
+    s.end_s = steady_now_s();
+    std::fill(s.come.begin(), s.come.end(), char{0});
+    std::fill(s.posted.begin(), s.posted.end(), char{0});
+    for (std::size_t i = 0; i < in_.size(); ++i) post_receive(comm, in_[i], s, i);
+    active_.push_back(slot);
+    (void)advance(comm, s);
+  }
+
+  /// Takes what has come, and posts what can leave. Returns whether there was any.
+  bool advance(Communicator& comm) {
+    bool moved = false;
+    for (const int slot : active_)
+      if (auto& s = slots_[static_cast<std::size_t>(slot)]; s.to_come + s.to_post > 0) moved = advance(comm, s) || moved;
+    return moved;
+  }
+
+  /// Whether all that passes through this device in a slot has come and has been posted on.
+  [[nodiscard]] bool received(int slot) const {
+    const auto& s = slots_[static_cast<std::size_t>(slot)];
+    return s.to_come + s.to_post == 0;
+  }
+  /// Whether nothing that has begun is left to post.
+  [[nodiscard]] bool all_posted() const { return to_post_ == 0; }
+  /// Whether all has come and left; the slot can then be used again.
+  [[nodiscard]] bool ended(Communicator& comm, int slot) {
+    auto& s = slots_[static_cast<std::size_t>(slot)];
+    if (!received(slot)) return false;
+    for (std::size_t o = 0; o < out_.size(); ++o) {
+      if (!comm.poll(s.leaving[o])) return false;
+      if (source_) s.end_s = std::max(s.end_s, s.leaving[o].end_s);
+    }
+    active_.erase(std::remove(active_.begin(), active_.end(), slot), active_.end());
+    return true;
+  }
+  /// When a tensor had come, or had been received.
+  [[nodiscard]] double end_s(int slot) const { return slots_[static_cast<std::size_t>(slot)].end_s; }
+
+  /// The channel of a message that has not come, else of one that has not been received; of no message, the edge given.
+  [[nodiscard]] edge missing(Communicator& comm, int slot, edge otherwise) {
+    auto& s = slots_[static_cast<std::size_t>(slot)];
+    for (std::size_t i = 0; i < in_.size(); ++i)
+      if (!s.come[i]) return in_[i].where;
+    for (std::size_t o = 0; o < out_.size(); ++o)
+      if (!s.posted[o] || !comm.poll(s.leaving[o])) return out_[o].where;
+    return otherwise;
+  }
+
+  /// Adds what this device sends and receives for a tensor to the lists of their phases.
+  void plan(const stamp& what, communication_plan& phases) const {
+    const auto add = [&](const auto& m, bool sends) {
+      phases.resize(std::max(phases.size(), static_cast<std::size_t>(m.phase) + 1));
+      const auto bytes = static_cast<std::size_t>(element_count(m.part)) * sizeof(typename traits::element);
+      phases[static_cast<std::size_t>(m.phase)].push_back({m.channel, sends, what, bytes});
+    };
+    for (const auto& i : in_) add(i, false);
+    for (const auto& o : out_) add(o, true);
+  }
+
+  /// Elements of the buffers of one slot.
+  [[nodiscard]] std::size_t buffered() const {
+    std::int64_t sum = 0;
+    for (const auto& i : in_) sum += i.buffered() ? element_count(i.part) : 0;
+    for (const auto& o : out_) sum += o.buffered() ? element_count(o.part) : 0;
+    return static_cast<std::size_t>(sum);
+  }
+
+ private:
+  struct copy {
+    int from = -1;  ///< message that has come; -1: the own tensor
+    slice part;
+  };
+  struct incoming {
+    edge where;
+    int channel = -1;
+    int phase = 0;
+    slice part;
+    slice to_own = {};  ///< of a destination
+    bool in_place = false;
+    std::int64_t run = -1;  ///< where it begins in the own tensor that it is received into; -1: nowhere
+    [[nodiscard]] bool is_own() const { return in_place || run >= 0; }
+    [[nodiscard]] bool buffered() const { return !is_own(); }
+  };
+  struct outgoing {
+    edge where;
+    int channel = -1;
+    int phase = 0;
+    slice part;
+    std::vector<copy> copies = {};
+    std::vector<std::size_t> needs = {};  ///< messages that have to come first
+    std::size_t next = 0;                 ///< place
+    bool in_place = false;
+    std::int64_t run = -1;  ///< where it begins in the tensor that it is sent from, that of its only copy; -1: nowhere
+    [[nodiscard]] bool buffered() const { return !in_place && run < 0; }
+  };
+  struct slot_state {
+    std::vector<Tensor> in, out;
+    std::unique_ptr<operation[]> arriving, leaving;
+    std::vector<char> come, posted;
+    Tensor* own = nullptr;
+    std::size_t place = 0, to_come = 0, to_post = 0;
+    stamp stamp_of_place;
+    double end_s = 0;
+  };
+
+  [[nodiscard]] bool has_shape(const Tensor& t) const {
+    const auto& shape = tensor_traits<Tensor>::shape(t);
+    return std::equal(std::begin(shape), std::end(shape), own_shape_.begin(), own_shape_.end(),
+                      [](const auto& a, std::size_t b) { return static_cast<std::size_t>(a) == b; });
+  }
+
+  static bool add_copy(outgoing& o, int from, const slice& held) {
+    auto part = intersection(o.part, held);
+    if (element_count(part) == 0) return false;
+    o.copies.push_back({.from = from, .part = std::move(part)});
+    return true;
+  }
+
+  /// Where a part begins in the array of a slice, if it is one run of it, else -1.
+  static std::int64_t run_in(const slice& held, const slice& part) {
+    if (!contains(held, part)) return -1;
+    const auto runs = runs_of(held, part, part, 0, element_count(part));
+    return runs.size() == 1 && runs.front().rows == 1 ? runs.front().first_a : -1;
+  }
+  /// Finds the messages that need no buffer. What a destination gets may be taken before it has left again, so that is sent on
+  /// from buffers only.
+  void find_runs() {
+    for (auto& i : in_) {
+      const auto overlaps = [&](const incoming& other) { return &other != &i && overlap(other.part, i.part); };
+      if (source_ || i.in_place || std::any_of(in_.begin(), in_.end(), overlaps)) continue;
+      i.run = run_in(own_, i.part);
+    }
+    for (auto& o : out_) {
+      if (o.in_place || o.copies.size() != 1 || o.copies.front().part != o.part) continue;
+      const int from = o.copies.front().from;
+      if (from < 0)
+        o.run = run_in(own_, o.part);
+      else if (const auto& i = in_[static_cast<std::size_t>(from)]; i.buffered())
+        o.run = run_in(i.part, o.part);
+    }
+  }
+  /// The bytes of a run.
+  static std::span<std::byte> bytes_of(Tensor& t, std::int64_t first, const slice& part) {
+    return std::as_writable_bytes(std::span(traits::data(t) + first, static_cast<std::size_t>(element_count(part))));
+  }
+  void post_receive(Communicator& comm, const incoming& i, slot_state& s, std::size_t number) {
+    if constexpr (has_bytes)
+      if (i.run >= 0)
+        return comm.post_receive_bytes(i.channel, s.stamp_of_place, bytes_of(*s.own, i.run, i.part), s.arriving[number]);
+    comm.post_receive(i.channel, s.stamp_of_place, i.in_place ? *s.own : s.in[number], s.arriving[number]);
+  }
+  void post_send(Communicator& comm, const outgoing& o, slot_state& s, std::size_t number) {
+    if constexpr (has_bytes)
+      if (o.run >= 0) {
+        const int from = o.copies.front().from;
+        Tensor& held = from < 0 ? *s.own : s.in[static_cast<std::size_t>(from)];
+        return comm.post_send_bytes(o.channel, s.stamp_of_place, bytes_of(held, o.run, o.part), s.leaving[number]);
+      }
+    comm.post_send(o.channel, s.stamp_of_place, o.in_place ? *s.own : s.out[number], s.leaving[number]);
+  }
+
+  bool advance(Communicator& comm, slot_state& s) {
+    bool moved = false;
+    for (std::size_t i = 0; s.to_come > 0 && i < in_.size(); ++i) {
+      if (s.come[i] || !comm.poll(s.arriving[i])) continue;
+      const auto& m = in_[i];
+      if (!source_ && m.buffered() && element_count(m.to_own) > 0) copy_part(*s.own, own_, s.in[i], m.part, m.to_own, queue_);
+      if (!source_) s.end_s = steady_now_s();
+      s.come[i] = 1;
+      --s.to_come;
+      moved = true;
+    }
+    for (std::size_t k = 0; s.to_post > 0 && k < out_.size(); ++k) {
+      auto& o = out_[k];
+      if (s.posted[k] || o.next != s.place ||
+          !std::all_of(o.needs.begin(), o.needs.end(), [&](std::size_t i) { return s.come[i] != 0; }))
+        continue;
+      if (o.buffered())
+        for (const auto& c : o.copies) {
+          const auto from = static_cast<std::size_t>(c.from);
+          const bool own = c.from < 0 || in_[from].is_own();
+          copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part, queue_);
+        }
+      post_send(comm, o, s, k);
+      s.posted[k] = 1;
+      ++o.next;
+      --s.to_post;
+      --to_post_;
+      moved = true;
+    }
+    return moved;
+  }
+
+  [[no_unique_address]] Queue queue_;
+  slice own_;
+  tensor_shape own_shape_;
+  bool source_;
+  std::vector<incoming> in_;
+  std::vector<outgoing> out_;
+  std::vector<slot_state> slots_;
+  std::vector<int> active_;  ///< slots in the order of their places
+  std::size_t to_post_ = 0;  ///< messages of all slots
+};
+
+}  // namespace hetsched::detail

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/trainer_test.cpp.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
+#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layer/tensor.hpp>
+
+namespace hetsched::detail {
+
+/// A parameter of a layer that this rank holds.
+template <class Tensor>
+struct held_parameter {
+  parameter_id what;
+  int direction = 0;
+  std::size_t stage = 0;  ///< of this rank's
+  std::size_t model = 0;  ///< number among the model's
+  Tensor* value = nullptr;
+  Tensor* gradient = nullptr;
+  std::vector<held_piece> pieces{};
+  std::vector<strided_runs> owned{};  ///< of its gradient what this rank speaks for (side a)
+  bool sharded = false;               ///< the exchange's owned pieces stand for its sum and state
+  bool lean = false;                  ///< its gradient is freed between its sum and the next step
+  bool freed = false;
+  std::vector<Tensor> state{};
+  std::int64_t updates = 0;
+
+  void free_gradient() {
+    if (lean && !std::exchange(freed, true)) *gradient = Tensor{};
+  }
+  template <class Queue>
+  void make_gradient(const Queue& q) {
+    if (std::exchange(freed, false)) *gradient = make_tensor<Tensor>(shape_of(*value), q);
+  }
+};
+
+/// Those of a stage, with the layers' tensors; `layers`: from this number on.
+/// Throws: input_error for a layer without a gradient of the same shape per parameter.
+template <class Tensor, class Layer>
+void list_parameters(std::vector<held_parameter<Tensor>>& list, std::span<Layer> layers, int number, std::size_t stage,
+                     int direction) {
+  for (auto& layer : layers) {
+    const std::size_t first = list.size();
+    for (Tensor& t : layer.parameters())
+      list.push_back(
+          {.what = {number, static_cast<int>(list.size() - first)}, .direction = direction, .stage = stage, .value = &t});
+    std::size_t next = first;
+    bool fit = true;
+    for (Tensor& g : layer.gradients()) {
+      fit = fit && next < list.size() && same_shape(*list[next].value, g);
+      if (fit) list[next].gradient = &g;
+      ++next;
+    }
+    if (!fit || next != list.size())
+      throw input_error("layer " + std::to_string(number) + " does not have a gradient of the same shape per parameter");
+    ++number;
+  }
+}
+
+}  // namespace hetsched::detail

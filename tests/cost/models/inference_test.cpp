@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cost/models/inference.hpp>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/model/families.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+cluster two_devices() {
+  cluster c{.subclusters = {{"a", catalogue_device("A5000"), 1, 1, {}, {}}, {"b", catalogue_device("A4000"), 1, 1, {}, {}}}};
+  connect(c, "a", "b", {1e-4, 1e8});
+  return c;
+}
+
+transformer small_llama() {
+  return llama({.layers = 3, .hidden = 512, .heads = 8, .kv_heads = 2, .ffn_hidden = 1024, .vocab = 1000, .sequence = 1024});
+}
+
+/// Seconds are what a kernel of attention sees of keys.
+struct keys_timer {
+  double operator()(const tile_device&, const operator_shape& op) const {
+    return op.kind == operator_kind::flash_attention ? static_cast<double>(op.n) : 0.0;
+  }
+};
+
+/// Seconds are the arithmetic of attention.
+struct scores_timer {
+  double operator()(const tile_device&, const operator_shape& op) const {
+    return op.kind == operator_kind::flash_attention
+               ? static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * op.causal_share
+               : 0.0;
+  }
+};
+
+/// Seconds are the weights that products read, in elements.
+struct weights_timer {
+  double operator()(const tile_device&, const operator_shape& op) const {
+    return op.kind == operator_kind::gemm ? static_cast<double>(op.n) * static_cast<double>(op.k) : 0.0;
+  }
+};
+
+constexpr placement on_a{.mesh = {0, 1, 1}};
+constexpr placement on_b{.mesh = {1, 1, 1}};
+
+}  // namespace
+
+TEST_CASE("inference: decoding sees the cache grow by one token a step") {
+  for (const int output : {1, 2, 3, 4, 17, 128}) {
+    CAPTURE(output);
+    const inference_cost_model<keys_timer> costs(two_devices(), small_llama(), {.prompt_tokens = 100, .output_tokens = output});
+    double keys = 0;
+    for (int t = 1; t < output; ++t) keys += 3 * (100 + t);
+    CHECK(costs.decoding_s({0, 5}, on_a) == doctest::Approx(keys));
+    CHECK(costs.chunk_s(0, {0, 5}, on_a) == 300);
+    CHECK(costs.stage({0, 5}, on_a).forward_s == doctest::Approx(300 + keys));
+  }
+}
+
+TEST_CASE("inference: pieces of a prompt have the scores of the whole") {
+  const inference_cost_model<scores_timer> whole(two_devices(), small_llama(), {.prompt_tokens = 96, .output_tokens = 1});
+  for (const int piece : {1, 7, 32, 96, 500}) {
+    CAPTURE(piece);
+    const inference_cost_model<scores_timer> cut(two_devices(), small_llama(),
+                                                 {.prompt_tokens = 96, .output_tokens = 1, .chunk_tokens = piece});
+    CHECK(cut.chunk_count() == (96 + piece - 1) / piece);
+    const double pieces = cut.stage({0, 5}, on_a).forward_s, all = whole.stage({0, 5}, on_a).forward_s;
+    CHECK(all == 3 * 8 * 96 * 96 / 2);
+    // A token sees itself: pieces of one count the diagonal in full, larger ones half of it.
+    CHECK(pieces >= all * (1 - 1e-12));
+    CHECK(pieces <= all + 3 * 8 * 96 / 2);
+    if (piece > 1) CHECK(pieces == doctest::Approx(all).epsilon(0.01));
+  }
+}
+
+TEST_CASE("inference: every step reads all weights, also of the head, a prompt once") {
+  const inference_cost_model<weights_timer> costs(two_devices(), small_llama(), {.prompt_tokens = 64, .output_tokens = 11});
+  // Queries, keys and values; projection; the three matrices of the MLP; and the head.
+  const double read = 3 * (512.0 * (512 + 2 * 128) + 512 * 512 + 3 * 512 * 1024) + 512 * 1000;
+  CHECK(costs.chunk_s(0, {0, 5}, on_a) == read);
+  CHECK(costs.decoding_s({0, 5}, on_a) == doctest::Approx(10 * read));
+  const inference_cost_model<weights_timer> cut(two_devices(), small_llama(),
+                                                {.prompt_tokens = 64, .output_tokens = 11, .chunk_tokens = 16});
+  CHECK(cut.chunk_s(0, {0, 5}, on_a) == read - 512 * 1000);
+  CHECK(cut.chunk_s(3, {0, 5}, on_a) == read);
+}
+
+TEST_CASE("inference: a stage holds its weights, and keys and values of whole requests") {
+  const inference_cost_model<> costs(two_devices(), small_llama(), {.prompt_tokens = 100, .output_tokens = 28, .batch = 4});
+  const auto block = costs.layer(1, on_a);
+  CHECK(block.activation_bytes == 4 * 128 * 2 * 128 * 2);  // requests, tokens, keys and values, their width, bytes
+  CHECK(block.backward_s == 0);
+  CHECK(costs.layer(0, on_a).activation_bytes == 0);
+  CHECK(costs.layer(4, on_a).activation_bytes == 0);
+  CHECK(costs.layer(0, on_a).weight_bytes == 2 * 512 * 1000);
+  CHECK(block.weight_bytes == 2 * (512 * (512 + 256) + 512 * 512 + 3 * 512 * 1024 + 2 * 512));
+  for (const auto cut : {granularity::block, granularity::sublayer}) {
+    const inference_cost_model<> same(two_devices(), small_llama(),
+                                      {.prompt_tokens = 100, .output_tokens = 28, .batch = 4, .cut = cut});
+    const auto all = same.stage({0, same.layer_count()}, on_b), as = costs.stage({0, 5}, on_b);
+    CHECK(all.activation_bytes == as.activation_bytes);
+    CHECK(all.weight_bytes == as.weight_bytes);
+    CHECK(all.forward_s == doctest::Approx(as.forward_s));
+  }
+}
+
+TEST_CASE("inference: a decoding step of Llama 2 takes what reading its weights takes, and little more") {
+  cluster c{.subclusters = {{"a", catalogue_device("A5000"), 1, 1, {}, {}}}};
+  const auto model = llama({.layers = 32, .hidden = 4096, .heads = 32, .ffn_hidden = 11008, .vocab = 32000, .sequence = 2048});
+  const inference_cost_model<> costs(c, model, {.prompt_tokens = 128, .output_tokens = 2});
+  const double weights_s = 2 * 6.6e9 / 768e9;
+  CHECK(costs.decoding_s({0, 34}, on_a) > weights_s);
+  CHECK(costs.decoding_s({0, 34}, on_a) < 1.5 * weights_s);
+  // A batch reads them once.
+  const inference_cost_model<> eight(c, model, {.prompt_tokens = 128, .output_tokens = 2, .batch = 8});
+  CHECK(eight.decoding_s({0, 34}, on_a) < 1.2 * costs.decoding_s({0, 34}, on_a));
+}
+
+TEST_CASE("inference: one message for each piece of the prompt and each further token") {
+  const inference_cost_model<> costs(two_devices(), small_llama(),
+                                     {.prompt_tokens = 96, .output_tokens = 5, .batch = 2, .chunk_tokens = 32});
+  const double token = 2 * 512 * 2;
+  const double wanted = 3 * (1e-4 + 32 * token / 1e8) + 4 * (1e-4 + token / 1e8);
+  CHECK(costs.transfer(1, on_a, on_b).forward_s == doctest::Approx(wanted));
+  CHECK(costs.transfer(1, on_a, on_b).backward_s == 0);
+  CHECK(costs.transfer(1, on_a, on_b).bytes == 100 * 2048);
+}
+
+TEST_CASE("inference: what cannot be served is told") {
+  auto model = small_llama();
+  model.positions = 100;
+  model.sequence = 100;
+  CHECK_THROWS_WITH_AS((inference_cost_model<>(two_devices(), model, {.prompt_tokens = 90, .output_tokens = 11})),
+                       "prompt and output have 101 tokens, the model 100 positions", input_error);
+  CHECK_NOTHROW((inference_cost_model<>(two_devices(), model, {.prompt_tokens = 90, .output_tokens = 10})));
+  model.head = output_head::classifier;
+  model.classes = 2;
+  CHECK_THROWS_AS((inference_cost_model<>(two_devices(), model, {.prompt_tokens = 9, .output_tokens = 1})), input_error);
+  CHECK_THROWS_AS((inference_cost_model<>(two_devices(), small_llama(), {.prompt_tokens = 0})), input_error);
+  auto without = two_devices();
+  without.subclusters[1].device.multiprocessors = 0;
+  CHECK_THROWS_AS((inference_cost_model<>(without, small_llama())), input_error);
+  const inference_cost_model<> costs(two_devices(), small_llama());
+  CHECK(costs.placements({0, 1, 2}).empty());
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/network/detail/ring.hpp>
+
+using namespace hetsched;
+
+TEST_CASE("rings stay inside a node where they can, and share its link to the others where they cannot") {
+  const cluster c{{{"s", *find_device("T4"), 4, 8, {1e-6, 1e11}, {1e-5, 1e10}}}, {}};
+  const auto hop = [&](submesh mesh, int stride, int ranks) { return detail::ring_on(c, mesh, stride, ranks).hop; };
+  const hetsched::link inside{1e-6, 1e11};
+  CHECK(hop({0, 1, 8}, 2, 4) == inside);
+  CHECK(hop({0, 2, 8}, 2, 4) == inside);                          // 4 ranks, 2 apart, fill a node
+  CHECK(hop({0, 2, 8}, 2, 8) == hetsched::link{1e-5, 1e10 / 2});  // 8 do not: two rings leave each node at once
+  CHECK(hop({0, 4, 8}, 8, 4) == hetsched::link{1e-5, 1e10 / 8});
+  CHECK(hop({0, 3, 8}, 1, 24) == hetsched::link{1e-5, 1e10});  // one ring through all
+}
+
+TEST_CASE("an all-gather takes one pass of pieces around the ring, an all-reduce two; alone there is nothing to do") {
+  const detail::ring four{4, {1e-3, 1e6}};
+  CHECK(four.collective_s(1, 8e6) == doctest::Approx(3 * (1e-3 + 2.0)));
+  CHECK(four.collective_s(2, 8e6) == doctest::Approx(6 * (1e-3 + 2.0)));
+  CHECK(four.collective_s(2, 0) == 0);
+  CHECK(detail::ring{1, {1e-3, 1e6}}.collective_s(2, 8e6) == 0);
+}
