@@ -19,6 +19,7 @@
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
@@ -26,8 +27,6 @@
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
-
-#include "any_costs.hpp"
 
 namespace command {
 
@@ -225,8 +224,8 @@ class cost_source {
   }
 
   /// Costs of microbatches of that many samples; formulas also for context and expert degrees up to those of `offered`.
-  [[nodiscard]] any_costs costs(const hetsched::cluster& hardware, int microbatch_size,
-                                const hetsched::degrees& offered = {}) const {
+  [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size,
+                                               const hetsched::degrees& offered = {}) const {
     if (measured()) return measured_costs(hardware, microbatch_size);
     const auto set = [&](auto options) {
       options.microbatch_size = microbatch_size;
@@ -241,12 +240,14 @@ class cost_source {
     };
     if (kind(hardware) == "analytic") {
       auto chain = flash() ? with_flash_attention(model_->chain) : model_->chain;
-      return any_costs(hetsched::analytic_cost_model(hardware, std::move(chain), set(hetsched::analytic_options{})));
+      return hetsched::any_cost_model::owner_of(
+          hetsched::analytic_cost_model(hardware, std::move(chain), set(hetsched::analytic_options{})));
     }
     const auto kernels = flash() ? hetsched::attention_kernels::flash : hetsched::attention_kernels::plain;
-    return any_costs(hetsched::make_tile_cost(hardware, *model_->family, set(hetsched::tile_cost_options{}),
-                                              {.attention = kernels, .causal = causal(), .sequence_parallel = true},
-                                              granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity)));
+    return hetsched::any_cost_model::owner_of(
+        hetsched::make_tile_cost(hardware, *model_->family, set(hetsched::tile_cost_options{}),
+                                 {.attention = kernels, .causal = causal(), .sequence_parallel = true},
+                                 granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity)));
   }
 
   /// Costs of serving requests; `how` but for what the model and the command line's costs say. Throws input_error where there
@@ -263,7 +264,8 @@ class cost_source {
   }
 
   /// Costs of serving requests that are one forward each, of a model that is told by its layers.
-  [[nodiscard]] hetsched::forward_cost_model<any_costs> forwards(const hetsched::cluster& hardware, int batch) const {
+  [[nodiscard]] hetsched::forward_cost_model<hetsched::any_cost_model> forwards(const hetsched::cluster& hardware,
+                                                                                int batch) const {
     return {costs(hardware, batch), model_->chain, batch};
   }
 
@@ -315,9 +317,11 @@ class cost_source {
     });
   }
 
-  [[nodiscard]] any_costs measured_costs(const hetsched::cluster& hardware, int microbatch_size) const {
-    if (!of_shapes()) return any_costs(replica_costs(hardware, microbatch_size));
-    return named([&] { return any_costs(hetsched::profile_cost_model(hardware, std::get<hetsched::profile>(*profile_))); });
+  [[nodiscard]] hetsched::any_cost_model measured_costs(const hetsched::cluster& hardware, int microbatch_size) const {
+    if (!of_shapes()) return hetsched::any_cost_model::owner_of(replica_costs(hardware, microbatch_size));
+    return named([&] {
+      return hetsched::any_cost_model::owner_of(hetsched::profile_cost_model(hardware, std::get<hetsched::profile>(*profile_)));
+    });
   }
 
   cost_choice given_;

@@ -17,7 +17,7 @@ namespace {
 using namespace hetsched;
 
 // The best of 200 random plans: stages of one device each on the first devices of every subcluster, cut anywhere.
-outcome<plan> random_plans(const cluster& hardware, const command::any_costs& costs, const planning_problem& problem,
+outcome<plan> random_plans(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                            const command::planner_options& given) {
   validate(hardware, problem);
   random_source random(given.seed);

@@ -14,7 +14,7 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/tile_cost.hpp>
-#include <hetsched/evaluate/detail/state_shares.hpp>
+#include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 

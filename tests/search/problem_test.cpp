@@ -19,7 +19,7 @@ struct no_planner {
   plan operator()(const cluster&, const stub_costs&, const planning_problem&, int) const { return {}; }
 };
 static_assert(planner<by_hand, stub_costs, int>);
-static_assert(planner<decltype(interop_dp<stub_costs>)*, stub_costs, interop_options>);
+static_assert(planner<decltype(&interop_dp), any_cost_model, interop_options>);
 static_assert(!planner<no_planner, stub_costs, int>);
 static_assert(!planner<by_hand, int, int>);
 

@@ -28,7 +28,7 @@ void follow_schedule(Options& options, const planner_options& given) {
   options.looks = 0;
 }
 
-outcome<plan> one_pipeline(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                            const planner_options& given) {
   interop_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
@@ -46,7 +46,7 @@ parallel_pipelines_options of_pipelines(const planner_options& given) {
 }
 
 // Whether the costs have every stage of these pipelines.
-bool offered(const any_costs& costs, const std::vector<pipeline_plan>& lines) {
+bool offered(const any_cost_model& costs, const std::vector<pipeline_plan>& lines) {
   for (const auto& line : lines)
     for (const auto& s : line.stages) {
       if (s.devices.size() != 1) return false;
@@ -56,7 +56,7 @@ bool offered(const any_costs& costs, const std::vector<pipeline_plan>& lines) {
   return true;
 }
 
-outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                 const planner_options& given) {
   auto options = of_pipelines(given);
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
@@ -89,17 +89,17 @@ outcome<plan> several_pipelines(const cluster& hardware, const any_costs& costs,
   return parallel_pipelines(hardware, costs, problem, options);
 }
 
-outcome<std::vector<plan>> frontier(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<std::vector<plan>> frontier(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                     const planner_options& given) {
   return time_cost_frontier(hardware, costs, problem, of_pipelines(given));
 }
 
-outcome<plan> by_partition(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                            const planner_options& given) {
   return hexiscale(hardware, costs, problem, {.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
-outcome<plan> single_devices(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> single_devices(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                              const planner_options& given) {
   return place_stages(hardware, costs, problem, {.stages = given.stages});
 }
@@ -112,7 +112,7 @@ hetauto_options of_tree_search(const planner_options& given) {
   return options;
 }
 
-outcome<plan> by_tree_search(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> by_tree_search(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                              const planner_options& given) {
   return hetauto(hardware, costs, problem, of_tree_search(given));
 }
@@ -122,12 +122,12 @@ outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& costs_fo
   return hetauto_of_batch(hardware, costs_for, batch, problem, of_tree_search(given));
 }
 
-outcome<plan> by_parts(const cluster& hardware, const any_costs& costs, const planning_problem& problem,
+outcome<plan> by_parts(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                        const planner_options& given) {
   return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
 }
 
-std::string sizes_of_space(const cluster& hardware, const any_costs& costs, const planning_problem& problem, int operators) {
+std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem, int operators) {
   const auto space = plan_space_of(hardware, costs, operators, problem.use_all_devices);
   const auto counts = count_plans(space);
   std::string text = "plans of one pipeline, with microbatches of " + std::to_string(problem.microbatch_size) +

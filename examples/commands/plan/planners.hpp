@@ -9,12 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/search/problem.hpp>
-
-#include "../any_costs.hpp"
 
 namespace command {
 
@@ -31,24 +30,22 @@ struct planner_options {
   std::vector<hetsched::pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
 };
 
-using planner_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const any_costs&,
+using planner_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const hetsched::any_cost_model&,
                                                                const hetsched::planning_problem&, const planner_options&);
-static_assert(hetsched::planner<planner_function, any_costs, planner_options>);
-
-/// Costs of microbatches of so many samples, which stay where they are.
-using costs_by_size = std::function<const any_costs&(int)>;
+static_assert(hetsched::planner<planner_function, hetsched::any_cost_model, planner_options>);
 
 /// For a whole batch, whose microbatches the planner chooses.
-using batch_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const costs_by_size&, int batch,
+using batch_function = hetsched::outcome<hetsched::plan> (*)(const hetsched::cluster&, const hetsched::costs_by_size&, int batch,
                                                              const hetsched::planning_problem&, const planner_options&);
 
-using frontier_function = hetsched::outcome<std::vector<hetsched::plan>> (*)(const hetsched::cluster&, const any_costs&,
+using frontier_function = hetsched::outcome<std::vector<hetsched::plan>> (*)(const hetsched::cluster&,
+                                                                             const hetsched::any_cost_model&,
                                                                              const hetsched::planning_problem&,
                                                                              const planner_options&);
 
 /// What --explain prints. `operators`: between which the model could be cut.
-using explain_function = std::string (*)(const hetsched::cluster&, const any_costs&, const hetsched::planning_problem&,
-                                         int operators);
+using explain_function = std::string (*)(const hetsched::cluster&, const hetsched::any_cost_model&,
+                                         const hetsched::planning_problem&, int operators);
 
 struct planner_entry {
   std::string_view name;

@@ -88,7 +88,7 @@ class sized_costs {
   /// Requires: both outlive this.
   sized_costs(const hetsched::cluster& hardware, const cost_source& source)
       : hardware_(&hardware), source_(&source), made_(std::make_shared<shared>()) {}
-  const any_costs& operator()(int size) const {
+  const hetsched::any_cost_model& operator()(int size) const {
     const std::lock_guard lock(made_->one_at_a_time);
     const auto known = made_->by_size.find(size);
     return known != made_->by_size.end() ? known->second
@@ -98,7 +98,7 @@ class sized_costs {
  private:
   struct shared {
     std::mutex one_at_a_time;
-    std::map<int, any_costs> by_size;
+    std::map<int, hetsched::any_cost_model> by_size;
   };
   const hetsched::cluster* hardware_;
   const cost_source* source_;
@@ -207,7 +207,8 @@ class sized_costs {
   };
   const sized_costs costs(hardware, source);
   auto found = planner.of_batch(
-      hardware, [&](int size) -> const any_costs& { return costs(size); }, given.global_batch, problem, given.options);
+      hardware, [&](int size) -> const hetsched::any_cost_model& { return costs(size); }, given.global_batch, problem,
+      given.options);
   if (found) found->setting = source.setting(hardware);
   return found;
 }
@@ -276,7 +277,7 @@ class sized_costs {
           hardware, costs_for, problem,
           {.flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = given.options.epsilon},
           std::move(found), [&](const cluster& seen, const auto& mixed, const planning_problem& asked_again) {
-            return planner.make(seen, any_costs(mixed), asked_again, options);
+            return planner.make(seen, mixed, asked_again, options);
           });
     }
     const auto show_schedule = [&](double best_s, double bound_s) {

@@ -273,8 +273,8 @@ inline int plan_command(plan_arguments given) {
                              ", of version 1, holds the costs of one number; a profile of version 2 or a model has others");
     }
   const auto judge = [&](const cluster& on) {
-    std::map<int, command::any_costs> models;  // by microbatch size
-    const auto costs_for = [&](int size) -> const command::any_costs& {
+    std::map<int, hetsched::any_cost_model> models;  // by microbatch size
+    const auto costs_for = [&](int size) -> const hetsched::any_cost_model& {
       return models.try_emplace(size, source.costs(on, size, offered)).first->second;
     };
     try {

@@ -2,20 +2,8 @@
 #pragma once
 // Tested by tests/evaluate/play_inference_test.cpp.
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <queue>
-#include <tuple>
-#include <vector>
-
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/error.hpp>
-#include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/network/boundary.hpp>
-#include <hetsched/evaluate/evaluate_inference.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
@@ -27,61 +15,6 @@ struct played_inference {
   double requests_per_s = 0;  ///< in the middle of the play, where all in flight are begun
 };
 
-namespace detail {
-
-/// Takes steps one after the other, in the order in which they come.
-struct inference_station {
-  std::vector<double> step_s{};  ///< how long pieces of the prompt, and then a token on average, are under way
-  double occupied = 1;           ///< share of it until the next one can follow
-  double free_s = 0;
-};
-
-/// How long a token is on its way back to the first stage: by its link, or else the way that it came.
-[[nodiscard]] inline double token_back_s(const cluster& hardware, const pipeline_plan& line) {
-  constexpr bytes_t token_bytes = 8;
-  const auto way_s = [&](const stage_plan& from, const stage_plan& to) {
-    const auto near = proximity_of(from.devices, to.devices, subcluster_of(hardware, from.devices.front().mesh).devices_per_node);
-    return boundary_cost(hardware, from.where(), to.where(), near, token_bytes).forward_s;
-  };
-  const auto& stages = line.stages;
-  if (stages.size() == 1) return 0;
-  if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < 1e300) return direct_s;
-  double sum = 0;
-  for (std::size_t i = 1; i < stages.size(); ++i) sum += way_s(stages[i], stages[i - 1]);
-  return sum;
-}
-
-/// Stages and links in turn, the way back to the first stage last.
-template <class Costs>
-[[nodiscard]] std::vector<inference_station> inference_stations(const cluster& hardware, const Costs& costs,
-                                                                const pipeline_plan& line) {
-  const int pieces = costs.chunk_count(), others = std::max(1, costs.output_tokens() - 1);
-  std::vector<inference_station> all;
-  const auto add = [&](auto&& piece_s, double others_s, double occupied) {
-    auto& station = all.emplace_back();
-    for (int c = 0; c < pieces; ++c) station.step_s.push_back(piece_s(c));
-    station.step_s.push_back(others_s / others);
-    station.occupied = occupied;
-  };
-  for (std::size_t i = 0; i < line.stages.size(); ++i) {
-    const auto& s = line.stages[i];
-    add([&](int c) { return costs.chunk_s(c, s.layers, s.where()); }, costs.decoding_s(s.layers, s.where()), 1);
-    if (i + 1 == line.stages.size()) break;
-    const auto& next = line.stages[i + 1];
-    const auto& b = line.boundaries[i];
-    const auto near = proximity_of(s.devices, next.devices, subcluster_of(hardware, s.devices.front().mesh).devices_per_node);
-    const int boundary = s.layers.last - 1;
-    add([&](int c) { return costs.chunk_transfer_s(c, boundary, s.where(), next.where(), near); },
-        costs.decoding_transfer_s(boundary, s.where(), next.where(), near),
-        b.forward_s > 0 ? b.forward_occupied_s.value_or(b.forward_s) / b.forward_s : 1);
-  }
-  const double back_s = token_back_s(hardware, line);
-  add([&](int) { return back_s; }, back_s * others, 0);
-  return all;
-}
-
-}  // namespace detail
-
 /// Plays requests of equal length on a plan for inference, of which its microbatches are in flight at a time: every step of a
 /// request, a piece of its prompt or a token, passes stages and links one by one, behind those that came before it; the token
 /// goes back to the first stage, and then the next step begins. evaluate_inference's requests_per_s is what no play exceeds;
@@ -89,69 +22,10 @@ template <class Costs>
 /// `requests`: batches of microbatch_size; requires at least 3 times as many as are in flight.
 /// Throws: input_error for a plan of several pipelines or without costs, or too few requests.
 /// Complexity: O(requests * (pieces + tokens) * stages * log(in flight)).
-template <inference_costs Costs>
-[[nodiscard]] played_inference play_inference(const cluster& hardware, const Costs& costs, const plan& p, int requests) {
-  if (p.pipelines.size() != 1) throw input_error("a plan for inference needs one pipeline");
-  const auto& line = p.pipelines.front();
-  const int in_flight = line.microbatches;
-  if (line.boundaries.size() + 1 != line.stages.size()) throw input_error("the plan tells no costs of its boundaries");
-  if (requests < 3 * in_flight) throw input_error("a play of inference needs three times as many requests as are in flight");
-  auto stations = detail::inference_stations(hardware, costs, line);
-  const int pieces = costs.chunk_count(), tokens = costs.output_tokens();
-
-  struct arrival {
-    double time_s;
-    std::int64_t number;  // of those at one time, the first goes first
-    int request, step, station;
-    bool operator>(const arrival& other) const { return std::tie(time_s, number) > std::tie(other.time_s, other.number); }
-  };
-  std::priority_queue<arrival, std::vector<arrival>, std::greater<>> coming;
-  std::int64_t numbers = 0;
-  struct times {
-    double begun_s = 0, first_s = 0, end_s = 0;
-  };
-  std::vector<times> told(static_cast<std::size_t>(requests));
-  int begun = 0;
-  const auto begin = [&](double now_s) {
-    if (begun == requests) return;
-    told[static_cast<std::size_t>(begun)].begun_s = now_s;
-    for (int c = 0; c < pieces; ++c) coming.push({now_s, numbers++, begun, c, 0});
-    ++begun;
-  };
-  for (int n = 0; n < in_flight; ++n) begin(0);
-  while (!coming.empty()) {
-    const auto a = coming.top();
-    coming.pop();
-    auto& request = told[static_cast<std::size_t>(a.request)];
-    if (a.station == static_cast<int>(stations.size())) {
-      if (a.step + 1 < pieces) continue;
-      if (a.step + 1 == pieces) request.first_s = a.time_s;
-      if (a.step + 1 < pieces + tokens - 1) {
-        coming.push({a.time_s, numbers++, a.request, a.step + 1, 0});
-      } else {
-        request.end_s = a.time_s;
-        begin(a.time_s);
-      }
-      continue;
-    }
-    auto& s = stations[static_cast<std::size_t>(a.station)];
-    const double start_s = std::max(a.time_s, s.free_s), takes_s = s.step_s[static_cast<std::size_t>(std::min(a.step, pieces))];
-    s.free_s = start_s + s.occupied * takes_s;
-    coming.push({start_s + takes_s, numbers++, a.request, a.step, a.station + 1});
-  }
-
-  played_inference seen;
-  std::vector<double> ends_s;
-  for (const auto& t : told) {
-    seen.first_token_s += (t.first_s - t.begun_s) / requests;
-    if (tokens > 1) seen.token_s += (t.end_s - t.first_s) / (tokens - 1) / requests;
-    ends_s.push_back(t.end_s);
-  }
-  std::sort(ends_s.begin(), ends_s.end());
-  const auto from = static_cast<std::size_t>(in_flight) - 1, to = static_cast<std::size_t>(requests - in_flight) - 1;
-  if (ends_s[to] > ends_s[from])
-    seen.requests_per_s = static_cast<double>(to - from) * line.microbatch_size / (ends_s[to] - ends_s[from]);
-  return seen;
-}
+[[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const plan& p, int requests);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/evaluate/play_inference.ipp>
+#endif

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/core/random.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
-#include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/schedule/simulate/jitter.hpp>
 
 namespace hetsched {
 
@@ -43,130 +33,10 @@ struct robust_plan {
   int plans = 0;          ///< looked at
 };
 
-namespace detail {
-
-/// Iterations of an evaluated plan with noise.
-class noisy_iterations {
- public:
-  explicit noisy_iterations(plan p, double spread, std::uint64_t seed)
-      : plan_(std::move(p)), spread_(spread), random_(seed), played_(plan_.pipelines.size()) {
-    for (const auto& line : plan_.pipelines) {
-      auto found = order_of(line, {});
-      HETSCHED_EXPECTS(found.has_value());
-      orders_.push_back(std::move(found->order));
-      work_.push_back(make_workload(to_pipeline(line), orders_.back()));
-      for (const auto& s : line.stages) updates_.push_back(s.update_s);
-    }
-    for (const auto& order : orders_) graphs_.push_back(make_event_graph(order));  // which point to the orders
-  }
-  noisy_iterations(const noisy_iterations&) = delete;
-  noisy_iterations& operator=(const noisy_iterations&) = delete;
-
-  /// Seconds of the next one.
-  [[nodiscard]] double next() {
-    std::size_t stage = 0;
-    for (std::size_t l = 0; l < orders_.size(); ++l) {
-      std::vector<double> ranks(static_cast<std::size_t>(orders_[l].ranks)), wires(work_[l].wires.size());
-      for (auto* factors : {&ranks, &wires})
-        for (double& f : *factors) f = noise_factor(random_, spread_);
-      const auto noisy = with_factors(work_[l], orders_[l], ranks, wires);
-      const auto run = event_run(graphs_[l], noisy, send_semantics::buffered, false);
-      played_[l].stages.resize(ranks.size());
-      for (std::size_t i = 0; i < ranks.size(); ++i, ++stage) {
-        played_[l].stages[i].end_s = run.rank_end_s[i];
-        plan_.pipelines[l].stages[i].update_s = updates_[stage] * ranks[i];
-      }
-    }
-    return finish_iteration(plan_, played_);
-  }
-
- private:
-  plan plan_;
-  double spread_;
-  random_source random_;
-  std::vector<pipeline_evaluation> played_;
-  std::vector<schedule> orders_;
-  std::vector<workload> work_;
-  std::vector<double> updates_;  // without noise, of all stages
-  std::vector<decltype(make_event_graph(std::declval<const schedule&>()))> graphs_;
-};
-
-/// The quantile of a plan, if it is below `enough`; else something that is not. Plays no more iterations than that takes.
-[[nodiscard]] inline double quantile_below(const plan& p, const robust_options& options, double enough) {
-  noisy_iterations noise(p, options.spread, options.seed);
-  const auto needed = static_cast<int>(std::max(std::ceil(options.share * options.samples - 1e-9), 1.0));
-  std::vector<double> seconds;
-  for (int i = 0, above = 0; i < options.samples; ++i) {
-    seconds.push_back(noise.next());
-    above += seconds.back() >= enough;
-    if (above > options.samples - needed) return std::numeric_limits<double>::infinity();
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return quantile(seconds, options.share);
-}
-
-/// Moves so many layers from stage i + 1 to stage i; back, if below 0.
-inline void move_layers(pipeline_plan& line, std::size_t i, int layers) {
-  line.stages[i].layers.last += layers;
-  line.stages[i + 1].layers.first += layers;
-}
-
-/// Calls next(plan) with every plan that differs from an evaluated one by a layer that has gone to a neighbouring stage or across
-/// one, by up to two microbatches more or less in the warm-ups of the first stages, or by a microbatch that another pipeline
-/// does, until it returns true; returns whether it has.
-template <class Next>
-[[nodiscard]] bool any_neighbour(const plan& p, Next&& next) {
-  const auto by_warmups = [](const pipeline_plan& line) { return !line.schedule.actions && has_warmups(line.schedule.name); };
-  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-    const auto& line = p.pipelines[l];
-    for (std::size_t i = 0; i + 1 < line.stages.size(); ++i)
-      for (const int layers : {-1, 1})
-        for (const int beyond : {0, -1, 1}) {
-          if (beyond != 0 && i + 2 == line.stages.size()) continue;
-          auto other = p;
-          auto& changed = other.pipelines[l];
-          move_layers(changed, i, layers);
-          if (beyond != 0) move_layers(changed, i + 1, beyond);
-          const auto has_layers = [](const auto& s) { return s.layers.size() > 0; };
-          if (!std::all_of(changed.stages.begin(), changed.stages.end(), has_layers)) continue;
-          if (next(std::move(other))) return true;
-        }
-    for (std::size_t i = 0; by_warmups(line) && i < line.stages.size(); ++i)
-      for (const int more : {-1, 1, -2, 2}) {
-        const int least = i + 1 < line.stages.size() ? line.stages[i + 1].warmup : 1;
-        if (line.stages[i].warmup + more < least || line.stages[0].warmup + more > line.microbatches) continue;
-        auto other = p;
-        for (std::size_t k = 0; k <= i; ++k) other.pipelines[l].stages[k].warmup += more;
-        if (next(std::move(other))) return true;
-      }
-    for (std::size_t k = 0; k < p.pipelines.size(); ++k) {
-      const auto& to = p.pipelines[k];
-      if (k == l || line.microbatches == 1 || line.schedule.actions || to.schedule.actions ||
-          line.microbatch_size != to.microbatch_size)
-        continue;
-      auto other = p;
-      ++other.pipelines[k].microbatches;
-      const int left = --other.pipelines[l].microbatches;
-      for (auto& s : other.pipelines[l].stages) s.warmup = std::min(s.warmup, left);
-      if (next(std::move(other))) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace detail
-
 /// Iterations of an evaluated plan in which every rank, its update included, and every wire is faster or slower by a random
 /// factor, which it keeps through the iteration; in seconds, one per sample, in the order in which they were drawn. Reductions
 /// between pipelines take their time. Complexity: samples times simulate. Determinism: as makespans_under_jitter.
-[[nodiscard]] inline std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples,
-                                                                 std::uint64_t seed = 1) {
-  HETSCHED_EXPECTS(spread >= 0);
-  detail::noisy_iterations noise(p, spread, seed);
-  std::vector<double> seconds;
-  for (int i = 0; i < samples; ++i) seconds.push_back(noise.next());
-  return seconds;
-}
+[[nodiscard]] std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed = 1);
 
 /// The plan whose quantile of noisy iterations is least that a local search finds: it begins with the best of some plans, and
 /// moves single layers between neighbouring stages, raises and lowers warm-ups, and moves microbatches between pipelines as long
@@ -177,54 +47,11 @@ template <class Next>
 /// Throws: input_error for no plans, a share outside of (0, 1], a spread below 0 and no samples; and as evaluate.
 /// Complexity: (plans looked at) * (evaluate + up to `samples` times simulate). Determinism: by the arguments, unless go_on ends
 /// it.
-template <costs_by_microbatch_size CostsFor>
-[[nodiscard]] outcome<robust_plan> most_robust_plan(const cluster& hardware, CostsFor&& costs_for, std::vector<plan> plans,
-                                                    const robust_options& options = {}) {
-  if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0) || options.samples < 1)
-    throw input_error("a robust plan needs plans to begin with, a share in (0, 1], a spread of at least 0 and a sample");
-  robust_plan best{.plan = {}, .searched_s = std::numeric_limits<double>::infinity()};
-  std::optional<plan> fastest;
-  std::optional<refusal> first_refusal;
-  bool stopped = false, moved = false;
-  const auto take = [&](plan p) {
-    stopped = stopped || (best.plans > 0 && options.go_on && !options.go_on(best.plans, best.searched_s));
-    if (stopped) return true;
-    ++best.plans;
-    auto judged = evaluate(hardware, costs_for, std::move(p), options.how);
-    if (!judged || !judged->shortage.empty()) {
-      if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
-      return false;
-    }
-    if (!moved && (!fastest || judged->plan.predicted.iteration_s < fastest->predicted.iteration_s)) fastest = judged->plan;
-    const double seconds = detail::quantile_below(judged->plan, options, best.searched_s);
-    if (!(seconds < best.searched_s * (1 - 1e-9))) return false;
-    best.plan = std::move(judged->plan);
-    best.searched_s = seconds;
-    return true;
-  };
-  for (auto& p : plans) static_cast<void>(take(std::move(p)));
-  if (!fastest) return *std::move(first_refusal);
-  auto first = best.plan;
-  moved = true;
-  while (!stopped) {
-    const auto now = best.plan;
-    if (!detail::any_neighbour(now, take)) break;
-  }
-  if (best.plan.evidence && !(best.plan.pipelines == first.pipelines)) {
-    best.plan.evidence->objective_value = best.plan.predicted.iteration_s;
-    best.plan.evidence->complete = false;
-  }
-  const auto judge = [&](const plan& p) {
-    auto seconds = iterations_under_jitter(p, options.spread, 4 * options.samples, options.seed + 1);
-    std::sort(seconds.begin(), seconds.end());
-    return quantile(seconds, options.share);
-  };
-  best.fastest_s = judge(*fastest);
-  best.quantile_s = judge(best.plan);
-  const double first_s = first.pipelines == fastest->pipelines ? best.fastest_s : judge(first);
-  if (first_s < best.quantile_s) best.quantile_s = first_s, best.plan = std::move(first);
-  if (best.fastest_s < best.quantile_s) best.quantile_s = best.fastest_s, best.plan = *std::move(fastest);
-  return best;
-}
+[[nodiscard]] outcome<robust_plan> most_robust_plan(const cluster& hardware, const costs_by_size& costs_for,
+                                                    std::vector<plan> plans, const robust_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/evaluate/robust.ipp>
+#endif

@@ -2,8 +2,16 @@
 #pragma once
 // Tested by tests/planners/hexiscale/hexiscale_test.cpp.
 
+#include <cstdint>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/planners/hexiscale/planner.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/hexiscale/options.hpp>
+#include <hetsched/planners/hexiscale/partition.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
@@ -25,17 +33,11 @@ namespace hetsched {
 ///     const hexiscale_cost_model costs(hardware, {.layers = 60, .hidden = 6656, .sequence = 2048});
 ///     const auto found = hexiscale(hardware, costs, {.microbatches = 256});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
-template <stage_cost_model Costs>
-[[nodiscard]] outcome<plan> hexiscale(const cluster& hardware, const Costs& costs, const planning_problem& problem,
-                                      const hexiscale_options& options = {}) {
-  validate_iteration(hardware, problem, "hexiscale");
-  if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
-  if (options.max_pipelines < 1 || options.seeds < 1 || options.most_vertices < 1 || options.top < 1 || options.balance.empty() ||
-      !(options.polish_effort >= 0))
-    throw input_error("max_pipelines, seeds, most_vertices, top and polish_effort must be positive, and balance not empty");
-  for (const double b : options.balance)
-    if (!(b >= 1)) throw input_error("balance must be at least 1");
-  return detail::hexiscale_planner<Costs>(hardware, costs, problem, options).run();
-}
+[[nodiscard]] outcome<plan> hexiscale(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                      const hexiscale_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/planners/hexiscale.ipp>
+#endif

@@ -2,35 +2,15 @@
 #pragma once
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
-#include <cstddef>
-#include <type_traits>
-
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/planners/interop_dp/planner.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/interop_dp/options.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
-
-namespace detail {
-
-template <class Algebra, stage_cost_model Costs>
-[[nodiscard]] outcome<plan> plan_with(const cluster& hardware, const Costs& costs, Algebra algebra, const planning_problem& asked,
-                                      const interop_options& options) {
-  return with_tables(hardware, costs, [&](const interop_problem& problem, const auto& table) {
-    using planner = interop_planner<std::remove_cvref_t<decltype(table)>, Algebra, Costs>;
-    auto found = planner(hardware, costs, problem, table, algebra, asked, options).run();
-    // Where links are missing, the order that a local search starts with may lead nowhere.
-    constexpr std::size_t most_ordered = 8;
-    if (found || found.why_not().why != refusal::kind::infeasible || !has_free_order(hardware, options.order) ||
-        hardware.subclusters.size() > most_ordered)
-      return found;
-    auto all = options;
-    all.order = subcluster_order::all;
-    return planner(hardware, costs, problem, table, algebra, asked, all).run();
-  });
-}
-
-}  // namespace detail
 
 /// Cuts a model into the stages of one pipeline over a heterogeneous cluster, each stage on a submesh of one subcluster: over
 /// contiguous cuts, submeshes, degrees, ways of saving memory, orders of the subclusters and periods, the plan of the shortest
@@ -52,14 +32,11 @@ template <class Algebra, stage_cost_model Costs>
 ///     const analytic_cost_model costs(hardware, make_chain(gpt({.layers = 24, .hidden = 2048, .heads = 16})));
 ///     const auto found = interop_dp(hardware, costs, {.microbatches = 64});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
-template <stage_cost_model Costs>
-[[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const Costs& costs, const planning_problem& problem,
-                                       const interop_options& options = {}) {
-  validate_iteration(hardware, problem, "interop_dp");
-  if (!(options.near_tie >= 0 && options.gap >= 0 && options.effort >= 0 && options.enumeration >= 0))
-    throw input_error("near_tie, gap, effort and enumeration must not be negative");
-  return detail::with_algebra(options.warmup, options.epsilon,
-                              [&](auto algebra) { return detail::plan_with(hardware, costs, algebra, problem, options); });
-}
+[[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                       const interop_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/planners/interop_dp.ipp>
+#endif

@@ -2,16 +2,16 @@
 #pragma once
 // Tested by tests/planners/parallel_pipelines/parallel_pipelines_test.cpp.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/planners/parallel_pipelines/planner.hpp>
-#include <hetsched/search/frontier.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/parallel_pipelines/options.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
@@ -32,19 +32,8 @@ namespace hetsched {
 ///     const analytic_cost_model costs(hardware, make_chain(gpt({.layers = 24, .hidden = 2048, .heads = 16})));
 ///     const auto found = parallel_pipelines(hardware, costs, {.microbatches = 64});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
-template <stage_cost_model Costs>
-[[nodiscard]] outcome<plan> parallel_pipelines(const cluster& hardware, const Costs& costs, const planning_problem& problem,
-                                               const parallel_pipelines_options& options = {}) {
-  validate(hardware, problem);
-  if (!(options.gap >= 0 && options.effort >= 0 && options.rounds >= 0 && options.listed >= 0))
-    throw input_error("gap, effort, rounds and listed must not be negative");
-  return detail::with_algebra(options.warmup, options.epsilon, [&](auto algebra) {
-    return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const auto& table) {
-      using planner = detail::parallel_planner<std::remove_cvref_t<decltype(table)>, decltype(algebra), Costs>;
-      return planner(hardware, costs, placed, table, algebra, problem, options).run();
-    });
-  });
-}
+[[nodiscard]] outcome<plan> parallel_pipelines(const cluster& hardware, const any_cost_model& costs,
+                                               const planning_problem& problem, const parallel_pipelines_options& options = {});
 
 /// Plans from the fastest to the cheapest, of which none is both slower and dearer than another: for deadlines in equal ratios
 /// between the two, the cheapest plan that keeps it. Each plan's evidence holds for its own deadline. problem.objective does not
@@ -53,43 +42,12 @@ template <stage_cost_model Costs>
 /// if there is none.
 /// Throws: as parallel_pipelines under the objective cost.
 /// Complexity: no more than points + 1 times parallel_pipelines.
-template <stage_cost_model Costs>
-[[nodiscard]] outcome<std::vector<plan>> time_cost_frontier(const cluster& hardware, const Costs& costs, planning_problem problem,
-                                                            parallel_pipelines_options options = {}, int points = 16) {
-  problem.objective = plan_objective::cost;
-  const double last_s = problem.deadline_s;
-  problem.beat = std::numeric_limits<double>::infinity();
-  validate(hardware, problem);
-  if (points < 2) throw input_error("a frontier needs at least two points");
-  std::vector<plan> found;
-  const auto ask = [&](double deadline_s) -> const plan* {
-    problem.deadline_s = deadline_s;
-    auto next = parallel_pipelines(hardware, costs, problem, options);
-    if (!next) return nullptr;
-    options.start.push_back(next->pipelines);
-    found.push_back(*std::move(next));
-    return &found.back();
-  };
-  auto quick = problem;
-  quick.objective = plan_objective::iteration;
-  quick.deadline_s = std::numeric_limits<double>::infinity();
-  const auto fastest = parallel_pipelines(hardware, costs, quick, options);
-  if (!fastest) return fastest.why_not();
-  const double fastest_s = fastest->predicted.iteration_s;
-  options.start.push_back(fastest->pipelines);
-  const auto* cheapest = ask(last_s);
-  if (!cheapest) return detail::too_late(last_s, fastest_s);
-  const double slowest_s = cheapest->predicted.iteration_s;
-  const double ratio = std::pow(slowest_s / fastest_s, 1.0 / (points - 1));
-  for (double deadline = slowest_s / ratio; ratio > 1 + 1e-9 && deadline > fastest_s * (1 - 1e-9);) {
-    deadline = std::max(deadline, fastest_s);
-    const auto* next = ask(deadline);
-    const bool stopped = next && next->evidence && problem.progress && !problem.progress({0, "plans", objective_of(*next), 0});
-    if (!next || stopped || deadline <= fastest_s) break;
-    deadline = std::min(deadline / ratio, next->predicted.iteration_s * (1 - 1e-9));
-    if (deadline < fastest_s && next->predicted.iteration_s > fastest_s * (1 + 1e-9)) deadline = fastest_s;
-  }
-  return cheaper_when_slower(std::move(found));
-}
+[[nodiscard]] outcome<std::vector<plan>> time_cost_frontier(const cluster& hardware, const any_cost_model& costs,
+                                                            planning_problem problem, parallel_pipelines_options options = {},
+                                                            int points = 16);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/planners/parallel_pipelines.ipp>
+#endif

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <concepts>
-#include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 
@@ -26,126 +22,27 @@ struct size_request {
 
 /// The sizes of equal microbatches that a batch can be cut into: its divisors, from 1 up. O(sqrt batch).
 /// Requires: a batch of 1 or more.
-[[nodiscard]] inline std::vector<int> microbatch_sizes(int global_batch) {
-  std::vector<int> small, large;
-  for (std::int64_t d = 1; d * d <= global_batch; ++d) {
-    if (global_batch % d != 0) continue;
-    small.push_back(static_cast<int>(d));
-    if (d * d != global_batch) large.push_back(static_cast<int>(global_batch / d));
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  return small;
-}
+[[nodiscard]] std::vector<int> microbatch_sizes(int global_batch);
 
 /// The stages of a plan with microbatches of another size: each pipeline keeps its share of the batch, in whole microbatches, and
 /// those that would keep none are left out. What evaluate fills in is left to it: warm-ups, boundaries, reductions, actions.
 /// Returns: none if the size does not divide the batch, or the data degree of a stage does not divide the size.
 /// Requires: pipelines of one microbatch size. O(stages + pipelines^2).
-template <std::same_as<plan> Plan = plan>
-[[nodiscard]] std::optional<std::vector<pipeline_plan>> with_microbatch_size(const Plan& p, int size) {
-  std::int64_t batch = 0;
-  for (const auto& own : p.pipelines) batch += std::int64_t{own.microbatches} * own.microbatch_size;
-  if (size < 1 || batch % size != 0) return std::nullopt;
-  auto lines = p.pipelines;
-  std::vector<double> left;  // of the share that has no whole microbatch
-  std::int64_t open = batch / size;
-  for (auto& own : lines) {
-    for (auto& s : own.stages) {
-      if (size % s.degrees.data != 0) return std::nullopt;
-      s.warmup = 0;
-    }
-    const double share = static_cast<double>(own.microbatches) * own.microbatch_size / size;
-    own.microbatches = static_cast<int>(share);
-    own.microbatch_size = size;
-    own.boundaries.clear();
-    own.schedule.actions.reset();
-    left.push_back(share - own.microbatches);
-    open -= own.microbatches;
-  }
-  for (; open > 0; --open) {
-    const auto most = std::max_element(left.begin(), left.end());
-    ++lines[static_cast<std::size_t>(most - left.begin())].microbatches;
-    *most -= 1;
-  }
-  std::erase_if(lines, [](const pipeline_plan& own) { return own.microbatches == 0; });
-  return lines;
-}
+[[nodiscard]] std::optional<std::vector<pipeline_plan>> with_microbatch_size(const plan& p, int size);
 
 /// The plan of the least objective among the microbatch sizes that divide the global batch.
 /// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again where that one's
 /// evidence is not complete and its bound leaves hope: sizes of good first plans first, then, from the smallest on, those whose
-/// first plan is more than twice its bound. `go_on()` is asked before each call but the first ones until there is a plan; false
-/// ends the search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete if the
-/// search of every size was, or showed that the size cannot win.
-/// Returns: the plan, the smaller size of equals, or the refusal of the first size.
-/// Throws: input_error for a batch below 1.
-template <class PlanFor, class GoOn>
-[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for, GoOn&& go_on) {
-  if (global_batch < 1) throw input_error("the global batch must be at least 1");
-  struct tried_size {
-    size_request request;
-    double value = 0, bound = 0;  // objective of the plan; of any
-    bool complete = true;
-  };
-  std::vector<tried_size> sizes;
-  std::optional<plan> best;
-  std::optional<refusal> first_refusal;
-  bool stopped = false;
-  const auto ask = [&](tried_size& s) {
-    s.request.best = best ? &*best : nullptr;
-    outcome<plan> found = plan_for(std::as_const(s.request));
-    if (!found) {
-      stopped = stopped || found.why_not().why == refusal::kind::stopped;
-      if (!first_refusal) first_refusal = found.why_not();
-      return false;
-    }
-    s.value = objective_of(*found);
-    if (found->evidence) {
-      s.bound = std::max(s.bound, found->evidence->objective_bound);
-      s.complete = found->evidence->complete;
-    }
-    if (!best || s.value < objective_of(*best)) best = *std::move(found);
-    return true;
-  };
-  const auto least = [&] { return objective_of(*best); };
-
-  for (const int size : microbatch_sizes(global_batch)) {
-    if (stopped || (best && !go_on())) {
-      stopped = true;
-      break;
-    }
-    tried_size s{.request = {size, global_batch / size, true}};
-    if (ask(s)) sizes.push_back(s);
-  }
-  if (!best) return *std::move(first_refusal);
-  // A plan that is far from its bound says little: searches of small sizes are short.
-  const auto telling = [](const tried_size& s) { return s.value <= 2 * s.bound || !(s.bound > 0); };
-  std::stable_sort(sizes.begin(), sizes.end(), [&](const tried_size& a, const tried_size& b) {
-    if (telling(a) != telling(b)) return telling(a);
-    return telling(a) && a.value < b.value;
-  });
-  for (auto& s : sizes) {
-    if (s.complete || s.bound >= least()) continue;
-    if (stopped || !go_on()) break;
-    s.request.first_plan = false;
-    s.request.beat = least();
-    (void)ask(s);
-  }
-  if (auto& evidence = best->evidence) {
-    evidence->complete = !stopped;
-    evidence->objective_bound = stopped ? 0 : evidence->objective_value;  // 0: there are sizes that nobody looked at
-    for (const auto& s : sizes) {
-      evidence->complete = evidence->complete && (s.complete || s.bound >= least());
-      evidence->objective_bound = std::min(evidence->objective_bound, s.bound);
-    }
-  }
-  return *std::move(best);
-}
-
-/// The same to the end.
-template <class PlanFor>
-[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch, PlanFor&& plan_for) {
-  return best_microbatch_size(global_batch, plan_for, [] { return true; });
-}
+/// first plan is more than twice its bound. `go_on()`, if given, is asked before each call but the first ones until there is a
+/// plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete
+/// if the search of every size was, or showed that the size cannot win. Returns: the plan, the smaller size of equals, or the
+/// refusal of the first size. Throws: input_error for a batch below 1.
+[[nodiscard]] outcome<plan> best_microbatch_size(int global_batch,
+                                                 const std::function<outcome<plan>(const size_request&)>& plan_for,
+                                                 const std::function<bool()>& go_on = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/search/microbatch.ipp>
+#endif

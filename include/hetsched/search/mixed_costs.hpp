@@ -2,20 +2,20 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/questions/parts.hpp>
 #include <hetsched/cost/questions/stage_part.hpp>
-#include <hetsched/evaluate/detail/state_shares.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/search/mixed_view.hpp>
 #include <hetsched/search/problem.hpp>
@@ -79,15 +79,12 @@ class shared_samples {
 /// and where the costs know slices of layers, it is one replica, whose tensor ranks have as many slices as their speed allows.
 /// Its figures are those that evaluate has for it, but that each layer takes what its slowest part takes (evaluate: of replicas
 /// the slowest part takes all layers), that memory is as if the fullest part held the most of everything, and that transfers
-/// cross nodes. So evaluate never finds a plan worse. `CostsFor`: the cluster's cost model for a microbatch size; copies may be
-/// asked from several threads. An additive_cost_model where those are.
-template <class CostsFor>
+/// cross nodes. So evaluate never finds a plan worse. `costs_for`: the cluster's cost models; copies may be
+/// asked from several threads if those may. Additive where those are.
 class mixed_costs {
-  using model = std::remove_cvref_t<decltype(std::declval<const CostsFor&>()(1))>;
-
  public:
   /// Requires: the view and the cluster outlive this. Complexity: a few questions for each layer and mixed placement.
-  mixed_costs(const cluster& hardware, const mixed_view& view, CostsFor costs_for, int microbatch_size)
+  mixed_costs(const cluster& hardware, const mixed_view& view, costs_by_size costs_for, int microbatch_size)
       : hardware_(&hardware), view_(&view), costs_for_(std::move(costs_for)), size_(microbatch_size) {
     for (std::size_t k = 0; k < view.of.size(); ++k) {
       if (!view.is_mixed(static_cast<int>(k))) continue;
@@ -97,7 +94,9 @@ class mixed_costs {
     }
   }
 
-  [[nodiscard]] int layer_count() const { return cost_of::layer_count(plain()); }
+  [[nodiscard]] bool additive() const { return plain().additive(); }
+  [[nodiscard]] bool has_transfer_class() const { return plain().has_transfer_class(); }
+  [[nodiscard]] int layer_count() const { return plain().layer_count(); }
 
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
     std::vector<placement> all;
@@ -106,13 +105,13 @@ class mixed_costs {
         if (m.seen.mesh == mesh) all.push_back(m.seen);
       return all;
     }
-    all = cost_of::placements(plain(), real(mesh));
+    all = plain().placements(real(mesh));
     for (auto& p : all) p.mesh.subcluster = mesh.subcluster;
     return all;
   }
 
-  [[nodiscard]] stage_cost layer(int index, const placement& where) const requires additive_cost_model<model> {
-    if (!view_->is_mixed(where.mesh.subcluster)) return cost_of::layer(plain(), index, real(where));
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    if (!view_->is_mixed(where.mesh.subcluster)) return plain().layer(index, real(where));
     const auto& parts = parts_of(where);
     auto cost = cost_of_parts(costs_for_, {index, index + 1}, parts);
     auto& all = cost.slowest;
@@ -133,18 +132,19 @@ class mixed_costs {
   }
 
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
-    if (!view_->is_mixed(where.mesh.subcluster)) return cost_of::stage(plain(), layers, real(where));
+    if (!view_->is_mixed(where.mesh.subcluster)) return plain().stage(layers, real(where));
     return sum_of_layers(*this, layers, where);
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
                                        proximity near = proximity::other_node) const {
     if (!view_->is_mixed(from.mesh.subcluster) && !view_->is_mixed(to.mesh.subcluster))
-      return cost_of::transfer(plain(), boundary, real(from), real(to), near);
+      return plain().transfer(boundary, real(from), real(to), near);
     const auto here = all_parts(from), there = all_parts(to);
-    return transfer_of_parts(here, there, [&](const stage_part& a, const stage_part& b, int samples) {
-      return transfer_cost(cost_of::transfer(costs_for_(samples), boundary, a.where, b.where, proximity::other_node));
-    });
+    const auto one = [&](const stage_part& a, const stage_part& b, int samples) {
+      return costs_for_(samples).transfer(boundary, a.where, b.where, proximity::other_node);
+    };
+    return transfer_of_parts(here, there, one);
   }
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const {
@@ -155,13 +155,13 @@ class mixed_costs {
     std::vector<placement> behind;
     for (const auto& h : holders)
       for (const auto& part : all_parts(h)) behind.push_back(part.where);
-    return cost_of::gradient_sync(plain(), layers, behind);
+    return plain().gradient_sync(layers, behind);
   }
 
   [[nodiscard]] memory_overheads overheads(const placement& where) const {
     memory_overheads most;
     for (const auto& p : all_parts(where)) {
-      const auto own = cost_of::overheads(costs_for_(p.samples), p.where);
+      const auto own = costs_for_(p.samples).overheads(p.where);
       most.runtime_bytes = std::max(most.runtime_bytes, own.runtime_bytes);
       most.buffer_bytes = std::max(most.buffer_bytes, own.buffer_bytes);
       most.fragmentation = std::max(most.fragmentation, own.fragmentation);
@@ -171,11 +171,11 @@ class mixed_costs {
   }
 
   /// Of mixed placements each its own.
-  [[nodiscard]] std::int64_t transfer_class(const placement& where) const requires detail::cost_model::has_transfer_class<model> {
-    if (!view_->is_mixed(where.mesh.subcluster)) return cost_of::transfer_class(plain(), real(where));
+  [[nodiscard]] std::int64_t transfer_class(const placement& where) const {
+    if (!view_->is_mixed(where.mesh.subcluster)) return plain().transfer_class(real(where));
     return find(where) - mixed_.begin();
   }
-  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(plain(), boundary); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return plain().boundary_class(boundary); }
 
   /// The plan on the cluster's own devices, with the shares of its mixed stages; not evaluated.
   [[nodiscard]] plan on_cluster(plan seen) const {
@@ -190,7 +190,7 @@ class mixed_costs {
         for (const auto& p : parts_of(where))
           if (p.slices > 0)
             s.shares.tensor.insert(s.shares.tensor.end(), static_cast<std::size_t>(p.where.degrees.tensor),
-                                   static_cast<double>(p.slices) / cost_of::slices(plain()));
+                                   static_cast<double>(p.slices) / plain().slices());
           else
             s.shares.data.insert(s.shares.data.end(), static_cast<std::size_t>(p.where.degrees.data),
                                  static_cast<double>(p.samples) / p.where.degrees.data / size_);
@@ -204,7 +204,7 @@ class mixed_costs {
     std::vector<stage_part> parts{};
   };
 
-  [[nodiscard]] decltype(auto) plain() const { return costs_for_(size_); }
+  [[nodiscard]] any_cost_model plain() const { return costs_for_(size_); }
   [[nodiscard]] submesh real(submesh mesh) const {
     mesh.subcluster = view_->of[static_cast<std::size_t>(mesh.subcluster)][0].subcluster;
     return mesh;
@@ -213,7 +213,7 @@ class mixed_costs {
     where.mesh = real(where.mesh);
     return where;
   }
-  [[nodiscard]] auto find(const placement& where) const {
+  [[nodiscard]] std::vector<mixed_placement>::const_iterator find(const placement& where) const {
     const auto found = std::find_if(mixed_.begin(), mixed_.end(), [&](const auto& m) { return m.seen == where; });
     HETSCHED_EXPECTS(found != mixed_.end());
     return found;
@@ -228,7 +228,7 @@ class mixed_costs {
   void add_sliced(const submesh& mesh) {
     constexpr std::size_t most_kinds = 3;  // numbers of slices grow with the product of all but one
     const auto groups = devices_behind(*view_, *hardware_, {mesh, 0});
-    const int slices = cost_of::slices(plain());
+    const int slices = plain().slices();
     if (groups.size() > most_kinds || slices < mesh.devices_per_node) return;
     std::vector<stage_part> parts, best;
     for (const auto& g : groups)
@@ -252,7 +252,7 @@ class mixed_costs {
       best_s = all_s;
       best = parts;
     };
-    for (const auto& p : cost_of::placements(plain(), parts[0].where.mesh)) {
+    for (const auto& p : plain().placements(parts[0].where.mesh)) {
       if (!(p.degrees == parts[0].where.degrees)) continue;
       for (auto& part : parts) part.where.recompute = p.recompute;
       best.clear();
@@ -279,9 +279,9 @@ class mixed_costs {
       for (std::size_t k = 0; k < groups.size(); ++k) {
         const int each = std::max(1, size_ / all);
         const placement where{.mesh = groups[k].mesh, .degrees = {.data = replicas[k], .tensor = tensor}};
-        const auto& costs = costs_for_(each * replicas[k]);
+        const auto costs = costs_for_(each * replicas[k]);
         if (!has(costs, where)) break;
-        sample_s.push_back(cost_of::stage(costs, {0, layer_count()}, where).total_s() / each);
+        sample_s.push_back(costs.stage({0, layer_count()}, where).total_s() / each);
       }
       if (sample_s.size() != groups.size()) continue;
       const auto samples = detail::shared_samples::find(replicas, sample_s, size_);
@@ -297,7 +297,7 @@ class mixed_costs {
       // How memory is saved: as the part with the most replicas may.
       const auto& widest = *std::max_element(
           parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.where.degrees.data < b.where.degrees.data; });
-      for (const auto& p : cost_of::placements(costs_for_(widest.samples), widest.where.mesh)) {
+      for (const auto& p : costs_for_(widest.samples).placements(widest.where.mesh)) {
         if (!(p.degrees == widest.where.degrees)) continue;
         mixed_placement one{{.mesh = mesh, .degrees = {.data = all, .tensor = tensor}, .recompute = p.recompute, .zero = p.zero},
                             parts};
@@ -313,18 +313,20 @@ class mixed_costs {
     }
   }
 
-  template <class Costs>
-  [[nodiscard]] static bool has(const Costs& costs, const placement& where) {
-    const auto known = cost_of::placements(costs, where.mesh);
+  [[nodiscard]] static bool has(const any_cost_model& costs, const placement& where) {
+    const auto known = costs.placements(where.mesh);
     return std::any_of(known.begin(), known.end(), [&](const placement& p) { return p.degrees == where.degrees; });
   }
 
   const cluster* hardware_;
   const mixed_view* view_;
-  CostsFor costs_for_;
+  costs_by_size costs_for_;
   int size_;
   std::vector<mixed_placement> mixed_;
 };
+
+/// A planner with its options: makes a plan for whatever costs it is given.
+using cost_planner = std::function<outcome<plan>(const cluster&, const any_cost_model&, const planning_problem&)>;
 
 /// The plan of a planner, or a better one with a stage of unlike devices: the planner is asked again for each view of the
 /// cluster, and evaluate judges its plan on the cluster itself, with the state that ZeRO shares out where memory has room.
@@ -332,9 +334,9 @@ class mixed_costs {
 /// stages. Returns: the better plan. The bound of its evidence is the least of all searches', where those of views go by their
 /// costs (see mixed_costs); it is complete if all are. The refusal of `first` where no search has found a plan. Throws:
 /// input_error as evaluate. Determinism: views are tried in order, and a later one has to be better.
-template <class CostsFor, class Make>
-[[nodiscard]] outcome<plan> with_mixed_stages(const cluster& hardware, const CostsFor& costs_for, planning_problem problem,
-                                              const evaluate_options& options, outcome<plan> first, Make&& make) {
+[[nodiscard]] inline outcome<plan> with_mixed_stages(const cluster& hardware, const costs_by_size& costs_for,
+                                                     planning_problem problem, const evaluate_options& options,
+                                                     outcome<plan> first, const cost_planner& make) {
   std::optional<plan> best;
   if (first) best = *first;
   double bound = std::numeric_limits<double>::infinity();

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <string>
 #include <string_view>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -45,29 +44,10 @@ struct planning_problem {
 
 /// Throws input_error for counts below 1, a cluster without subclusters, a deadline that is none or belongs to no objective, and
 /// where cost counts and a device has no price.
-inline void validate(const cluster& hardware, const planning_problem& problem) {
-  if (problem.microbatches < 1 || problem.microbatch_size < 1)
-    throw input_error("microbatches and microbatch_size must be at least 1");
-  if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
-  if (!(problem.deadline_s > 0)) throw input_error("a deadline must be above 0");
-  if (is_inference(problem.objective))
-    throw input_error("objective " + std::string(name_of(problem.objective)) +
-                      " is one of inference, which the planner placement knows");
-  if (problem.objective == plan_objective::cost) {
-    for (const auto& s : hardware.subclusters)
-      if (!s.device.price_per_hour)
-        throw input_error("objective cost: device " + s.device.name + " of subcluster " + s.name + " has no price_per_hour");
-  } else if (problem.deadline_s < std::numeric_limits<double>::infinity()) {
-    throw input_error("a deadline needs the objective cost");
-  }
-}
+void validate(const cluster& hardware, const planning_problem& problem);
 
 /// The same for a planner that knows no objective but the iteration. Throws: also where another one is asked for.
-inline void validate_iteration(const cluster& hardware, const planning_problem& problem, std::string_view planner) {
-  validate(hardware, problem);
-  if (problem.objective != plan_objective::iteration)
-    throw input_error(std::string(planner) + " plans for the iteration only, not for " + std::string(name_of(problem.objective)));
-}
+void validate_iteration(const cluster& hardware, const planning_problem& problem, std::string_view planner);
 
 /// A function that makes plans from costs: P(cluster, costs, problem, options) -> outcome<plan>. Not checked: that the plan is
 /// evaluate's, and that equal questions get equal plans.
@@ -78,3 +58,7 @@ concept planner = stage_cost_model<Costs> &&
 };
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/search/problem.ipp>
+#endif

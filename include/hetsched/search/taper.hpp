@@ -2,137 +2,14 @@
 #pragma once
 // Tested by tests/search/taper_test.cpp.
 
-#include <algorithm>
-#include <cstddef>
-#include <limits>
-#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/questions/concepts.hpp>
-#include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
-
-namespace detail {
-
-/// Cuts of layers for stages in a row, each on devices that are known: what stages take, and the cuts of the least bound.
-class taper_search {
- public:
-  /// microbatches: the fewest that best() is asked for. Stages of which that many take longer than the bound of the pipeline's
-  /// own cuts are in no better pipeline, and are left out.
-  template <stage_cost_model Costs>
-  taper_search(const cluster& hardware, const Costs& costs, const pipeline_plan& own, double microbatches)
-      : layers_(static_cast<std::size_t>(cost_of::layer_count(costs))), stages_(own.stages.size()) {
-    way_.assign(stages_ * (layers_ + 1), 0);
-    for (std::size_t i = 0; i + 1 < stages_; ++i) {
-      const auto &here = own.stages[i], &next = own.stages[i + 1];
-      const auto near = proximity_of(here.devices, next.devices, subcluster_of(hardware, here.where().mesh).devices_per_node);
-      for (std::size_t cut = 1; cut < layers_; ++cut)
-        way_[i * (layers_ + 1) + cut] =
-            cost_of::transfer(costs, static_cast<int>(cut) - 1, here.where(), next.where(), near).round_trip_s();
-    }
-    for (const auto& s : own.stages) {
-      const auto cost = cost_of::stage(costs, s.layers, s.where());
-      own_.push_back({static_cast<std::size_t>(s.layers.last), cost.forward_s + cost.backward_s});
-    }
-    const double longest = bound_of_own(microbatches) / microbatches;
-    for (std::size_t i = 0; i < stages_; ++i) {
-      const auto where = own.stages[i].where();
-      const auto more = cost_of::overheads(costs, where);
-      const auto memory = subcluster_of(hardware, where.mesh).device.memory_bytes;
-      std::vector<stage_cost> layer;
-      if constexpr (additive_cost_model<Costs>)
-        for (int l = 0; l < cost_of::layer_count(costs); ++l) layer.push_back(cost_of::layer(costs, l, where));
-      // The warm-up that 1F1B needs at the least.
-      const auto in_flight = static_cast<double>(std::min(own.microbatches, static_cast<int>(stages_ - i)));
-      for (std::size_t first = 0; first < layers_; ++first) {
-        rows_.push_back(time_.size());
-        stage_cost sum;
-        for (auto last = first + 1; first >= i && last + (stages_ - i - 1) <= layers_; ++last) {
-          if constexpr (additive_cost_model<Costs>)
-            sum += layer[last - 1];
-          else
-            sum = cost_of::stage(costs, layer_range{static_cast<int>(first), static_cast<int>(last)}, where);
-          const double t = sum.forward_s + sum.backward_s;
-          if (memory_of(sum, more, in_flight).total() > memory || t > longest) break;
-          time_.push_back(t);
-        }
-      }
-    }
-    rows_.push_back(time_.size());
-  }
-
-  /// The cuts of the least bound for so many microbatches; none if memory is short, also for the pipeline's own.
-  [[nodiscard]] std::optional<std::vector<layer_range>> best(double microbatches) const {
-    double low = 0, high = bound_of_own(microbatches) * (1 + 1e-12);
-    auto found = cuts(microbatches, high);
-    while (found && high - low > 1e-7 * high) {
-      const double middle = (low + high) / 2;
-      if (auto better = cuts(microbatches, middle)) {
-        found = std::move(better);
-        high = middle;
-      } else {
-        low = middle;
-      }
-    }
-    return found;
-  }
-
- private:
-  static constexpr double infinity = std::numeric_limits<double>::infinity();
-  struct own_stage {
-    std::size_t last;
-    double seconds;
-  };
-
-  [[nodiscard]] double bound_of_own(double microbatches) const {
-    double before = 0, bound = 0;
-    for (std::size_t i = 0; i < stages_; ++i) {
-      bound = std::max(bound, before + microbatches * own_[i].seconds);
-      before += own_[i].seconds + way_[i * (layers_ + 1) + own_[i].last];
-    }
-    return bound;
-  }
-
-  // Cuts with a bound of at most `limit`: of each number of stages and layers, the way that takes the first microbatch least.
-  [[nodiscard]] std::optional<std::vector<layer_range>> cuts(double microbatches, double limit) const {
-    const auto row = layers_ + 1;
-    std::vector<double> least((stages_ + 1) * row, infinity);
-    std::vector<std::size_t> from((stages_ + 1) * row);
-    least[0] = 0;
-    for (std::size_t i = 0; i < stages_; ++i)
-      for (auto first = i; first < layers_; ++first) {
-        const double before = least[i * row + first];
-        if (!(before < limit)) continue;
-        const auto at = i * layers_ + first;
-        for (auto k = rows_[at]; k < rows_[at + 1] && before + microbatches * time_[k] <= limit; ++k) {
-          const auto last = first + 1 + k - rows_[at];
-          const double seconds = before + time_[k] + way_[i * row + last];
-          auto& known = least[(i + 1) * row + last];
-          if (!(seconds < known)) continue;
-          known = seconds;
-          from[(i + 1) * row + last] = first;
-        }
-      }
-    if (!(least.back() < infinity)) return std::nullopt;
-    std::vector<layer_range> found(stages_);
-    for (std::size_t i = stages_, last = layers_; i > 0; last = from[i * row + last], --i)
-      found[i - 1] = {static_cast<int>(from[i * row + last]), static_cast<int>(last)};
-    return found;
-  }
-
-  std::size_t layers_, stages_;
-  std::vector<double> time_;       // forward and backward, of stages by their ends
-  std::vector<std::size_t> rows_;  // [stage][first layer]: where they begin in time_
-  std::vector<double> way_;        // [stage][end], there and back
-  std::vector<own_stage> own_;
-};
-
-}  // namespace detail
 
 /// The stages' layers cut anew for schedules that may keep more microbatches in flight than 1F1B. No schedule that leaves stages
 /// and backwards whole ends before a microbatch has been to a stage and back and that stage has computed all M of them. The cuts
@@ -144,27 +21,11 @@ class taper_search {
 /// best, a stage lies on several parts of the cluster, or memory is short.
 /// Requires: every stage has devices and layers; hastes above 0. With L layers and S stages, of which none takes much longer
 /// than the mean: O(L^2) costs and, for each of hastes, 30 times as many steps.
-template <stage_cost_model Costs>
-[[nodiscard]] std::vector<pipeline_plan> tapered(const cluster& hardware, const Costs& costs, const pipeline_plan& own,
-                                                 std::span<const double> hastes) {
-  std::vector<pipeline_plan> found(hastes.size(), own);
-  for (const auto& s : own.stages)
-    if (s.devices.size() != 1) return found;
-  if (hastes.empty()) return found;
-  const detail::taper_search search(hardware, costs, own, own.microbatches * *std::min_element(hastes.begin(), hastes.end()));
-  for (std::size_t h = 0; h < hastes.size(); ++h) {
-    const auto cuts = search.best(hastes[h] * own.microbatches);
-    if (!cuts || std::equal(cuts->begin(), cuts->end(), own.stages.begin(),
-                            [](layer_range cut, const stage_plan& s) { return cut == s.layers; }))
-      continue;
-    for (std::size_t i = 0; i < cuts->size(); ++i) {
-      found[h].stages[i].layers = (*cuts)[i];
-      found[h].stages[i].warmup = 0;
-    }
-    found[h].boundaries.clear();
-    found[h].schedule.actions.reset();
-  }
-  return found;
-}
+[[nodiscard]] std::vector<pipeline_plan> tapered(const cluster& hardware, const any_cost_model& costs, const pipeline_plan& own,
+                                                 std::span<const double> hastes);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/search/taper.ipp>
+#endif

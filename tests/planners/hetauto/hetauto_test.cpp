@@ -221,8 +221,8 @@ TEST_CASE("no plan of hetauto is below hetauto_exact's bound, on the objective t
             if (placed.placements[p].where == s.where()) stages.push_back({static_cast<int>(p), s.layers});
         REQUIRE(stages.size() == found->pipelines.front().stages.size());
         const detail::update_table updates(costs, placed);
-        const detail::plan_judge<std::remove_cvref_t<decltype(table)>, detail::exact_algebra, additive_costs> judge(
-            given.hardware, costs, placed, table, updates, {}, warmup_rule::exact, given.problem);
+        const detail::plan_judge judge(given.hardware, costs, placed, table, updates, detail::warmup_algebra(warmup_rule::exact),
+                                       given.problem);
         const auto met = judge.judge(stages);
         REQUIRE(met.has_value());
         CHECK(met->objective_s >= exact->evidence->objective_bound * (1 - 1e-9));
@@ -294,9 +294,8 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
       const opaque_costs costs{given.costs};
       INFO(text(given));
       const auto judge = [&](const detail::interop_problem& placed, const auto& table) -> outcome<plan> {
-        const detail::hetauto_decisions<std::remove_cvref_t<decltype(table)>, opaque_costs> decisions(
-            given.hardware, costs, placed, table, given.problem, schedule,
-            {random.integer(0, 1) == 0, random.integer(0, 1) == 0});
+        const detail::hetauto_decisions decisions(given.hardware, costs, placed, table, given.problem, schedule,
+                                                  {random.integer(0, 1) == 0, random.integer(0, 1) == 0});
         for (int leaf = 0; leaf < 20; ++leaf) {
           auto at = decisions.root();
           const int by_hand = random.integer(0, 12);

@@ -100,7 +100,7 @@ TEST_CASE("polishing makes poor pipelines better on their devices, and hands out
   alone.pipelines.pop_back();
   const auto one = polish_pipelines(hardware, costs, evaluate(hardware, costs, alone)->plan, {.microbatches = 20});
   const detail::cut_out part(hardware, devices_of(hardware, alone.pipelines[0]));
-  const auto exact = interop_dp(part.hardware, detail::cut_out_costs<hexiscale_cost_model>{part, costs}, {.microbatches = 20});
+  const auto exact = interop_dp(part.hardware, detail::cut_out_costs{part, costs}, {.microbatches = 20});
   REQUIRE(exact);
   CHECK(one.predicted.iteration_s == doctest::Approx(exact->predicted.iteration_s));
 }

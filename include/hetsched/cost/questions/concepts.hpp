@@ -237,6 +237,19 @@ concept additive_cost_model = stage_cost_model<M> && requires(const M& m, const 
   { cost_of::layer(m, 0, p) } -> std::convertible_to<stage_cost>;
 };
 
+/// Costs of inference that tell apart what makes the first token and what the others: the times of `chunk`, counted from 0, are
+/// of one piece of the prompt, those of `decoding` of all tokens behind the first together. They add up to stage's forward_s and
+/// to transfer's.
+template <class M>
+concept inference_costs = stage_cost_model<M> && requires(const M& m, layer_range r, const placement& p, proximity near) {
+  { m.output_tokens() } -> std::convertible_to<int>;
+  { m.chunk_count() } -> std::convertible_to<int>;
+  { m.chunk_s(0, r, p) } -> std::convertible_to<double>;
+  { m.decoding_s(r, p) } -> std::convertible_to<double>;
+  { m.chunk_transfer_s(0, 0, p, p, near) } -> std::convertible_to<double>;
+  { m.decoding_transfer_s(0, p, p, near) } -> std::convertible_to<double>;
+};
+
 /// Sum of the layers of a range: the `stage` of an additive model. O(layers).
 template <class M>
 [[nodiscard]] constexpr stage_cost sum_of_layers(const M& model, layer_range layers, const placement& where) {

@@ -2,9 +2,6 @@
 #pragma once
 // Tested by tests/plan/stage_parts_test.cpp.
 
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -30,11 +27,8 @@ struct stage_part {
   friend bool operator==(const stage_part&, const stage_part&) = default;
 };
 
-/// Whether the parts of a stage are tensor ranks of one replica.
-template <class Parts>
-[[nodiscard]] bool are_sliced(const Parts& parts) {
-  return parts[0].slices > 0;
-}
+/// Whether the parts of a stage are tensor ranks of one replica. Requires: at least one part.
+[[nodiscard]] inline bool are_sliced(std::span<const stage_part> parts) { return parts[0].slices > 0; }
 
 /// What a stage costs whose parts compute side by side.
 struct parts_cost {
@@ -83,130 +77,5 @@ inline constexpr detail::cost_model::slices_fn slices{};
 inline constexpr detail::cost_model::sliced_stage_fn sliced_stage{};
 
 }  // namespace cost_of
-
-namespace detail {
-
-inline void take_slower(stage_cost& all, const stage_cost& part) {
-  if (part.backward_s > all.backward_s) {
-    all.backward_s = part.backward_s;
-    all.weight_backward_s = part.weight_backward_s;
-  }
-  all.forward_s = std::max(all.forward_s, part.forward_s);
-  all.weight_bytes = std::max(all.weight_bytes, part.weight_bytes);
-  all.activation_bytes = std::max(all.activation_bytes, part.activation_bytes);
-  all.temporary_bytes = std::max(all.temporary_bytes, part.temporary_bytes);
-}
-
-template <class CostsFor>
-[[nodiscard]] double reduction_between_s(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
-  std::vector<placement> holders;
-  for (const auto& p : parts) holders.push_back(p.where);
-  return cost_of::gradient_sync(costs_for(parts.front().samples), layers, holders).seconds;
-}
-
-// Samples of a microbatch that come before each part, and all of them.
-template <std::same_as<stage_part> Part>
-[[nodiscard]] std::vector<int> samples_before(std::span<const Part> parts) {
-  std::vector<int> points{0};
-  for (const auto& p : parts) points.push_back(points.back() + p.samples);
-  return points;
-}
-
-// Of transfers with each part alone, the one that takes longest.
-template <class Parts, class Price>
-[[nodiscard]] transfer_cost slowest_part(const Parts& parts, Price price) {
-  transfer_cost slowest = price(parts.subspan(0, 1));
-  for (std::size_t k = 1; k < parts.size(); ++k)
-    if (const transfer_cost c = price(parts.subspan(k, 1)); c.slower_way_s() > slowest.slower_way_s()) slowest = c;
-  return slowest;
-}
-
-}  // namespace detail
-
-/// Seconds after the last backward: the slowest part's own update, and up to ZeRO stage 1 the reduction between parts that are
-/// replicas, as between pipelines. Tensor ranks of one replica each take what their slices take of the whole.
-/// Requires: at least one part. Returns: infinity where no link joins parts. O(parts) questions.
-template <class CostsFor>
-[[nodiscard]] double update_of_parts(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
-  double slowest_s = 0;
-  if (are_sliced(parts)) {
-    const auto& costs = costs_for(parts.front().samples);
-    for (const auto& p : parts) {
-      const double of_even = static_cast<double>(p.slices) * p.where.degrees.tensor / cost_of::slices(costs);
-      slowest_s = std::max(slowest_s, of_even * cost_of::update(costs, layers, p.where));
-    }
-    return slowest_s;
-  }
-  for (const auto& p : parts) slowest_s = std::max(slowest_s, double{cost_of::update(costs_for(p.samples), layers, p.where)});
-  const bool between = parts.size() > 1 && parts.front().where.zero < 2;
-  return slowest_s + (between ? detail::reduction_between_s(costs_for, layers, parts) : 0);
-}
-
-/// What a range of layers costs each part of a stage, and together. The slowest part counts. Tensor ranks of one replica cost
-/// what the model says of slices. From ZeRO stage 2 on, which shards inside each part, every backward of replicas also waits for
-/// a reduction between the parts, and at stage 3 both ways wait for one more, in place of gathering weights. `costs_for`: the
-/// cost model for a microbatch size.
-/// Requires: at least one part. Returns: seconds may be infinite where no link joins parts. O(parts) questions.
-template <class CostsFor>
-[[nodiscard]] parts_cost cost_of_parts(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
-  if (are_sliced(parts)) return cost_of::sliced_stage(costs_for(parts.front().samples), layers, parts);
-  parts_cost all;
-  for (const auto& p : parts) {
-    const auto& costs = costs_for(p.samples);
-    all.parts.push_back(cost_of::stage(costs, layers, p.where));
-    all.overheads.push_back(cost_of::overheads(costs, p.where));
-  }
-  all.slowest = all.parts.front();
-  if (parts.size() == 1) return all;
-  for (const auto& c : all.parts) detail::take_slower(all.slowest, c);
-  all.slowest.gradient_bytes = all.slowest.optimizer_bytes = 0;  // told by part
-  const int zero = parts.front().where.zero;
-  if (zero < 2) return all;
-  const double between_s = detail::reduction_between_s(costs_for, layers, parts);
-  all.slowest.backward_s += between_s;
-  if (zero == 3) {
-    all.slowest.forward_s += between_s;
-    all.slowest.backward_s += between_s;
-  }
-  return all;
-}
-
-/// What it takes to move a microbatch's activation from the parts of a stage to those of the next, and its gradient back: two
-/// parts exchange the samples that both have. Each part does its transfers one after the other, and the parts work at once; the
-/// busiest counts (in an open shop with interruptions nothing else does; Gonzalez and Sahni 1976). Tensor ranks of one replica
-/// count as if the slowest of its parts did all. O(parts of both) questions.
-/// `one(p, q, samples)`: the transfer of so many samples from part p to part q.
-template <class One>
-[[nodiscard]] transfer_cost transfer_of_parts(std::span<const stage_part> from, std::span<const stage_part> to, One&& one) {
-  if (from.size() == 1 && to.size() == 1) return one(from[0], to[0], to[0].samples);
-  if (from.size() > 1 && are_sliced(from))
-    return detail::slowest_part(from, [&](const auto& only) { return transfer_of_parts(only, to, one); });
-  if (to.size() > 1 && are_sliced(to))
-    return detail::slowest_part(to, [&](const auto& only) { return transfer_of_parts(from, only, one); });
-  const auto sent = detail::samples_before(from), received = detail::samples_before(to);
-  struct load {
-    double forward_s = 0, backward_s = 0;
-  };
-  std::vector<load> loads(from.size() + to.size());
-  transfer_cost all;
-  all.strategy = "by_part";
-  for (std::size_t p = 0; p < from.size(); ++p)
-    for (std::size_t q = 0; q < to.size(); ++q) {
-      const int common = std::min(sent[p + 1], received[q + 1]) - std::max(sent[p], received[q]);
-      if (common <= 0) continue;
-      const transfer_cost cost = one(from[p], to[q], common);
-      for (const auto at : {p, from.size() + q}) {
-        loads[at].forward_s += cost.forward_s;
-        loads[at].backward_s += cost.backward_s;
-      }
-      all.bytes = checked_add(all.bytes, cost.bytes);
-      all.extra_bytes = std::max(all.extra_bytes, cost.extra_bytes);
-    }
-  for (const auto& l : loads) {
-    all.forward_s = std::max(all.forward_s, l.forward_s);
-    all.backward_s = std::max(all.backward_s, l.backward_s);
-  }
-  return all;
-}
 
 }  // namespace hetsched

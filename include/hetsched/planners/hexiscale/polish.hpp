@@ -95,49 +95,43 @@ struct cut_out {
 
 /// The costs of a cluster, asked about a part of it. A stage's update ends with the gradients that it shares with the other
 /// pipelines.
-template <stage_cost_model Costs>
 struct cut_out_costs {
   const cut_out& part;
-  const Costs& costs;
+  any_cost_model costs;
   std::vector<std::vector<placement>> others = {};  // by layer: what holds it in other pipelines; none: nothing does
 
-  [[nodiscard]] int layer_count() const { return cost_of::layer_count(costs); }
+  [[nodiscard]] bool additive() const { return costs.additive(); }
+  [[nodiscard]] bool has_transfer_class() const { return costs.has_transfer_class(); }
+  [[nodiscard]] int layer_count() const { return costs.layer_count(); }
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
-    std::vector<placement> found = cost_of::placements(costs, part.in_whole(mesh));
+    std::vector<placement> found = costs.placements(part.in_whole(mesh));
     for (auto& p : found) p.mesh.subcluster = mesh.subcluster;
     return found;
   }
-  [[nodiscard]] stage_cost stage(layer_range layers, const placement& p) const {
-    return cost_of::stage(costs, layers, part.in_whole(p));
-  }
-  [[nodiscard]] stage_cost layer(int index, const placement& p) const requires additive_cost_model<Costs> {
-    return cost_of::layer(costs, index, part.in_whole(p));
-  }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& p) const { return costs.stage(layers, part.in_whole(p)); }
+  [[nodiscard]] stage_cost layer(int index, const placement& p) const { return costs.layer(index, part.in_whole(p)); }
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
                                        proximity near = proximity::other_node) const {
-    return cost_of::transfer(costs, boundary, part.in_whole(from), part.in_whole(to), near);
+    return costs.transfer(boundary, part.in_whole(from), part.in_whole(to), near);
   }
   [[nodiscard]] double update(layer_range layers, const placement& p) const {
-    double seconds = cost_of::update(costs, layers, part.in_whole(p));
+    double seconds = costs.update(layers, part.in_whole(p));
     if (others.empty()) return seconds;
     for (int l = layers.first; l < layers.last; ++l) {
       auto holders = others[static_cast<std::size_t>(l)];
       holders.push_back(part.in_whole(p));
-      const reduction_cost c = cost_of::gradient_sync(costs, layer_range{l, l + 1}, holders);
+      const reduction_cost c = costs.gradient_sync(layer_range{l, l + 1}, holders);
       if (c.seconds < 1e300) seconds += c.seconds;  // where no link leads, evaluate refuses
     }
     return seconds;
   }
-  [[nodiscard]] memory_overheads overheads(const placement& p) const { return cost_of::overheads(costs, part.in_whole(p)); }
-  [[nodiscard]] std::int64_t transfer_class(const placement& p) const requires cost_model::has_transfer_class<Costs> {
-    return cost_of::transfer_class(costs, part.in_whole(p));
-  }
-  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(costs, boundary); }
+  [[nodiscard]] memory_overheads overheads(const placement& p) const { return costs.overheads(part.in_whole(p)); }
+  [[nodiscard]] std::int64_t transfer_class(const placement& p) const { return costs.transfer_class(part.in_whole(p)); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs.boundary_class(boundary); }
 };
 
 /// What a pipeline of an evaluated plan takes, updates left out.
-template <class Line>
-[[nodiscard]] line_pace pace_of(const Line& line) {
+[[nodiscard]] inline line_pace pace_of(const pipeline_plan& line) {
   const auto bare = to_pipeline(line);
   line_pace pace;
   for (int i = 0; i < bare.stages(); ++i)
@@ -186,9 +180,8 @@ template <class Line>
 }
 
 /// Puts these pipelines into a plan, with its microbatches handed out anew, if evaluate finds that better.
-template <stage_cost_model Costs>
-void replace_if_better(const cluster& hardware, const Costs& costs, const planning_problem& problem, double epsilon,
-                       const std::vector<pipeline_plan>& lines, plan& best) {
+inline void replace_if_better(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                              double epsilon, const std::vector<pipeline_plan>& lines, plan& best) {
   plan next = best;
   next.pipelines = lines;
   std::vector<line_pace> paces;
@@ -210,11 +203,12 @@ void replace_if_better(const cluster& hardware, const Costs& costs, const planni
 /// Requires: an evaluated plan under exact_1f1b, and devices that no two pipelines share.
 /// Returns: the better of what was found and what was given, as evaluate has it.
 /// Determinism: by the arguments.
-template <stage_cost_model Costs>
-[[nodiscard]] plan polish_pipelines(const cluster& hardware, const Costs& costs, plan given,
-                                    const std::vector<pipeline_devices>& devices, const planning_problem& problem,
-                                    const interop_options& options = {}) {
+[[nodiscard]] inline plan polish_pipelines(const cluster& hardware, const any_cost_model& costs, plan given,
+                                           const std::vector<pipeline_devices>& devices, const planning_problem& problem,
+                                           const interop_options& options = {}) {
   bool stopped = false;
+  auto exactly = options;
+  exactly.warmup = warmup_rule::exact;
   for (int round = 0; round < 2 && !stopped; ++round) {
     std::vector<pipeline_plan> solved;
     for (std::size_t l = 0; l < devices.size(); ++l) {
@@ -236,9 +230,7 @@ template <stage_cost_model Costs>
       }
       solved.push_back(given.pipelines[l]);
       if (stopped) continue;
-      // One rule, so that interop_dp is not compiled for all of them once more.
-      auto found = detail::plan_with(part.hardware, detail::cut_out_costs<Costs>{part, costs, detail::other_holders(given, l)},
-                                     detail::exact_algebra{}, one, options);
+      auto found = interop_dp(part.hardware, detail::cut_out_costs{part, costs, detail::other_holders(given, l)}, one, exactly);
       if (!found) continue;
       solved.back() = std::move(found->pipelines.front());
       for (auto& s : solved.back().stages) s.devices = part.in_whole(s.devices.front());
@@ -256,9 +248,8 @@ template <stage_cost_model Costs>
 }
 
 /// The same with the devices that each pipeline uses.
-template <stage_cost_model Costs>
-[[nodiscard]] plan polish_pipelines(const cluster& hardware, const Costs& costs, plan given, const planning_problem& problem,
-                                    const interop_options& options = {}) {
+[[nodiscard]] inline plan polish_pipelines(const cluster& hardware, const any_cost_model& costs, plan given,
+                                           const planning_problem& problem, const interop_options& options = {}) {
   std::vector<pipeline_devices> devices;
   for (const auto& line : given.pipelines) devices.push_back(devices_of(hardware, line));
   return polish_pipelines(hardware, costs, std::move(given), devices, problem, options);

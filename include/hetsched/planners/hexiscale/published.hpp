@@ -3,7 +3,6 @@
 // Tested by tests/planners/hexiscale/published_test.cpp.
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <vector>
 
@@ -16,8 +15,7 @@ namespace hetsched {
 /// A pipeline's pace by HexiScale's own sum, in which a stage computes nothing while its transfers are under way. The paper's
 /// maximum leaves out the first stage, which looks like a slip: here it is over all.
 /// Source: HexiScale Eq. 9.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] line_pace hexiscale_pace(const Line& line) {
+[[nodiscard]] inline line_pace hexiscale_pace(const pipeline_plan& line) {
   line_pace pace;
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
     double seconds = line.stages[i].cost.total_s();
@@ -31,8 +29,7 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
 /// Seconds of an iteration by HexiScale's own sum: the slowest pipeline, and then the stage with most gradients to add up.
 /// evaluate, which plays the schedule and overlaps transfers and reductions with computing, is what plans are judged by
 /// elsewhere. Requires: an evaluated plan. Source: HexiScale Eq. 7-10.
-template <std::same_as<plan> Plan = plan>
-[[nodiscard]] double hexiscale_iteration_s(const Plan& p) {
+[[nodiscard]] inline double hexiscale_iteration_s(const plan& p) {
   double slowest = 0, longest = 0;
   for (const auto& line : p.pipelines) slowest = std::max(slowest, hexiscale_pace(line).end_s(line.microbatches));
   const auto groups = gradient_groups(p);

@@ -25,7 +25,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, s
   INFO(text(given));
   auto problem = detail::make_interop_problem(given.hardware, costs);
   if (problem.placements.empty()) return;
-  const detail::additive_table table(given.hardware, costs, problem);
+  const detail::stage_prices table(given.hardware, costs, problem);
   detail::mark_dominated(problem, table);
   detail::period_bound bounds(problem, table);
   const double all = brute_force_latency(given.hardware, costs, never);

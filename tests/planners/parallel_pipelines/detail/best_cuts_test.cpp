@@ -16,12 +16,11 @@ using namespace hetsched::test;
 namespace {
 
 /// The shortest iteration of all cuts, by the columns' figures.
-template <class Table>
-double least_of_all(const interop_problem& problem, const Table& table, const end_table& ends, const std::vector<int>& row,
+double least_of_all(const interop_problem& problem, const stage_prices& table, const end_table& ends, const std::vector<int>& row,
                     int microbatches, std::vector<interop_stage>& stages) {
   if (stages.size() == row.size()) {
     if (stages.back().layers.last != problem.layers) return never;
-    const auto found = column_of(problem, table, ends, exact_algebra{}, stages, microbatches, false);
+    const auto found = column_of(problem, table, ends, warmup_algebra(warmup_rule::exact), stages, microbatches, false);
     return found ? found->iteration_s(microbatches) : never;
   }
   const int first = stages.empty() ? 0 : stages.back().layers.last;
@@ -46,10 +45,10 @@ TEST_CASE("cuts of settled placements: never better than the best of all, and mo
     const additive_costs costs{given.costs};
     const auto problem = make_interop_problem(given.hardware, costs);
     if (problem.placements.empty()) continue;
-    const additive_table table(given.hardware, costs, problem);
+    const stage_prices table(given.hardware, costs, problem);
     const end_table ends(costs, problem);
-    const exact_algebra algebra;
-    best_cuts<additive_table, exact_algebra> cuts(problem, table, ends, algebra);
+    const warmup_algebra algebra(warmup_rule::exact);
+    best_cuts cuts(problem, table, ends, algebra);
     std::vector<int> row;
     for (int i = random.integer(1, std::min(4, problem.layers)); i > 0; --i)
       row.push_back(random.integer(0, static_cast<int>(problem.placements.size()) - 1));

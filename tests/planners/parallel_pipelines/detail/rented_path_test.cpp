@@ -18,8 +18,7 @@ using namespace hetsched::test;
 namespace {
 
 /// What a pipeline costs, from its stages: infinity if it does not keep the period.
-template <class Table>
-double cost_of_pipeline(const interop_problem& problem, const Table& table, const end_table& ends, double low, double high,
+double cost_of_pipeline(const interop_problem& problem, const stage_prices& table, const end_table& ends, double low, double high,
                         const device_prices& prices, std::span<const critical_layer> critical,
                         const std::vector<interop_stage>& stages) {
   const auto bare = search_pipeline(problem, table, stages);
@@ -44,16 +43,16 @@ double cost_of_pipeline(const interop_problem& problem, const Table& table, cons
   return cost + end;
 }
 
-template <class Table, class Costs>
+template <class Costs>
 void compare(const instance& given, const Costs& costs, random_source& random, int& met, int& searched) {
   auto problem = make_interop_problem(given.hardware, costs);
   if (problem.placements.empty()) return;
-  const Table table(given.hardware, costs, problem);
+  const stage_prices table(given.hardware, costs, problem);
   mark_dominated(problem, table);
   const end_table ends(costs, problem);
-  listed_pipelines<Table> all(problem, table);
+  listed_pipelines all(problem, table);
   if (!all.list(20'000)) return;
-  rented_path<Table> path(problem, table, ends);
+  rented_path path(problem, table, ends);
   double work = 0;
   for (int l = 0; l < problem.layers; ++l) work += table.time(0, l, l + 1);
   for (int n = 0; n < 4; ++n) {
@@ -89,8 +88,8 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
           REQUIRE(near(found, least));
         }
     // What the program finds keeps the warm-ups that the period needs, in memory.
-    const exact_algebra algebra;
-    rented_search<Table, exact_algebra> search(problem, table, ends, algebra, given.problem.microbatches);
+    const warmup_algebra algebra(warmup_rule::exact);
+    rented_search search(problem, table, ends, algebra, given.problem.microbatches);
     for (const auto& s : search.solve(path, low, high, prices, false, found * 1.2, 1'000'000)) {
       ++searched;
       REQUIRE(s.cost >= found * (1 - 1e-9));
@@ -111,9 +110,9 @@ TEST_CASE("a rented path costs no more than any pipeline, and what its own stage
     const auto given = random_instance(random, {.layers = 5, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 3 == 0});
     INFO(text(given));
     if (n % 4 == 0)
-      compare<interval_table>(given, opaque_costs{given.costs}, random, met, searched);
+      compare(given, opaque_costs{given.costs}, random, met, searched);
     else
-      compare<additive_table>(given, additive_costs{given.costs}, random, met, searched);
+      compare(given, additive_costs{given.costs}, random, met, searched);
   }
   CHECK(met > 200 / sanitizer_share);
   CHECK(searched > 200 / sanitizer_share);

@@ -15,7 +15,7 @@ namespace {
 template <class Costs>
 double bound_of(const cluster& hardware, const Costs& costs, int microbatches) {
   const auto problem = make_interop_problem(hardware, costs);
-  return work_bound(problem, additive_table(hardware, costs, problem), microbatches);
+  return work_bound(problem, stage_prices(hardware, costs, problem), microbatches);
 }
 
 /// A layer takes the same on every device of a subcluster, however many share it.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/planners/hetauto/decisions.hpp>
+#include <hetsched/planners/hetauto/detail/decisions.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/search/problem.hpp>
 
@@ -20,18 +20,17 @@ namespace hetsched::detail {
 /// HetAuto's decisions where the number of microbatches is one of them, behind the number of stages: from then on those of
 /// hetauto_decisions for this number. An action is a place in the list of numbers there.
 /// Source: HetAuto, section 4.1.
-template <class Decisions>
 class any_size_decisions {
  public:
-  using action = typename Decisions::action;
+  using action = hetauto_decisions::action;
   struct state {
     int stages = 0;
     int size = -1;
-    typename Decisions::state rest = {};
+    hetauto_decisions::state rest = {};
   };
 
   /// `sizes`: those of each number of microbatches, at least one.
-  explicit any_size_decisions(std::vector<const Decisions*> sizes) : sizes_(std::move(sizes)) {}
+  explicit any_size_decisions(std::vector<const hetauto_decisions*> sizes) : sizes_(std::move(sizes)) {}
 
   [[nodiscard]] state root() const { return {}; }
   [[nodiscard]] std::vector<action> actions(const state& from) const {
@@ -91,18 +90,14 @@ class any_size_decisions {
   [[nodiscard]] auto plan_of(const state& from) const { return of(from).plan_of(from.rest); }
 
  private:
-  [[nodiscard]] const Decisions& of(const state& from) const { return *sizes_[static_cast<std::size_t>(from.size)]; }
-  std::vector<const Decisions*> sizes_;
+  [[nodiscard]] const hetauto_decisions& of(const state& from) const { return *sizes_[static_cast<std::size_t>(from.size)]; }
+  std::vector<const hetauto_decisions*> sizes_;
 };
 
 /// What hetauto_decisions need of a number of microbatches, and they.
-template <stage_cost_model Costs>
 struct sized_decisions {
-  using table_type = std::conditional_t<additive_cost_model<Costs>, additive_table, interval_table>;
-  using decisions_type = hetauto_decisions<table_type, Costs>;
-
   /// `problem`: placements and prices of `costs`, some at least. All but that and the strings outlive this.
-  sized_decisions(const cluster& hardware, const Costs& costs, interop_problem problem, planning_problem wanted,
+  sized_decisions(const cluster& hardware, const any_cost_model& costs, interop_problem problem, planning_problem wanted,
                   const std::string& schedule, hetauto_principles principles)
       : placed(std::move(problem)), asked(std::move(wanted)), table(hardware, costs, placed) {
     mark_dominated(placed, table);
@@ -113,8 +108,8 @@ struct sized_decisions {
 
   interop_problem placed;
   planning_problem asked;
-  table_type table;
-  std::optional<decisions_type> decisions;
+  stage_prices table;
+  std::optional<hetauto_decisions> decisions;
 };
 
 }  // namespace hetsched::detail

@@ -24,11 +24,10 @@ namespace hetsched::detail {
 /// So the answer is a lower bound, and exact wherever the good pipeline is worth as much.
 /// Complexity: O(2^K L (P S W + C^2)) for K subclusters, L layers, P placements of up to S stages of up to W layers, and C
 /// transfer classes.
-template <class Table, class Algebra>
 class uniform_path {
  public:
-  uniform_path(const interop_problem& problem, const Table& table, const update_table& updates, Algebra algebra, int microbatches,
-               bool use_all)
+  uniform_path(const interop_problem& problem, const stage_prices& table, const update_table& updates, warmup_algebra algebra,
+               int microbatches, bool use_all)
       : problem_(problem),
         table_(table),
         updates_(updates),
@@ -84,8 +83,8 @@ class uniform_path {
   struct worth {
     double latency = infinity, end = infinity;
     double own_latency = infinity, own_end = infinity;
-    typename Algebra::state warmup = {};  // of the good one's first stage
-    transfer_price before = {};           // of its way there, if it is added
+    warmup_state warmup = {};    // of the good one's first stage
+    transfer_price before = {};  // of its way there, if it is added
   };
   // Of those whose first stage is of a class, a good one, which begins with `stages` of a placement.
   struct exit : worth {
@@ -128,7 +127,7 @@ class uniform_path {
 
   // Of a stage with so much time to the end of the pipeline.
   [[nodiscard]] double least_in_flight(double latency) const {
-    if constexpr (std::is_same_v<Algebra, h1f1b_algebra>)
+    if (algebra_.by_count())
       return 1;  // it may let the period go
     else
       return std::max(1.0, std::ceil(latency / period_ * (1 - 1e-9)));
@@ -192,7 +191,7 @@ class uniform_path {
           const double t = table_.time(p, a, b);
           ++looked_at_;
           if (t > period_) {
-            if constexpr (Table::additive) break;
+            if (table_.additive()) break;
             continue;
           }
           const auto& behind = behind_[cut];
@@ -206,7 +205,7 @@ class uniform_path {
           if (end > enough_ || !(better || latency < here.latency || end < here.end) || !fits(least_in_flight(latency))) continue;
           here.latency = std::min(here.latency, latency);
           here.end = std::min(here.end, end);
-          typename Algebra::state warmup;
+          warmup_state warmup;
           if (!better || !algebra_.extend(t, behind.before, behind.warmup, period_, warmup) || !fits(warmup.warmup)) continue;
           here.own_latency = own;
           here.own_end = own_end;
@@ -271,9 +270,9 @@ class uniform_path {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const update_table& updates_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   int microbatches_;
   bool use_all_;
   std::size_t layers_, sets_;

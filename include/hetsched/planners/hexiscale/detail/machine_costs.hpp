@@ -11,8 +11,8 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
-#include <hetsched/cost/questions/concepts.hpp>
 
 namespace hetsched::detail {
 
@@ -25,11 +25,10 @@ struct stage_choice {
 };
 
 /// What a cost model says of stages on single nodes and of transfers between them, asked for once.
-template <stage_cost_model Costs>
 class machine_costs {
  public:
-  machine_costs(const cluster& hardware, const Costs& costs)
-      : hardware_(hardware), costs_(costs), layers_(cost_of::layer_count(costs)) {
+  machine_costs(const cluster& hardware, const any_cost_model& costs)
+      : hardware_(hardware), costs_(costs), layers_(costs.layer_count()) {
     if (layers_ < 1) throw input_error("a cost model needs at least one layer");
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       auto& sizes = by_size_.emplace_back();
@@ -37,7 +36,7 @@ class machine_costs {
         if (mesh.nodes == 1) add(mesh, sizes);
     }
     for (int j = 0; j + 1 < layers_; ++j) {
-      const auto own = cost_of::boundary_class(costs, j);
+      const auto own = costs.boundary_class(j);
       const auto known = std::find(boundary_classes_.begin(), boundary_classes_.end(), own);
       boundary_kind_.push_back(static_cast<std::uint64_t>(known - boundary_classes_.begin()));
       if (known == boundary_classes_.end()) boundary_classes_.push_back(own);
@@ -59,10 +58,10 @@ class machine_costs {
 
   /// Puts layer `index` in front of a stage of layers [index + 1, last) that costs `so_far`.
   void grow(int choice, int index, int last, stage_cost& so_far) const {
-    if constexpr (additive_cost_model<Costs>) {
+    if (costs_.additive()) {
       so_far += (*this)[choice].layers[static_cast<std::size_t>(index)];
     } else {
-      so_far = cost_of::stage(costs_, layer_range{index, last}, (*this)[choice].where);
+      so_far = costs_.stage(layer_range{index, last}, (*this)[choice].where);
       check_cost(so_far, hardware_, {index, last}, (*this)[choice].where);
     }
   }
@@ -76,7 +75,7 @@ class machine_costs {
     const auto [at, is_new] = transfers_.try_emplace(key);
     if (is_new) {
       const auto &a = (*this)[from].where, &b = (*this)[to].where;
-      at->second = cost_of::transfer(costs_, cut - 1, a, b, near);
+      at->second = costs_.transfer(cut - 1, a, b, near);
       check_transfer(at->second, hardware_, cut - 1, a, b);
     }
     return at->second;
@@ -86,22 +85,22 @@ class machine_costs {
   void add(const submesh& mesh, std::vector<size_choices>& sizes) {
     const auto& device = subcluster_of(hardware_, mesh).device;
     size_choices found{.devices = mesh.device_count(), .choices = {}};
-    for (const placement& p : cost_of::placements(costs_, mesh)) {
+    for (const placement& p : costs_.placements(mesh)) {
       if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
-      const auto more = cost_of::overheads(costs_, p);
+      const auto more = costs_.overheads(p);
       validate(more);
       const auto [room, scale] = room_within(device.memory_bytes, more);
       stage_choice choice{p, room, scale, 0};
-      if constexpr (additive_cost_model<Costs>) {
+      if (costs_.additive()) {
         for (int l = 0; l < layers_; ++l) {
-          choice.layers.push_back(cost_of::layer(costs_, l, p));
+          choice.layers.push_back(costs_.layer(l, p));
           choice.whole_s += choice.layers.back().total_s();
           check_cost(choice.layers.back(), hardware_, {l, l + 1}, p);
         }
         const auto no_better = [&](int known) { return no_worse((*this)[known], choice); };
         if (std::any_of(found.choices.begin(), found.choices.end(), no_better)) continue;
       } else {
-        const stage_cost whole = cost_of::stage(costs_, layer_range{0, layers_}, p);
+        const stage_cost whole = costs_.stage(layer_range{0, layers_}, p);
         choice.whole_s = whole.total_s();
       }
       found.choices.push_back(static_cast<int>(choices_.size()));
@@ -123,7 +122,7 @@ class machine_costs {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   int layers_;
   std::vector<stage_choice> choices_;
   std::vector<std::vector<size_choices>> by_size_;

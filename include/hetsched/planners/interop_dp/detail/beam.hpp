@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
-#include <hetsched/planners/interop_dp/route.hpp>
 
 namespace hetsched::detail {
 
@@ -19,7 +19,6 @@ namespace hetsched::detail {
 /// the one that leaves fewest layers. With one microbatch in flight everywhere, which is enough for an unlimited period under
 /// exact warm-ups, that last one is all that counts: then a plan is found if there is one.
 /// Complexity: O(states * placements * width * log L) for the phases' devices as states.
-template <class Table, class Algebra>
 class beam_search {
  public:
   struct solution {
@@ -27,8 +26,8 @@ class beam_search {
     std::vector<interop_stage> stages;
   };
 
-  beam_search(const interop_problem& problem, const Table& table, const update_table& updates,
-              const std::vector<route_phase>& route, Algebra algebra, int microbatches, bool use_all)
+  beam_search(const interop_problem& problem, const stage_prices& table, const update_table& updates,
+              const std::vector<route_phase>& route, warmup_algebra algebra, int microbatches, bool use_all)
       : problem_(problem),
         table_(table),
         updates_(updates),
@@ -67,7 +66,6 @@ class beam_search {
   }
 
  private:
-  using warmup_state = typename Algebra::state;
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
   struct option {
@@ -227,10 +225,10 @@ class beam_search {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const update_table& updates_;
   const std::vector<route_phase>& route_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   int microbatches_;
   bool use_all_;
   double period_ = 0;

@@ -41,11 +41,10 @@ struct priced_chain {
 
 /// What chains of parts are worth under a schedule: evaluate's iteration, and a closed form that bounds it; how their stages get
 /// layers; and which small changes make them better.
-template <class Table, stage_cost_model Costs>
 class chain_costs {
  public:
   /// All but the schedule's name outlive this.
-  chain_costs(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
+  chain_costs(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
               const planning_problem& asked, std::string_view schedule)
       : hardware_(hardware),
         costs_(costs),
@@ -57,10 +56,10 @@ class chain_costs {
         knows_warmups_(schedule_ == "virtual_1f1b"),
         exact_(schedule_ == schedule_name(warmup_rule::exact)),
         updates_(costs, problem),
-        judge_(hardware, costs, problem, table, updates_, exact_algebra{}, warmup_rule::exact, asked) {
+        judge_(hardware, costs, problem, table, updates_, warmup_algebra(warmup_rule::exact), asked) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      room_.push_back(room_within(static_cast<bytes_t>(placed.memory), cost_of::overheads(costs, placed.where)).room + roundings);
+      room_.push_back(room_within(static_cast<bytes_t>(placed.memory), costs.overheads(placed.where)).room + roundings);
       layer_s_.push_back(table.time(static_cast<int>(p), 0, problem.layers) / problem.layers);
     }
     const auto classes = at(problem.classes());
@@ -113,14 +112,15 @@ class chain_costs {
     const auto fills = [&](double period, bool in_front) {
       int low = first_layer, high = problem_.layers;
       slowest = 0;
-      exact_algebra::state behind;
+      warmup_state behind;
+      const warmup_algebra exact_rule(warmup_rule::exact);
       for (int i = 0; i < count; ++i) {
         const auto here = at(in_front ? i : count - 1 - i);
         auto& s = open[here];
         const int most = high - low - (count - 1 - i);
         int good = 0, bad = most + 1, step = 1;
         double longest = 0;
-        exact_algebra::state own, best;
+        warmup_state own, best;
         // Layers are much alike: about so many fit, or a few more or less.
         const double about = period / layer_s_[at(s.placement)];
         int next = about < most ? std::max(1, static_cast<int>(about)) : most;
@@ -130,8 +130,8 @@ class chain_costs {
           const double work = table_.time(s.placement, a, b);
           bool fits = work <= period && (!exact_ || (work < infinity && period > 0));  // no warm-ups for 0 / 0
           if (fits && exact_ && !in_front) {
-            (void)exact_algebra::extend(work, i > 0 ? way_between(s.placement, open[here + 1].placement, b) : transfer_price{},
-                                        behind, period, own);
+            (void)exact_rule.extend(work, i > 0 ? way_between(s.placement, open[here + 1].placement, b) : transfer_price{},
+                                    behind, period, own);
             s.in_flight = std::min(own.warmup, asked_.microbatches);
           }
           fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
@@ -392,8 +392,7 @@ class chain_costs {
         }
         steady = std::max(steady, (m - 1) * std::max(forward, backward));
         most = std::max(most, own - trip);
-        const double update =
-            static_cast<double>(cost_of::update(costs_, layer_range{first, last}, problem_.placements[at(p)].where));
+        const double update = costs_.update(layer_range{first, last}, problem_.placements[at(p)].where);
         // The stage ends before the first one by the backwards and gradients in between.
         updated = std::max(updated, std::max(most, steady) + update + tail);
         behind = {p, part->subcluster, work, in_flight};
@@ -457,14 +456,14 @@ class chain_costs {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const planning_problem& asked_;
   std::string schedule_;
   bool whole_backwards_, knows_warmups_, exact_;
   update_table updates_;
-  plan_judge<Table, exact_algebra, Costs> judge_;
+  plan_judge judge_;
   std::vector<double> room_;          // by placement, bytes for what a stage's costs take
   std::vector<double> layer_s_;       // by placement, on average
   std::vector<transfer_price> ways_;  // [from][to][kind of boundary], at the least

@@ -14,11 +14,10 @@ namespace hetsched::detail {
 /// they can be counted. With U the time of a microbatch there and back before a stage, the stage ends its work after U + M t at
 /// the earliest, and an iteration takes at least the latency and M - 1 times the longest of a stage's forward, its backward, and
 /// what a boundary is occupied for.
-template <class Table>
 class plan_enumeration {
  public:
   /// `order`: of the subclusters, if it is fixed. `uniform`: the stages of a subcluster have one placement.
-  plan_enumeration(const interop_problem& problem, const Table& table, int microbatches, bool use_all,
+  plan_enumeration(const interop_problem& problem, const stage_prices& table, int microbatches, bool use_all,
                    const std::vector<int>& order, bool uniform = false)
       : problem_(problem), table_(table), microbatches_(microbatches), use_all_(use_all), uniform_(uniform), order_(order) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
@@ -105,7 +104,7 @@ class plan_enumeration {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   int microbatches_;
   bool use_all_, uniform_;
   std::vector<int> order_;

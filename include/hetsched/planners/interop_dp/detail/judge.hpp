@@ -26,18 +26,16 @@ struct met_plan {
 };
 
 /// What stages in a row are worth to a search of single pipelines, and the plan that they make.
-template <class Table, class Algebra, class Costs>
 class plan_judge {
  public:
-  plan_judge(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-             const update_table& updates, Algebra algebra, warmup_rule rule, const planning_problem& asked)
+  plan_judge(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
+             const update_table& updates, warmup_algebra algebra, const planning_problem& asked)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
         table_(table),
         updates_(updates),
         algebra_(algebra),
-        rule_(rule),
         asked_(asked) {}
 
   /// None if the stages do not fit in memory or a transfer is impossible.
@@ -77,7 +75,7 @@ class plan_judge {
     plan p{.planner = std::move(planner),
            .pipelines = {{.microbatches = asked_.microbatches, .microbatch_size = asked_.microbatch_size}}};
     auto& line = p.pipelines.front();
-    line.schedule.name = schedule_name(rule_);
+    line.schedule.name = schedule_name(algebra_.rule());
     const auto where = [&](const interop_stage& s) -> const placement& {
       return problem_.placements[static_cast<std::size_t>(s.placement)].where;
     };
@@ -101,12 +99,11 @@ class plan_judge {
 
  private:
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const update_table& updates_;
-  Algebra algebra_;
-  warmup_rule rule_;
+  warmup_algebra algebra_;
   const planning_problem& asked_;
 };
 

@@ -3,6 +3,7 @@
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -13,9 +14,8 @@
 namespace hetsched::detail {
 
 /// The bare times of stages as the search sees them; compute time counts as forward.
-template <class Table>
-[[nodiscard]] pipeline search_pipeline(const interop_problem& problem, const Table& table,
-                                       const std::vector<interop_stage>& stages) {
+[[nodiscard]] inline pipeline search_pipeline(const interop_problem& problem, const stage_prices& table,
+                                              const std::vector<interop_stage>& stages) {
   pipeline p;
   std::vector<int> used(problem.devices.size());  // devices of each subcluster, by the stages from here on
   std::vector<int> used_behind(stages.size());
@@ -44,14 +44,10 @@ template <class Table>
   return p;
 }
 
-[[nodiscard]] inline std::vector<int> warmups_for(const h1f1b_algebra& rule, const pipeline& p, double period) {
-  return h1f1b_warmups(p, period, rule.epsilon);
-}
-[[nodiscard]] inline std::vector<int> warmups_for(const exact_algebra&, const pipeline& p, double period) {
-  return exact_warmups(p, period);
-}
-[[nodiscard]] inline std::vector<int> warmups_for(const fixed_step_algebra& rule, const pipeline& p, double) {
-  return rule.step == 1 ? one_f_one_b_warmups(p.stages()) : eager_warmups(p.stages());
+[[nodiscard]] inline std::vector<int> warmups_for(const warmup_algebra& rule, const pipeline& p, double period) {
+  if (rule.is_exact()) return exact_warmups(p, period);
+  if (rule.by_count()) return h1f1b_warmups(p, period, rule.epsilon());
+  return rule.step() == 1 ? one_f_one_b_warmups(p.stages()) : eager_warmups(p.stages());
 }
 
 [[nodiscard]] inline bool are_within(const std::vector<int>& counts, const std::vector<int>& caps) {
@@ -60,9 +56,8 @@ template <class Table>
   return true;
 }
 
-/// Least period of given stages whose warm-ups fit `caps`. Precondition: `feasible` is such a period.
-[[nodiscard]] inline double least_period(const h1f1b_algebra& rule, const pipeline& p, const std::vector<int>& caps,
-                                         double feasible) {
+[[nodiscard]] inline double least_h1f1b_period(const warmup_algebra& rule, const pipeline& p, const std::vector<int>& caps,
+                                               double feasible) {
   // The counts change only where a transfer is epsilon, 1/2, 2/2, 3/2 ... of the period: they fall there, and cannot fit between.
   // Steps of more microbatches than any stage has room for do not fit, and where all fit they do not matter.
   const auto fits = [&](double period) { return are_within(warmups_for(rule, p, period), caps); };
@@ -73,11 +68,11 @@ template <class Table>
     if (cap < std::numeric_limits<int>::max()) most_steps = std::max(most_steps, cap);
   std::vector<double> breakpoints;
   const auto add = [&](double c, double at, int step) {
-    while (at < infinity && h1f1b_step(c, at, rule.epsilon) > step) at = __builtin_nextafter(at, infinity);  // rounding
+    while (at < infinity && h1f1b_step(c, at, rule.epsilon()) > step) at = std::nextafter(at, infinity);  // rounding
     if (at > shortest && at < feasible) breakpoints.push_back(at);
   };
   for (const double c : p.transfer_s) {
-    add(c, c / rule.epsilon, 1);
+    add(c, c / rule.epsilon(), 1);
     for (int halves = 1; halves <= most_steps && 2 * c > halves * shortest; ++halves) add(c, 2 * c / halves, halves + 1);
   }
   std::sort(breakpoints.begin(), breakpoints.end());
@@ -86,7 +81,7 @@ template <class Table>
   return feasible;
 }
 
-[[nodiscard]] inline double least_period(const exact_algebra&, const pipeline& p, const std::vector<int>& caps, double feasible) {
+[[nodiscard]] inline double least_exact_period(const pipeline& p, const std::vector<int>& caps, double feasible) {
   // As exact_warmups has them, stage by stage: this is asked often.
   const auto fits = [&](double period) {
     warmup_step step;
@@ -107,15 +102,18 @@ template <class Table>
   }
 }
 
-[[nodiscard]] inline double least_period(const fixed_step_algebra& rule, const pipeline& p, const std::vector<int>&, double) {
-  return period(p, warmups_for(rule, p, 0));
+/// Least period of given stages whose warm-ups fit `caps`; those of fixed steps are what they are. Requires: `feasible` is such a
+/// period.
+[[nodiscard]] inline double least_period(const warmup_algebra& rule, const pipeline& p, const std::vector<int>& caps,
+                                         double feasible) {
+  if (rule.is_exact()) return least_exact_period(p, caps, feasible);
+  return rule.by_count() ? least_h1f1b_period(rule, p, caps, feasible) : period(p, warmups_for(rule, p, 0));
 }
 
 /// Most microbatches that each stage's memory holds; unlimited where all of them fit, 0 where not even the weights do.
-template <class Table>
-[[nodiscard]] std::vector<int> warmup_caps(const interop_problem& problem, const Table& table,
-                                           const std::vector<interop_stage>& stages, int microbatches,
-                                           double capacity_factor = 1) {
+[[nodiscard]] inline std::vector<int> warmup_caps(const interop_problem& problem, const stage_prices& table,
+                                                  const std::vector<interop_stage>& stages, int microbatches,
+                                                  double capacity_factor = 1) {
   std::vector<int> caps;
   for (const auto& s : stages) {
     const double capacity = problem.placements[static_cast<std::size_t>(s.placement)].capacity * capacity_factor;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
-#include <hetsched/planners/interop_dp/route.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 
 namespace hetsched::detail {
 
@@ -20,7 +20,7 @@ namespace hetsched::detail {
 /// together, where those whose rent is below their way are left out.
 class period_bound {
  public:
-  period_bound(const interop_problem& problem, const additive_table& table) : problem_(problem), table_(table) {
+  period_bound(const interop_problem& problem, const stage_prices& table) : problem_(problem), table_(table) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
     find_ways();
@@ -289,7 +289,7 @@ class period_bound {
     const auto layers = static_cast<std::size_t>(problem_.layers);
     struct row {
       std::size_t open;
-      const additive_table::sums* prefix;
+      const stage_prices::sums* prefix;
       const int* nearest;
       window_entry* window;
       double fixed;
@@ -333,7 +333,7 @@ class period_bound {
   }
 
   const interop_problem& problem_;
-  const additive_table& table_;
+  const stage_prices& table_;
   std::vector<int> open_;                               // placements
   std::vector<double> onward_;                          // by transfer class
   std::vector<double> dearest_;                         // of them, by subcluster

@@ -15,8 +15,8 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
-#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
 
@@ -95,16 +95,15 @@ struct interop_stage {
 
 /// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
 /// placements and B of boundaries if the model names them.
-template <stage_cost_model Costs>
-[[nodiscard]] interop_problem make_interop_problem(const cluster& hardware, const Costs& costs) {
+[[nodiscard]] inline interop_problem make_interop_problem(const cluster& hardware, const any_cost_model& costs) {
   interop_problem problem;
-  problem.layers = cost_of::layer_count(costs);
+  problem.layers = costs.layer_count();
   if (problem.layers < 1) throw input_error("a cost model needs at least one layer");
   std::vector<int> boundaries;  // the first of each kind
   {
     std::vector<std::int64_t> classes;
     for (int j = 0; j + 1 < problem.layers; ++j) {
-      const auto own = cost_of::boundary_class(costs, j);
+      const auto own = costs.boundary_class(j);
       const auto known = std::find(classes.begin(), classes.end(), own);
       problem.boundary_kind.push_back(static_cast<int>(known - classes.begin()));
       if (known != classes.end()) continue;
@@ -118,9 +117,9 @@ template <stage_cost_model Costs>
     problem.devices.push_back(s.device_count());
     problem.devices_per_node.push_back(s.devices_per_node);
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
-      for (const placement& p : cost_of::placements(costs, mesh)) {
+      for (const placement& p : costs.placements(mesh)) {
         if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
-        const auto more = cost_of::overheads(costs, p);
+        const auto more = costs.overheads(p);
         validate(more);
         const auto [room, scale] = room_within(s.device.memory_bytes, more);
         const auto memory = static_cast<double>(s.device.memory_bytes);
@@ -139,11 +138,11 @@ template <stage_cost_model Costs>
       near = proximity::same_node;
     else if (!from.on_one_node || !to.on_one_node)
       near = proximity::other_node;
-    const transfer_cost c = cost_of::transfer(costs, boundary, from.where, to.where, near);
+    const transfer_cost c = costs.transfer(boundary, from.where, to.where, near);
     check_transfer(c, hardware, boundary, from.where, to.where);
     return c;
   };
-  constexpr bool knows_nodes = cost_model::asks_proximity<Costs>;
+  const bool knows_nodes = costs.asks_proximity();
   const auto alike = [&](const interop_placement& a, const interop_placement& b) {
     for (const auto near : {proximity::other_node, proximity::same_node}) {
       if (near == proximity::same_node && !knows_nodes) break;
@@ -156,10 +155,7 @@ template <stage_cost_model Costs>
   };
   const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
     if (a.subcluster != b.subcluster || (knows_nodes && a.on_one_node != b.on_one_node)) return false;
-    if constexpr (cost_model::has_transfer_class<Costs>)
-      return cost_of::transfer_class(costs, a.where) == cost_of::transfer_class(costs, b.where);
-    else
-      return alike(a, b);
+    return costs.has_transfer_class() ? costs.transfer_class(a.where) == costs.transfer_class(b.where) : alike(a, b);
   };
   std::vector<std::size_t> representatives;
   for (std::size_t p = 0; p < all.size(); ++p) {
@@ -189,7 +185,7 @@ template <stage_cost_model Costs>
       }
   };
   price_all(problem.prices, proximity::other_node);
-  if constexpr (knows_nodes) {
+  if (knows_nodes) {
     if (std::any_of(all.begin(), all.end(), [](const auto& p) { return p.on_one_node; }))
       price_all(problem.near_prices, proximity::same_node);
     if (problem.near_prices == problem.prices) problem.near_prices.clear();
@@ -213,12 +209,9 @@ struct stage_bytes {
 /// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
 class update_table {
  public:
-  template <stage_cost_model Costs>
-  update_table(const Costs& costs, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
+  update_table(const any_cost_model& costs, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
     for (const auto& p : problem.placements) {
-      const auto of = [&](int first, int last) {
-        return static_cast<double>(cost_of::update(costs, layer_range{first, last}, p.where));
-      };
+      const auto of = [&](int first, int last) { return costs.update(layer_range{first, last}, p.where); };
       const double first = of(0, 1);
       double base = first;
       if (problem.layers > 1) base = std::clamp(first + of(1, 2) - of(0, 2), 0.0, first);
@@ -245,46 +238,48 @@ class update_table {
   std::vector<double> sums_;
 };
 
-/// Stage costs as prefix sums: for additive models. Memory O(P L), O(P L log L) where layers have temporary bytes.
-class additive_table {
+/// Stage costs by placement: of additive models as prefix sums over layers, of others a cell for every interval of layers.
+/// Memory and questions: O(P L) for additive models, and O(P L log L) memory where layers have temporary bytes; else O(P L^2).
+class stage_prices {
  public:
-  static constexpr bool additive = true;
-
-  template <additive_cost_model Costs>
-  additive_table(const cluster& hardware, const Costs& costs, const interop_problem& problem)
-      : layers_(problem.layers), sums_(problem.placements.size() * static_cast<std::size_t>(layers_ + 1)) {
-    std::vector<double> temporary;  // [placement][layer]
-    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
-      auto* row = sums_.data() + p * static_cast<std::size_t>(layers_ + 1);
-      const auto& where = problem.placements[p].where;
-      const double scale = problem.placements[p].scale;
-      for (int l = 0; l < layers_; ++l) {
-        const stage_cost c = cost_of::layer(costs, l, where);
-        check_cost(c, hardware, {l, l + 1}, where);
-        row[l + 1] = {row[l].time + c.total_s(), row[l].forward + c.forward_s,
-                      row[l].weight + static_cast<double>(c.weight_bytes),
-                      row[l].activation + static_cast<double>(c.activation_bytes) * scale};
-        temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
-      }
-    }
-    measure_temporary(temporary);
-  }
-
   struct sums {
     double time = 0, forward = 0, weight = 0, activation = 0;
   };
-  [[nodiscard]] const sums* prefix(int p) const {
-    return sums_.data() + static_cast<std::size_t>(p) * static_cast<std::size_t>(layers_ + 1);
+
+  stage_prices(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem)
+      : layers_(problem.layers),
+        additive_(costs.additive()),
+        row_(static_cast<std::size_t>(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
+        sums_(problem.placements.size() * row_) {
+    if (additive_)
+      ask_layers(hardware, costs, problem);
+    else
+      ask_intervals(hardware, costs, problem);
   }
-  [[nodiscard]] double time(int p, int first, int last) const { return prefix(p)[last].time - prefix(p)[first].time; }
-  [[nodiscard]] double forward(int p, int first, int last) const { return prefix(p)[last].forward - prefix(p)[first].forward; }
+
+  /// Whether stages cost the sum of their layers: then time and memory never fall when a stage grows.
+  [[nodiscard]] bool additive() const { return additive_; }
+  /// Sums over the layers before each one. Requires: additive().
+  [[nodiscard]] const sums* prefix(int p) const { return sums_.data() + static_cast<std::size_t>(p) * row_; }
+  [[nodiscard]] double time(int p, int first, int last) const {
+    const sums* row = prefix(p);
+    return additive_ ? row[last].time - row[first].time : row[cell(first, last)].time;
+  }
+  [[nodiscard]] double forward(int p, int first, int last) const {
+    const sums* row = prefix(p);
+    return additive_ ? row[last].forward - row[first].forward : row[cell(first, last)].forward;
+  }
   [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
-    const auto& a = prefix(p)[first];
-    const auto& b = prefix(p)[last];
+    const sums* row = prefix(p);
+    if (!additive_) {
+      const auto& c = row[cell(first, last)];
+      return {c.weight, c.activation};
+    }
+    const auto &a = row[first], &b = row[last];
     return {b.weight - a.weight + temporary(p, first, last), b.activation - a.activation};
   }
   [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
-  /// The most that a layer of the stage needs while it is at work.
+  /// The most that a layer of the stage needs while it is at work. Requires: additive().
   [[nodiscard]] double temporary(int p, int first, int last) const {
     if (largest_.empty() || first >= last) return 0;
     const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(last - first)) - 1);
@@ -292,7 +287,7 @@ class additive_table {
     return std::max(row[first], row[last - (1 << level)]);
   }
 
-  /// Whether placement p takes no longer for any layer than q, and holds no more.
+  /// Whether placement p takes no longer for any layer than q, and holds no more. Requires: additive().
   [[nodiscard]] bool no_worse(int p, int q) const {
     const auto *a = prefix(p), *b = prefix(q);
     for (int l = 0; l < layers_; ++l)
@@ -307,15 +302,55 @@ class additive_table {
   /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and
   /// `capacity`.
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
-    if (largest_.empty())
-      furthest(prefix(p), period, capacity, warmup, out, [](int, int) { return 0.0; });
+    if (!additive_)
+      furthest_interval(p, period, capacity, warmup, out);
+    else if (largest_.empty())
+      furthest_sum(prefix(p), period, capacity, warmup, out, [](int, int) { return 0.0; });
     else
-      furthest(prefix(p), period, capacity, warmup, out, [&](int first, int last) { return temporary(p, first, last); });
+      furthest_sum(prefix(p), period, capacity, warmup, out, [&](int first, int last) { return temporary(p, first, last); });
   }
 
  private:
+  /// The place of an interval in a row of a model that is not additive; empty intervals are there, too, and cost nothing.
+  [[nodiscard]] std::size_t cell(int first, int last) const {
+    return static_cast<std::size_t>(first * (2 * layers_ + 3 - first) / 2 + last - first);
+  }
+
+  void ask_layers(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem) {
+    std::vector<double> temporary;  // [placement][layer]
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      auto* row = sums_.data() + p * row_;
+      const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
+      for (int l = 0; l < layers_; ++l) {
+        const stage_cost c = costs.layer(l, where);
+        check_cost(c, hardware, {l, l + 1}, where);
+        row[l + 1] = {row[l].time + c.total_s(), row[l].forward + c.forward_s,
+                      row[l].weight + static_cast<double>(c.weight_bytes),
+                      row[l].activation + static_cast<double>(c.activation_bytes) * scale};
+        temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
+      }
+    }
+    measure_temporary(temporary);
+  }
+
+  void ask_intervals(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem) {
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& where = problem.placements[p].where;
+      const double scale = problem.placements[p].scale;
+      for (int a = 0; a < layers_; ++a)
+        for (int b = a + 1; b <= layers_; ++b) {
+          const stage_cost c = costs.stage({a, b}, where);
+          check_cost(c, hardware, {a, b}, where);
+          sums_[p * row_ + cell(a, b)] = {c.total_s(), c.forward_s,
+                                          static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
+                                          static_cast<double>(c.activation_bytes) * scale};
+        }
+    }
+  }
+
   template <class Temporary>
-  void furthest(const sums* at, double period, double capacity, double warmup, int* out, Temporary at_work) const {
+  void furthest_sum(const sums* at, double period, double capacity, double warmup, int* out, Temporary at_work) const {
     int last = 0;
     for (int a = 0; a <= layers_; ++a) {
       last = std::max(last, a);
@@ -325,6 +360,19 @@ class additive_table {
       };
       while (last < layers_ && fits(at[last + 1])) ++last;
       out[a] = last;
+    }
+  }
+
+  void furthest_interval(int p, double period, double capacity, double warmup, int* out) const {
+    int furthest_yet = 0;
+    for (int a = 0; a <= layers_; ++a) {
+      furthest_yet = std::max(furthest_yet, a);
+      for (int b = layers_; b > furthest_yet; --b)
+        if (time(p, a, b) <= period && memory(p, a, b, warmup) <= capacity) {
+          furthest_yet = b;
+          break;
+        }
+      out[a] = furthest_yet;
     }
   }
 
@@ -345,13 +393,17 @@ class additive_table {
   }
 
   int layers_;
+  bool additive_;
   std::size_t placements_ = 0;
-  std::vector<sums> sums_;
+  std::size_t row_;              // cells of a placement
+  std::vector<sums> sums_;       // [placement][layer], or [placement][first layer][last]
   std::vector<double> largest_;  // [level][placement][first layer]; empty: nothing is temporary
 };
 
-/// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing.
-inline void mark_dominated(interop_problem& problem, const additive_table& table) {
+/// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing. Where costs
+/// are not additive, intervals may prefer one placement here and another there: all stay.
+inline void mark_dominated(interop_problem& problem, const stage_prices& table) {
+  if (!table.additive()) return;
   auto& all = problem.placements;
   for (std::size_t p = 0; p < all.size(); ++p)
     for (std::size_t q = 0; q < all.size() && !all[p].dominated; ++q) {
@@ -362,80 +414,15 @@ inline void mark_dominated(interop_problem& problem, const additive_table& table
     }
 }
 
-/// Stage costs as a table over all intervals: for models of any kind. Memory O(P L^2), as many calls of stage.
-class interval_table {
- public:
-  static constexpr bool additive = false;
-
-  template <stage_cost_model Costs>
-  interval_table(const cluster& hardware, const Costs& costs, const interop_problem& problem)
-      : layers_(problem.layers),
-        stride_(static_cast<std::size_t>(layers_) * static_cast<std::size_t>(layers_ + 1) / 2),
-        cells_(problem.placements.size() * stride_) {
-    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
-      const auto& where = problem.placements[p].where;
-      const double scale = problem.placements[p].scale;
-      for (int a = 0; a < layers_; ++a)
-        for (int b = a + 1; b <= layers_; ++b) {
-          const stage_cost c = cost_of::stage(costs, layer_range{a, b}, where);
-          check_cost(c, hardware, {a, b}, where);
-          cells_[index(static_cast<int>(p), a, b)] = {
-              c.total_s(), c.forward_s, static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
-              static_cast<double>(c.activation_bytes) * scale};
-        }
-    }
-  }
-
-  [[nodiscard]] double time(int p, int first, int last) const { return first == last ? 0 : cells_[index(p, first, last)].time; }
-  [[nodiscard]] double forward(int p, int first, int last) const {
-    return first == last ? 0 : cells_[index(p, first, last)].forward;
-  }
-  [[nodiscard]] stage_bytes memory(int p, int first, int last) const {
-    const auto& c = cells_[index(p, first, last)];
-    return {c.weight, c.activation};
-  }
-  [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
-  void furthest(int p, double period, double capacity, double warmup, int* out) const {
-    int furthest_yet = 0;
-    for (int a = 0; a <= layers_; ++a) {
-      furthest_yet = std::max(furthest_yet, a);
-      for (int b = layers_; b > furthest_yet; --b)
-        if (time(p, a, b) <= period && memory(p, a, b, warmup) <= capacity) {
-          furthest_yet = b;
-          break;
-        }
-      out[a] = furthest_yet;
-    }
-  }
-
- private:
-  struct cell {
-    double time = 0, forward = 0, weight = 0, activation = 0;
-  };
-  [[nodiscard]] std::size_t index(int p, int first, int last) const {
-    const auto a = static_cast<std::size_t>(first);
-    const auto row = a * static_cast<std::size_t>(layers_) - a * (a - 1) / 2;  // cells before row a: sum of layers - a'
-    return static_cast<std::size_t>(p) * stride_ + row + static_cast<std::size_t>(last - first - 1);
-  }
-
-  int layers_;
-  std::size_t stride_;
-  std::vector<cell> cells_;
-};
-
-/// Intervals may prefer one placement here and another there: all stay.
-inline void mark_dominated(interop_problem&, const interval_table&) {}
-
 /// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
 /// cost model offers no placement.
-template <stage_cost_model Costs, class F>
-[[nodiscard]] auto with_tables(const cluster& hardware, const Costs& costs, F f) {
-  using table_type = std::conditional_t<additive_cost_model<Costs>, additive_table, interval_table>;
-  using result = std::invoke_result_t<F, const interop_problem&, const table_type&>;
+template <class F>
+[[nodiscard]] auto with_tables(const cluster& hardware, const any_cost_model& costs, F f) {
+  using result = std::invoke_result_t<F, const interop_problem&, const stage_prices&>;
   auto problem = make_interop_problem(hardware, costs);
   if (problem.placements.empty())
     return result(refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"});
-  const table_type table(hardware, costs, problem);
+  const stage_prices table(hardware, costs, problem);
   mark_dominated(problem, table);
   return f(std::as_const(problem), table);
 }

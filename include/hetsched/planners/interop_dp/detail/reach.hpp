@@ -6,17 +6,17 @@
 #include <vector>
 
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
-#include <hetsched/planners/interop_dp/route.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 
 namespace hetsched::detail {
 
 /// For one period, how many layers the devices that are left can still hold: an upper bound, from time, transfers that keep the
 /// period, and memory at the fewest microbatches in flight. Suffixes that leave more layers than that lead nowhere.
-template <class Table>
 class reach {
  public:
   /// `fewest`: in flight on any stage but the last of the pipeline, at least.
-  reach(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, int fewest, bool use_all)
+  reach(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int fewest,
+        bool use_all)
       : problem_(problem),
         table_(table),
         route_(route),
@@ -125,7 +125,7 @@ class reach {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const std::vector<route_phase>& route_;
   int fewest_;
   bool use_all_;

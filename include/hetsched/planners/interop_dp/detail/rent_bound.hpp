@@ -3,11 +3,12 @@
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
-#include <hetsched/planners/interop_dp/route.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 
 namespace hetsched::detail {
 
@@ -15,10 +16,9 @@ namespace hetsched::detail {
 /// Let every device of subcluster k cost rent_k per second, such that all devices together cost M - 1. A stage takes at most the
 /// period, so (M - 1) * period is at least the rent of the stages' devices over the stages' times, and the objective at least the
 /// sum over layers of time * (1 + rent of the devices). This holds for any rents; the best are the dual prices of device time.
-template <class Table>
 class rent_bound {
  public:
-  rent_bound(const interop_problem& problem, const Table& table, const std::vector<route_phase>& route, int microbatches)
+  rent_bound(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int microbatches)
       : problem_(problem), table_(table), route_(route), steady_(microbatches - 1), rent_(problem.devices.size(), 0.0) {
     fastest_before_ = priced_before({});
     if (steady_ > 0) choose_rents();
@@ -108,7 +108,7 @@ class rent_bound {
       for (const double t : device_time) sum += t;
       if (count == 1 || !(sum > 0)) break;
       for (std::size_t k = 0; k < count; ++k)
-        weight[k] *= __builtin_exp((device_time[k] / sum - 1.0 / static_cast<double>(count)) / (1 + 0.25 * round));
+        weight[k] *= std::exp((device_time[k] / sum - 1.0 / static_cast<double>(count)) / (1 + 0.25 * round));
     }
     rent_ = best;
   }
@@ -148,7 +148,7 @@ class rent_bound {
       for (const int p : open) {
         const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
         const double factor = 1 + rent_[static_cast<std::size_t>(placed.subcluster)] * placed.devices;
-        for (int first = Table::additive ? i - 1 : 0; first < i; ++first) {
+        for (int first = table_.additive() ? i - 1 : 0; first < i; ++first) {
           const double t = table_.time(p, first, i);
           const double cost = sum[static_cast<std::size_t>(first)] + t * factor;
           if (cost >= least) continue;
@@ -167,7 +167,7 @@ class rent_bound {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const std::vector<route_phase>& route_;
   double steady_;  // M - 1
   std::vector<double> rent_;

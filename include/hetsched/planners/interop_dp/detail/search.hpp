@@ -15,8 +15,8 @@
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/reach.hpp>
 #include <hetsched/planners/interop_dp/detail/rent_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
-#include <hetsched/planners/interop_dp/route.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
@@ -27,18 +27,16 @@ namespace detail {
 /// occupied no longer, and whose memory holds the warm-ups that the period needs. A state is (phase, transfer class of the first
 /// stage, devices used in its subcluster, first layer); suffixes of the model grow from the last layer to the first, and each
 /// state keeps the Pareto front of (latency, warm-up state).
-template <class Table, class Algebra>
 class interop_search {
  public:
-  using warmup_state = typename Algebra::state;
-
   struct solution {
     double latency = 0;  // with what updates add, if they count
     std::vector<interop_stage> stages;
   };
 
-  interop_search(const interop_problem& problem, const Table& table, const update_table& updates,
-                 const std::vector<route_phase>& route, Algebra algebra, int microbatches, bool use_all, const parallel_for& run)
+  interop_search(const interop_problem& problem, const stage_prices& table, const update_table& updates,
+                 const std::vector<route_phase>& route, warmup_algebra algebra, int microbatches, bool use_all,
+                 const parallel_for& run)
       : problem_(problem),
         table_(table),
         updates_(updates),
@@ -48,7 +46,7 @@ class interop_search {
         use_all_(use_all),
         run_(run),
         rents_(problem, table, route, microbatches),
-        reach_(problem, table, route, std::min(Algebra::fewest_upstream, microbatches), use_all) {
+        reach_(problem, table, route, std::min(algebra.fewest_upstream(), microbatches), use_all) {
     const auto placements = problem.placements.size();
     capacity_.resize(placements);
     for (std::size_t p = 0; p < placements; ++p) capacity_[p] = problem.placements[p].capacity;
@@ -57,7 +55,7 @@ class interop_search {
     stores_.resize(route.size());
   }
 
-  [[nodiscard]] const rent_bound<Table>& rents() const { return rents_; }
+  [[nodiscard]] const rent_bound& rents() const { return rents_; }
 
   /// Whether the updates at the end of an iteration count.
   void count_updates(bool yes) { with_updates_ = yes; }
@@ -160,11 +158,11 @@ class interop_search {
     return {s.labels.data() + s.starts[i], s.starts[i + 1] - s.starts[i]};
   }
 
-  static bool no_worse(const label& a, const label& b) {
-    return a.latency <= b.latency && a.end <= b.end && Algebra::no_worse(a.state, b.state);
+  [[nodiscard]] bool no_worse(const label& a, const label& b) const {
+    return a.latency <= b.latency && a.end <= b.end && algebra_.no_worse(a.state, b.state);
   }
 
-  static void keep_if_new(std::vector<label>& front, const label& candidate) {
+  void keep_if_new(std::vector<label>& front, const label& candidate) const {
     for (const auto& kept : front)
       if (no_worse(kept, candidate)) return;
     std::erase_if(front, [&](const label& kept) { return no_worse(candidate, kept); });
@@ -173,10 +171,10 @@ class interop_search {
 
   // Transfers that keep the period, and the steps in warm-up that they cost.
   void measure_transfers() {
-    if constexpr (!by_count) return;
+    if (!algebra_.by_count()) return;
     const auto measure = [&](const std::vector<transfer_price>& prices, std::vector<std::int32_t>& steps) {
       steps.resize(prices.size());
-      warmup_state one{1};
+      warmup_state one{1, 0};
       for (std::size_t i = 0; i < steps.size(); ++i) {
         warmup_state out;
         const auto& c = prices[i];
@@ -210,12 +208,12 @@ class interop_search {
     const auto& placed = problem_.placements[at(stage.placement)];
     source s{&labels, &from, phase};
     s.price = problem_.transfer(placed.transfer_class, from_class);
-    if (by_count) s.step = steps_.data() + (s.price - problem_.prices.data());
+    if (algebra_.by_count()) s.step = steps_.data() + (s.price - problem_.prices.data());
     const int per_node = problem_.devices_per_node[at(placed.subcluster)];
     if (!problem_.near_prices.empty() && used > 0 && placed.on_one_node && used % per_node + placed.devices <= per_node) {
       s.taken = used % per_node;
       s.near_price = problem_.near_transfer(placed.transfer_class, from_class);
-      if (by_count) s.near_step = near_steps_.data() + (s.near_price - problem_.near_prices.data());
+      if (algebra_.by_count()) s.near_step = near_steps_.data() + (s.near_price - problem_.near_prices.data());
     }
     stage.sources.push_back(s);
     stage.top = std::max(stage.top, from.high);
@@ -340,12 +338,10 @@ class interop_search {
     std::vector<candidate_stage> stages;
     std::vector<window> windows;
     std::vector<label> front;
-    typename rent_bound<Table>::filter bound;
+    rent_bound::filter bound;
     double limit = 0;  // of the latency, at the layer in hand
     std::int64_t looked_at = 0;
   };
-
-  static constexpr bool by_count = std::is_same_v<Algebra, h1f1b_algebra>;
 
   void grow_row(store& own, row& out, int high, workspace& work) {
     out = {0, -1, own.starts.size()};
@@ -356,7 +352,7 @@ class interop_search {
       highest_cut = std::max(highest_cut, stage.top);
     }
     high = std::min(high, highest_cut - 1);
-    const bool windows = Table::additive && by_count && !with_updates_;
+    const bool windows = table_.additive() && algebra_.by_count() && !with_updates_;
     if (windows) {
       if (work.windows.size() < work.stages.size()) work.windows.resize(work.stages.size());
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
@@ -372,14 +368,13 @@ class interop_search {
       work.limit = work.bound.latency_limit(first);
       bool more = false;
       for (std::size_t s = 0; s < work.stages.size(); ++s) {
-        if constexpr (Table::additive && by_count)
-          if (windows) {
-            if (work.windows[s].idle_at(first))
-              more |= work.windows[s].next_cut >= work.stages[s].low;
-            else
-              more |= gather_window(work.stages[s], work.windows[s], first, work);
-            continue;
-          }
+        if (windows) {
+          if (work.windows[s].idle_at(first))
+            more |= work.windows[s].next_cut >= work.stages[s].low;
+          else
+            more |= gather_window(work.stages[s], work.windows[s], first, work);
+          continue;
+        }
         more |= gather_all(work.stages[s], first, work);
       }
       work.looked_at += static_cast<std::int64_t>(work.stages.size());
@@ -407,8 +402,7 @@ class interop_search {
     return next.on_one_node && next.devices <= s.taken;
   }
 
-  [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, workspace& work) const
-      requires(Table::additive&& by_count) {
+  [[nodiscard]] bool gather_window(const candidate_stage& stage, window& w, int first, workspace& work) const {
     const int p = stage.placement;
     const auto* prefix = table_.prefix(p);
     for (; w.next_cut > first && w.next_cut >= stage.low; --w.next_cut) {
@@ -445,7 +439,7 @@ class interop_search {
         if (to.time - from.time <= period_ &&
             to.weight - from.weight + held * (to.activation - from.activation) + table_.temporary(p, first, e.cut) <=
                 capacity_[at(p)]) {
-          keep_if_new(work.front, {e.key - from.time, e.key - from.time, {n}, p, e.cut, e.phase, e.label});
+          keep_if_new(work.front, {e.key - from.time, e.key - from.time, {n, 0}, p, e.cut, e.phase, e.label});
           beaten = e.key;
           break;
         }
@@ -525,16 +519,16 @@ class interop_search {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const update_table& updates_;
   const std::vector<route_phase>& route_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   int microbatches_;
   bool use_all_;
   bool with_updates_ = false;
   const parallel_for& run_;
-  rent_bound<Table> rents_;
-  reach<Table> reach_;
+  rent_bound rents_;
+  reach reach_;
   std::int64_t most_work_ = 0;
   function_ref<bool()> go_on_;
   double period_ = 0;

@@ -38,10 +38,10 @@ namespace hetsched::detail {
 /// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the
 /// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
 /// in the way.
-template <class Table, class Algebra>
-[[nodiscard]] std::string explain_shortage(const cluster& hardware, const interop_problem& problem, const Table& table,
-                                           const update_table& updates, const std::vector<route_phase>& route,
-                                           interop_search<Table, Algebra>& search, const Algebra& algebra, bool use_all) {
+[[nodiscard]] inline std::string explain_shortage(const cluster& hardware, const interop_problem& problem,
+                                                  const stage_prices& table, const update_table& updates,
+                                                  const std::vector<route_phase>& route, interop_search& search,
+                                                  const warmup_algebra& algebra, bool use_all) {
   for (int l = 0; l < problem.layers; ++l) {
     const interop_placement* best = nullptr;
     double least = infinity, needs = 0;
@@ -65,10 +65,10 @@ template <class Table, class Algebra>
     if (!search.may_keep(infinity)) return std::vector<std::vector<interop_stage>>{};
     // Under exact warm-ups one microbatch in flight is enough, and then a beam finds a plan if there is one.
     std::vector<std::vector<interop_stage>> plans;
-    if (std::is_same_v<Algebra, exact_algebra> && !use_all) {
+    if (algebra.is_exact() && !use_all) {
       auto scaled = problem;
       for (auto& p : scaled.placements) p.capacity = p.capacity_at(factor);
-      beam_search<Table, Algebra> beam(scaled, table, updates, route, algebra, 1, use_all);
+      beam_search beam(scaled, table, updates, route, algebra, 1, use_all);
       std::vector<int> all;
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
         if (!problem.placements[p].dominated) all.push_back(static_cast<int>(p));

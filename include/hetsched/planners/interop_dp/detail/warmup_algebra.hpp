@@ -16,83 +16,68 @@ struct transfer_price {
   friend constexpr bool operator==(const transfer_price&, const transfer_price&) = default;
 };
 
-// What a partial plan must remember of its warm-ups so that stages can be put in front of it, one algebra per rule:
-//   state                                   of the first stage of a suffix; a default one stands for the empty suffix
-//   extend(t, c, state, period, state&)     puts a stage of compute time t in front, over a transfer that costs c (0 at the
-//                                           end of the pipeline); false if the period cannot be kept; sets the count of the new
-//                                           stage
-//   fewest_upstream                         microbatches in flight on any stage but the last, at least
-//   no_worse(a, b)                          whatever b can be extended to within memory, a can too
-
-/// H-1F1B (HARP Eq. 1): the count alone.
-struct h1f1b_algebra {
-  struct state {
-    int warmup = 0;
-  };
-  static constexpr int fewest_upstream = 2;
-  double epsilon = default_epsilon;
-
-  [[nodiscard]] bool extend(double, const transfer_price& transfer, state next, double period, state& out) const {
-    out.warmup = std::min(most_warmup, next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon)));
-    return true;
-  }
-  [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup; }
+/// What a partial plan must remember of its warm-ups so that stages can be put in front of it: those of its first stage. A
+/// default one stands for no stages.
+struct warmup_state {
+  int warmup = 0;
+  /// Of exact warm-ups, the carry that decides all counts upstream. Of fixed steps, the slack: the largest (cycle / period -
+  /// microbatches on it) of the cycles that start at the first stage; the period is kept as long as it does not rise above 0.
+  double carry = 0;
 };
 
-/// Exact least warm-up: the carry decides all counts upstream; the count is kept for memory only.
-struct exact_algebra {
-  struct state {
-    int warmup = 0;
-    double carry = 0;
-  };
-  static constexpr int fewest_upstream = 1;
-
-  [[nodiscard]] static bool extend(double compute, const transfer_price& transfer, state next, double period, state& out) {
-    const auto step = exact_step(compute, transfer.round_trip, period, next.carry);
-    out = {step.warmup, step.carry};
-    return true;
+/// How a warm-up rule counts, chosen at run time.
+class warmup_algebra {
+ public:
+  /// Throws: input_error for a rule that is none, and for an epsilon outside [0, 1].
+  explicit warmup_algebra(warmup_rule rule, double epsilon = default_epsilon) : rule_(rule), epsilon_(epsilon) {
+    if (!(epsilon >= 0 && epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
+    if (rule != warmup_rule::h1f1b && rule != warmup_rule::exact && rule != warmup_rule::one_f_one_b &&
+        rule != warmup_rule::eager)
+      throw input_error("unknown warm-up rule");
   }
-  [[nodiscard]] static bool no_worse(state a, state b) { return a.carry <= b.carry; }
-};
 
-/// A fixed step per stage (1F1B: 1, Eager-1F1B: 2). `slack` is the largest (cycle / period - microbatches on it) of the cycles
-/// that start at the first stage: the period is kept as long as it does not rise above 0.
-struct fixed_step_algebra {
-  struct state {
-    int warmup = 0;
-    double slack = 0;
-  };
-  static constexpr int fewest_upstream = 2;
-  int step = 1;
+  [[nodiscard]] warmup_rule rule() const { return rule_; }
+  [[nodiscard]] double epsilon() const { return epsilon_; }
+  [[nodiscard]] bool is_exact() const { return rule_ == warmup_rule::exact; }
+  /// Whether the count is all that a state is: H-1F1B (HARP Eq. 1).
+  [[nodiscard]] bool by_count() const { return rule_ == warmup_rule::h1f1b; }
+  /// What a stage adds to the count: 1F1B 1, Eager-1F1B 2. Requires: one of these rules.
+  [[nodiscard]] int step() const { return rule_ == warmup_rule::eager ? 2 : 1; }
+  /// Microbatches in flight on any stage but the last, at least.
+  [[nodiscard]] int fewest_upstream() const { return is_exact() ? 1 : 2; }
 
-  [[nodiscard]] bool extend(double compute, const transfer_price& transfer, state next, double period, state& out) const {
+  /// Puts a stage of compute time `compute` in front of what `next` tells, over a transfer (0 at the end of the pipeline); false
+  /// if the period cannot be kept. `out` tells of the new stage.
+  [[nodiscard]] bool extend(double compute, const transfer_price& transfer, warmup_state next, double period,
+                            warmup_state& out) const {
+    if (rule_ == warmup_rule::exact) {
+      const auto step = exact_step(compute, transfer.round_trip, period, next.carry);
+      out = {step.warmup, step.carry};
+      return true;
+    }
+    if (rule_ == warmup_rule::h1f1b) {
+      out.warmup =
+          std::min(most_warmup, next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon_)));
+      return true;
+    }
     const double own = compute / period - 1;
     if (next.warmup == 0) {
       out = {1, own};
       return true;
     }
-    out = {next.warmup + step, std::max(own, (compute + transfer.round_trip) / period + next.slack - step)};
-    return out.slack <= 1e-12;
+    out = {next.warmup + step(), std::max(own, (compute + transfer.round_trip) / period + next.carry - step())};
+    return out.carry <= 1e-12;
   }
-  [[nodiscard]] static bool no_worse(state a, state b) { return a.warmup <= b.warmup && a.slack <= b.slack; }
-};
 
-/// What f(algebra) returns for the algebra of a rule.
-/// Throws: input_error for a rule that is none, and for an epsilon outside [0, 1].
-template <class F>
-[[nodiscard]] auto with_algebra(warmup_rule rule, double epsilon, F f) {
-  if (!(epsilon >= 0 && epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
-  switch (rule) {
-    case warmup_rule::h1f1b:
-      return f(h1f1b_algebra{epsilon});
-    case warmup_rule::exact:
-      return f(exact_algebra{});
-    case warmup_rule::one_f_one_b:
-      return f(fixed_step_algebra{1});
-    case warmup_rule::eager:
-      return f(fixed_step_algebra{2});
+  /// Whether whatever b can be extended to within memory, a can, too.
+  [[nodiscard]] bool no_worse(warmup_state a, warmup_state b) const {
+    if (rule_ == warmup_rule::exact) return a.carry <= b.carry;
+    return a.warmup <= b.warmup && (rule_ == warmup_rule::h1f1b || a.carry <= b.carry);
   }
-  throw input_error("unknown warm-up rule");
-}
+
+ private:
+  warmup_rule rule_;
+  double epsilon_;
+};
 
 }  // namespace hetsched::detail

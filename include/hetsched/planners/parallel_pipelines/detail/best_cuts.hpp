@@ -18,12 +18,10 @@ namespace hetsched::detail {
 /// Cuts a model into stages whose placements are settled, in their order: for some periods from the shortest on, the cuts of the
 /// least latency; of these, the column of the shortest iteration. A shortest path over stages and layers with sliding windows.
 /// It guides a search: transfers count at their cheapest, and memory by the warm-ups that stages of a full period would have.
-template <class Table, class Algebra>
 class best_cuts {
-  static_assert(Table::additive);
-
  public:
-  best_cuts(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra)
+  /// Requires: table.additive().
+  best_cuts(const interop_problem& problem, const stage_prices& table, const end_table& ends, const warmup_algebra& algebra)
       : problem_(problem), table_(table), ends_(ends), algebra_(algebra), row_(at(problem.layers + 1)) {}
 
   /// The column for so many microbatches; none if there is none shorter than `enough` seconds, or none was found in memory.
@@ -165,9 +163,9 @@ class best_cuts {
   static constexpr int most_halvings = 20;
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  const Algebra& algebra_;
+  const warmup_algebra& algebra_;
   std::size_t row_;
   double fastest_latency_ = 0;
   std::vector<double> in_flight_;  // by stage

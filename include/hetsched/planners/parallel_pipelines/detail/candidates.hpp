@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <hetsched/evaluate/evaluate.hpp>
-#include <hetsched/planners/interop_dp/planner.hpp>
+#include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 #include <hetsched/search/pack_devices.hpp>
@@ -18,13 +18,13 @@
 namespace hetsched::detail {
 
 /// Sets of pipelines as plans: evaluate says what each is worth, and the best one is kept.
-template <class Table, class Algebra, class Costs>
 class plan_candidates {
  public:
   using line = std::pair<const std::vector<interop_stage>*, int>;  // stages, microbatches
 
-  plan_candidates(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-                  const end_table& ends, Algebra algebra, const planning_problem& asked, warmup_rule warmup, double epsilon)
+  plan_candidates(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
+                  const end_table& ends, warmup_algebra algebra, const planning_problem& asked, warmup_rule warmup,
+                  double epsilon)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
@@ -139,11 +139,11 @@ class plan_candidates {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   const planning_problem& asked_;
   warmup_rule warmup_;
   double epsilon_;

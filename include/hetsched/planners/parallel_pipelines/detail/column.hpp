@@ -20,12 +20,12 @@ namespace hetsched::detail {
 /// those of another pipeline, whichever that is.
 class end_table {
  public:
-  template <stage_cost_model Costs>
-  end_table(const Costs& costs, const interop_problem& problem) : updates_(costs, problem), row_(at(problem.layers + 1)) {
+  end_table(const any_cost_model& costs, const interop_problem& problem)
+      : updates_(costs, problem), row_(at(problem.layers + 1)) {
     const auto& all = problem.placements;
     const auto sync = [&](int first, int last, const placement& a, const placement& b) {
       const placement holders[]{a, b};
-      return cost_of::gradient_sync(costs, layer_range{first, last}, holders).seconds;
+      return costs.gradient_sync(layer_range{first, last}, holders).seconds;
     };
     // Of many placements, those on the largest submeshes: most ports work at once there.
     constexpr std::size_t few = 64;
@@ -129,9 +129,8 @@ struct last_stage {
 
 /// Where updates, and reductions if they count, end an iteration: a stage ends before the first one by the backwards and
 /// gradients in between.
-template <class Table>
-[[nodiscard]] last_stage last_done(const end_table& ends, const Table& table, const std::vector<interop_stage>& stages,
-                                   const pipeline& bare, bool reductions) {
+[[nodiscard]] inline last_stage last_done(const end_table& ends, const stage_prices& table,
+                                          const std::vector<interop_stage>& stages, const pipeline& bare, bool reductions) {
   double before = 0;
   last_stage found;
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -147,10 +146,10 @@ template <class Table>
 }
 
 /// The column of these stages for at most so many microbatches; none if they fit in no memory or a transfer is impossible.
-template <class Table, class Algebra>
-[[nodiscard]] std::optional<pipeline_column> column_of(const interop_problem& problem, const Table& table, const end_table& ends,
-                                                       const Algebra& algebra, std::vector<interop_stage> stages,
-                                                       int microbatches, bool reductions) {
+[[nodiscard]] inline std::optional<pipeline_column> column_of(const interop_problem& problem, const stage_prices& table,
+                                                              const end_table& ends, const warmup_algebra& algebra,
+                                                              std::vector<interop_stage> stages, int microbatches,
+                                                              bool reductions) {
   const auto bare = search_pipeline(problem, table, stages);
   const auto caps = warmup_caps(problem, table, stages, microbatches);
   pipeline_column found;

@@ -21,15 +21,14 @@ namespace hetsched::detail {
 
 /// Equal pipelines on equal boxes of devices, by subcluster: the fastest pipeline of a box is that of a cluster with fewer
 /// devices, and copies of it are judged.
-template <class Table, class Algebra, class Costs>
 class copied_boxes {
-  using candidates = plan_candidates<Table, Algebra, Costs>;
+  using candidates = plan_candidates;
 
  public:
   /// `asked` and `options`: of the search for the pipeline of a box.
-  copied_boxes(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-               const end_table& ends, Algebra algebra, planning_problem asked, const interop_options& options, candidates& found,
-               function_ref<bool()> go_on)
+  copied_boxes(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
+               const end_table& ends, warmup_algebra algebra, planning_problem asked, const interop_options& options,
+               candidates& found, function_ref<bool()> go_on)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
@@ -174,11 +173,11 @@ class copied_boxes {
     problem.microbatches = (microbatches_ + b.copies - 1) / b.copies;
     auto options = options_;
     options.effort = std::min(options.effort, effort);
-    const auto found = interop_planner<Table, Algebra, Costs>(hardware_, costs_, part_, table_, algebra_, problem, options).run();
+    const auto found = interop_planner(hardware_, costs_, part_, table_, algebra_, problem, options).run();
     if (!found) return std::nullopt;
     auto stages = found_.stages_of(found->pipelines.front());
     if (!stages) return std::nullopt;
-    std::vector<typename candidates::line> lines;
+    std::vector<candidates::line> lines;
     for (int i = 0; i < b.copies; ++i)
       lines.push_back({&*stages, microbatches_ / b.copies + (i < microbatches_ % b.copies ? 1 : 0)});
     const double seconds = found_.consider(lines);
@@ -189,12 +188,12 @@ class copied_boxes {
   static constexpr int most_moves = 20;
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
   interop_problem part_;  // with the devices of a box
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   int microbatches_;
   planning_problem asked_;
   interop_options options_;

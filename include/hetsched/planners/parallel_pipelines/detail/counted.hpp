@@ -15,7 +15,6 @@ namespace hetsched::detail {
 
 /// Every pipeline of a problem so small that all can be listed, by the devices that it uses.
 /// A box is a number of devices of each subcluster, counted in mixed radix.
-template <class Table>
 class listed_pipelines {
  public:
   struct listed {
@@ -31,7 +30,7 @@ class listed_pipelines {
     }
   };
 
-  listed_pipelines(const interop_problem& problem, const Table& table) : problem_(problem), table_(table) {
+  listed_pipelines(const interop_problem& problem, const stage_prices& table) : problem_(problem), table_(table) {
     for (const int d : problem.devices) boxes_ = std::min<std::int64_t>(boxes_ * (d + 1), std::int64_t{1} << 40);
   }
 
@@ -140,7 +139,7 @@ class listed_pipelines {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   std::int64_t boxes_ = 1;
   std::size_t most_ = 0, count_ = 0, beginnings_ = 0;
   std::vector<std::vector<listed>> by_box_;
@@ -155,13 +154,12 @@ struct share_of_batch {
 
 /// The least time in which pipelines on a box of devices or less do so many microbatches, if they share nothing: a dynamic
 /// program over boxes, whose cells start as lower bounds and are made exact where that matters.
-template <class Table>
 class counted_batches {
  public:
   /// `iteration(pipeline, microbatches)`: of one pipeline alone, exactly; infinity where memory lacks.
-  using judge = function_ref<double(const typename listed_pipelines<Table>::listed&, int)>;
+  using judge = function_ref<double(const listed_pipelines::listed&, int)>;
 
-  counted_batches(const listed_pipelines<Table>& pipelines, int microbatches)
+  counted_batches(const listed_pipelines& pipelines, int microbatches)
       : pipelines_(pipelines), microbatches_(microbatches), cells_(row() * static_cast<std::size_t>(pipelines.boxes())) {
     for (int box = 0; box < pipelines.boxes(); ++box)
       for (int m = 1; m <= microbatches; ++m) {
@@ -273,7 +271,7 @@ class counted_batches {
     }
   }
 
-  const listed_pipelines<Table>& pipelines_;
+  const listed_pipelines& pipelines_;
   int microbatches_;
   std::vector<cell> cells_;
   std::vector<best> best_;

@@ -16,13 +16,12 @@ namespace hetsched::detail {
 /// Goes through all sets of listed pipelines that can beat the best known plan. Reductions between pipelines make their times
 /// depend on each other; what they take without them bounds a part of a set, and what counted_batches says of the devices and
 /// microbatches that are left bounds the rest.
-template <class Table>
 class counted_search {
  public:
   using line = std::pair<const std::vector<interop_stage>*, int>;
   using judge = function_ref<double(std::span<const line>)>;  ///< of a whole set: the least objective known then
 
-  counted_search(const interop_problem& problem, const listed_pipelines<Table>& pipelines, const counted_batches<Table>& batches,
+  counted_search(const interop_problem& problem, const listed_pipelines& pipelines, const counted_batches& batches,
                  const end_table& ends, const plan_worth& worth, int microbatches)
       : pipelines_(pipelines),
         batches_(batches),
@@ -97,8 +96,8 @@ class counted_search {
 
   static constexpr std::int64_t most_steps = 100'000;
 
-  const listed_pipelines<Table>& pipelines_;
-  const counted_batches<Table>& batches_;
+  const listed_pipelines& pipelines_;
+  const counted_batches& batches_;
   const end_table& ends_;
   const plan_worth& worth_;
   int microbatches_;

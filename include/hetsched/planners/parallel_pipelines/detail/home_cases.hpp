@@ -17,12 +17,12 @@ namespace hetsched::detail {
 /// goes from one to another. The relaxation alone lets each pipeline add up gradients with one of its own subcluster, which is
 /// far too cheap where links between subclusters are slow. The case of the least bound is split by a layer that its cheapest
 /// pipelines dispute.
-template <class Table, class Algebra>
 class home_cases {
  public:
-  using relaxation = pipeline_relaxation<Table, Algebra>;
+  using relaxation = pipeline_relaxation;
 
-  home_cases(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra, int microbatches)
+  home_cases(const interop_problem& problem, const stage_prices& table, const end_table& ends, const warmup_algebra& algebra,
+             int microbatches)
       : problem_(problem), table_(table), ends_(ends), algebra_(algebra), microbatches_(microbatches) {}
 
   /// A bound of all cases: above `enough`, or the best for at most `most_work` ends of stages. It is that of `whole`, the
@@ -92,9 +92,9 @@ class home_cases {
   static constexpr double least_rise = 0.03;  // of what is missing
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  const Algebra& algebra_;
+  const warmup_algebra& algebra_;
   int microbatches_;
   std::int64_t looked_at_ = 0;
 };

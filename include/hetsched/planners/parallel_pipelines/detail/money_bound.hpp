@@ -18,11 +18,10 @@ namespace hetsched::detail {
 /// microbatch if it does all: alone(). A set that is done by T pays R * T for no more than (T - A) / L + 1 microbatches of each
 /// pipeline: within(). Both are least over ranges of periods, by rented_path; the ranges of the least bounds are halved.
 /// Source: docs/parallel-pipelines.md.
-template <class Table>
 class money_bound {
  public:
   /// `prices`: of a device for a second, by subcluster.
-  money_bound(const interop_problem& problem, const Table& table, rented_path<Table>& path, std::span<const double> prices,
+  money_bound(const interop_problem& problem, const stage_prices& table, rented_path& path, std::span<const double> prices,
               int microbatches)
       : problem_(problem),
         table_(table),
@@ -134,8 +133,8 @@ class money_bound {
   static constexpr int most_splits = 100, most_rounds = 50;
 
   const interop_problem& problem_;
-  const Table& table_;
-  rented_path<Table>& path_;
+  const stage_prices& table_;
+  rented_path& path_;
   std::vector<double> prices_, none_;
   int microbatches_;
   double shortest_s_ = 1e-12;  // no pipeline has a shorter period

@@ -28,11 +28,11 @@ namespace hetsched::detail {
 /// Each period's least is a shortest path with rents. The best rents are dual prices of devices, of a packing of the pipelines
 /// that paths found, whatever memory they need; those that it lets keep their period become columns.
 /// Source: methods of cutting stock (Gilmore and Gomory 1961), with the deadline in place of the roll's width.
-template <class Table, class Algebra>
 class pipeline_relaxation {
  public:
-  pipeline_relaxation(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
-                      int microbatches, bool reductions, layer_homes homes = {}, pipeline_count number = {})
+  pipeline_relaxation(const interop_problem& problem, const stage_prices& table, const end_table& ends,
+                      const warmup_algebra& algebra, int microbatches, bool reductions, layer_homes homes = {},
+                      pipeline_count number = {})
       : problem_(problem),
         table_(table),
         ends_(ends),
@@ -331,15 +331,15 @@ class pipeline_relaxation {
   static constexpr std::int64_t most_looks = 30'000;
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  const Algebra& algebra_;
+  const warmup_algebra& algebra_;
   const layer_homes homes_;
   const pipeline_count number_;
   int microbatches_;
   bool reductions_;
-  rented_path<Table> path_;
-  rented_search<Table, Algebra> search_;
+  rented_path path_;
+  rented_search search_;
   std::size_t most_critical_ = 4;  // layers whose ends count: paths take so many times as long
   double shortest_ = 0;
   double bound_ = 0, share_ = first_share;

@@ -29,10 +29,9 @@ struct critical_layer {
 /// The cheapest pipeline of a range of periods if devices cost rent: a shortest path over layers and classes of placements, which
 /// knows of memory only that one microbatch in flight must fit, and of devices only their price. So it is a lower bound on what
 /// the real ones cost.
-template <class Table>
 class rented_path {
  public:
-  rented_path(const interop_problem& problem, const Table& table, const end_table& ends)
+  rented_path(const interop_problem& problem, const stage_prices& table, const end_table& ends)
       : problem_(problem), table_(table), ends_(ends), row_(at(problem.layers + 1)), classes_(at(problem.classes())) {
     ends_of_.resize(row_);
     open_placements();
@@ -61,7 +60,7 @@ class rented_path {
       const auto k = at(placed.subcluster);
       rows_[j] = {nearest_ + j * row_, near_low_ + j * row_, prices.rent[k] * placed.devices, prices.fee[k] * placed.devices,
                   at(placed.transfer_class)};
-      if constexpr (Table::additive) begin(j, 0);
+      if (table_.additive()) begin(j, 0);
     }
     looked_at_ += work();
     std::fill(cost_.begin(), cost_.end(), infinity);
@@ -80,7 +79,7 @@ class rented_path {
         auto& r = rows_[j];
         const int p = open_[j], end = static_cast<int>(e);
         const auto entry = [&](std::size_t first) { return first == 0 ? 0.0 : entry_[first * classes_ + r.own_class]; };
-        if constexpr (Table::additive) {
+        if (table_.additive()) {
           const auto* prefix = table_.prefix(p);
           // Before critical layers backwards do not count: gradients that are on their way hide them.
           const auto sum = [&](std::size_t layer) {
@@ -258,7 +257,7 @@ class rented_path {
     };
     for (int p = 0; p < static_cast<int>(count); ++p) {
       bool open = !problem_.placements[at(p)].dominated;
-      for (int q = 0; q < static_cast<int>(count) && open && Table::additive; ++q)
+      for (int q = 0; q < static_cast<int>(count) && open && table_.additive(); ++q)
         open = q == p || problem_.placements[at(q)].dominated || !no_worse(q, p) || (q > p && no_worse(p, q));
       if (open) open_.push_back(p);
     }
@@ -272,7 +271,7 @@ class rented_path {
       while (s < critical.size() && at(critical[s].layer) < e) ++s;
       segment_[e] = static_cast<int>(s);
     }
-    if constexpr (Table::additive) {
+    if (table_.additive()) {
       windows_.resize(open_.size() * share_.size() * 2);
       room_.resize(windows_.size() * row_);
     }
@@ -334,7 +333,7 @@ class rented_path {
     constexpr std::size_t most = 4'000'000;
     if (known_.size() * open_.size() * row_ > most) known_.clear();
     nearest_ = first_layers(period);
-    near_low_ = Table::additive ? first_layers(low) : nearest_;
+    near_low_ = table_.additive() ? first_layers(low) : nearest_;
     const auto square = classes_ * classes_;
     way_.assign(share_.size() * at(problem_.kinds) * square, infinity);
     for (std::size_t a = 0; a < classes_; ++a)
@@ -351,7 +350,7 @@ class rented_path {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
   std::size_t row_, classes_;
   std::vector<int> open_;                               // placements
@@ -362,7 +361,7 @@ class rented_path {
   std::vector<int> segment_;                     // of a stage's end or start: how many critical layers lie before it
   std::vector<double> share_;                    // of critical layers before the end, by segment
   std::vector<window> windows_;
-  std::vector<typename window::start> room_;
+  std::vector<window::start> room_;
   double low_ = 0;
   std::vector<row> rows_;
   std::vector<double> way_;    // [segment][kind][from][to], at the period of the last call

@@ -18,16 +18,14 @@ namespace hetsched::detail {
 /// devices and with their rent. Labels keep what the warm-ups need; those that cannot end within the budget, by rented_path's
 /// costs of the layers before, are dropped, and of the others only the cheapest few of each layer and class are kept. No bound
 /// rests on it.
-template <class Table, class Algebra>
 class rented_search {
  public:
-  using warmup_state = typename Algebra::state;
   struct solution {
     double cost = 0;
     std::vector<interop_stage> stages;
   };
 
-  rented_search(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
+  rented_search(const interop_problem& problem, const stage_prices& table, const end_table& ends, const warmup_algebra& algebra,
                 int microbatches)
       : problem_(problem),
         table_(table),
@@ -43,8 +41,8 @@ class rented_search {
   /// Pipelines of cost at most `budget`, as rented_path counts it, at most one for each number of devices; none if
   /// more than `most_work` ends of stages were looked at: then aborted() is true.
   /// `bound`: solved for the same period, rents and reductions.
-  [[nodiscard]] std::vector<solution> solve(const rented_path<Table>& bound, double low, double period,
-                                            const device_prices& prices, bool reductions, double budget, std::int64_t most_work) {
+  [[nodiscard]] std::vector<solution> solve(const rented_path& bound, double low, double period, const device_prices& prices,
+                                            bool reductions, double budget, std::int64_t most_work) {
     aborted_ = false;
     labels_.clear();
     done_.clear();
@@ -103,9 +101,9 @@ class rented_search {
     std::uint32_t next = none;
   };
 
-  static bool no_worse(const entry& a, const entry& b) {
+  [[nodiscard]] bool no_worse(const entry& a, const entry& b) const {
     return a.cost <= b.cost && a.cost + a.end <= b.cost + b.end && a.way.round_trip <= b.way.round_trip &&
-           a.way.slower_way <= b.way.slower_way && Algebra::no_worse(a.state, b.state) && a.state.warmup <= b.state.warmup;
+           a.way.slower_way <= b.way.slower_way && algebra_.no_worse(a.state, b.state) && a.state.warmup <= b.state.warmup;
   }
 
   // Suffixes from `cut` on, as stages of each class see them.
@@ -144,7 +142,7 @@ class rented_search {
     front.resize(width);
   }
 
-  void grow(const rented_path<Table>& bound, int first, double low, double period, const device_prices& prices, bool reductions,
+  void grow(const rented_path& bound, int first, double low, double period, const device_prices& prices, bool reductions,
             double budget, std::int64_t most_work) {
     enter(first + 1, period);
     for (const int p : open_) {
@@ -159,7 +157,7 @@ class rented_search {
         if (aborted_) return;
         const double t = table_.time(p, first, last);
         const auto bytes = table_.memory(p, first, last);
-        if (Table::additive && (t > period || bytes.at(1) > placed.capacity)) break;
+        if (table_.additive() && (t > period || bytes.at(1) > placed.capacity)) break;
         if (t > period || bytes.at(1) > placed.capacity) continue;
         if (++looked_at_ > most_work) {
           aborted_ = true;
@@ -180,7 +178,7 @@ class rented_search {
           }
           const auto beats = [&](const label& a, const label& b) {
             return a.cost <= b.cost && a.cost + a.end <= b.cost + b.end && a.state.warmup <= b.state.warmup &&
-                   Algebra::no_worse(a.state, b.state);
+                   algebra_.no_worse(a.state, b.state);
           };
           if (std::any_of(front.begin(), front.end(), [&](auto i) { return beats(labels_[i], next); })) continue;
           std::erase_if(front, [&](auto i) { return beats(next, labels_[i]); });
@@ -192,9 +190,9 @@ class rented_search {
   }
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  const Algebra& algebra_;
+  const warmup_algebra& algebra_;
   int microbatches_;
   std::size_t classes_;
   std::vector<int> open_;

@@ -12,6 +12,7 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/best_cuts.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/pipeline_kinds.hpp>
 
@@ -77,11 +78,10 @@ bool for_each_stage_order(const interop_problem& problem, const std::vector<int>
 /// Other orders and placements of the stages of the best plan's pipelines, with cuts of their own; then of the best set that was
 /// not gone on from yet, as long as it is nearly as good as the best one. Equal pipelines change together. Searches for one
 /// pipeline keep the stages of a subcluster together, which is most often the best; here a pipeline may come back.
-template <class Table, class Algebra, class Candidates>
 class stage_order_search {
  public:
-  stage_order_search(const interop_problem& problem, const Table& table, const end_table& ends, const Algebra& algebra,
-                     Candidates& found, function_ref<bool()> go_on)
+  stage_order_search(const interop_problem& problem, const stage_prices& table, const end_table& ends,
+                     const warmup_algebra& algebra, plan_candidates& found, function_ref<bool()> go_on)
       : problem_(problem),
         table_(table),
         ends_(ends),
@@ -154,7 +154,7 @@ class stage_order_search {
     if (!may_go_on()) return infinity;
     for (const auto& k : kinds_)
       for (const int m : k.microbatches) actions_ += m * static_cast<std::int64_t>(k.stages.size());
-    return found_.consider(lines_of<Candidates>(kinds_));
+    return found_.consider(lines_of<plan_candidates>(kinds_));
   }
 
   void take(std::vector<int>& room, int placement, std::size_t times) const {
@@ -166,11 +166,11 @@ class stage_order_search {
   static constexpr double close = 1.02;  // how far behind it is worth trying other cuts
 
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const end_table& ends_;
-  const Algebra& algebra_;
-  best_cuts<Table, Algebra> cuts_;
-  Candidates& found_;
+  const warmup_algebra& algebra_;
+  best_cuts cuts_;
+  plan_candidates& found_;
   function_ref<bool()> go_on_;
   std::vector<pipeline_kind> kinds_;
   std::vector<open_set> open_;

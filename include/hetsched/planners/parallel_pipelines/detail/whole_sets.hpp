@@ -20,11 +20,11 @@ namespace hetsched::detail {
 
 /// Packs whole columns of a pool into the cluster, such that they do all microbatches early, and has such sets judged. A set is
 /// judged once.
-template <class Candidates>
 class whole_sets {
  public:
   /// `devices`: of the cluster, by subcluster. The pool may grow between calls.
-  whole_sets(column_pool& pool, Candidates& found, const std::vector<int>& devices, int microbatches, function_ref<bool()> go_on)
+  whole_sets(column_pool& pool, plan_candidates& found, const std::vector<int>& devices, int microbatches,
+             function_ref<bool()> go_on)
       : pool_(pool), found_(found), devices_(devices), microbatches_(microbatches), go_on_(go_on) {}
 
   /// Sets that cost no more than `rate` and may be done within `longest_s`: of any columns, as long as their reductions leave
@@ -112,7 +112,7 @@ class whole_sets {
     std::vector<const pipeline_column*> set;
     for (const auto i : which) set.push_back(&pool_.columns()[i]);
     const auto counts = hand_out(set, microbatches_);
-    std::vector<typename Candidates::line> lines;
+    std::vector<plan_candidates::line> lines;
     double expected_s = 0;
     bool mixed = false;
     for (std::size_t i = 0; i < set.size(); ++i) {
@@ -129,7 +129,7 @@ class whole_sets {
   static constexpr int most_in_vain = 3;
 
   column_pool& pool_;
-  Candidates& found_;
+  plan_candidates& found_;
   const std::vector<int>& devices_;
   int microbatches_;
   function_ref<bool()> go_on_;

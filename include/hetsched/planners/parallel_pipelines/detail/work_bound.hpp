@@ -13,9 +13,8 @@ namespace hetsched::detail {
 /// one second of all devices pays 1, and each layer of each microbatch costs what the cheapest placement takes from the devices.
 /// The rents are in proportion to speed. A dual of the linear program that shares out layers among devices.
 /// 0 where stages' times are not the sums of their layers'. O(placements * layers).
-template <class Table>
-[[nodiscard]] double work_bound(const interop_problem& problem, const Table& table, int microbatches) {
-  if (!Table::additive) return 0;
+[[nodiscard]] inline double work_bound(const interop_problem& problem, const stage_prices& table, int microbatches) {
+  if (!table.additive()) return 0;
   std::vector<double> speed(problem.devices.size());
   for (std::size_t p = 0; p < problem.placements.size(); ++p) {
     const auto& placed = problem.placements[p];

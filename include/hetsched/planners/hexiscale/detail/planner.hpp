@@ -17,6 +17,7 @@
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/detail/group_line.hpp>
+#include <hetsched/planners/hexiscale/options.hpp>
 #include <hetsched/planners/hexiscale/partition.hpp>
 #include <hetsched/planners/hexiscale/polish.hpp>
 #include <hetsched/planners/hexiscale/published.hpp>
@@ -24,63 +25,40 @@
 
 namespace hetsched {
 
-/// What planning_problem leaves open.
-struct hexiscale_options {
-  int max_pipelines = 32;
-  std::vector<double> balance = {1.1, 1.5};  ///< the heaviest group over the average: each is tried
-  int seeds = 2;                             ///< partitions tried of each kind
-  std::uint64_t seed = 0;                    ///< the first of them
-  int most_vertices = 64;                    ///< of the device graph, unless there are more nodes: nodes are cut as finely
-  int top = 2;                               ///< widest links that the search for the order of sets follows (tau)
-  /// A stage computes nothing while its transfers are under way, and hexiscale_iteration_s judges, as in the paper. The
-  /// prediction is evaluate's all the same. Not polished.
-  bool serial_transfers = false;
-  bool polish = true;          ///< solve each pipeline anew by interop_dp, under exact warm-ups
-  double polish_effort = 0.5;  ///< of each: interop_options::effort
-  warmup_rule warmup = warmup_rule::exact;
-  double epsilon = default_epsilon;     ///< H-1F1B's tolerance
-  device_partitioner partitioner = {};  ///< none: grow_and_refine
-};
-
 namespace detail {
 
 /// No plan takes less: the arithmetic of all microbatches, on devices that never wait. 0 unless costs are additive.
-template <stage_cost_model Costs>
-[[nodiscard]] double work_bound(const cluster& hardware, const Costs& costs, int microbatches) {
-  if constexpr (additive_cost_model<Costs>) {
-    const auto layers = static_cast<std::size_t>(cost_of::layer_count(costs));
-    // With any price of each subcluster's time, a layer costs what it costs where it is cheapest.
-    std::vector<double> cheapest(layers, std::numeric_limits<double>::infinity());
-    double prices = 0;
-    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
-      std::vector<double> least(layers, std::numeric_limits<double>::infinity());
-      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-        for (const placement& p : cost_of::placements(costs, mesh))
-          for (std::size_t l = 0; l < layers; ++l)
-            least[l] = std::min(least[l], cost_of::layer(costs, static_cast<int>(l), p).total_s() * mesh.device_count());
-      const double sum = std::accumulate(least.begin(), least.end(), 0.0);
-      if (!(sum > 0 && sum < 1e300)) continue;
-      prices += hardware.subclusters[k].device_count() / sum;
-      for (std::size_t l = 0; l < layers; ++l) cheapest[l] = std::min(cheapest[l], least[l] / sum);
-    }
-    const double work = std::accumulate(cheapest.begin(), cheapest.end(), 0.0);
-    return work < 1e300 && prices > 0 ? microbatches * work / prices * (1 - 1e-9) : 0;
-  } else {
-    return 0;
+[[nodiscard]] inline double least_work_s(const cluster& hardware, const any_cost_model& costs, int microbatches) {
+  if (!costs.additive()) return 0;
+  const auto layers = static_cast<std::size_t>(costs.layer_count());
+  // With any price of each subcluster's time, a layer costs what it costs where it is cheapest.
+  std::vector<double> cheapest(layers, std::numeric_limits<double>::infinity());
+  double prices = 0;
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+    std::vector<double> least(layers, std::numeric_limits<double>::infinity());
+    for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+      for (const placement& p : costs.placements(mesh))
+        for (std::size_t l = 0; l < layers; ++l)
+          least[l] = std::min(least[l], costs.layer(static_cast<int>(l), p).total_s() * mesh.device_count());
+    const double sum = std::accumulate(least.begin(), least.end(), 0.0);
+    if (!(sum > 0 && sum < 1e300)) continue;
+    prices += hardware.subclusters[k].device_count() / sum;
+    for (std::size_t l = 0; l < layers; ++l) cheapest[l] = std::min(cheapest[l], least[l] / sum);
   }
+  const double work = std::accumulate(cheapest.begin(), cheapest.end(), 0.0);
+  return work < 1e300 && prices > 0 ? microbatches * work / prices * (1 - 1e-9) : 0;
 }
 
-template <stage_cost_model Costs>
 class hexiscale_planner {
  public:
-  hexiscale_planner(const cluster& hardware, const Costs& costs, const planning_problem& problem,
+  hexiscale_planner(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                     const hexiscale_options& options)
       : hardware_(hardware),
         costs_(costs),
         asked_(problem),
         options_(options),
         table_(hardware, costs),
-        bound_(work_bound(hardware, costs, problem.microbatches)) {
+        bound_(least_work_s(hardware, costs, problem.microbatches)) {
     if (!options_.partitioner) options_.partitioner = grow_and_refine;
   }
 
@@ -249,7 +227,7 @@ class hexiscale_planner {
         if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
     }
     const int share = std::max(1, static_cast<int>(asked_.microbatches * (flops / all_flops) + 0.5));
-    line_builder<Costs> builder(
+    line_builder builder(
         table_,
         {.microbatches = share, .use_all = asked_.use_all_devices, .warmup = options_.warmup, .epsilon = options_.epsilon});
     at->second = builder.best_of(apart, orders);
@@ -336,10 +314,10 @@ class hexiscale_planner {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   planning_problem asked_;
   hexiscale_options options_;
-  machine_costs<Costs> table_;
+  machine_costs table_;
   double bound_;
   std::map<shapes, std::optional<group_line>> lines_;
   std::map<std::vector<shapes>, bool> seen_;  // whether these groups hold pipelines

@@ -27,33 +27,20 @@
 #include <hetsched/planners/parallel_pipelines/detail/stage_orders.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/whole_sets.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
+#include <hetsched/planners/parallel_pipelines/options.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
-
-/// What planning_problem leaves open.
-struct parallel_pipelines_options {
-  warmup_rule warmup = warmup_rule::exact;
-  double epsilon = default_epsilon;                      ///< H-1F1B's tolerance
-  subcluster_order order = subcluster_order::automatic;  ///< of the search for one pipeline
-  double gap = 0.001;                                    ///< the search ends when no plan can be better by more than this share
-  int rounds = 40;                                       ///< of rents, at the most
-  double effort = 50;                                    ///< of the search for one pipeline, as interop_options has it
-  double near_tie = interop_options{}.near_tie;          ///< likewise
-  int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
-  std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
-  std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
-};
 
 namespace detail {
 
 /// The search of parallel_pipelines: one pipeline, equal copies, sets from the relaxation's columns; small problems by counting.
 /// Where money counts, parts of the cluster and sets of limited rates as well.
-template <class Table, class Algebra, class Costs>
 class parallel_planner {
  public:
-  parallel_planner(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-                   Algebra algebra, const planning_problem& asked, const parallel_pipelines_options& options)
+  parallel_planner(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem,
+                   const stage_prices& table, warmup_algebra algebra, const planning_problem& asked,
+                   const parallel_pipelines_options& options)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
@@ -76,7 +63,7 @@ class parallel_planner {
       auto ask = [&] { return go_on(); };
       relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
       column_pool pool(problem_.devices, asked_.microbatches);
-      whole_sets<candidates> sets(pool, found_, problem_.devices, asked_.microbatches, ask);
+      whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
       search_sets(relaxed, pool, sets);
       if (!stopped_) why = one_pipeline(false);
       if (!stopped_) tell_cases_apart(relaxed, pool, sets);
@@ -89,9 +76,9 @@ class parallel_planner {
   }
 
  private:
-  using candidates = plan_candidates<Table, Algebra, Costs>;
-  using line = typename candidates::line;
-  using relaxation = pipeline_relaxation<Table, Algebra>;
+  using candidates = plan_candidates;
+  using line = candidates::line;
+  using relaxation = pipeline_relaxation;
 
   [[nodiscard]] double bound() const { return std::min({several_bound_, one_bound_, found_.least()}); }
   [[nodiscard]] bool closed() const { return std::min(found_.least(), asked_.beat) <= bound() * (1 + options_.gap); }
@@ -121,7 +108,7 @@ class parallel_planner {
     return problem;
   }
 
-  [[nodiscard]] copied_boxes<Table, Algebra, Costs> copies(function_ref<bool()> ask) {
+  [[nodiscard]] copied_boxes copies(function_ref<bool()> ask) {
     return {hardware_, costs_, problem_, table_, ends_, algebra_, for_iteration(), single(), found_, ask};
   }
 
@@ -154,12 +141,12 @@ class parallel_planner {
 
   // Small problems: all pipelines are listed, and all sets of them counted. Returns false if they are too many.
   [[nodiscard]] bool count_all() {
-    listed_pipelines<Table> listed(problem_, table_);
+    listed_pipelines listed(problem_, table_);
     double pairs = static_cast<double>(asked_.microbatches) * asked_.microbatches;
     for (const int d : problem_.devices) pairs *= 0.5 * (d + 1) * (d + 2);
     if (pairs > 4e6 || asked_.use_all_devices) return false;
     if (!listed.list(static_cast<std::size_t>(options_.listed))) return false;
-    counted_batches<Table> batches(listed, asked_.microbatches);
+    counted_batches batches(listed, asked_.microbatches);
     const int whole = listed.box_of(problem_.devices);
     const auto& worth = found_.worth();
     const auto alone = [&](const auto& pipeline, int microbatches) {
@@ -194,14 +181,14 @@ class parallel_planner {
       found_.consider(lines);
       return found_.least();
     };
-    counted_search<Table> sets(problem_, listed, batches, ends_, worth, asked_.microbatches);
+    counted_search sets(problem_, listed, batches, ends_, worth, asked_.microbatches);
     complete_ = sets.run(whole, found_.least(), judge, ask) && !stopped_;
     if (complete_) several_bound_ = one_bound_ = found_.least();
     return true;
   }
 
   // Sets of columns: rents, new columns and whole sets in turn.
-  void search_sets(relaxation& relaxed, column_pool& pool, whole_sets<candidates>& sets) {
+  void search_sets(relaxation& relaxed, column_pool& pool, whole_sets& sets) {
     if (ends_.alone() || asked_.microbatches < 2) {
       several_bound_ = infinity;
       return;
@@ -247,11 +234,11 @@ class parallel_planner {
   }
 
   // A closer bound on sets where links between subclusters are slow, if they keep the bound down; and the columns of the cases.
-  void tell_cases_apart(const relaxation& relaxed, column_pool& pool, whole_sets<candidates>& sets) {
+  void tell_cases_apart(const relaxation& relaxed, column_pool& pool, whole_sets& sets) {
     const double enough = std::min({asked_.beat, found_.best_s(), one_bound_});
     if (problem_.devices.size() < 2 || !ends_.any() || several_bound_ >= enough || !go_on()) return;
     auto ask = [&] { return go_on(); };
-    home_cases<Table, Algebra> cases(problem_, table_, ends_, algebra_, asked_.microbatches);
+    home_cases cases(problem_, table_, ends_, algebra_, asked_.microbatches);
     const auto more_columns = [&](const relaxation& of) {
       for (const auto& c : of.columns()) pool.add(c);
     };
@@ -272,11 +259,11 @@ class parallel_planner {
     const auto& prices = found_.worth().prices();
     const double dearest = found_.worth().rate(problem_.devices), deadline = found_.worth().deadline_s();
     auto ask = [&] { return go_on(); };
-    rented_path<Table> path(problem_, table_, ends_);
-    money_bound<Table> money(problem_, table_, path, prices, asked_.microbatches);
+    rented_path path(problem_, table_, ends_);
+    money_bound money(problem_, table_, path, prices, asked_.microbatches);
     const auto prove = [&](double bound) { several_bound_ = one_bound_ = std::max(several_bound_, bound); };
     column_pool pool(problem_.devices, asked_.microbatches);
-    whole_sets<candidates> sets(pool, found_, problem_.devices, asked_.microbatches, ask);
+    whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
     auto enough = [&] { return closed(); };
     copies(ask).try_parts(pool, enough);
     prove(money.alone(found_.least(), ask));
@@ -328,14 +315,14 @@ class parallel_planner {
 
   // The best plan, where it is a single pipeline, changed a little: evaluate may say less than the bound by which others ended.
   void change_single_pipeline() {
-    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+    if (algebra_.is_exact()) {
       const bool orders_are_free = options_.order == subcluster_order::automatic || options_.order == subcluster_order::all;
       if (options_.looks == 0 || !found_.best() || found_.worth().money() || found_.best()->pipelines.size() > 1 ||
           !orders_are_free || found_.least() > hopeless * asked_.beat)
         return;
       const auto stages = found_.stages_of(found_.best()->pipelines.front());
       if (!stages) return;
-      const chain_costs<Table, Costs> chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
       const auto from = chains.chain_of(*stages);
       if (!chains.keeps_together(from)) return;
       const int looks = std::min(options_.looks, chains.looks_within(options_.effort, from));
@@ -354,13 +341,13 @@ class parallel_planner {
       return all;
     };
     const auto change_little = [&] {
-      neighbour_search<candidates>(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions(), 16.0, 1000.0)));
+      neighbour_search(problem_, found_, ask).run(static_cast<int>(std::clamp(3e5 / actions(), 16.0, 1000.0)));
     };
     change_little();
-    if constexpr (Table::additive) {
+    if (table_.additive()) {
       if (found_.worth().money()) return;
       const double before = found_.least();
-      stage_order_search<Table, Algebra, candidates> orders(problem_, table_, ends_, algebra_, found_, ask);
+      stage_order_search orders(problem_, table_, ends_, algebra_, found_, ask);
       orders.run(static_cast<std::int64_t>(options_.effort * (2e5 + 6 * actions())));
       if (found_.least() < before) change_little();
     }
@@ -399,11 +386,11 @@ class parallel_planner {
   static constexpr double coarse = 0.005;   // how closely the bound of one that cannot win is sought
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   end_table ends_;
-  Algebra algebra_;
+  warmup_algebra algebra_;
   const planning_problem& asked_;
   const parallel_pipelines_options& options_;
   candidates found_;

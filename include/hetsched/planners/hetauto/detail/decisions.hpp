@@ -12,18 +12,12 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
-
-/// Which of HetAuto's principles hold. That stages have whole layers is what the cost model's layers say; that a stage lies on
-/// one subcluster, what a plan can say.
-struct hetauto_principles {
-  bool consecutive = true;  ///< the stages of a subcluster follow each other
-  bool uniform = true;      ///< those of a subcluster have one placement
-};
 
 namespace detail {
 
@@ -32,14 +26,14 @@ namespace detail {
 /// lies on one subcluster. Subclusters may be left out, unless all devices are asked for. Under Virtual-1F1B, whose warm-ups the
 /// parts tell, only pipelines that a closed form does not rule out are evaluated.
 /// Source: HetAuto, section 4.1 and appendix B.3; there a subcluster's layers are decided before the next subcluster.
-template <class Table, stage_cost_model Costs>
 class hetauto_decisions {
  public:
   using state = part_chain;
   using action = int;
 
-  hetauto_decisions(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-                    const planning_problem& asked, std::string_view schedule, hetauto_principles principles)
+  hetauto_decisions(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem,
+                    const stage_prices& table, const planning_problem& asked, std::string_view schedule,
+                    hetauto_principles principles)
       : hardware_(hardware),
         problem_(problem),
         table_(table),
@@ -93,7 +87,7 @@ class hetauto_decisions {
   [[nodiscard]] state improve(state from, double cost) const {
     return principles_.consecutive ? chains_.improve(std::move(from), cost, !principles_.uniform) : from;
   }
-  [[nodiscard]] const chain_costs<Table, Costs>& chains() const { return chains_; }
+  [[nodiscard]] const chain_costs& chains() const { return chains_; }
 
   /// Decides the rest: subclusters mostly by falling memory of their devices, stages about as many as a subcluster can compute in
   /// the same time, fast placements mostly; and layers so that the slowest stage is as fast as it can be.
@@ -233,10 +227,10 @@ class hetauto_decisions {
 
   const cluster& hardware_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   const planning_problem& asked_;
   hetauto_principles principles_;
-  chain_costs<Table, Costs> chains_;
+  chain_costs chains_;
   std::vector<std::vector<int>> placements_;  // by subcluster
   std::vector<double> rates_;                 // by subcluster: layers per second, at the most
 };

@@ -3,6 +3,7 @@
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,47 +20,25 @@
 #include <hetsched/planners/interop_dp/detail/period_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/search.hpp>
 #include <hetsched/planners/interop_dp/detail/shortage.hpp>
+#include <hetsched/planners/interop_dp/options.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 
-/// What planning_problem leaves open.
-struct interop_options {
-  warmup_rule warmup = warmup_rule::exact;
-  double epsilon = default_epsilon;  ///< H-1F1B's tolerance
-  subcluster_order order = subcluster_order::automatic;
-  /// The search ends when the best plan is known to be within this share of the optimum.
-  double gap = 0.001;
-  /// Among the plans met, and those that differ from the best of them in single cuts or placements, the prediction decides if the
-  /// objective is within this share of the least.
-  double near_tie = 0.05;
-  /// How much searching there is at the most: ends of stages that exact programs look at, in millions, some ten nanoseconds each;
-  /// and what goes with it elsewhere.
-  double effort = 50;
-  /// Small problems end with a look at all plans that can beat the best one: stages that it may take, in thousands; 0: none.
-  double enumeration = 200;
-  /// So many of the best plans met, and of what they become, are changed a little at the end, under the exact warm-ups; fewer
-  /// where that takes long.
-  int looks = 12;
-  /// A lower bound on the objective that is known already.
-  double known_bound = 0;
-};
-
 namespace detail {
 
 /// The search of interop_dp: a plan at once, better ones by beams, periods by bound, exact programs, and near-ties by evaluate.
-template <class Table, class Algebra, class Costs>
 class interop_planner {
  public:
-  interop_planner(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-                  Algebra algebra, const planning_problem& asked, const interop_options& options)
+  interop_planner(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
+                  warmup_algebra algebra, const planning_problem& asked, const interop_options& options)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
         table_(table),
         updates_(costs, problem),
         algebra_(algebra),
-        judge_(hardware, costs, problem, table, updates_, algebra, options.warmup, asked),
+        judge_(hardware, costs, problem, table, updates_, algebra, asked),
         asked_(asked),
         options_(options),
         steady_(asked.microbatches - 1),
@@ -169,7 +148,7 @@ class interop_planner {
 
   [[nodiscard]] bool small() const {
     const double states = static_cast<double>(hardware_.device_count()) * problem_.layers * static_cast<double>(route_.size());
-    return !Table::additive || states * static_cast<double>(problem_.placements.size()) < 4e6;
+    return !table_.additive() || states * static_cast<double>(problem_.placements.size()) < 4e6;
   }
 
   void few_beams() {
@@ -185,7 +164,7 @@ class interop_planner {
   // Bounds ranges of periods, of which those that may hold the best plan are halved; and looks for plans by beams.
   void walk_periods() {
     if (!best_ || steady_ == 0 || !(shortest_ > 0)) return;
-    if constexpr (Table::additive) {
+    if (table_.additive()) {
       struct range {
         double low = 0, high = 0, bound = 0;
       };
@@ -199,7 +178,7 @@ class interop_planner {
       // Where plans so far are far from the bound: the shortest period for which a beam finds one.
       if (best_s() > 1.3 * bound_)
         for (double low = shortest_, high = own_period(); high > 1.1 * low && go_on();) {
-          const double middle = __builtin_sqrt(low * high), before = best_s();
+          const double middle = std::sqrt(low * high), before = best_s();
           try_beam(middle, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
           (best_s() < before ? high : low) = middle;
         }
@@ -265,7 +244,7 @@ class interop_planner {
     std::int64_t looked_at = 0;
     const auto better = [&](const std::vector<int>& order) {
       const auto route = route_through(order, asked_.use_all_devices);
-      beam_search<Table, Algebra> beam(problem_, table_, updates_, route, algebra_, asked_.microbatches, asked_.use_all_devices);
+      beam_search beam(problem_, table_, updates_, route, algebra_, asked_.microbatches, asked_.use_all_devices);
       const double before = best_s();
       for (const double longer : {1.0, 1.01}) {
         ++evaluations_;
@@ -305,7 +284,7 @@ class interop_planner {
         least = std::min(least, t);
         least_work = std::min(least_work, t * problem_.placements[p].devices);
       }
-      if constexpr (Table::additive) work += least_work;
+      if (table_.additive()) work += least_work;
       longest = std::max(longest, least);
     }
     return std::max(longest, work / static_cast<double>(hardware_.device_count())) * (1 - 1e-9);
@@ -322,7 +301,7 @@ class interop_planner {
     if (!updates_.any()) return 0;
     double least = infinity;
     for (std::size_t p = 0; p < problem_.placements.size(); ++p)
-      least = std::min(least, static_cast<double>(cost_of::update(costs_, layer_range{0, 1}, problem_.placements[p].where)));
+      least = std::min(least, costs_.update(layer_range{0, 1}, problem_.placements[p].where));
     return least < infinity ? least : 0;
   }
 
@@ -456,8 +435,8 @@ class interop_planner {
 
   void enumerate() {
     if (!best_ || !countable()) return;
-    plan_enumeration<Table> plans(problem_, table_, asked_.microbatches, asked_.use_all_devices,
-                                  route_is_fixed() ? order_ : std::vector<int>{});
+    plan_enumeration plans(problem_, table_, asked_.microbatches, asked_.use_all_devices,
+                           route_is_fixed() ? order_ : std::vector<int>{});
     const bool all = plans.run(
         static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return limit_s(); },
         [&](const std::vector<interop_stage>& stages) {
@@ -492,9 +471,9 @@ class interop_planner {
 
   // The best plans are changed a little, and what they become: G and evaluate's iteration may part by some per cent.
   void change_best_plans() {
-    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+    if (algebra_.is_exact()) {
       if (stopped_ || route_is_fixed() || options_.looks == 0) return;
-      const chain_costs<Table, Costs> chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
       std::vector<priced_chain> known;
       for (const auto& [iteration_s, stages] : judged_)
         if (iteration_s <= best_s() * (1 + options_.near_tie)) known.push_back({iteration_s, chains.chain_of(stages)});
@@ -524,20 +503,20 @@ class interop_planner {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   update_table updates_;
-  Algebra algebra_;
-  plan_judge<Table, Algebra, Costs> judge_;
+  warmup_algebra algebra_;
+  plan_judge judge_;
   const planning_problem& asked_;
   interop_options options_;
   double steady_;  // M - 1: how often the period counts
   bool free_order_;
   std::vector<int> order_;  // where it is free: of the best plan so far
   std::vector<route_phase> route_;
-  interop_search<Table, Algebra> search_;
-  beam_search<Table, Algebra> beam_;
+  interop_search search_;
+  beam_search beam_;
   double shortest_ = 0;  // no plan has a shorter period
   double bound_ = 0;
   double least_ = infinity;            // latency and M - 1 periods of a plan met
@@ -551,6 +530,21 @@ class interop_planner {
   std::vector<std::pair<double, std::vector<interop_stage>>> judged_;  // iterations near the best one, and what has them
   std::optional<plan> best_;
 };
+
+[[nodiscard]] inline outcome<plan> plan_with(const cluster& hardware, const any_cost_model& costs, warmup_algebra algebra,
+                                             const planning_problem& asked, const interop_options& options) {
+  return with_tables(hardware, costs, [&](const interop_problem& problem, const stage_prices& table) {
+    auto found = interop_planner(hardware, costs, problem, table, algebra, asked, options).run();
+    // Where links are missing, the order that a local search starts with may lead nowhere.
+    constexpr std::size_t most_ordered = 8;
+    if (found || found.why_not().why != refusal::kind::infeasible || !has_free_order(hardware, options.order) ||
+        hardware.subclusters.size() > most_ordered)
+      return found;
+    auto all = options;
+    all.order = subcluster_order::all;
+    return interop_planner(hardware, costs, problem, table, algebra, asked, all).run();
+  });
+}
 
 }  // namespace detail
 }  // namespace hetsched

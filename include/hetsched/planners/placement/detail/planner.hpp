@@ -14,18 +14,15 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
-#include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 #include <hetsched/search/problem.hpp>
 
-namespace hetsched {
+#include <hetsched/planners/placement/options.hpp>
 
-struct placement_options {
-  int stages = 0;                 ///< how many; 0: as many as are best
-  std::vector<submesh> groups{};  ///< what a stage gets of each subcluster; empty: single devices
-};
+namespace hetsched {
 
 namespace detail {
 
@@ -68,19 +65,18 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
 }
 
 /// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
-template <additive_cost_model Costs>
-[[nodiscard]] placement_instance make_instance(const cluster& hardware, const Costs& costs, const planning_problem& problem,
-                                               const placement_options& options) {
+[[nodiscard]] inline placement_instance make_instance(const cluster& hardware, const any_cost_model& costs,
+                                                      const planning_problem& problem, const placement_options& options) {
   placement_instance made;
   auto& chain = made.chain;
-  chain.layers = cost_of::layer_count(costs);
+  chain.layers = costs.layer_count();
   std::vector<bool> on_one_node;  // by pool: all of it
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     const submesh mesh = options.groups.empty() ? submesh{static_cast<int>(k), 1, 1} : options.groups[k];
     const int on_node = s.devices_per_node / mesh.devices_per_node;
     const bool by_node = s.nodes > 1 && on_node > 1;
-    const auto ways = cost_of::placements(costs, mesh);
+    const auto ways = costs.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
@@ -93,9 +89,9 @@ template <additive_cost_model Costs>
                             .seconds_before = {0},
                             .state_before = {0},
                             .in_flight_before = {0},
-                            .memory = room_within(s.device.memory_bytes, cost_of::overheads(costs, where))};
+                            .memory = room_within(s.device.memory_bytes, costs.overheads(where))};
         for (int l = 0; l < chain.layers; ++l) {
-          const stage_cost c = cost_of::layer(costs, l, where);
+          const stage_cost c = costs.layer(l, where);
           check_cost(c, hardware, {l, l + 1}, where);
           const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
           add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
@@ -110,7 +106,7 @@ template <additive_cost_model Costs>
   }
   const auto kinds = chain.kinds.size();
   for (int b = 0; b + 1 < chain.layers; ++b) {
-    if (b > 0 && cost_of::boundary_class(costs, b) == cost_of::boundary_class(costs, b - 1)) {
+    if (b > 0 && costs.boundary_class(b) == costs.boundary_class(b - 1)) {
       const auto at = chain.transfers.size() - kinds * kinds;
       for (std::size_t n = 0; n < kinds * kinds; ++n) chain.transfers.push_back(chain.transfers[at + n]);
       continue;
@@ -120,7 +116,7 @@ template <additive_cost_model Costs>
         const int pool = chain.kinds[from].pool;
         const bool near = pool == chain.kinds[to].pool && on_one_node[static_cast<std::size_t>(pool)];
         const transfer_cost c =
-            cost_of::transfer(costs, b, made.where[from], made.where[to], near ? proximity::same_node : proximity::other_node);
+            costs.transfer(b, made.where[from], made.where[to], near ? proximity::same_node : proximity::other_node);
         check_transfer(c, hardware, b, made.where[from], made.where[to]);
         if (is_inference(problem.objective))
           chain.transfers.push_back({c.forward_s, c.forward_occupied_s.value_or(c.forward_s)});

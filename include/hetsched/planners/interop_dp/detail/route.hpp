@@ -9,16 +9,9 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/planners/interop_dp/options.hpp>
 
 namespace hetsched {
-
-/// In which orders a planner lets the pipeline run through the subclusters.
-enum class subcluster_order {
-  automatic,          ///< all orders of up to four subclusters, beyond that what a local search finds
-  all,                ///< every order (the work grows with K * 2^(K-1) for K subclusters)
-  memory_to_compute,  ///< falling memory per FLOP/s from the first stage on (HARP sec. 5.2.1)
-  as_given            ///< the cluster's order, first stage first
-};
 
 namespace detail {
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/plan/stage_parts_test.cpp.
 
 #include <algorithm>
 #include <concepts>
@@ -9,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/compiled.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 
 namespace hetsched {
@@ -18,8 +19,8 @@ namespace detail {
 
 // Shares of `bytes` for devices that hold `held` of their `room` without them, so that the fullest of all is as empty as can be:
 // all that have some are equally full.
-template <std::same_as<double> Number>
-[[nodiscard]] std::vector<double> filled_evenly(const std::vector<Number>& held, const std::vector<Number>& room, double bytes) {
+[[nodiscard]] inline std::vector<double> filled_evenly(const std::vector<double>& held, const std::vector<double>& room,
+                                                       double bytes) {
   std::vector<std::size_t> order(held.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return held[a] / room[a] < held[b] / room[b]; });
@@ -38,13 +39,12 @@ template <std::same_as<double> Number>
 }
 
 /// state_by_room of one stage, with so many microbatches in flight; empty where nothing is shared out or devices are alike.
-template <class CostsFor, std::same_as<stage_plan> Stage>
-[[nodiscard]] std::vector<double> state_by_room_of(const cluster& hardware, CostsFor& costs_for, Stage s, int microbatch_size,
-                                                   double in_flight) {
+[[nodiscard]] inline std::vector<double> state_by_room_of(const cluster& hardware, const costs_by_size& costs_for, stage_plan s,
+                                                          int microbatch_size, double in_flight) {
   s.shares.state.clear();
-  const auto parts = parts_of(s, microbatch_size, cost_of::slices(costs_for(microbatch_size)));
+  const auto parts = parts_of(s, microbatch_size, costs_for(microbatch_size).slices());
   if (s.zero < 1 || parts.size() < 2) return {};
-  const auto cost = cost_of_parts(costs_for, s.layers, std::span<const stage_part>(parts));
+  const auto cost = cost_of_parts(costs_for, s.layers, parts);
   std::vector<double> held, room;
   double bytes = 0;
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -64,14 +64,8 @@ template <class CostsFor, std::same_as<stage_plan> Stage>
 
 }  // namespace detail
 
-/// Gives the state that ZeRO shares out to where memory has room: in each stage of several parts the data ranks' shares that
-/// leave the fullest device as empty as can be. Seconds are as before: the step and its messages are priced as of equal shares.
-/// `judged`: what evaluate has said of the plan.
-/// Returns: as evaluate, with shares.state set where that helps.
-/// Throws: input_error as evaluate.
-template <costs_by_microbatch_size CostsFor>
-[[nodiscard]] outcome<evaluation> with_state_by_room(const cluster& hardware, CostsFor&& costs_for, evaluation judged,
-                                                     const evaluate_options& options = {}) {
+HETSCHED_INLINE outcome<evaluation> with_state_by_room(const cluster& hardware, const costs_by_size& costs_for, evaluation judged,
+                                                       const evaluate_options& options) {
   plan p = judged.plan;
   bool any = false;
   for (std::size_t l = 0; l < p.pipelines.size(); ++l)

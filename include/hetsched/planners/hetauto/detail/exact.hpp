@@ -13,45 +13,32 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/planners/hetauto/decisions.hpp>
+#include <hetsched/planners/hetauto/detail/decisions.hpp>
 #include <hetsched/planners/hetauto/detail/uniform_path.hpp>
+#include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/planners/interop_dp/detail/exhaust.hpp>
 #include <hetsched/planners/interop_dp/detail/judge.hpp>
-#include <hetsched/planners/interop_dp/planner.hpp>
+#include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/search/problem.hpp>
 #include <hetsched/search/tree_search.hpp>
 
 namespace hetsched {
 
-/// What planning_problem leaves open.
-struct hetauto_exact_options {
-  warmup_rule warmup = warmup_rule::exact;
-  double epsilon = default_epsilon;  ///< H-1F1B's tolerance
-  double gap = 0.001;                ///< the search ends when the best plan is known to be within this share of the optimum
-  int periods = 2000;                ///< that are looked at, at the most
-  double near_tie = 0.05;            ///< plans met whose objective is within this share of the least are judged by evaluate
-  double effort = 20;                ///< of interop_dp's search at the end; less where much is left, and at the start
-  int polished = 4;                  ///< of the best placements met, so many get cuts by interop_dp
-  int looks = 16;                    ///< so many of the best plans are changed a little at the end
-  double enumeration = 200;          ///< likewise
-};
-
 namespace detail {
 
 /// The search of hetauto_exact: ranges of periods, bounded by the least latency, with updates, at their longest period; the one
 /// of the least bound is halved. Small problems end with a look at all plans.
-template <class Table, class Algebra, class Costs>
 class uniform_planner {
  public:
-  uniform_planner(const cluster& hardware, const Costs& costs, const interop_problem& problem, const Table& table,
-                  Algebra algebra, const planning_problem& asked, const hetauto_exact_options& options)
+  uniform_planner(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
+                  warmup_algebra algebra, const planning_problem& asked, const hetauto_exact_options& options)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
         table_(table),
         updates_(costs, problem),
         algebra_(algebra),
-        judge_(hardware, costs, problem, table, updates_, algebra, options.warmup, asked),
+        judge_(hardware, costs, problem, table, updates_, algebra, asked),
         asked_(asked),
         options_(options),
         steady_(asked.microbatches - 1),
@@ -112,7 +99,7 @@ class uniform_planner {
         least = std::min(least, table_.time(static_cast<int>(p), l, l + 1));
       longest = std::max(longest, least);
     }
-    return Table::additive ? longest * (1 - 1e-9) : 0;
+    return table_.additive() ? longest * (1 - 1e-9) : 0;
   }
 
   // Looks for the pipeline of the least end that keeps `high`, and returns what is left to look at between the two periods. Those
@@ -148,7 +135,7 @@ class uniform_planner {
     ++plans_;
     if (!judged) return;
     const double iteration_s = judged->predicted.iteration_s;
-    if constexpr (std::is_same_v<Algebra, exact_algebra>)
+    if (algebra_.is_exact())
       if (iteration_s <= best_s() * (1 + options_.near_tie)) judged_.emplace_back(iteration_s, judged->pipelines.front().stages);
     if (iteration_s < best_s()) best_ = *std::move(judged);
   }
@@ -182,14 +169,14 @@ class uniform_planner {
         placed.barred = !std::binary_search(chosen.begin(), chosen.end(), static_cast<int>(p));
         placed.dominated = placed.barred;
       }
-      auto found = interop_planner<Table, Algebra, Costs>(hardware_, costs_, part, table_, algebra_, asked, options).run();
+      auto found = interop_planner(hardware_, costs_, part, table_, algebra_, asked, options).run();
       if (!found) continue;
       found->planner = "hetauto_exact";
       keep(*std::move(found));
     }
   }
 
-  void keep_chain(const chain_costs<Table, Costs>& how, const part_chain& found) {
+  void keep_chain(const chain_costs& how, const part_chain& found) {
     auto made = how.plan_of(found);
     if (made) made->planner = "hetauto_exact";
     keep(std::move(made));
@@ -197,8 +184,8 @@ class uniform_planner {
 
   // A first plan: a short tree search's, or else interop_dp's.
   void begin() {
-    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
-      const hetauto_decisions<Table, Costs> how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
+    if (algebra_.is_exact()) {
+      const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
       tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
       if (const auto found = tree_search(how, options); found.best)
         keep_chain(how.chains(), how.improve(*found.best, found.cost));
@@ -209,9 +196,9 @@ class uniform_planner {
   // The best plans met are changed a little, and what they become: evaluate's iteration may part from the objective by some per
   // cent, to either side.
   void improve() {
-    if constexpr (std::is_same_v<Algebra, exact_algebra>) {
+    if (algebra_.is_exact()) {
       if (judged_.empty() || stopped_) return;
-      const chain_costs<Table, Costs> how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
       std::vector<priced_chain> known;
       for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) known.push_back({iteration_s, how.chain_of(stages)});
       const auto ask = [&] { return go_on(); };
@@ -289,14 +276,14 @@ class uniform_planner {
     auto asked = asked_;
     asked.beat = limit_s();
     asked.progress = [&](const search_progress&) { return effort > 0 && go_on(); };
-    auto found = interop_planner<Table, Algebra, Costs>(hardware_, costs_, *apart_, table_, algebra_, asked,
-                                                        {.warmup = options_.warmup,
-                                                         .epsilon = options_.epsilon,
-                                                         .gap = options_.gap,
-                                                         .effort = effort,
-                                                         .enumeration = 0,
-                                                         .looks = 0,
-                                                         .known_bound = bound_})
+    auto found = interop_planner(hardware_, costs_, *apart_, table_, algebra_, asked,
+                                 {.warmup = options_.warmup,
+                                  .epsilon = options_.epsilon,
+                                  .gap = options_.gap,
+                                  .effort = effort,
+                                  .enumeration = 0,
+                                  .looks = 0,
+                                  .known_bound = bound_})
                      .run();
     if (!found) return;
     if (effort > 0) bound_ = std::max(bound_, found->evidence->objective_bound);
@@ -313,7 +300,7 @@ class uniform_planner {
 
   void enumerate() {
     if (stopped_ || !countable()) return;
-    plan_enumeration<Table> plans(problem_, table_, asked_.microbatches, asked_.use_all_devices, {}, true);
+    plan_enumeration plans(problem_, table_, asked_.microbatches, asked_.use_all_devices, {}, true);
     const bool all = plans.run(
         static_cast<std::int64_t>(options_.enumeration * 1000), [&] { return limit_s(); },
         [&](const std::vector<interop_stage>& stages) {
@@ -335,16 +322,16 @@ class uniform_planner {
   }
 
   const cluster& hardware_;
-  const Costs& costs_;
+  any_cost_model costs_;
   const interop_problem& problem_;
-  const Table& table_;
+  const stage_prices& table_;
   update_table updates_;
-  Algebra algebra_;
-  plan_judge<Table, Algebra, Costs> judge_;
+  warmup_algebra algebra_;
+  plan_judge judge_;
   const planning_problem& asked_;
   hetauto_exact_options options_;
   double steady_;
-  uniform_path<Table, Algebra> paths_;
+  uniform_path paths_;
   double shortest_ = 0, least_objective_ = infinity, bound_ = 0;
   std::int64_t periods_ = 0, plans_ = 0;
   bool stopped_ = false, counted_ = false;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/planners/hetauto.hpp>
+#include <hetsched/planners/hetauto/detail/any_size.hpp>
+#include <hetsched/planners/hetauto/detail/decisions.hpp>
+#include <hetsched/planners/hetauto/detail/exact.hpp>
+#include <hetsched/planners/hetauto/search_space.hpp>
+#include <hetsched/search/microbatch.hpp>
+#include <hetsched/search/problem.hpp>
+#include <hetsched/search/tree_search.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// The best plan that a tree search over the decisions sees, or why there is none.
+template <class Decisions>
+[[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem,
+                                          tree_search_options search) {
+  search.progress = problem.progress;
+  search.parallel = problem.parallel;
+  const auto found = tree_search(decisions, search);
+  if (!found.best) {
+    if (found.complete)
+      return refusal{refusal::kind::infeasible,
+                     "no pipeline of this kind holds the model: memory is short, or links are missing"};
+    return refusal{refusal::kind::stopped,
+                   "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
+  }
+  auto best = *decisions.plan_of(*found.best);
+  best.evidence = {.objective_value = found.cost,
+                   .objective_bound = found.complete ? found.cost : 0,
+                   .complete = !found.stopped,
+                   .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
+  return best;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                      const hetauto_options& options) {
+  validate_iteration(hardware, problem, "hetauto");
+  return detail::with_tables(
+      hardware, costs, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+        const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
+        return detail::searched_plan(decisions, problem, options.search);
+      });
+}
+
+HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const costs_by_size& costs_for, int batch,
+                                               const planning_problem& problem, const hetauto_options& options) {
+  validate_iteration(hardware, problem, "hetauto");
+  if (batch < 1) throw input_error("the global batch must be at least 1");
+  std::deque<detail::sized_decisions> sizes;
+  std::vector<const detail::hetauto_decisions*> decisions;
+  for (const int size : microbatch_sizes(batch)) {
+    const auto costs = costs_for(size);
+    auto placed = detail::make_interop_problem(hardware, costs);
+    if (placed.placements.empty()) continue;
+    auto asked = problem;
+    asked.microbatch_size = size;
+    asked.microbatches = batch / size;
+    decisions.push_back(
+        &*sizes.emplace_back(hardware, costs, std::move(placed), std::move(asked), options.schedule, options.principles)
+              .decisions);
+  }
+  if (decisions.empty())
+    return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
+  return detail::searched_plan(detail::any_size_decisions(std::move(decisions)), problem, options.search);
+}
+
+HETSCHED_INLINE outcome<plan> hetauto_exact(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                            const hetauto_exact_options& options) {
+  validate_iteration(hardware, problem, "hetauto_exact");
+  if (!(options.near_tie >= 0 && options.gap >= 0 && options.enumeration >= 0))
+    throw input_error("near_tie, gap and enumeration must not be negative");
+  if (options.periods < 1) throw input_error("periods must be at least 1");
+  if (hardware.subclusters.size() > 10)
+    throw input_error("hetauto_exact looks at all sets of subclusters, at most ten, found " +
+                      std::to_string(hardware.subclusters.size()));
+  const detail::warmup_algebra algebra(options.warmup, options.epsilon);
+  return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+    return detail::uniform_planner(hardware, costs, placed, table, algebra, problem, options).run();
+  });
+}
+
+}  // namespace hetsched

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/interop_dp_test.cpp.
+
+#include <hetsched/schedule/builders/warmup.hpp>
+
+namespace hetsched {
+
+/// In which orders a planner lets the pipeline run through the subclusters.
+enum class subcluster_order {
+  automatic,          ///< all orders of up to four subclusters, beyond that what a local search finds
+  all,                ///< every order (the work grows with K * 2^(K-1) for K subclusters)
+  memory_to_compute,  ///< falling memory per FLOP/s from the first stage on (HARP sec. 5.2.1)
+  as_given            ///< the cluster's order, first stage first
+};
+
+/// What planning_problem leaves open.
+struct interop_options {
+  warmup_rule warmup = warmup_rule::exact;
+  double epsilon = default_epsilon;  ///< H-1F1B's tolerance
+  subcluster_order order = subcluster_order::automatic;
+  /// The search ends when the best plan is known to be within this share of the optimum.
+  double gap = 0.001;
+  /// Among the plans met, and those that differ from the best of them in single cuts or placements, the prediction decides if the
+  /// objective is within this share of the least.
+  double near_tie = 0.05;
+  /// How much searching there is at the most: ends of stages that exact programs look at, in millions, some ten nanoseconds each;
+  /// and what goes with it elsewhere.
+  double effort = 50;
+  /// Small problems end with a look at all plans that can beat the best one: stages that it may take, in thousands; 0: none.
+  double enumeration = 200;
+  /// So many of the best plans met, and of what they become, are changed a little at the end, under the exact warm-ups; fewer
+  /// where that takes long.
+  int looks = 12;
+  /// A lower bound on the objective that is known already.
+  double known_bound = 0;
+};
+
+}  // namespace hetsched

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/parallel_pipelines/parallel_pipelines_test.cpp.
+
+#include <cstdint>
+#include <vector>
+
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/interop_dp/options.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
+
+namespace hetsched {
+
+/// What planning_problem leaves open.
+struct parallel_pipelines_options {
+  warmup_rule warmup = warmup_rule::exact;
+  double epsilon = default_epsilon;                      ///< H-1F1B's tolerance
+  subcluster_order order = subcluster_order::automatic;  ///< of the search for one pipeline
+  double gap = 0.001;                                    ///< the search ends when no plan can be better by more than this share
+  int rounds = 40;                                       ///< of rents, at the most
+  double effort = 50;                                    ///< of the search for one pipeline, as interop_options has it
+  double near_tie = interop_options{}.near_tie;          ///< likewise
+  int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
+  std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
+  std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
+};
+
+}  // namespace hetsched
