@@ -60,13 +60,13 @@ int compare_command(const comparison& given) {
   files.expect(input.report);
   std::vector<const planner_entry*> chosen;
   for (const auto& name : given.planners) {
-    const auto& entry = find_planner(planners(), name, "--planners");
+    const auto& entry = find_planner(hetsched::planners(), name, "--planners");
     if (std::find(chosen.begin(), chosen.end(), &entry) != chosen.end())
       throw input_error("--planners: " + name + " is named twice");
     chosen.push_back(&entry);
   }
   if (chosen.empty())
-    for (const auto& entry : planners()) chosen.push_back(&entry);
+    for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
   const auto hardware = read_cluster(input.cluster);
   const cost_source source(input.costs, input.model);
   const auto precisions = source.precision_text(hardware);

@@ -18,7 +18,7 @@ using namespace hetsched;
 
 // The best of 200 random plans: stages of one device each on the first devices of every subcluster, cut anywhere.
 outcome<plan> random_plans(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                           const command::planner_options& given) {
+                           const hetsched::planner_choice& given) {
   validate(hardware, problem);
   random_source random(given.seed);
   std::optional<plan> best;
@@ -51,7 +51,7 @@ outcome<plan> random_plans(const cluster& hardware, const any_cost_model& costs,
 }
 
 int run_planner(std::vector<std::string> line) {
-  const command::planner_entry table[] = {command::planners().front(), {"random", "the best of many random plans", random_plans}};
+  const hetsched::planner_entry table[] = {hetsched::planners().front(), {"random", "the best of many random plans", random_plans}};
   std::vector<char*> arguments;
   for (auto& word : line) arguments.push_back(word.data());
   return command::plan_main(static_cast<int>(arguments.size()), arguments.data(), table);

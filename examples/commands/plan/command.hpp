@@ -37,8 +37,9 @@ inline void check_schedule_name(const std::string& name) {
 }
 
 /// The planner of that name. Throws input_error naming `option` if there is none.
-[[nodiscard]] inline const planner_entry& find_planner(std::span<const planner_entry> table, const std::string& name,
-                                                       const std::string& option = "--planner") {
+[[nodiscard]] inline const hetsched::planner_entry& find_planner(std::span<const hetsched::planner_entry> table,
+                                                                 const std::string& name,
+                                                                 const std::string& option = "--planner") {
   std::vector<std::string_view> known;
   for (const auto& entry : table) {
     if (entry.name == name) return entry;
@@ -61,8 +62,8 @@ inline void settle(plan_arguments& given) {
 
 /// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
 /// what several pipelines have to add up; but not where money counts, which that one does not know.
-[[nodiscard]] inline const planner_entry& default_planner(const plan_arguments& given, const cost_source& source,
-                                                          std::span<const planner_entry> table) {
+[[nodiscard]] inline const hetsched::planner_entry& default_planner(const plan_arguments& given, const cost_source& source,
+                                                                    std::span<const hetsched::planner_entry> table) {
   const bool money = given.objective == hetsched::plan_objective::cost || !given.frontier.empty();
   if (!money && (!given.schedule_csv.empty() || source.of_shapes()))
     for (const auto& entry : table)
@@ -81,7 +82,7 @@ inline void settle(plan_arguments& given) {
                        {"", format_seconds(robust.fastest_s), "by the plan that is fastest without noise"}});
 }
 
-[[nodiscard]] inline int plan_command(plan_arguments given, std::span<const planner_entry> table) {
+[[nodiscard]] inline int plan_command(plan_arguments given, std::span<const hetsched::planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
   settle(given);
@@ -119,12 +120,12 @@ inline void settle(plan_arguments& given) {
                       " does not count its space; hetauto and hetauto_exact do");
   const auto precisions = source.precision_text(hardware);
   if (!precisions.empty()) std::cerr << "hetsched-plan: " << precisions << '\n';
+  progress_line progress;
   if (!given.frontier.empty()) {
-    auto money = problem_for(given, source, 1);
+    auto money = problem_of(request_of(given, source, hardware, progress), 1);
     money.objective = plan_objective::cost;
     validate(hardware, money);
   }
-  progress_line progress;
   std::vector<plan> on_the_way;
   auto first = given;
   if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
@@ -179,7 +180,9 @@ inline void settle(plan_arguments& given) {
   std::string space;
   if (given.explain) {
     const int size = best.pipelines.front().microbatch_size;
-    space = planner.explain(hardware, source.costs(hardware, size), problem_for(given, source, size), source.part_count()) + "\n";
+    space = planner.explain(hardware, source.costs(hardware, size),
+                            problem_of(request_of(given, source, hardware, progress), size), source.part_count()) +
+            "\n";
   }
   if (given.json) {
     nlohmann::ordered_json out{{"plan", nlohmann::ordered_json::parse(to_json(best, hardware))}};
@@ -230,7 +233,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
 }
 
 /// The whole program.
-[[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const planner_entry> table) {
+[[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const hetsched::planner_entry> table) {
   CLI::App app(command::about("hetsched-plan"), "hetsched-plan");
   app.footer(
       "hetsched-plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\n"

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -21,14 +22,8 @@
 
 namespace command {
 
-/// Devices of a subcluster that are lost.
-struct lost_devices {
-  int subcluster = 0;
-  int count = 1;
-};
-
 /// SUBCLUSTER or SUBCLUSTER:N. Throws input_error for a name that is none, also of a principle, and for a bad number.
-[[nodiscard]] inline lost_devices parse_lost(const hetsched::cluster& c, const std::string& text) {
+[[nodiscard]] inline hetsched::lost_devices parse_lost(const hetsched::cluster& c, const std::string& text) {
   const auto colon = c.find(text) ? std::string::npos : text.rfind(':');
   const auto name = text.substr(0, colon);
   const auto found = c.find(name);
@@ -37,7 +32,7 @@ struct lost_devices {
     for (const auto& s : c.subclusters) known.push_back(s.name);
     unknown_name("--without", name, known);
   }
-  lost_devices lost{.subcluster = *found};
+  hetsched::lost_devices lost{.subcluster = *found};
   const int all = c.subclusters[static_cast<std::size_t>(*found)].device_count();
   if (colon == std::string::npos) return lost;
   const auto number = std::string_view(text).substr(colon + 1);
@@ -47,47 +42,13 @@ struct lost_devices {
   return lost;
 }
 
-/// The cluster without them: whole nodes, and what is left of one as a subcluster of its own, which the others reach as before.
-[[nodiscard]] inline hetsched::cluster without_devices(hetsched::cluster c, const lost_devices& lost) {
-  const auto at = static_cast<std::size_t>(lost.subcluster);
-  auto& s = c.subclusters[at];
-  const int left = s.device_count() - lost.count, whole = left / s.devices_per_node, rest = left % s.devices_per_node;
-  if (left == 0) {
-    c.subclusters.erase(c.subclusters.begin() + lost.subcluster);
-    std::erase_if(c.links, [&](const hetsched::cross_link& l) { return l.a == lost.subcluster || l.b == lost.subcluster; });
-    for (auto& l : c.links)
-      for (int* end : {&l.a, &l.b}) *end -= *end > lost.subcluster;
-    return c;
-  }
-  if (whole == 0 || rest == 0) {
-    s.nodes = std::max(1, whole);
-    if (whole == 0) s.devices_per_node = rest;
-    return c;
-  }
-  s.nodes = whole;
-  auto part = s;
-  part.nodes = 1;
-  part.devices_per_node = rest;
-  const auto taken = [&](const std::string& name) { return c.find(name).has_value(); };
-  part.name += " rest";
-  while (taken(part.name)) part.name += "'";
-  const int number = static_cast<int>(c.subclusters.size());
-  std::vector<hetsched::cross_link> more{{lost.subcluster, number, s.inter_node, s.inter_node_path}};
-  for (const auto& l : c.links)
-    if (l.a == lost.subcluster || l.b == lost.subcluster)
-      more.push_back({l.a == lost.subcluster ? number : l.a, l.b == lost.subcluster ? number : l.b, l.link, l.path});
-  c.subclusters.push_back(std::move(part));
-  c.links.insert(c.links.end(), more.begin(), more.end());
-  return c;
-}
-
 /// The best plan without some devices, and what was lost: "2 v100".
 struct lesser_plan {
   std::string lost;
   hetsched::outcome<hetsched::plan> found;
 };
 
-[[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const planner_entry& planner,
+[[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
                                                             const std::vector<std::string>& without, progress_line& progress) {
   using hetsched::refusal;
@@ -103,7 +64,7 @@ struct lesser_plan {
 }
 
 /// A table of what the best plan is without some devices, beside the one with all of them.
-[[nodiscard]] inline std::string what_if_text(const plan_arguments& given, const planner_entry& planner,
+[[nodiscard]] inline std::string what_if_text(const plan_arguments& given, const hetsched::planner_entry& planner,
                                               const hetsched::cluster& hardware, const cost_source& source,
                                               const std::vector<std::string>& without, const hetsched::plan& best,
                                               progress_line& progress) {
@@ -124,7 +85,7 @@ struct lesser_plan {
 }
 
 /// The same as JSON.
-[[nodiscard]] inline nlohmann::ordered_json what_if_json(const plan_arguments& given, const planner_entry& planner,
+[[nodiscard]] inline nlohmann::ordered_json what_if_json(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                          const hetsched::cluster& hardware, const cost_source& source,
                                                          const std::vector<std::string>& without, const hetsched::plan& best,
                                                          progress_line& progress) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,38 +9,40 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/plan/order.hpp>
 #include <hetsched/planners/hetauto.hpp>
+#include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/placement.hpp>
+#include <hetsched/planners/table.hpp>
 
-#include "planners.hpp"
+namespace hetsched {
 
-namespace command {
-namespace {
-
-using namespace hetsched;
+namespace detail::table {
 
 // Under another schedule, what evaluate says of the stages under the planner's own one is no better guide than the sum it bounds.
 template <class Options>
-void follow_schedule(Options& options, const planner_options& given) {
+void follow_schedule(Options& options, const planner_choice& given) {
   if (given.schedule.empty() || given.schedule == schedule_name(given.warmup)) return;
   options.near_tie = 0.002;
   options.looks = 0;
 }
 
-outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                           const planner_options& given) {
+inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                  const planner_choice& given) {
   interop_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
   return interop_dp(hardware, costs, problem, options);
 }
 
-constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
+inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
 
-parallel_pipelines_options of_pipelines(const planner_options& given) {
+inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
@@ -46,7 +50,7 @@ parallel_pipelines_options of_pipelines(const planner_options& given) {
 }
 
 // Whether the costs have every stage of these pipelines.
-bool offered(const any_cost_model& costs, const std::vector<pipeline_plan>& lines) {
+inline bool offered(const any_cost_model& costs, const std::vector<pipeline_plan>& lines) {
   for (const auto& line : lines)
     for (const auto& s : line.stages) {
       if (s.devices.size() != 1) return false;
@@ -56,8 +60,8 @@ bool offered(const any_cost_model& costs, const std::vector<pipeline_plan>& line
   return true;
 }
 
-outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                                const planner_options& given) {
+inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                       const planner_choice& given) {
   auto options = of_pipelines(given);
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
@@ -89,22 +93,22 @@ outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& c
   return parallel_pipelines(hardware, costs, problem, options);
 }
 
-outcome<std::vector<plan>> frontier(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                                    const planner_options& given) {
+inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                           const planner_choice& given) {
   return time_cost_frontier(hardware, costs, problem, of_pipelines(given));
 }
 
-outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                           const planner_options& given) {
+inline outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                  const planner_choice& given) {
   return hexiscale(hardware, costs, problem, {.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
-outcome<plan> single_devices(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                             const planner_options& given) {
+inline outcome<plan> single_devices(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                    const planner_choice& given) {
   return place_stages(hardware, costs, problem, {.stages = given.stages});
 }
 
-hetauto_options of_tree_search(const planner_options& given) {
+inline hetauto_options of_tree_search(const planner_choice& given) {
   hetauto_options options;
   if (has_warmups(given.schedule)) options.schedule = given.schedule;
   options.search.seed = given.seed;
@@ -112,22 +116,23 @@ hetauto_options of_tree_search(const planner_options& given) {
   return options;
 }
 
-outcome<plan> by_tree_search(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                             const planner_options& given) {
+inline outcome<plan> by_tree_search(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                    const planner_choice& given) {
   return hetauto(hardware, costs, problem, of_tree_search(given));
 }
 
-outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& costs_for, int batch, const planning_problem& problem,
-                          const planner_options& given) {
+inline outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& costs_for, int batch,
+                                 const planning_problem& problem, const planner_choice& given) {
   return hetauto_of_batch(hardware, costs_for, batch, problem, of_tree_search(given));
 }
 
-outcome<plan> by_parts(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                       const planner_options& given) {
+inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                              const planner_choice& given) {
   return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
 }
 
-std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem, int operators) {
+inline std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                  int operators) {
   const auto space = plan_space_of(hardware, costs, operators, problem.use_all_devices);
   const auto counts = count_plans(space);
   std::string text = "plans of one pipeline, with microbatches of " + std::to_string(problem.microbatch_size) +
@@ -144,7 +149,7 @@ std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs,
   return text;
 }
 
-constexpr planner_entry table[] = {
+inline constexpr planner_entry planner_table[] = {
     {"parallel_pipelines", "one pipeline or more, which may differ in everything, with a bound", several_pipelines, frontier,
      false},
     {"interop_dp", "one pipeline, exact", one_pipeline, nullptr, true},
@@ -155,8 +160,17 @@ constexpr planner_entry table[] = {
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
 };
 
-}  // namespace
+}  // namespace detail::table
 
-std::span<const planner_entry> planners() { return table; }
+HETSCHED_INLINE std::span<const planner_entry> planners() { return detail::table::planner_table; }
 
-}  // namespace command
+HETSCHED_INLINE const planner_entry& planner_named(std::string_view name, std::span<const planner_entry> table) {
+  std::string known;
+  for (const auto& entry : table) {
+    if (entry.name == name) return entry;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw input_error("there is no planner " + std::string(name) + "; there are " + known);
+}
+
+}  // namespace hetsched

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/planners/any_schedule.hpp>
+#include <hetsched/planners/find_plan.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/search/frontier.hpp>
+#include <hetsched/search/microbatch.hpp>
+#include <hetsched/search/mixed_costs.hpp>
+#include <hetsched/search/taper.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const costs_by_size& costs, plan p,
+                                                  const std::string& schedule, const evaluate_options& options,
+                                                  bool on_any_devices) {
+  for (auto& line : p.pipelines) {
+    line.schedule = {.name = schedule};
+    for (auto& s : line.stages) s.warmup = 0;
+  }
+  std::optional<plan> best;
+  const auto consider = [&](plan candidate) -> outcome<evaluation> {
+    auto judged = evaluate(hardware, costs, std::move(candidate), options);
+    if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < 0.999 * objective_of(*best)))
+      best = judged->plan;
+    return judged;
+  };
+  const auto planned = consider(p);
+  constexpr std::array hastes{1.0, 2.0, 4.0};
+  std::array<plan, hastes.size()> recut{p, p, p};
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto own = tapered(hardware, costs(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
+    for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
+  }
+  for (auto& candidate : recut)
+    if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
+  const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
+  if (on_any_devices && samples % size == 0) {
+    // A schedule that splits backwards may be faster than the bound of whole ones: a third of the way back, as a rule.
+    constexpr double split = 1.5;
+    std::vector<any_schedule_options> ways;
+    for (const double haste : hastes)
+      for (const int in_flight : {1, static_cast<int>(p.pipelines.front().stages.size())})
+        ways.push_back({.microbatches = samples / size,
+                        .haste = haste,
+                        .in_flight = in_flight,
+                        .below_s = best ? split * haste * objective_of(*best) : 0});
+    if (const auto found = any_schedule_pipelines(hardware, costs(size), ways))
+      for (const auto& line : *found) {
+        if (!line) continue;
+        auto candidate = p;
+        candidate.pipelines.assign(1, line->line);
+        candidate.pipelines[0].microbatch_size = size;
+        candidate.pipelines[0].schedule = {.name = schedule};
+        (void)consider(std::move(candidate));
+      }
+  }
+  if (best) return *std::move(best);
+  if (!planned) return planned.why_not();
+  return refusal{refusal::kind::infeasible, "under schedule " + schedule + ", " + planned->shortage};
+}
+
+HETSCHED_INLINE planning_problem problem_of(const plan_request& request, int microbatch_size) {
+  planning_problem problem{.microbatches = request.global_batch / microbatch_size, .microbatch_size = microbatch_size};
+  problem.objective = request.objective;
+  problem.deadline_s = request.deadline_s;
+  problem.use_all_devices = request.use_all_devices;
+  problem.arithmetic = request.arithmetic;
+  problem.flops_per_sample = request.flops_per_sample;
+  problem.parallel = request.parallel;
+  return problem;
+}
+
+namespace detail {
+
+/// The search of find_plan.
+class plan_finder {
+ public:
+  plan_finder(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const planner_entry& planner)
+      : hardware_(hardware), costs_(costs), request_(request), planner_(planner), choice_(request.how) {
+    choice_.schedule = request.schedule;
+    choice_.known.clear();
+    choice_.similar.clear();
+  }
+
+  [[nodiscard]] outcome<plan> run() {
+    const int one_size = request_.microbatch_size;
+    if (planner_.of_batch && one_size == 0 && !request_.mixed_stages &&
+        (request_.schedule.empty() || has_warmups(request_.schedule))) {
+      auto found = of_batch();
+      if (found && request_.met) request_.met(*found);
+      if (found || found.why_not().why == refusal::kind::stopped) return found;
+      // Else the search of each size tells more.
+    }
+    auto found = one_size > 0 ? of_size({.microbatch_size = one_size, .microbatches = request_.global_batch / one_size})
+                              : best_microbatch_size(
+                                    request_.global_batch, [&](const size_request& asked) { return of_size(asked); },
+                                    [&] { return go_on(); });
+    hurry_ = false;
+    for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
+    if (!found && first_refusal_) return *std::move(first_refusal_);  // says more than a size without costs
+    return found;
+  }
+
+ private:
+  [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
+  void tell(const find_progress& where) const {
+    if (request_.progress) request_.progress(where);
+  }
+
+  // By a planner that decides about microbatches by itself.
+  [[nodiscard]] outcome<plan> of_batch() const {
+    auto problem = problem_of(request_, 1);
+    problem.progress = [&](const search_progress& state) {
+      tell({.search = state});
+      return go_on();
+    };
+    auto found = planner_.of_batch(hardware_, costs_, request_.global_batch, problem, choice_);
+    if (found) found->setting = request_.setting;
+    return found;
+  }
+
+  [[nodiscard]] outcome<plan> of_size(const size_request& asked) {
+    const int size = asked.microbatch_size;
+    // What another schedule makes of a plan, and a cheap plan that is in time, takes the whole search.
+    const bool soon = hurry_ && asked.first_plan && request_.schedule.empty() &&
+                      request_.objective == plan_objective::iteration && !request_.mixed_stages;
+    if (const auto known = whole_.find(size); known != whole_.end()) return known->second;
+    if (request_.lacks)
+      if (auto why = request_.lacks(size); !why.empty()) return refusal{refusal::kind::infeasible, std::move(why)};
+    auto problem = problem_of(request_, size);
+    problem.beat = asked.beat;
+    problem.progress = [&](const search_progress& state) {
+      tell({.search = state, .microbatch_size = size, .before = best_before_});
+      return !soon && go_on();
+    };
+    auto choice = choice_;
+    if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
+    if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
+    auto found = planner_.make(hardware_, costs_(size), problem, choice);
+    if (found && soon) first_look_[size] = found->pipelines;
+    const evaluate_options how{
+        .flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = request_.how.epsilon};
+    if (request_.mixed_stages) {
+      choice.known.clear();
+      found = with_mixed_stages(hardware_, costs_, problem, how, std::move(found),
+                                [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
+                                  return planner_.make(seen, mixed, asked_again, choice);
+                                });
+    }
+    if (found && !request_.schedule.empty() && !runs_already(*found)) found = under_schedule(*std::move(found), how);
+    if (found) {
+      found->setting = request_.setting;
+      best_before_ = std::min(best_before_, objective_of(*found));
+      if (request_.met) request_.met(*found);
+    } else {
+      if (!first_refusal_) first_refusal_ = found.why_not();
+      if (soon && found.why_not().why == refusal::kind::stopped && go_on()) {
+        given_up_.push_back(size);  // the other sizes have their turn first
+        return refusal{refusal::kind::infeasible, found.why_not().reason};
+      }
+    }
+    if (asked.first_plan && !soon) whole_.emplace(size, found);
+    return found;
+  }
+
+  [[nodiscard]] bool runs_already(const plan& p) const {
+    return std::all_of(p.pipelines.begin(), p.pipelines.end(),
+                       [&](const auto& line) { return line.schedule.name == request_.schedule; });
+  }
+
+  [[nodiscard]] outcome<plan> under_schedule(plan p, evaluate_options how) const {
+    const int size = p.pipelines.front().microbatch_size;
+    const auto tell_schedule = [&](double best_s, double bound_s) {
+      tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = request_.schedule});
+      return go_on();
+    };
+    how.progress = tell_schedule;
+    return plan_under_schedule(hardware_, costs_, std::move(p), request_.schedule, how,
+                               !request_.use_all_devices && request_.objective == plan_objective::iteration);
+  }
+
+  // A first look at a size may end without an answer: then it is searched when all others have been.
+  [[nodiscard]] outcome<plan> with_size_that_was_given_up(outcome<plan> found, int size) {
+    const plan* best = found ? &*found : nullptr;
+    auto again = of_size({.microbatch_size = size,
+                          .microbatches = request_.global_batch / size,
+                          .beat = best ? objective_of(*best) : std::numeric_limits<double>::infinity(),
+                          .best = best});
+    if (!again && again.why_not().why != refusal::kind::stopped) return found;
+    // What is known of all sizes together.
+    std::optional<search_evidence> both;
+    if (found && found->evidence && again && again->evidence) {
+      both = found->evidence;
+      both->objective_bound = std::min(both->objective_bound, again->evidence->objective_bound);
+      both->complete = both->complete && (again->evidence->complete || again->evidence->objective_bound >= objective_of(*found));
+    } else if (found && found->evidence) {
+      both = found->evidence;
+      both->objective_bound = 0;
+      both->complete = false;
+    }
+    if (again && (!found || objective_of(*again) < objective_of(*found))) found = std::move(again);
+    if (found && both) {
+      both->objective_value = objective_of(*found);
+      found->evidence = both;
+    }
+    return found ? std::move(found) : std::move(again);
+  }
+
+  const cluster& hardware_;
+  const costs_by_size& costs_;
+  const plan_request& request_;
+  const planner_entry& planner_;
+  planner_choice choice_;
+  double best_before_ = std::numeric_limits<double>::infinity();
+  std::optional<refusal> first_refusal_;  // by the planner
+  std::map<int, outcome<plan>> whole_;    // sizes that were searched to the end at once
+  std::map<int, std::vector<pipeline_plan>> first_look_;
+  bool hurry_ = true;          // first looks may end without an answer
+  std::vector<int> given_up_;  // sizes where one has
+};
+
+inline void validate(const plan_request& request) {
+  if (request.global_batch < 1) throw input_error("the global batch must be at least 1");
+  if (request.microbatch_size < 0 || (request.microbatch_size > 0 && request.global_batch % request.microbatch_size != 0))
+    throw input_error("microbatches of " + std::to_string(request.microbatch_size) +
+                      " samples do not divide the global batch of " + std::to_string(request.global_batch));
+  const auto names = schedule_names();
+  if (request.schedule.empty() || request.schedule == "auto" ||
+      std::find(names.begin(), names.end(), request.schedule) != names.end())
+    return;
+  throw input_error("there is no schedule " + request.schedule);
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
+                                        const planner_entry& planner) {
+  detail::validate(request);
+  return detail::plan_finder(hardware, costs, request, planner).run();
+}
+
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request) {
+  return find_plan(hardware, costs, request, request.planner.empty() ? planners().front() : planner_named(request.planner));
+}
+
+HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
+                                                const planner_entry& planner, const plan& known) {
+  detail::validate(request);
+  std::vector<plan> all{known};
+  for (const int size :
+       request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch)) {
+    if (request.go_on && !request.go_on()) break;
+    if (request.lacks && !request.lacks(size).empty()) continue;
+    auto problem = problem_of(request, size);
+    problem.objective = plan_objective::cost;
+    problem.progress = [&](const search_progress& state) {
+      if (request.progress) request.progress({.search = state, .microbatch_size = size});
+      return !request.go_on || request.go_on();
+    };
+    if (auto found = planner.frontier(hardware, costs(size), problem, request.how))
+      for (auto& p : *found) {
+        p.setting = request.setting;
+        all.push_back(std::move(p));
+      }
+  }
+  return cheaper_when_slower(std::move(all));
+}
+
+}  // namespace hetsched

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/planners.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/model/families.hpp>
+#include <hetsched/model/transformer.hpp>
+#include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/search/microbatch.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+cluster two_kinds() {
+  cluster c;
+  c.subclusters.push_back({"v", *find_device("V100-SXM2-32GB"), 1, 4, {5e-6, 150e9}, {10e-6, 25e9 / 8}});
+  c.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 1, 2, {5e-6, 300e9}, {10e-6, 25e9 / 8}});
+  c.links.push_back({0, 1, {100e-6, 5e9 / 8}});
+  return c;
+}
+
+const layer_chain& chain() {
+  static const auto made = make_chain(gpt({.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512}));
+  return made;
+}
+
+auto costs_on(const cluster& hardware) {
+  return [&hardware](int size) {
+    return analytic_cost_model(hardware, chain(),
+                               {.microbatch_size = size, .recompute = {recomputation::none, recomputation::full}});
+  };
+}
+
+}  // namespace
+
+TEST_CASE("find_plan is as good as its planner on every microbatch size, and its bound holds for all of them") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  for (const char* planner : {"interop_dp", "parallel_pipelines", "hetauto_exact"}) {
+    CAPTURE(planner);
+    const plan_request request{.global_batch = 12, .planner = planner};
+    const auto found = find_plan(hardware, costs, request);
+    REQUIRE(found);
+    CHECK(sample_count(*found) == 12);
+    double least = 1e300;
+    for (const int size : microbatch_sizes(12)) {
+      const auto own =
+          planner_named(planner).make(hardware, any_cost_model::owner_of(costs(size)), problem_of(request, size), {});
+      if (own) least = std::min(least, objective_of(*own));
+    }
+    CHECK(objective_of(*found) <= least * (1 + 1e-9));
+    REQUIRE(found->evidence);
+    CHECK(found->evidence->objective_bound <= objective_of(*found));
+    if (found->evidence->complete) CHECK(least >= found->evidence->objective_bound * (1 - 1e-3));
+    // The plan is evaluate's.
+    const auto judged = evaluate(hardware, costs, *found);
+    REQUIRE(judged);
+    CHECK(judged->plan.predicted.iteration_s == found->predicted.iteration_s);
+    CHECK(judged->shortage.empty());
+  }
+}
+
+TEST_CASE("find_plan tells what it meets, keeps to one size, and remembers what the costs are of") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  std::vector<int> sizes, told;
+  plan_request request{.global_batch = 8, .planner = "interop_dp", .setting = {.costs = "analytic"}};
+  request.met = [&](const plan& p) { sizes.push_back(p.pipelines.front().microbatch_size); };
+  request.progress = [&](const find_progress& at) { told.push_back(at.microbatch_size); };
+  const auto all = find_plan(hardware, costs, request);
+  REQUIRE(all);
+  CHECK(all->setting.costs == "analytic");
+  for (const int size : {1, 2, 4, 8}) CHECK(std::find(sizes.begin(), sizes.end(), size) != sizes.end());
+  CHECK_FALSE(told.empty());
+  request.microbatch_size = 2;
+  sizes.clear();
+  const auto one = find_plan(hardware, costs, request);
+  REQUIRE(one);
+  CHECK(sizes == std::vector{2});
+  CHECK(objective_of(*one) >= objective_of(*all) * (1 - 1e-9));
+}
+
+TEST_CASE("sizes without costs are left out, and where none has any the reason is told") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  plan_request request{.global_batch = 8, .planner = "interop_dp"};
+  request.lacks = [](int size) { return size == 4 ? std::string() : "nobody measured " + std::to_string(size); };
+  const auto found = find_plan(hardware, costs, request);
+  REQUIRE(found);
+  CHECK(found->pipelines.front().microbatch_size == 4);
+  request.lacks = [](int size) { return "nobody measured " + std::to_string(size); };
+  const auto none = find_plan(hardware, costs, request);
+  REQUIRE_FALSE(none);
+  CHECK(none.why_not().reason == "nobody measured 1");
+}
+
+TEST_CASE("the stages run the schedule that is asked for, and are the better for it") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  const auto found = find_plan(hardware, costs, {.global_batch = 8, .microbatch_size = 1, .schedule = "gpipe"});
+  REQUIRE(found);
+  for (const auto& line : found->pipelines) CHECK(line.schedule.name == "gpipe");
+  auto as_planned = *find_plan(hardware, costs, {.global_batch = 8, .microbatch_size = 1});
+  for (auto& line : as_planned.pipelines) {
+    line.schedule = {.name = "gpipe"};
+    for (auto& s : line.stages) s.warmup = 0;
+  }
+  const auto simply = evaluate(hardware, costs, as_planned);
+  REQUIRE(simply);
+  CHECK(objective_of(*found) <= objective_of(simply->plan) * (1 + 1e-9));
+}
+
+TEST_CASE("go_on ends a search with the best plan so far, or says that there is none yet") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  plan_request request{.global_batch = 12};
+  int asked = 0;
+  request.go_on = [&] { return ++asked < 40; };
+  const auto found = find_plan(hardware, costs, request);
+  if (found) {
+    REQUIRE(found->evidence);
+    CHECK_FALSE(found->evidence->complete);
+  } else {
+    CHECK(found.why_not().why == refusal::kind::stopped);
+  }
+}
+
+TEST_CASE("what is asked for is checked") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  const auto asks = [&](const plan_request& r) { (void)find_plan(hardware, costs, r); };
+  CHECK_THROWS_WITH_AS(asks({.global_batch = 0}), "the global batch must be at least 1", input_error);
+  CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .microbatch_size = 3}),
+                       "microbatches of 3 samples do not divide the global batch of 8", input_error);
+  CHECK_THROWS_WITH_AS(
+      asks({.global_batch = 8, .planner = "magic"}),
+      "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, placement",
+      input_error);
+  CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .schedule = "2f2b"}), "there is no schedule 2f2b", input_error);
+}
+
+TEST_CASE("a planner of one's own is a line of a table") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  const planner_entry own{
+      .name = "first",
+      .what = "all on the first subcluster",
+      .make = [](const cluster& c, const any_cost_model& model, const planning_problem& problem,
+                 const planner_choice&) -> outcome<plan> {
+        plan p{.planner = "first",
+               .pipelines = {{.microbatches = problem.microbatches, .microbatch_size = problem.microbatch_size}}};
+        auto& line = p.pipelines.front();
+        line.schedule.name = "1f1b";
+        line.stages.push_back({.layers = {0, model.layer_count()}, .devices = {{{0, 1, 1}, 0}}});
+        auto judged = evaluate(c, model, std::move(p));
+        if (!judged) return judged.why_not();
+        return std::move(judged->plan);
+      }};
+  const auto found = find_plan(hardware, costs, {.global_batch = 4}, own);
+  REQUIRE(found);
+  CHECK(found->planner == "first");
+}
+
+TEST_CASE("plans of the frontier: none is both slower and dearer than another") {
+  auto hardware = two_kinds();
+  hardware.subclusters[0].device.price_per_hour = 1;
+  hardware.subclusters[1].device.price_per_hour = 3;
+  const auto costs = costs_on(hardware);
+  plan_request request{.global_batch = 8, .microbatch_size = 1};
+  const auto fastest = find_plan(hardware, costs, request);
+  REQUIRE(fastest);
+  const auto plans = find_frontier(hardware, costs, request, planners().front(), *fastest);
+  REQUIRE_FALSE(plans.empty());
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    CHECK(plans[i].predicted.iteration_s > plans[i - 1].predicted.iteration_s);
+    CHECK(*plans[i].predicted.cost_per_sample < *plans[i - 1].predicted.cost_per_sample);
+  }
+}
