@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <vector>
 
@@ -19,8 +18,7 @@ struct gradient_group {
 
 /// The layers of a plan, cut where any pipeline cuts them, first to last; none for one pipeline.
 /// Requires: every pipeline has all layers in order.
-template <std::same_as<plan> Plan = plan>
-[[nodiscard]] std::vector<gradient_group> gradient_groups(const Plan& p) {
+[[nodiscard]] inline std::vector<gradient_group> gradient_groups(const plan& p) {
   std::vector<gradient_group> groups;
   if (p.pipelines.size() < 2) return groups;
   std::vector<int> at(p.pipelines.size(), 0);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,16 +16,15 @@
 namespace hetsched {
 
 /// Whether a schedule of that name is told by its warm-up counts alone.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] bool has_warmups(std::string_view schedule_name) {
-  const auto& all = detail::named_schedules<Pipeline>;
+[[nodiscard]] inline bool has_warmups(std::string_view schedule_name) {
+  const auto all = detail::named_schedules();
   return std::any_of(std::begin(all), std::end(all), [&](const auto& s) { return s.name == schedule_name && s.has_warmups; });
 }
 
 /// The warm-up counts of a schedule that they tell: the stages' own where they are set, else those of the rule.
 /// Requires: has_warmups(line.schedule.name), and `bare` is to_pipeline(line).
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] std::vector<int> family_warmups(const Line& line, const pipeline& bare, double epsilon = default_epsilon) {
+[[nodiscard]] inline std::vector<int> family_warmups(const pipeline_plan& line, const pipeline& bare,
+                                                     double epsilon = default_epsilon) {
   if (line.stages.front().warmup > 0) return warmups(line);
   for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
     if (line.schedule.name == schedule_name(rule)) return warmup_counts(rule, bare, epsilon);
@@ -44,10 +42,9 @@ struct pipeline_order {
 /// activations; `progress` as auto_options have it.
 /// Returns: a refusal if auto finds no room.
 /// Throws: input_error for a name that is not known, actions of other ranks or microbatches, and as build_schedule.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] outcome<pipeline_order> order_of(const Line& line, const std::vector<double>& capacities,
-                                               double epsilon = default_epsilon,
-                                               function_ref<bool(double, double)> progress = {}) {
+[[nodiscard]] inline outcome<pipeline_order> order_of(const pipeline_plan& line, const std::vector<double>& capacities,
+                                                      double epsilon = default_epsilon,
+                                                      function_ref<bool(double, double)> progress = {}) {
   const auto& [name, actions] = line.schedule;
   if (actions) {
     if (actions->ranks != static_cast<int>(line.stages.size()) || actions->microbatches != line.microbatches)
@@ -70,8 +67,7 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
 }
 
 /// Gives a pipeline a schedule: its warm-ups, and its actions if name and warm-ups would not rebuild it exactly.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-void set_order(Line& line, std::string name, schedule order) {
+inline void set_order(pipeline_plan& line, std::string name, schedule order) {
   const auto counts = warmup_counts(order);
   for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = counts[i];
   line.schedule = {.name = std::move(name), .actions = {}};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -176,8 +175,7 @@ struct plan {
 }
 
 /// Whether a plan serves requests: under the objectives of inference.
-template <std::same_as<plan> Plan = plan>
-[[nodiscard]] bool is_inference(const Plan& p) {
+[[nodiscard]] inline bool is_inference(const plan& p) {
   return p.objective == name_of(plan_objective::latency) || p.objective == name_of(plan_objective::throughput);
 }
 
@@ -196,8 +194,7 @@ template <std::same_as<plan> Plan = plan>
 }
 
 /// The bare times of a pipeline of a plan.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] pipeline to_pipeline(const Line& p) {
+[[nodiscard]] inline pipeline to_pipeline(const pipeline_plan& p) {
   pipeline bare;
   const auto any = [](const auto& parts, auto has) { return std::any_of(parts.begin(), parts.end(), has); };
   const bool weights = any(p.stages, [](const auto& s) { return s.cost.weight_backward_s > 0; });
@@ -234,8 +231,7 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
 }
 
 /// The same of every stage; empty unless the plan tells weights, activations and capacity of each.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] std::vector<double> activation_rooms(const Line& p) {
+[[nodiscard]] inline std::vector<double> activation_rooms(const pipeline_plan& p) {
   std::vector<double> rooms;
   for (const auto& s : p.stages) {
     if (s.cost.weight_bytes == 0 || s.cost.activation_bytes == 0 || s.memory_capacity_bytes == 0) return {};
@@ -245,8 +241,7 @@ template <std::same_as<pipeline_plan> Line = pipeline_plan>
 }
 
 /// Whether each boundary between stages lies between subclusters; those of a stage on devices of several do.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] std::vector<bool> subcluster_boundaries(const Line& p) {
+[[nodiscard]] inline std::vector<bool> subcluster_boundaries(const pipeline_plan& p) {
   std::vector<bool> cross;
   for (std::size_t i = 0; i + 1 < p.stages.size(); ++i) {
     const int home = p.stages[i].devices.front().mesh.subcluster;

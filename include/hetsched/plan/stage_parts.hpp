@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,22 +17,20 @@
 namespace hetsched {
 
 /// Whether devices of several subclusters work on one stage.
-template <std::same_as<device_group> Group>
-[[nodiscard]] bool is_mixed(const std::vector<Group>& devices) {
+[[nodiscard]] inline bool is_mixed(const std::vector<device_group>& devices) {
   return std::any_of(devices.begin(), devices.end(),
-                     [&](const Group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
+                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
 }
 
 namespace detail {
 
-template <std::same_as<double> Share>
-[[nodiscard]] bool are_uneven(const std::vector<Share>& shares) {
+[[nodiscard]] inline bool are_uneven(const std::vector<double>& shares) {
   return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
 }
 
 /// Appends the parts of one group of devices, whose replicas get these samples.
-template <std::same_as<stage_part> Part>
-void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_group& g, const std::vector<int>& samples) {
+inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, const device_group& g,
+                         const std::vector<int>& samples) {
   const int each = s.degrees.context * s.degrees.tensor, on_node = g.mesh.devices_per_node;
   if (each < on_node ? on_node % each != 0 : each % on_node != 0)
     throw input_error("a data rank of " + std::to_string(each) + " devices lies across nodes of " + std::to_string(on_node));
@@ -60,8 +57,7 @@ void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_gr
 }
 
 /// The parts of one replica whose tensor ranks are unlike, or have unevenly many of so many slices.
-template <std::same_as<stage_plan> Stage>
-[[nodiscard]] std::vector<stage_part> sliced_parts(const Stage& s, int microbatch_size, int slices) {
+[[nodiscard]] inline std::vector<stage_part> sliced_parts(const stage_plan& s, int microbatch_size, int slices) {
   if (s.degrees.data > 1 || s.degrees.context > 1)
     throw input_error(
         "tensor ranks with unlike devices or uneven shares have a price where the data and the context degree are "
@@ -105,8 +101,7 @@ template <std::same_as<stage_plan> Stage>
 /// Throws: input_error for uneven shares of the context axis; for those of the tensor axis without slices, or beside data or
 /// context ranks; for data ranks that share out experts and have unlike devices or uneven shares of samples or state; for a rank
 /// without a sample or slice; and for a data rank of several whose devices lie in two groups or across nodes.
-template <std::same_as<stage_plan> Stage = stage_plan>
-[[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size, int slices = 0) {
+[[nodiscard]] inline std::vector<stage_part> parts_of(const stage_plan& s, int microbatch_size, int slices = 0) {
   if (detail::are_uneven(s.shares.context))
     throw input_error("uneven shares of the context axis have no price; those of the data and the tensor axis have");
   if (s.degrees.expert > 1 && detail::are_uneven(s.shares.state))

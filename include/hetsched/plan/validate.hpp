@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,8 +22,7 @@ namespace hetsched {
 /// devices that the cluster has, as many as its degrees, no device belongs to two stages, and no transfer occupies its boundary
 /// for longer than it takes.
 /// Complexity: O(stages + devices).
-template <std::same_as<plan> Plan = plan>
-void validate(const cluster& hardware, const Plan& p, int layer_count) {
+inline void validate(const cluster& hardware, const plan& p, int layer_count) {
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
   struct owner {
     int pipeline = -1, stage = -1;

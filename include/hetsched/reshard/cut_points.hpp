@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace hetsched {
 
 /// Where cuts lie that give parts these shares of a dimension: in whole indices, by largest remainder.
-/// Requires: a vector, array or span of doubles that are not negative and not all 0.
+/// Requires: the shares are not negative and not all 0.
 /// Source: HAP sec. 5; hetsched: rounding.
-template <class Shares>
-[[nodiscard]] std::vector<std::int64_t> cut_points(std::int64_t extent, const Shares& shares) {
+[[nodiscard]] inline std::vector<std::int64_t> cut_points(std::int64_t extent, std::span<const double> shares) {
   double all = 0;
   for (const double s : shares) all += s;
   std::vector<std::int64_t> sizes;

@@ -2,7 +2,6 @@
 #pragma once
 // Tested by tests/schedule/simulate/simulate_test.cpp.
 
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -62,8 +61,7 @@ struct memory_step {
 /// give back at their end; those that are fused take all before they give back.
 /// Requires: the timeline names stages and directions of the workload.
 /// Complexity: O(actions).
-template <std::same_as<workload> Workload = workload>
-[[nodiscard]] std::vector<std::vector<memory_step>> memory_over_time(const Workload& w, const timeline& t) {
+[[nodiscard]] inline std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t) {
   const auto slot = [&](const action& a) {
     return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(w.stages) + static_cast<std::size_t>(a.stage)) *
                static_cast<std::size_t>(t.microbatches) +

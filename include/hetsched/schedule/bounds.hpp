@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -86,8 +85,7 @@ struct listed_work {
 };
 
 /// Throws: input_error for an action that the schedule cannot have.
-template <class Workload, class Schedule>
-[[nodiscard]] listed_work count_work(const Workload& w, const Schedule& order) {
+[[nodiscard]] inline listed_work count_work(const workload& w, const schedule& order) {
   const auto ranks = static_cast<std::size_t>(order.ranks), places = w.work.size();
   listed_work sum{.forwards = std::vector<int>(places),
                   .weights = std::vector<int>(places),
@@ -143,8 +141,7 @@ struct least_times {
   return order.rank(direction, boundary) == order.rank(direction, boundary + 1);
 }
 
-template <class Workload, class Schedule>
-[[nodiscard]] least_times times_of(const Workload& w, const Schedule& order, const listed_work& listed) {
+[[nodiscard]] inline least_times times_of(const workload& w, const schedule& order, const listed_work& listed) {
   const std::size_t places = w.work.size();
   least_times t{.forward_s = std::vector<double>(places),
                 .input_s = std::vector<double>(places),
@@ -188,8 +185,7 @@ struct bounded_load {
 /// A rank waits for its first forward, does all its work, and its last input gradient goes back to the first stage; weight
 /// gradients may come after that. Over ranks, with the least there_s and back_s of its stages, the largest of
 ///   there_s + work_s   and   there_s + path_work_s + back_s.
-template <class Schedule>
-[[nodiscard]] double rank_bound(const Schedule& order, const listed_work& listed, const least_times& t) {
+[[nodiscard]] inline double rank_bound(const schedule& order, const listed_work& listed, const least_times& t) {
   std::vector<bounded_load> ranks(listed.work_s.size());
   for (std::size_t k = 0; k < order.rank_of.size(); ++k)
     if (listed.forwards[k] > 0) ranks[static_cast<std::size_t>(order.rank_of[k])].add(t.there_s[k], 0, t.back_s[k]);
@@ -204,8 +200,8 @@ template <class Schedule>
 /// A wire waits for its first tensor, carries all of them, `capacity` at a time, and the last arrives latency_s later and goes on
 /// to the first stage; legs of one transfer over other wires are left out. Over wires,
 ///   least time before + sum of occupied_s / capacity + least time after.
-template <class Workload, class Schedule>
-[[nodiscard]] double wire_bound(const Workload& w, const Schedule& order, const listed_work& listed, const least_times& t) {
+[[nodiscard]] inline double wire_bound(const workload& w, const schedule& order, const listed_work& listed,
+                                       const least_times& t) {
   std::vector<bounded_load> wires(w.wires.size());
   for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s + 1 < order.stages; ++s) {
@@ -239,8 +235,7 @@ template <class Workload, class Schedule>
 /// Returns: the largest of detail::microbatch_bound, detail::rank_bound and detail::wire_bound.
 /// Throws: input_error for an invalid workload or one that does not fit the schedule.
 /// Complexity: O(actions + wires).
-template <std::same_as<workload> Workload = workload>
-[[nodiscard]] double makespan_lower_bound(const Workload& w, const schedule& order) {
+[[nodiscard]] inline double makespan_lower_bound(const workload& w, const schedule& order) {
   validate(w);
   detail::validate_shape(order);
   detail::validate_fit(w, order);
@@ -259,8 +254,7 @@ template <std::same_as<workload> Workload = workload>
 
 /// The best of the bounds above for the actions of a schedule on its ranks: seconds below which no order of them can end.
 /// Requires: `work` is the schedule's workload on the pipeline, by make_workload.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] double makespan_lower_bound(const Pipeline& p, const workload& work, const schedule& order) {
+[[nodiscard]] inline double makespan_lower_bound(const pipeline& p, const workload& work, const schedule& order) {
   if (!one_stage_per_rank(order)) return makespan_lower_bound(work, order);
   if (is_forward_only(order)) return makespan_lower_bound(forward_part(p), order.microbatches);
   if (!lists(order, action_kind::backward_weight)) return makespan_lower_bound(p, order.microbatches);

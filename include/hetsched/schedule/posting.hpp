@@ -25,8 +25,7 @@ namespace detail {
 }
 
 /// Whether compute lanes list waits beside the transfers that they wait for, and all of these cross from rank to rank.
-template <class Schedule>
-[[nodiscard]] bool waits_in_compute_lanes(const Schedule& order) {
+[[nodiscard]] inline bool waits_in_compute_lanes(const schedule& order) {
   bool waits = false, posted = false;
   for (const auto& l : order.lanes) {
     if (l.stream != stream::compute) continue;
@@ -48,9 +47,8 @@ template <class Schedule>
 /// and waits that are listed stay. Members of groups are posted one after the other.
 /// Requires: transfers cross boundaries between ranks.
 /// Complexity: O(actions * peers of a rank).
-template <class Schedule>
-[[nodiscard]] Schedule post_transfers(const Schedule& order) {
-  Schedule result = order;
+[[nodiscard]] inline schedule post_transfers(const schedule& order) {
+  schedule result = order;
   for (std::size_t i = 0; i < order.lanes.size(); ++i) {
     const auto& from = order.lanes[i];
     if (from.stream != stream::compute) continue;
@@ -76,8 +74,7 @@ template <class Schedule>
 
 /// A schedule without its marks: what was posted begins as soon as it can, and nobody waits for its end but who takes it.
 /// Complexity: O(actions).
-template <class Schedule>
-[[nodiscard]] Schedule without_marks(Schedule order) {
+[[nodiscard]] inline schedule without_marks(schedule order) {
   for (auto& l : order.lanes) std::erase_if(l.actions, [](const action& a) { return is_mark(a.kind); });
   return order;
 }
@@ -89,8 +86,7 @@ template <class Schedule>
 /// waits at the end. Transfers in groups are listed one after the other. Throws: input_error for what torch has no words for, by
 /// name: two directions; recomputation, transfers through host memory, reduce_scatter and optimizer; transfers in lanes of their
 /// own that are not posted; and as add_transfers. Complexity: as add_transfers.
-template <class Schedule>
-[[nodiscard]] Schedule torch_order(const Schedule& order) {
+[[nodiscard]] inline schedule torch_order(const schedule& order) {
   using enum action_kind;
   const auto refuse = [](const lane& l, const std::string& what) {
     throw input_error("torch has no words for rank " + std::to_string(l.rank) + " " + what);
@@ -111,7 +107,7 @@ template <class Schedule>
         refuse(l, to_text(a) + " in a lane of its own (" + std::string(detail::stream_names[static_cast<std::size_t>(l.stream)]) +
                       ") that nothing posts");
 
-  Schedule result = order;
+  schedule result = order;
   result.lanes.resize(static_cast<std::size_t>(order.ranks));
   if (!transfers) result = add_transfers(without_marks(std::move(result)));
   bool reductions = false;

@@ -3,7 +3,6 @@
 // Tested by tests/schedule/simulate/simulate_test.cpp.
 
 #include <algorithm>
-#include <concepts>
 #include <vector>
 
 #include <hetsched/schedule/action.hpp>
@@ -28,9 +27,8 @@ struct timeline {
 };
 
 /// The timelines of several pipelines as one, rank after rank.
-template <std::same_as<timeline> Timeline = timeline>
-[[nodiscard]] Timeline side_by_side(const std::vector<Timeline>& pipelines) {
-  Timeline all;
+[[nodiscard]] inline timeline side_by_side(const std::vector<timeline>& pipelines) {
+  timeline all;
   for (const auto& t : pipelines) {
     for (auto a : t.actions) {
       a.rank += all.ranks;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -91,8 +90,7 @@ struct workload {
 /// Throws: input_error unless the sizes agree, wires have room for one transfer at least, and every time is finite and not
 /// negative.
 /// Complexity: O(directions * stages + wires).
-template <std::same_as<workload> Workload = workload>
-void validate(const Workload& w) {
+inline void validate(const workload& w) {
   const auto size = [](int n) { return static_cast<std::size_t>(n); };
   if (w.ranks < 1 || w.stages < 1 || w.directions < 1)
     throw input_error("a workload needs at least one rank, stage and direction");
@@ -161,8 +159,7 @@ namespace detail {
 
 /// Checks that both belong together.
 /// Throws: input_error unless the workload is one of the schedule's ranks, stages and directions.
-template <class Workload>
-void validate_fit(const Workload& w, const schedule& order) {
+inline void validate_fit(const workload& w, const schedule& order) {
   if (w.ranks == order.ranks && w.stages == order.stages && w.directions == order.directions) return;
   throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks, " + std::to_string(order.stages) + " stages and " +
                     std::to_string(order.directions) + " directions does not fit a workload of " + std::to_string(w.ranks) +
@@ -178,8 +175,7 @@ void validate_fit(const Workload& w, const schedule& order) {
 /// neighbours (the way back to the first rank in interleaved schedules) one as slow as the pipeline's slowest, by either number.
 /// Throws: input_error for an invalid pipeline, or one whose stages are not the schedule's ranks.
 /// Complexity: O(directions * stages + ranks^2).
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] workload make_workload(const Pipeline& p, const schedule& order) {
+[[nodiscard]] inline workload make_workload(const pipeline& p, const schedule& order) {
   validate(p);
   detail::validate_shape(order);
   if (order.ranks != p.stages())

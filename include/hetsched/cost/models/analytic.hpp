@@ -3,7 +3,6 @@
 
 #include <array>
 #include <climits>
-#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -109,9 +108,8 @@ class analytic_cost_model {
 
   /// A rank computes as many slices as it has, each as one of as many equal ranks would. Layers wait for sums over the slowest
   /// link of any two parts.
-  template <std::same_as<stage_part> Part = stage_part>
-  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
-    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const Part& p) {
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const stage_part& p) {
       auto where = p.where;
       where.degrees.tensor = slices();
       auto of_one = compute(index, where);

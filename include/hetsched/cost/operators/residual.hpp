@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <span>
 
@@ -22,7 +23,7 @@ struct calibration_point {
 /// that operators about 20 times apart are one apart. Complexity: O(1).
 [[nodiscard]] inline calibration_point point_of(const operator_shape& op, bool on_matrix_units, double seconds, double compute_s,
                                                 double memory_s, double waves) {
-  const auto log = [](double x) { return __builtin_log(x) / 3; };
+  const auto log = [](double x) { return std::log(x) / 3; };
   constexpr double least = 1e-3, many_waves = 3;
   const double balance = std::clamp(memory_s > 0 ? compute_s / memory_s : 1 / least, least, 1 / least);
   const double m = static_cast<double>(op.m), n = static_cast<double>(op.n);
@@ -40,7 +41,7 @@ struct calibration_point {
   constexpr double common = 0.01, nearby = 0.02;
   double distance = 0;
   for (std::size_t i = 0; i < a.at.size(); ++i) distance += (a.at[i] - b.at[i]) * (a.at[i] - b.at[i]);
-  return common + nearby * __builtin_exp(-distance / 2);
+  return common + nearby * std::exp(-distance / 2);
 }
 
 /// The factor on the time of an operator there. Complexity: O(residuals).
@@ -49,7 +50,7 @@ struct calibration_point {
   double log_factor = 0;
   for (const auto& r : residuals)
     if (r.kernel == point.kernel) log_factor += r.weight * covariance({r.kernel, r.at}, point);
-  return __builtin_exp(log_factor);
+  return std::exp(log_factor);
 }
 
 }  // namespace hetsched

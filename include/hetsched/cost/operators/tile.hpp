@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -90,8 +91,6 @@ struct operator_time {
 
 namespace detail {
 
-// Below, __builtin_sqrt and its like: with <cmath> this header takes a quarter longer to compile.
-
 struct tile {
   int m, n;
 };
@@ -139,7 +138,7 @@ struct tile {
 // What a tile loses to its operands, which come from shared memory while it multiplies; near balance neither hides the other.
 [[nodiscard]] inline double feed_loss(double feed, double tile_m, double tile_n) {
   const double fed = feed * (1 / tile_m + 1 / tile_n);
-  return __builtin_sqrt(1 + fed * fed);
+  return std::sqrt(1 + fed * fed);
 }
 
 // Before Volta, products of long rows and large operands lose more than their traffic explains: their pages are more than address
@@ -148,7 +147,7 @@ struct tile {
   if (d.has_matrix_units) return 1;
   const double pitch = static_cast<double>(op.k) * element_bytes(op.format),
                rows = static_cast<double>(op.m) + static_cast<double>(op.n);
-  return 1 + c.page_misses * std::max(0.0, __builtin_log2(pitch * __builtin_sqrt(rows)) - 22);
+  return 1 + c.page_misses * std::max(0.0, std::log2(pitch * std::sqrt(rows)) - 22);
 }
 
 // Bytes that a product moves to and from memory. While its operands fit in L2 each is read once; else every wave reads the rows
@@ -158,7 +157,7 @@ struct tile {
                k = static_cast<double>(op.k);
   const double operands = (m * k + k * n) * e;
   if (operands <= d.l2_bytes) return op.traffic_bytes;
-  const double reads = output / __builtin_sqrt(area) * 2 * k * e;
+  const double reads = output / std::sqrt(area) * 2 * k * e;
   return op.traffic_bytes + std::max(0.0, reads - operands * static_cast<double>(op.batch));
 }
 
@@ -168,7 +167,7 @@ struct tile {
 
 // Waves that the time of `waves` is worth: tiles of a last, partial wave have their multiprocessor to themselves and hurry.
 [[nodiscard]] inline double busy_waves(double waves, bool matrix_units, const tile_constants& c) {
-  return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (__builtin_ceil(waves) - waves);
+  return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (std::ceil(waves) - waves);
 }
 
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
@@ -253,10 +252,9 @@ struct tile {
 [[nodiscard]] inline double scalar_norm_cycles(const tile_device& d, const operator_shape& op, double bytes,
                                                const tile_constants& c) {
   const double rows = static_cast<double>(op.m), columns = static_cast<double>(op.n);
-  const double block = std::min(columns, 1024.0), held = std::max(1.0, __builtin_floor(d.threads / block));
-  const auto cycles = [&](double here) { return here * columns * c.norm_cycles * __builtin_sqrt(1024 / (here * block)); };
-  const double full = __builtin_floor(rows / (held * d.multiprocessors)),
-               left = __builtin_ceil(rows / d.multiprocessors - full * held);
+  const double block = std::min(columns, 1024.0), held = std::max(1.0, std::floor(d.threads / block));
+  const auto cycles = [&](double here) { return here * columns * c.norm_cycles * std::sqrt(1024 / (here * block)); };
+  const double full = std::floor(rows / (held * d.multiprocessors)), left = std::ceil(rows / d.multiprocessors - full * held);
   return (full * cycles(held) + (left > 0 ? cycles(left) : 0)) * (1 + c.memory_wait * (1 - resident_share(d, bytes, c)));
 }
 

@@ -3,7 +3,6 @@
 // Tested by tests/plan/stage_parts_test.cpp.
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -31,10 +30,7 @@ struct stage_part {
 };
 
 /// Whether the parts of a stage are tensor ranks of one replica.
-template <class Parts>
-[[nodiscard]] bool are_sliced(const Parts& parts) {
-  return parts[0].slices > 0;
-}
+[[nodiscard]] inline bool are_sliced(std::span<const stage_part> parts) { return parts[0].slices > 0; }
 
 /// What a stage costs whose parts compute side by side.
 struct parts_cost {
@@ -105,16 +101,15 @@ template <class CostsFor>
 }
 
 // Samples of a microbatch that come before each part, and all of them.
-template <std::same_as<stage_part> Part>
-[[nodiscard]] std::vector<int> samples_before(std::span<const Part> parts) {
+[[nodiscard]] inline std::vector<int> samples_before(std::span<const stage_part> parts) {
   std::vector<int> points{0};
   for (const auto& p : parts) points.push_back(points.back() + p.samples);
   return points;
 }
 
 // Of transfers with each part alone, the one that takes longest.
-template <class Parts, class Price>
-[[nodiscard]] transfer_cost slowest_part(const Parts& parts, Price price) {
+template <class Price>
+[[nodiscard]] transfer_cost slowest_part(std::span<const stage_part> parts, Price price) {
   transfer_cost slowest = price(parts.subspan(0, 1));
   for (std::size_t k = 1; k < parts.size(); ++k)
     if (const transfer_cost c = price(parts.subspan(k, 1)); c.slower_way_s() > slowest.slower_way_s()) slowest = c;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ class memory_drawing {
     row_ = n <= 8 ? 40 : n <= 24 ? 24 : n <= 80 ? 13 : 6;
     left_ = options.left > 0 ? options.left : 14 + 6.1 * static_cast<double>(longest);
     right_ = options.width - 190;
-    grain_ = 1 + __builtin_floor(static_cast<double>(n) * (right_ - left_) / most_points);
+    grain_ = 1 + std::floor(static_cast<double>(n) * (right_ - left_) / most_points);
   }
 
   [[nodiscard]] std::string draw() {
@@ -121,7 +122,7 @@ class memory_drawing {
       if (column >= 0) out_ += print("V%.1fH%.0f", y + row_ - height_of(highest), std::min(column + grain_, right_));
     };
     for (const auto& s : c.steps) {
-      const double at = grain_ * __builtin_floor(x_of(s.time_s) / grain_);
+      const double at = grain_ * std::floor(x_of(s.time_s) / grain_);
       if (at > column) {
         flush();
         if (at > column + grain_) out_ += print("V%.1fH%.0f", y + row_ - height_of(held), at);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <compare>
 #include <cstddef>
 #include <map>
@@ -76,7 +77,7 @@ struct trace_track {
 }
 
 /// Microseconds, rounded to whole nanoseconds: what ends where the next begins must still do so in the text.
-[[nodiscard]] inline double trace_time(double seconds) { return __builtin_floor(seconds * 1e9 + 0.5) / 1e3; }
+[[nodiscard]] inline double trace_time(double seconds) { return std::floor(seconds * 1e9 + 0.5) / 1e3; }
 
 }  // namespace detail
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,8 +37,7 @@ struct dual_leg {
 /// What a rank of DualPipe does, `outer` ranks away from its own end of `half` ranks: leg 0 comes from that end, leg 1 from the
 /// turn or from the other direction. The list is made for at least 2 * half microbatches per leg; those that there are not
 /// are left out, which changes no dependency of the others.
-template <class Leg>
-[[nodiscard]] std::vector<action> dualpipe_actions(int half, int outer, const std::array<Leg, 2>& legs) {
+[[nodiscard]] inline std::vector<action> dualpipe_actions(int half, int outer, const std::array<dual_leg, 2>& legs) {
   const int length = std::max({legs[0].count, legs[1].count, 2 * half}), inner = half - 1 - outer;
   std::vector<action> list;
   std::vector<action> weights;
@@ -118,10 +116,9 @@ template <class Leg>
 /// Throws: input_error for an odd number of ranks or a count below 1.
 /// Complexity: O(ranks * microbatches * log(microbatches)).
 /// Source: Li and Hoefler 2021, "Chimera".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule chimera(int ranks, int microbatches) {
+[[nodiscard]] inline schedule chimera(int ranks, int microbatches) {
   detail::require_even_ranks("chimera", ranks, microbatches);
-  auto result = make_schedule<Schedule>(ranks, microbatches, bidirectional_map(ranks), 2);
+  auto result = make_schedule(ranks, microbatches, bidirectional_map(ranks), 2);
   const int down = detail::first_half(microbatches), unit = ranks / 2;
   for (auto& l : result.lanes) {
     std::vector<std::pair<int, action>> timed;
@@ -145,18 +142,17 @@ template <std::same_as<schedule> Schedule = schedule>
 /// Throws: input_error for an odd number of ranks or a count below 1.
 /// Complexity: O(ranks * (ranks + microbatches)).
 /// Source: DeepSeek-V3 technical report, 2024.
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule dualpipe(int ranks, int microbatches) {
+[[nodiscard]] inline schedule dualpipe(int ranks, int microbatches) {
   detail::require_even_ranks("dualpipe", ranks, microbatches);
-  auto result = make_schedule<Schedule>(ranks, microbatches, bidirectional_map(ranks), 2);
+  auto result = make_schedule(ranks, microbatches, bidirectional_map(ranks), 2);
   const int down = detail::first_half(microbatches), half = ranks / 2;
   for (auto& l : result.lanes) {
     const detail::dual_leg there{.direction = 0, .stage = l.rank, .first = 0, .count = down};
     const detail::dual_leg back{.direction = 1, .stage = ranks - 1 - l.rank, .first = down, .count = microbatches - down};
     if (l.rank < half)
-      l.actions = detail::dualpipe_actions<detail::dual_leg>(half, l.rank, {there, back});
+      l.actions = detail::dualpipe_actions(half, l.rank, {there, back});
     else
-      l.actions = detail::dualpipe_actions<detail::dual_leg>(half, ranks - 1 - l.rank, {back, there});
+      l.actions = detail::dualpipe_actions(half, ranks - 1 - l.rank, {back, there});
   }
   return result;
 }
@@ -165,12 +161,11 @@ template <std::same_as<schedule> Schedule = schedule>
 /// 2 * ranks - 1 - r on rank r, parameters held once. Made for 2 * ranks microbatches and more; fewer leave gaps.
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * (ranks + microbatches)).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule dualpipe_v(int ranks, int microbatches) {
+[[nodiscard]] inline schedule dualpipe_v(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
-  auto result = make_schedule<Schedule>(ranks, microbatches, v_map(ranks));
+  auto result = make_schedule(ranks, microbatches, v_map(ranks));
   for (auto& l : result.lanes)
-    l.actions = detail::dualpipe_actions<detail::dual_leg>(
+    l.actions = detail::dualpipe_actions(
         ranks, l.rank,
         {detail::dual_leg{.stage = l.rank, .count = microbatches}, {.stage = 2 * ranks - 1 - l.rank, .count = microbatches}});
   return result;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -33,11 +32,10 @@ inline void validate_warmups(const std::vector<int>& warmups, int microbatches) 
 /// turn, then the backwards that are left.
 /// Throws: as validate_warmups.
 /// Complexity: O(stages * microbatches).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule one_f_one_b(const std::vector<int>& warmups, int microbatches) {
+[[nodiscard]] inline schedule one_f_one_b(const std::vector<int>& warmups, int microbatches) {
   validate_warmups(warmups, microbatches);
   const int ranks = static_cast<int>(warmups.size());
-  auto result = make_schedule<Schedule>(ranks, microbatches, line_map(ranks));
+  auto result = make_schedule(ranks, microbatches, line_map(ranks));
   for (auto& l : result.lanes) {
     const int warmup = warmups[static_cast<std::size_t>(l.rank)];
     l.actions.reserve(2 * static_cast<std::size_t>(microbatches));
@@ -57,10 +55,9 @@ template <std::same_as<schedule> Schedule = schedule>
 /// GPipe: all forwards, then all backwards, both in order of microbatches.
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * microbatches).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule gpipe(int ranks, int microbatches) {
+[[nodiscard]] inline schedule gpipe(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
-  return one_f_one_b<Schedule>(std::vector<int>(static_cast<std::size_t>(ranks), microbatches), microbatches);
+  return one_f_one_b(std::vector<int>(static_cast<std::size_t>(ranks), microbatches), microbatches);
 }
 
 /// The name of forward_schedule in files and commands. It is none of schedule_names(), which train.
@@ -69,10 +66,9 @@ inline constexpr std::string_view forward_schedule_name = "forward";
 /// Inference: all forwards, in order of microbatches.
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * microbatches).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule forward_schedule(int ranks, int microbatches) {
+[[nodiscard]] inline schedule forward_schedule(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
-  auto result = make_schedule<Schedule>(ranks, microbatches, line_map(ranks));
+  auto result = make_schedule(ranks, microbatches, line_map(ranks));
   for (auto& l : result.lanes)
     for (int m = 0; m < microbatches; ++m) l.actions.push_back({.kind = action_kind::forward, .stage = l.rank, .microbatch = m});
   return result;

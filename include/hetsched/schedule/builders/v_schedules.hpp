@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <climits>
-#include <concepts>
 #include <cstddef>
 #include <vector>
 
@@ -64,9 +64,8 @@ struct v_walk {
 /// The building block: the times of microbatch 0 on every rank. hops[leg] units lie between neighbouring
 /// ranks on a leg; the three turns take as long as needed for no rank to have two things to do at once, and are those that
 /// hold least, then those that take least.
-template <class Times>
-[[nodiscard]] std::vector<Times> v_block(int ranks, const std::array<int, 4>& hops) {
-  std::vector<Times> block(static_cast<std::size_t>(ranks)), best;
+[[nodiscard]] inline std::vector<v_times> v_block(int ranks, const std::array<int, 4>& hops) {
+  std::vector<v_times> block(static_cast<std::size_t>(ranks)), best;
   int best_peak = INT_MAX, best_turns = INT_MAX;
   const int last = ranks - 1;
   for (int turns = 0; turns < v_period * v_period * v_period; ++turns) {
@@ -74,10 +73,10 @@ template <class Times>
     bool free = true;
     for (int r = 0; r < ranks && free; ++r) {
       const int up = hops[0] * last + a, down = up + hops[1] * last + b, back = down + hops[2] * last + c;
-      const Times t{hops[0] * r, up + hops[1] * (last - r), down + hops[2] * r, back + hops[3] * (last - r)};
+      const v_times t{hops[0] * r, up + hops[1] * (last - r), down + hops[2] * r, back + hops[3] * (last - r)};
       unsigned taken = 0;
       for (const int time : t) taken |= 1u << static_cast<unsigned>(time % v_period);
-      free = __builtin_popcount(taken) == 4;
+      free = std::popcount(taken) == 4;
       block[static_cast<std::size_t>(r)] = t;
     }
     int peak = 0;
@@ -105,10 +104,9 @@ struct v_rule {
 /// what comes first in the order of its block if it can, and a weight gradient otherwise, or where a forward lacks the room.
 /// Legal, as the units are an execution in this order; and it gets through, as of everything left what the block has first
 /// can always be done.
-template <class Schedule>
-[[nodiscard]] Schedule v_schedule(int ranks, int microbatches, const v_rule& rule) {
+[[nodiscard]] inline schedule v_schedule(int ranks, int microbatches, const v_rule& rule) {
   require_counts(ranks, microbatches);
-  const auto block = v_block<v_times>(ranks, rule.hops);
+  const auto block = v_block(ranks, rule.hops);
   const auto count = static_cast<std::size_t>(ranks), each = static_cast<std::size_t>(microbatches);
   int room = 0;
   for (const auto& t : block) room = std::max(room, v_peak(t, microbatches));
@@ -145,7 +143,7 @@ template <class Schedule>
     return held <= room;
   };
 
-  auto result = make_schedule<Schedule>(ranks, microbatches, v_map(ranks));
+  auto result = make_schedule(ranks, microbatches, v_map(ranks));
   for (auto& l : result.lanes) l.actions.reserve(6 * each);
   std::size_t left = 6 * count * each;
   for (int now = 0; left > 0; ++now)
@@ -190,27 +188,24 @@ template <class Schedule>
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * (ranks + microbatches)).
 /// Source: Qi et al. 2024, "Pipeline parallelism with controllable memory".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule zb_v(int ranks, int microbatches) {
-  return detail::v_schedule<Schedule>(ranks, microbatches, {.hops = {4, 2, 4, 2}, .early_forwards = true});
+[[nodiscard]] inline schedule zb_v(int ranks, int microbatches) {
+  return detail::v_schedule(ranks, microbatches, {.hops = {4, 2, 4, 2}, .early_forwards = true});
 }
 
 /// V-Half: holds half of that, ranks / 2 + 1 microbatches (rounded down), for half the idle time of 1F1B.
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * (ranks + microbatches)).
 /// Source: Qi et al. 2024, "Pipeline parallelism with controllable memory".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule v_half(int ranks, int microbatches) {
-  return detail::v_schedule<Schedule>(ranks, microbatches, {.hops = {2, 1, 2, 1}, .early_forwards = true});
+[[nodiscard]] inline schedule v_half(int ranks, int microbatches) {
+  return detail::v_schedule(ranks, microbatches, {.hops = {2, 1, 2, 1}, .early_forwards = true});
 }
 
 /// V-Min: holds a third of that, (ranks + 4) / 3 microbatches (rounded down), for two thirds of the idle time of 1F1B.
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * (ranks + microbatches)).
 /// Source: Qi et al. 2024, "Pipeline parallelism with controllable memory".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule v_min(int ranks, int microbatches) {
-  return detail::v_schedule<Schedule>(ranks, microbatches, {.hops = {1, 1, 1, 1}});
+[[nodiscard]] inline schedule v_min(int ranks, int microbatches) {
+  return detail::v_schedule(ranks, microbatches, {.hops = {1, 1, 1, 1}});
 }
 
 }  // namespace hetsched

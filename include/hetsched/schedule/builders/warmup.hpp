@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,7 +56,7 @@ inline constexpr int most_warmup = 1 << 28;
   for (int step = 2; step <= 3; ++step)
     if (2 * transfer_s <= (step - 1) * period_s) return step;
   // A transfer that occupies its ports for little may take many periods. <cmath> takes long to compile.
-  return static_cast<int>(std::min<double>(most_warmup, 1 + __builtin_ceil(2 * transfer_s / period_s)));
+  return static_cast<int>(std::min<double>(most_warmup, 1 + std::ceil(2 * transfer_s / period_s)));
 }
 
 /// A stage's least warm-up count, and what the stage before it needs to know of it.
@@ -70,7 +71,7 @@ struct warmup_step {
 /// Requires: period_s > 0, compute_s <= period_s.
 [[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
   const double x = (compute_s + round_trip_s) / period_s + next_carry;
-  const double n = std::clamp<double>(__builtin_ceil(x * (1 - 1e-9)), 1, most_warmup);
+  const double n = std::clamp<double>(std::ceil(x * (1 - 1e-9)), 1, most_warmup);
   return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -20,10 +19,9 @@ namespace hetsched {
 /// Requires: one delay >= 0 per stage.
 /// Throws: as validate_warmups.
 /// Complexity: O(stages * microbatches).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule split_1f1b(const std::vector<int>& warmups, const std::vector<int>& delays, int microbatches) {
+[[nodiscard]] inline schedule split_1f1b(const std::vector<int>& warmups, const std::vector<int>& delays, int microbatches) {
   HETSCHED_EXPECTS(warmups.size() == delays.size());
-  auto result = one_f_one_b<Schedule>(warmups, microbatches);
+  auto result = one_f_one_b(warmups, microbatches);
   for (auto& l : result.lanes) {
     const int delay = delays[static_cast<std::size_t>(l.rank)];
     std::vector<action> split;
@@ -47,15 +45,14 @@ template <std::same_as<schedule> Schedule = schedule>
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * microbatches).
 /// Source: Qi et al. 2023, "Zero bubble pipeline parallelism".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule zb_h1(int ranks, int microbatches) {
+[[nodiscard]] inline schedule zb_h1(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
   std::vector<int> warmups, delays;
   for (int r = 0; r < ranks; ++r) {
     warmups.push_back(ranks - r);
     delays.push_back(r);
   }
-  return split_1f1b<Schedule>(warmups, delays, microbatches);
+  return split_1f1b(warmups, delays, microbatches);
 }
 
 /// ZB-H2: no idle time where forward, input gradient and weight gradient take equally long, for 2 * ranks - 1 microbatches
@@ -63,15 +60,14 @@ template <std::same_as<schedule> Schedule = schedule>
 /// Throws: input_error unless both counts are at least 1.
 /// Complexity: O(ranks * microbatches).
 /// Source: Qi et al. 2023, "Zero bubble pipeline parallelism".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule zb_h2(int ranks, int microbatches) {
+[[nodiscard]] inline schedule zb_h2(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
   std::vector<int> warmups, delays;
   for (int r = 0; r < ranks; ++r) {
     warmups.push_back(2 * (ranks - r) - 1);
     delays.push_back(2 * r);
   }
-  return split_1f1b<Schedule>(warmups, delays, microbatches);
+  return split_1f1b(warmups, delays, microbatches);
 }
 
 }  // namespace hetsched

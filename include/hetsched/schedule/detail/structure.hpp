@@ -20,29 +20,27 @@
 namespace hetsched::detail {
 
 /// A list of sentences that ends in a remark once it is full.
-template <class Text = std::string>
 class finding_list {
  public:
   explicit finding_list(std::size_t most) : most_(most) {}
-  void add(Text finding) {
+  void add(std::string finding) {
     if (findings_.size() < most_)
       findings_.push_back(std::move(finding));
     else if (findings_.size() == most_)
       findings_.emplace_back("there is more, not listed");
   }
   [[nodiscard]] bool empty() const { return findings_.empty(); }
-  [[nodiscard]] const Text& first() const { return findings_.front(); }
+  [[nodiscard]] const std::string& first() const { return findings_.front(); }
   [[nodiscard]] bool full() const { return findings_.size() > most_; }
-  [[nodiscard]] std::vector<Text> take() { return std::move(findings_); }
+  [[nodiscard]] std::vector<std::string> take() { return std::move(findings_); }
 
  private:
   std::size_t most_;
-  std::vector<Text> findings_;
+  std::vector<std::string> findings_;
 };
 
 /// Sizes, stage map and lanes that do not make a schedule.
-template <class Schedule>
-void shape_findings(const Schedule& order, finding_list<>& findings) {
+inline void shape_findings(const schedule& order, finding_list& findings) {
   if (order.ranks < 1) findings.add("the schedule has no ranks");
   if (order.stages < 1) findings.add("the schedule has no stages");
   if (order.microbatches < 1) findings.add("the schedule has no microbatches");
@@ -98,8 +96,7 @@ enum class misplaced { no, other_rank, other_stream, joined_to_nothing, joined_t
 
 /// The same as a sentence.
 /// Requires: it is misplaced.
-template <class Schedule>
-[[nodiscard]] std::string misplacement_text(const Schedule& order, const lane& l, const action& a, misplaced why) {
+[[nodiscard]] inline std::string misplacement_text(const schedule& order, const lane& l, const action& a, misplaced why) {
   const auto name = rank_text(l.rank) + " " + to_text(a) + " ";
   switch (why) {
     case misplaced::no:
@@ -124,8 +121,7 @@ template <class Schedule>
 }
 
 /// Actions that the schedule cannot have, or not in that lane, or far too few.
-template <class Schedule>
-void action_findings(const Schedule& order, finding_list<>& findings) {
+inline void action_findings(const schedule& order, finding_list& findings) {
   std::size_t actions = 0;
   for (const auto& l : order.lanes) {
     actions += l.actions.size();
@@ -150,10 +146,9 @@ struct payload_legs {
 };
 
 /// What keeps a schedule from listing everything that its microbatches need, once.
-template <class Schedule>
 class completeness_check {
  public:
-  completeness_check(const Schedule& order, const action_index& index, finding_list<>& findings)
+  completeness_check(const schedule& order, const action_index& index, finding_list& findings)
       : order_(order), index_(index), findings_(findings) {
     for (const auto& t : kind_traits) {
       lists_transfers_ = lists_transfers_ || (is_transfer(t.kind) && index.lists(t.kind));
@@ -293,9 +288,9 @@ class completeness_check {
     }
   }
 
-  const Schedule& order_;
+  const schedule& order_;
   const action_index& index_;
-  finding_list<>& findings_;
+  finding_list& findings_;
   bool lists_transfers_ = false;
   bool trains_ = false;  ///< else it is inference
   int m_ = 0, own_ = 0;
@@ -304,8 +299,7 @@ class completeness_check {
 /// What is wrong with the structure of a schedule, each as a sentence; the index of its actions if nothing is. The one answer
 /// to what makes a schedule complete and unique: check() reports it, simulate() throws its first sentence.
 /// Complexity: O(actions + directions * stages * microbatches).
-template <class Schedule>
-[[nodiscard]] std::optional<action_index> structure_findings(const Schedule& order, finding_list<>& findings) {
+[[nodiscard]] inline std::optional<action_index> structure_findings(const schedule& order, finding_list& findings) {
   shape_findings(order, findings);
   if (findings.empty()) action_findings(order, findings);
   if (!findings.empty()) return std::nullopt;
@@ -317,8 +311,7 @@ template <class Schedule>
 
 /// The index of the actions of a schedule of sound structure.
 /// Throws: input_error with the first of structure_findings.
-template <class Schedule>
-[[nodiscard]] action_index sound_index(const Schedule& order) {
+[[nodiscard]] inline action_index sound_index(const schedule& order) {
   finding_list findings(1);
   auto index = structure_findings(order, findings);
   if (!index) throw input_error(findings.first());
@@ -327,8 +320,7 @@ template <class Schedule>
 
 /// Checks the sizes, the stage map and the lanes.
 /// Throws: input_error with the first of shape_findings.
-template <class Schedule>
-void validate_shape(const Schedule& order) {
+inline void validate_shape(const schedule& order) {
   finding_list findings(1);
   shape_findings(order, findings);
   if (!findings.empty()) throw input_error(findings.first());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -58,8 +57,7 @@ namespace detail {
 /// Sums of shares of an activation round differently from the whole: by less than this share.
 inline constexpr double memory_rounding = 1e-9;
 
-template <class Pipeline>
-[[nodiscard]] order_problem make_order_problem(const Pipeline& p, int microbatches, const auto_options& options) {
+[[nodiscard]] inline order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options) {
   validate(p);
   if (microbatches < 1) throw input_error("a schedule needs at least one microbatch");
   if (p.stages() > 500'000'000 / microbatches) throw input_error("stages x microbatches is more than 500 million");
@@ -97,8 +95,7 @@ template <class Pipeline>
 
 /// The words of a schedule of one stage per rank whose kinds each come in the order of microbatches. A whole backward becomes
 /// an input gradient with its weight gradient at once.
-template <class Problem>
-[[nodiscard]] step_words words_of(const Problem& problem, const schedule& order) {
+[[nodiscard]] inline step_words words_of(const order_problem& problem, const schedule& order) {
   step_words result;
   result.reserve(problem.size() * static_cast<std::size_t>(problem.steps()));
   for (std::size_t i = 0; i < problem.size(); ++i)
@@ -111,8 +108,7 @@ template <class Problem>
   return result;
 }
 
-template <class Problem>
-[[nodiscard]] std::vector<double> peaks(const Problem& problem, const step_words& order) {
+[[nodiscard]] inline std::vector<double> peaks(const order_problem& problem, const step_words& order) {
   std::vector<double> result;
   const auto steps = static_cast<std::size_t>(problem.steps());
   for (std::size_t i = 0; i < problem.size(); ++i) {
@@ -129,16 +125,14 @@ template <class Problem>
   return result;
 }
 
-template <class Problem>
-[[nodiscard]] bool fits(const Problem& problem, const step_words& order) {
+[[nodiscard]] inline bool fits(const order_problem& problem, const step_words& order) {
   const auto peak = peaks(problem, order);
   for (std::size_t i = 0; i < peak.size(); ++i)
     if (peak[i] > problem.stages[i].capacity) return false;
   return true;
 }
 
-template <class Problem>
-[[nodiscard]] schedule schedule_of(const Problem& problem, const step_words& order) {
+[[nodiscard]] inline schedule schedule_of(const order_problem& problem, const step_words& order) {
   const int ranks = static_cast<int>(problem.size());
   auto result = make_schedule(ranks, problem.microbatches, line_map(ranks));
   const auto steps = static_cast<std::size_t>(problem.steps());
@@ -158,10 +152,9 @@ template <class Problem>
 }
 
 /// Sound words, the best first, none twice.
-template <class Words>
 class start_list {
  public:
-  void add(double makespan_s, const Words& order) {
+  void add(double makespan_s, const step_words& order) {
     const auto at =
         std::lower_bound(starts_.begin(), starts_.end(), makespan_s, [](const auto& s, double m) { return s.first < m; });
     for (auto same = at; same != starts_.end() && same->first == makespan_s; ++same)
@@ -170,16 +163,15 @@ class start_list {
     starts_.emplace(at, makespan_s, order);
     if (starts_.size() > most) starts_.pop_back();
   }
-  [[nodiscard]] std::vector<std::pair<double, Words>>& best() { return starts_; }
+  [[nodiscard]] std::vector<std::pair<double, step_words>>& best() { return starts_; }
 
  private:
   static constexpr std::ptrdiff_t most = 5;
-  std::vector<std::pair<double, Words>> starts_;
+  std::vector<std::pair<double, step_words>> starts_;
 };
 
 /// The builders of one stage per rank, as far as they fit in memory.
-template <class Problem, class Starts>
-void add_builders(const Problem& problem, const pipeline& p, order_search<Problem>& search, Starts& starts) {
+inline void add_builders(const order_problem& problem, const pipeline& p, order_search& search, start_list& starts) {
   const auto add = [&](const schedule& built) {
     const auto order = words_of(problem, built);
     if (fits(problem, order)) starts.add(search.makespan(order), order);
@@ -197,8 +189,7 @@ void add_builders(const Problem& problem, const pipeline& p, order_search<Proble
 }
 
 /// List schedules whose rules differ in what they strive for; which ones pay was measured on random pipelines.
-template <class Problem, class Starts>
-void add_list_schedules(const Problem& problem, const pipeline& p, double bound_s, Starts& starts) {
+inline void add_list_schedules(const order_problem& problem, const pipeline& p, double bound_s, start_list& starts) {
   const auto exact = exact_warmups(p, best_period(p)), eager = eager_warmups(p.stages());
   auto more = exact, half = exact;
   for (std::size_t i = 0; i < more.size(); ++i) {
@@ -216,8 +207,7 @@ void add_list_schedules(const Problem& problem, const pipeline& p, double bound_
   }
 }
 
-template <class Schedule>
-[[nodiscard]] bool splits_backwards(const Schedule& order) {
+[[nodiscard]] inline bool splits_backwards(const schedule& order) {
   return std::any_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
     return std::any_of(l.actions.begin(), l.actions.end(),
                        [](const action& a) { return a.kind == action_kind::backward_weight; });
@@ -226,9 +216,8 @@ template <class Schedule>
 
 /// The builders with several virtual stages per rank, as far as they admit these counts and fit in memory: the first that is
 /// faster than what was found takes its place.
-template <class Pipeline>
-void try_cut_stages(const Pipeline& p, int microbatches, const auto_options& options, auto_result& best) {
-  for (const auto& candidate : named_schedules<Pipeline>) {
+inline void try_cut_stages(const pipeline& p, int microbatches, const auto_options& options, auto_result& best) {
+  for (const auto& candidate : named_schedules()) {
     if (!candidate.cuts_stages) continue;
     schedule order;
     try {
@@ -258,8 +247,7 @@ void try_cut_stages(const Pipeline& p, int microbatches, const auto_options& opt
 /// Throws: input_error for an invalid pipeline or options.
 /// Complexity: for S stages and M microbatches, O(S M log S) per list schedule, O(S M) per round of local search.
 /// Determinism: the same on every machine.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] outcome<auto_result> auto_schedule(const Pipeline& p, int microbatches, const auto_options& options = {}) {
+[[nodiscard]] inline outcome<auto_result> auto_schedule(const pipeline& p, int microbatches, const auto_options& options = {}) {
   const auto problem = detail::make_order_problem(p, microbatches, options);
   for (std::size_t i = 0; i < problem.size(); ++i) {
     const auto& s = problem.stages[i];
@@ -270,7 +258,7 @@ template <std::same_as<pipeline> Pipeline = pipeline>
                                detail::amount_text(options.memory_capacity[i])};
   }
   const double bound_s = detail::order_bound(problem).seconds();
-  detail::start_list<detail::step_words> starts;
+  detail::start_list starts;
   detail::add_list_schedules(problem, p, bound_s, starts);
   detail::order_search search(problem);
   detail::add_builders(problem, p, search, starts);

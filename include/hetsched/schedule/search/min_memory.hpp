@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -27,9 +26,8 @@ struct min_memory_result {
 /// Throws: as auto_schedule, and input_error for a makespan that is no time.
 /// Complexity: O(log(S M)) times auto_schedule, for S stages and M microbatches.
 /// Determinism: the same on every machine.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] outcome<min_memory_result> min_memory(const Pipeline& p, int microbatches, double makespan_s,
-                                                    const auto_options& options = {}) {
+[[nodiscard]] inline outcome<min_memory_result> min_memory(const pipeline& p, int microbatches, double makespan_s,
+                                                           const auto_options& options = {}) {
   if (!(makespan_s >= 0)) throw input_error("the makespan to keep is not a time >= 0");
   const double in_time_s = makespan_s * (1 + 1e-12);
   const auto unlimited = auto_schedule(p, microbatches, options);
@@ -86,8 +84,8 @@ template <std::same_as<pipeline> Pipeline = pipeline>
 /// Throws: as auto_schedule.
 /// Complexity: six times auto_schedule.
 /// Determinism: the same on every machine.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] outcome<auto_result> auto_with_little_memory(const Pipeline& p, int microbatches, const auto_options& options) {
+[[nodiscard]] inline outcome<auto_result> auto_with_little_memory(const pipeline& p, int microbatches,
+                                                                  const auto_options& options) {
   auto best = auto_schedule(p, microbatches, options);
   if (!best || options.memory_capacity.empty()) return best;
   const double in_time_s = best->makespan_s * 1.001, bound_s = best->lower_bound_s;

@@ -3,7 +3,6 @@
 // Tested by tests/schedule/simulate/simulate_test.cpp.
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <vector>
 
@@ -17,8 +16,7 @@ namespace hetsched {
 /// after the first forward. Equal bit for bit to simulate(p, warmups, microbatches).rank_end_s, without a timeline.
 /// Throws: input_error for an invalid pipeline and as validate_warmups.
 /// Complexity: O(S * microbatches) time, O(S + warmups[0]) memory, for S stages.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] std::vector<double> stage_ends(const Pipeline& p, const std::vector<int>& warmups, int microbatches) {
+[[nodiscard]] inline std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
   validate(p);
   validate_warmups(warmups, microbatches);
   const auto count = warmups.size();
@@ -93,8 +91,7 @@ template <std::same_as<pipeline> Pipeline = pipeline>
 }
 
 /// Seconds from the first forward to the last backward: stage_ends of the first stage, which ends last.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] double makespan(const Pipeline& p, const std::vector<int>& warmups, int microbatches) {
+[[nodiscard]] inline double makespan(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
   return stage_ends(p, warmups, microbatches).front();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -44,8 +43,7 @@ struct simulation {
 namespace detail {
 
 /// The log as a timeline: sorted by time within each rank's work and transfers.
-template <class Schedule>
-[[nodiscard]] timeline make_timeline(const Schedule& order, std::vector<timed_action> log) {
+[[nodiscard]] inline timeline make_timeline(const schedule& order, std::vector<timed_action> log) {
   timeline t{.ranks = order.ranks, .microbatches = order.microbatches, .actions = std::move(log)};
   const auto part = [](const timed_action& a) { return 2 * a.rank + is_transfer(a.what.kind); };
   const auto earlier = [](const timed_action& a, const timed_action& b) { return a.start_s < b.start_s; };
@@ -58,8 +56,7 @@ template <class Schedule>
 }
 
 /// Peaks of memory and of pairs in flight, from the order of the compute lanes alone.
-template <class Graph, class Workload>
-void measure_memory(const Graph& g, const Workload& w, simulation& result) {
+inline void measure_memory(const event_graph& g, const workload& w, simulation& result) {
   const schedule& order = *g.order;
   const auto slot = [&](const action& a) {
     return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(order.stages) + static_cast<std::size_t>(a.stage)) *
@@ -100,8 +97,7 @@ void measure_memory(const Graph& g, const Workload& w, simulation& result) {
 
 /// simulation::period_s. Work is counted from a point within an action, so that the time does not jump over idle time there;
 /// so every microbatch of a regular order brings the rank to the same point of its order.
-template <class Graph, class Run>
-[[nodiscard]] double measured_period(const Graph& g, const Run& run) {
+[[nodiscard]] inline double measured_period(const event_graph& g, const event_run& run) {
   const schedule& order = *g.order;
   const auto& busy = run.rank_busy_s;
   const auto r = static_cast<std::size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
@@ -134,8 +130,7 @@ template <class Graph, class Run>
 }
 
 /// What is known of a run, but for its timeline.
-template <class Graph, class Workload, class Run>
-[[nodiscard]] simulation summary(const Graph& g, const Workload& w, const Run& run) {
+[[nodiscard]] inline simulation summary(const event_graph& g, const workload& w, const event_run& run) {
   simulation result;
   result.makespan_s = run.makespan_s;
   result.rank_start_s = run.rank_start_s;
@@ -164,8 +159,7 @@ template <class Graph, class Workload, class Run>
 /// Throws: input_error for a workload that is invalid or does not fit; for a schedule whose structure is not sound, with the
 /// first sentence of check(); for a deadlock, with the ranks and actions that are stuck.
 /// Complexity: O(A log L) for A actions of which L can run side by side.
-template <std::same_as<workload> Workload = workload>
-[[nodiscard]] simulation simulate(const Workload& w, const schedule& order, const simulate_options& options = {}) {
+[[nodiscard]] inline simulation simulate(const workload& w, const schedule& order, const simulate_options& options = {}) {
   const auto graph = detail::make_event_graph(order);
   detail::event_run run(graph, w, options.semantics, options.timeline);
   auto result = detail::summary(graph, w, run);
@@ -174,14 +168,12 @@ template <std::same_as<workload> Workload = workload>
 }
 
 /// The same on a pipeline's stages and links: see make_workload.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] simulation simulate(const Pipeline& p, const schedule& order, const simulate_options& options = {}) {
+[[nodiscard]] inline simulation simulate(const pipeline& p, const schedule& order, const simulate_options& options = {}) {
   return simulate(make_workload(p, order), order, options);
 }
 
 /// The same for the 1F1B family with these warm-up counts.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] simulation simulate(const Pipeline& p, const std::vector<int>& warmups, int microbatches) {
+[[nodiscard]] inline simulation simulate(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
   return simulate(p, one_f_one_b(warmups, microbatches));
 }
 

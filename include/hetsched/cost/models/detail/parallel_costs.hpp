@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -155,9 +154,10 @@ class parallel_costs {
 
   // Layers on one replica whose tensor ranks have unlike numbers of slices: each as long as the slowest rank computes, then sums
   // over all of them by the slowest link. compute(layer, part): of a rank. Memory grows by as much with each slice.
-  template <std::same_as<stage_part> Part, class Compute, std::same_as<parts_cost> Cost = parts_cost>
-  [[nodiscard]] Cost sliced_stage(layer_range layers, std::span<const Part> parts, int slices, Compute compute) const {
-    Cost all;
+  template <class Compute>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts, int slices,
+                                        Compute compute) const {
+    parts_cost all;
     all.parts.resize(parts.size());
     int ranks = 0;
     for (const auto& p : parts) ranks += p.where.mesh.device_count();
@@ -267,8 +267,7 @@ class parallel_costs {
   }
 
   // A sum over all ranks of several parts, where the slowest link of any two counts; infinity where two have none.
-  template <std::same_as<stage_part> Part>
-  [[nodiscard]] double among_parts_s(std::span<const Part> parts, int ranks, double bytes) const {
+  [[nodiscard]] double among_parts_s(std::span<const stage_part> parts, int ranks, double bytes) const {
     double slowest_s = 0;
     for (std::size_t a = 0; a < parts.size(); ++a) {
       const auto& mesh = parts[a].where.mesh;

@@ -49,8 +49,7 @@ struct event_graph {
 /// The graph of a schedule.
 /// Throws: input_error as sound_index.
 /// Complexity: O(actions + directions * stages * microbatches).
-template <class Schedule>
-[[nodiscard]] event_graph make_event_graph(const Schedule& order) {
+[[nodiscard]] inline event_graph make_event_graph(const schedule& order) {
   using enum action_kind;
   const action_index index = sound_index(order);
   event_graph g;
