@@ -86,25 +86,7 @@ class sha256 {
 
 /// What only somebody with the key can say of a message.
 /// Source: RFC 2104, HMAC-SHA-256.
-[[nodiscard]] inline sha256_digest keyed_digest(std::span<const std::byte> key, std::span<const std::byte> message) {
-  std::array<std::byte, 64> padded{};
-  if (key.size() > padded.size()) {
-    sha256 of_key;
-    of_key.add(key);
-    const auto shorter = of_key.digest();
-    for (std::size_t i = 0; i < shorter.size(); ++i) padded[i] = shorter[i];
-  } else {
-    for (std::size_t i = 0; i < key.size(); ++i) padded[i] = key[i];
-  }
-  sha256 inner, outer;
-  for (auto& b : padded) b ^= std::byte{0x36};
-  inner.add(padded);
-  inner.add(message);
-  for (auto& b : padded) b ^= std::byte{0x36} ^ std::byte{0x5c};
-  outer.add(padded);
-  outer.add(inner.digest());
-  return outer.digest();
-}
+[[nodiscard]] sha256_digest keyed_digest(std::span<const std::byte> key, std::span<const std::byte> message);
 
 /// Whether digests are equal, in a time that does not tell where they differ.
 [[nodiscard]] inline bool same_digest(const sha256_digest& a, const sha256_digest& b) {
@@ -114,3 +96,7 @@ class sha256 {
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/core/sha256.ipp>
+#endif

@@ -16,6 +16,7 @@
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/cost/questions/stage_part.hpp>
 #include <hetsched/plan/gradient_groups.hpp>
 #include <hetsched/plan/order.hpp>

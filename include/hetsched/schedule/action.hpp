@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <hetsched/schedule/action_kind.hpp>
@@ -72,15 +71,10 @@ struct schedule {
 }
 
 /// The empty schedule of one stage per rank, or of any stage map: compute lanes without actions.
-[[nodiscard]] inline schedule make_schedule(int ranks, int microbatches, std::vector<int> rank_of, int directions = 1) {
-  schedule result{.ranks = ranks,
-                  .stages = static_cast<int>(rank_of.size()) / directions,
-                  .directions = directions,
-                  .microbatches = microbatches,
-                  .rank_of = std::move(rank_of),
-                  .lanes = {}};
-  for (int r = 0; r < ranks; ++r) result.lanes.push_back({.rank = r, .stream = stream::compute, .peer = -1, .actions = {}});
-  return result;
-}
+[[nodiscard]] schedule make_schedule(int ranks, int microbatches, std::vector<int> rank_of, int directions = 1);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/action.ipp>
+#endif

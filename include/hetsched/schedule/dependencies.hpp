@@ -7,7 +7,6 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
@@ -38,17 +37,7 @@ struct known_to_fit {};
 
 /// Which of them it does not have, as a sentence.
 /// Requires: !fits(order, a).
-[[nodiscard]] inline std::string misfit_text(const schedule& order, const lane& l, const action& a) {
-  const auto rank = rank_text(l.rank);
-  if (static_cast<int>(a.kind) >= action_kinds) return rank + " lists an action of no kind";
-  const auto says = [&](int count, const char* of) {
-    return rank + " " + to_text(a) + " is not of one of " + std::to_string(count) + " " + of;
-  };
-  if (a.stage < 0 || a.stage >= order.stages) return says(order.stages, "stages");
-  if (a.direction < 0 || a.direction >= order.directions) return says(order.directions, "directions");
-  if (!takes_microbatch(a.kind)) return rank + " " + to_text(a) + " takes no microbatch";
-  return says(order.microbatches, "microbatches");
-}
+[[nodiscard]] std::string misfit_text(const schedule& order, const lane& l, const action& a);
 
 }  // namespace detail
 
@@ -243,21 +232,10 @@ struct action_needs {
 /// what is posted its post, and a wait what it waits for.
 /// Throws: input_error where an action needs one that is not listed.
 /// Complexity: O(actions + stages * microbatches).
-[[nodiscard]] inline action_needs dependencies(const schedule& order, const action_index& index) {
-  action_needs result;
-  const auto count = static_cast<std::size_t>(index.size());
-  result.first.reserve(count + 1);
-  result.needs.reserve(2 * count);
-  result.first.push_back(0);
-  for (const auto& l : order.lanes)
-    for (const auto& a : l.actions) {
-      detail::for_each_need(order, index, a, [&](int n) {
-        if (n < 0) throw input_error("the schedule does not list what " + to_text(a) + " needs");
-        result.needs.push_back(n);
-      });
-      result.first.push_back(static_cast<int>(result.needs.size()));
-    }
-  return result;
-}
+[[nodiscard]] action_needs dependencies(const schedule& order, const action_index& index);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/dependencies.ipp>
+#endif

@@ -82,16 +82,7 @@ inline constexpr detail::cost_model::sliced_stage_fn sliced_stage{};
 
 namespace detail {
 
-inline void take_slower(stage_cost& all, const stage_cost& part) {
-  if (part.backward_s > all.backward_s) {
-    all.backward_s = part.backward_s;
-    all.weight_backward_s = part.weight_backward_s;
-  }
-  all.forward_s = std::max(all.forward_s, part.forward_s);
-  all.weight_bytes = std::max(all.weight_bytes, part.weight_bytes);
-  all.activation_bytes = std::max(all.activation_bytes, part.activation_bytes);
-  all.temporary_bytes = std::max(all.temporary_bytes, part.temporary_bytes);
-}
+void take_slower(stage_cost& all, const stage_cost& part);
 
 template <class CostsFor>
 [[nodiscard]] double reduction_between_s(CostsFor&& costs_for, layer_range layers, std::span<const stage_part> parts) {
@@ -205,3 +196,7 @@ template <class One>
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/questions/stage_part.ipp>
+#endif

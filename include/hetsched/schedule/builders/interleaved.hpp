@@ -54,12 +54,7 @@ inline void require_chunks(int ranks, int chunks, int microbatches) {
 /// Throws: input_error unless all counts are at least 1.
 /// Complexity: O(ranks * chunks * microbatches).
 /// Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM".
-[[nodiscard]] inline schedule interleaved_1f1b(int ranks, int chunks, int microbatches) {
-  detail::require_chunks(ranks, chunks, microbatches);
-  if (chunks == 1) return detail::looped(ranks, 1, microbatches, 1, [&](int rank, int) { return ranks - 1 - rank; });
-  return detail::looped(ranks, chunks, microbatches, std::max(1, microbatches / ranks),
-                        [&](int rank, int group) { return 2 * (ranks - 1 - rank) + (chunks - 1) * group; });
-}
+[[nodiscard]] schedule interleaved_1f1b(int ranks, int chunks, int microbatches);
 
 /// Looped breadth-first: every chunk takes all microbatches before the next chunk starts, so that its parameters are gathered
 /// and its gradients reduced once per iteration.
@@ -72,3 +67,7 @@ inline void require_chunks(int ranks, int chunks, int microbatches) {
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/builders/interleaved.ipp>
+#endif

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -16,7 +13,6 @@
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/period.hpp>
 #include <hetsched/schedule/builders/v_schedules.hpp>
-#include <hetsched/schedule/builders/virtual_1f1b.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
 #include <hetsched/schedule/pipeline.hpp>
@@ -47,20 +43,7 @@ struct named_schedule {
   return caps;
 }
 
-[[nodiscard]] inline schedule from_warmups(std::vector<int> counts, int microbatches, const build_options& options) {
-  const auto stages = counts.size();
-  if (!options.warmups.empty()) {
-    if (options.warmups.size() != stages)
-      throw input_error(std::to_string(options.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
-    counts = options.warmups;
-  }
-  if (!options.caps.empty()) {
-    if (options.caps.size() != stages)
-      throw input_error(std::to_string(options.caps.size()) + " caps for " + std::to_string(stages) + " stages");
-    counts = capped_warmups(std::move(counts), positive(options.caps));
-  }
-  return one_f_one_b(counts, microbatches);
-}
+[[nodiscard]] schedule from_warmups(std::vector<int> counts, int microbatches, const build_options& options);
 
 template <warmup_rule Rule>
 [[nodiscard]] schedule from_rule(const pipeline& p, int microbatches, const build_options& options) {
@@ -79,13 +62,7 @@ template <schedule (*Build)(int, int, int)>
   return Build(p.stages(), options.chunks, microbatches);
 }
 
-[[nodiscard]] inline schedule from_cross(const pipeline& p, int microbatches, const build_options& options) {
-  const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
-  if (!options.cross.empty() && options.cross.size() != boundaries)
-    throw input_error("cross needs one entry per boundary (stages - 1), or none");
-  const auto counts = virtual_1f1b_warmups(options.cross.empty() ? slow_boundaries(p, options.epsilon) : options.cross);
-  return from_warmups(counts, microbatches, options);
-}
+[[nodiscard]] schedule from_cross(const pipeline& p, int microbatches, const build_options& options);
 
 inline constexpr named_schedule schedule_table[] = {
     {"gpipe", false, false, from_counts<gpipe>},
@@ -121,20 +98,11 @@ inline constexpr named_schedule schedule_table[] = {
 /// A schedule by its name in files and commands, with one rank per stage of the pipeline.
 /// Throws: input_error for an invalid pipeline, an unknown name, options of the wrong size, warm-up counts or caps for a
 /// schedule that takes none, and where the builder does.
-[[nodiscard]] inline schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
-                                             const build_options& options = {}) {
-  validate(p);
-  std::string known;
-  for (const auto& s : detail::named_schedules()) {
-    if (s.name == name) {
-      if (!s.has_warmups && !(options.warmups.empty() && options.caps.empty()))
-        throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
-      return s.build(p, microbatches, options);
-    }
-    known += (known.empty() ? "" : ", ") + std::string(s.name);
-  }
-  if (name == "auto") throw input_error("auto is no builder: auto_schedule finds it");
-  throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
-}
+[[nodiscard]] schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
+                                      const build_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/builders/named.ipp>
+#endif

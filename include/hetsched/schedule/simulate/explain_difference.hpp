@@ -157,16 +157,10 @@ class replay {
 /// then of transfers, then the gaps in front of both. What each makes the iteration longer by is its part. Requires: both are of
 /// one schedule. Throws: input_error for a measured timeline whose work is listed before what it needs, and as
 /// compare_timelines(). Complexity: O(actions * log(actions)).
-[[nodiscard]] inline difference_parts explain_difference(const timeline& predicted, const timeline& measured) {
-  const auto both = compare_timelines(predicted, measured);
-  const detail::replay again(from_departure(measured));
-  const auto departing = from_departure(predicted);  // of both, a transfer begins when the one before it has arrived
-  const double as_predicted_s = again.makespan_s(departing, false, false, false),
-               work_s = again.makespan_s(departing, true, false, false), moved_s = again.makespan_s(departing, true, true, false);
-  return {.compute_s = work_s - as_predicted_s,
-          .transport_s = moved_s - work_s,
-          .host_s = both.measured.makespan_s - moved_s,
-          .wait_s = as_predicted_s - both.predicted.makespan_s};
-}
+[[nodiscard]] difference_parts explain_difference(const timeline& predicted, const timeline& measured);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/simulate/explain_difference.ipp>
+#endif
