@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
-
 namespace hetsched {
 
 /// A whole number from 0 on, as large as it has to be.
@@ -20,31 +18,10 @@ class natural {
   }
 
   /// Complexity: O(digits).
-  natural& operator+=(const natural& other) {
-    digits_.resize(std::max(digits_.size(), other.digits_.size()));
-    std::uint64_t carry = 0;
-    for (std::size_t i = 0; i < digits_.size(); ++i) {
-      carry += std::uint64_t{digits_[i]} + (i < other.digits_.size() ? other.digits_[i] : 0);
-      digits_[i] = static_cast<std::uint32_t>(carry);
-      carry >>= 32;
-    }
-    if (carry > 0) digits_.push_back(static_cast<std::uint32_t>(carry));
-    return *this;
-  }
+  natural& operator+=(const natural& other);
 
   /// Requires: other <= *this. Complexity: O(digits).
-  natural& operator-=(const natural& other) {
-    HETSCHED_EXPECTS(other.digits_.size() <= digits_.size());
-    std::uint64_t borrow = 0;
-    for (std::size_t i = 0; i < digits_.size(); ++i) {
-      const std::uint64_t taken = borrow + (i < other.digits_.size() ? other.digits_[i] : 0);
-      borrow = digits_[i] < taken ? 1 : 0;
-      digits_[i] = static_cast<std::uint32_t>(digits_[i] - taken);
-    }
-    HETSCHED_EXPECTS(borrow == 0);
-    trim();
-    return *this;
-  }
+  natural& operator-=(const natural& other);
 
   friend natural operator+(natural a, const natural& b) { return a += b; }
   friend natural operator-(natural a, const natural& b) { return a -= b; }

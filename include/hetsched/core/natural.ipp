@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/contract.hpp>
 #include <hetsched/core/natural.hpp>
 
 namespace hetsched {
@@ -16,6 +17,31 @@ HETSCHED_INLINE std::string short_text(const natural& n) {
     ++exponent;
   }
   return std::to_string(first / 10) + "." + std::to_string(first % 10) + "e" + std::to_string(exponent);
+}
+
+HETSCHED_INLINE natural& natural::operator+=(const natural& other) {
+  digits_.resize(std::max(digits_.size(), other.digits_.size()));
+  std::uint64_t carry = 0;
+  for (std::size_t i = 0; i < digits_.size(); ++i) {
+    carry += std::uint64_t{digits_[i]} + (i < other.digits_.size() ? other.digits_[i] : 0);
+    digits_[i] = static_cast<std::uint32_t>(carry);
+    carry >>= 32;
+  }
+  if (carry > 0) digits_.push_back(static_cast<std::uint32_t>(carry));
+  return *this;
+}
+
+HETSCHED_INLINE natural& natural::operator-=(const natural& other) {
+  HETSCHED_EXPECTS(other.digits_.size() <= digits_.size());
+  std::uint64_t borrow = 0;
+  for (std::size_t i = 0; i < digits_.size(); ++i) {
+    const std::uint64_t taken = borrow + (i < other.digits_.size() ? other.digits_[i] : 0);
+    borrow = digits_[i] < taken ? 1 : 0;
+    digits_[i] = static_cast<std::uint32_t>(digits_[i] - taken);
+  }
+  HETSCHED_EXPECTS(borrow == 0);
+  trim();
+  return *this;
 }
 
 }  // namespace hetsched

@@ -19,6 +19,8 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
 
 namespace hetsched {

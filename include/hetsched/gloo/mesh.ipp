@@ -19,6 +19,7 @@
 #include <hetsched/core/sha256.hpp>
 #include <hetsched/gloo/detail/proof.hpp>
 #include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/torch_store.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched::detail {

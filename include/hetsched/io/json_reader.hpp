@@ -114,18 +114,7 @@ class json_builder {
     return open_[depth]->is_array() ? std::to_string(index) : keys_[depth];
   }
 
-  json* put(json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    json& parent = *open_.back();
-    if (parent.is_array()) {
-      parent.push_back(std::move(value));
-      return &parent.back();
-    }
-    return &(parent[key_] = std::move(value));
-  }
+  json* put(json value);
 
   bool place(json value) {
     put(std::move(value));
@@ -152,9 +141,6 @@ class json_builder {
   std::vector<std::string> keys_;
   std::string key_;
 };
-
-/// The nearest of some names, if it is near enough to be a typing error.
-[[nodiscard]] std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known);
 
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
 /// it; else the longest that it ends with ("RTX-A5000"); else the nearest.
@@ -280,24 +266,7 @@ class json_value {
   }
 
   /// A whole number in [low, high]; 64.0 and 1e3 count as whole.
-  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const {
-    const auto range = [&] { return "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]"; };
-    if (!value_->is_number()) expected(range());
-    std::int64_t value{};
-    if (value_->is_number_float()) {
-      const double real = value_->get<double>();
-      if (!(std::abs(real) <= 0x1p53) || real != std::floor(real)) expected(range());
-      value = static_cast<std::int64_t>(real);
-    } else if (value_->is_number_unsigned()) {
-      const auto count = value_->get<std::uint64_t>();
-      if (count > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) expected(range());
-      value = static_cast<std::int64_t>(count);
-    } else {
-      value = value_->get<std::int64_t>();
-    }
-    if (value < low || value > high) expected(range());
-    return value;
-  }
+  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const;
 
   /// A whole number in [low, high], for counts.
   [[nodiscard]] int count(int low = 1, int high = 1'000'000) const { return static_cast<int>(integer(low, high)); }
@@ -306,16 +275,7 @@ class json_value {
   [[nodiscard]] bytes_t bytes() const { return integer(0, bytes_t{1} << 60); }
 
  private:
-  static std::string found(const nlohmann::json& value) {
-    switch (value.type()) {
-      case nlohmann::json::value_t::object:
-        return "an object";
-      case nlohmann::json::value_t::array:
-        return "an array of " + std::to_string(value.size());
-      default:
-        return excerpt(value.dump());
-    }
-  }
+  static std::string found(const nlohmann::json& value);
 
   const nlohmann::json* value_;
   const std::string* file_;
@@ -339,18 +299,7 @@ struct json_document {
   [[nodiscard]] json_value value() const { return {root, file}; }
 
   /// The version of a document of a format of ours: 1 ... `latest`.
-  [[nodiscard]] int version_of(const std::string& kind, int latest) const {
-    const auto top = value();
-    top.object();
-    const std::string wanted = "hetsched/" + kind;
-    if (const auto format = top.at("format"); format.text() != wanted) format.expected('"' + wanted + '"');
-    const auto version = top.at("version");
-    const auto found = version.integer(0, max_version);
-    if (found < 1 || found > latest)
-      version.expected(latest == 1 ? "1, the only version that this program knows"
-                                   : "1 to " + std::to_string(latest) + ", the versions that this program knows");
-    return static_cast<int>(found);
-  }
+  [[nodiscard]] int version_of(const std::string& kind, int latest) const;
 
   /// The document as an object of version 1 of a format of ours, with no keys but these.
   [[nodiscard]] json_value format(const std::string& kind, std::initializer_list<std::string_view> keys) const {

@@ -21,7 +21,8 @@ HETSCHED_INLINE std::string pointer_to(const std::string& parent, std::string_vi
   return pointer;
 }
 
-HETSCHED_INLINE std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known) {
+/// The nearest of some names, if it is near enough to be a typing error.
+[[nodiscard]] inline std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known) {
   if (name.size() > 64) return std::nullopt;
   std::optional<std::string_view> best;
   std::size_t least = 1 + name.size() / 3;
@@ -96,3 +97,63 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
 }
 
 }  // namespace hetsched
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE json_builder::json* json_builder::put(json value) {
+  if (open_.empty()) {
+    root_ = std::move(value);
+    return &root_;
+  }
+  json& parent = *open_.back();
+  if (parent.is_array()) {
+    parent.push_back(std::move(value));
+    return &parent.back();
+  }
+  return &(parent[key_] = std::move(value));
+}
+
+HETSCHED_INLINE std::int64_t json_value::integer(std::int64_t low, std::int64_t high) const {
+  const auto range = [&] { return "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]"; };
+  if (!value_->is_number()) expected(range());
+  std::int64_t value{};
+  if (value_->is_number_float()) {
+    const double real = value_->get<double>();
+    if (!(std::abs(real) <= 0x1p53) || real != std::floor(real)) expected(range());
+    value = static_cast<std::int64_t>(real);
+  } else if (value_->is_number_unsigned()) {
+    const auto count = value_->get<std::uint64_t>();
+    if (count > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) expected(range());
+    value = static_cast<std::int64_t>(count);
+  } else {
+    value = value_->get<std::int64_t>();
+  }
+  if (value < low || value > high) expected(range());
+  return value;
+}
+
+HETSCHED_INLINE std::string json_value::found(const nlohmann::json& value) {
+  switch (value.type()) {
+    case nlohmann::json::value_t::object:
+      return "an object";
+    case nlohmann::json::value_t::array:
+      return "an array of " + std::to_string(value.size());
+    default:
+      return excerpt(value.dump());
+  }
+}
+
+HETSCHED_INLINE int json_document::version_of(const std::string& kind, int latest) const {
+  const auto top = value();
+  top.object();
+  const std::string wanted = "hetsched/" + kind;
+  if (const auto format = top.at("format"); format.text() != wanted) format.expected('"' + wanted + '"');
+  const auto version = top.at("version");
+  const auto found = version.integer(0, max_version);
+  if (found < 1 || found > latest)
+    version.expected(latest == 1 ? "1, the only version that this program knows"
+                                 : "1 to " + std::to_string(latest) + ", the versions that this program knows");
+  return static_cast<int>(found);
+}
+
+}  // namespace hetsched::detail

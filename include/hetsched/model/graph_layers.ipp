@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/model/detail/cluster_operators.hpp>
 #include <hetsched/model/graph_layers.hpp>
 
@@ -106,3 +110,46 @@ HETSCHED_INLINE graph_layers make_layers(const operator_graph& graph, const grap
 }
 
 }  // namespace hetsched
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE layer layer_sums::operator()(layer_range range) {
+  ++stamp_;
+  layer l;
+  double traffic = 0;
+  std::int64_t looked_up = 0, copies = 0, owners_hold = 0;
+  for (int i = range.first; i < range.last; ++i) {
+    const auto& n = graph_.at(i);
+    const char core = cores_[static_cast<std::size_t>(i)];
+    l.parameters = checked_add(l.parameters, n.parameters);
+    if (n.launches) {
+      traffic += n.op.traffic_bytes - weight_traffic(n);
+      if (n.op.kind == operator_kind::gather) looked_up = checked_add(looked_up, checked_add(n.parameters, n.shared_parameters));
+    }
+    add_products(l, i);
+    l.activation_bytes = checked_add(l.activation_bytes, n.saved_bytes);
+    if (core != 0) l.selective_saved_bytes = checked_add(l.selective_saved_bytes, n.saved_bytes);
+    for (const int j : n.kept) {
+      if (std::exchange(seen_[static_cast<std::size_t>(j)], stamp_) == stamp_) continue;
+      l.activation_bytes = checked_add(l.activation_bytes, graph_.at(j).output_bytes);
+      if (cores_[static_cast<std::size_t>(j)] == 2 && j >= range.first)
+        l.selective_saved_bytes = checked_add(l.selective_saved_bytes, graph_.at(j).output_bytes);
+    }
+    // A copy is needed of what another layer owns, once.
+    const auto elsewhere = [&](int owner) { return owner < range.first; };
+    if (n.shared_parameters > 0 && (n.owners.empty() || std::any_of(n.owners.begin(), n.owners.end(), elsewhere))) {
+      copies = checked_add(copies, n.shared_parameters);
+      if (n.owners.empty()) owners_hold = checked_add(owners_hold, n.shared_parameters);
+      for (const int j : n.owners)
+        if (elsewhere(j) && std::exchange(owned_[static_cast<std::size_t>(j)], stamp_) != stamp_)
+          owners_hold = checked_add(owners_hold, graph_.at(j).parameters);
+    }
+  }
+  l.shared_parameters = std::min(copies, owners_hold);
+  l.memory_traffic_bytes = static_cast<bytes_t>(std::min(traffic, 9e18));
+  if (const auto held = checked_add(l.parameters, l.shared_parameters); held > 0 && looked_up > 0)
+    l.active_fraction = static_cast<double>(std::max<std::int64_t>(0, held - looked_up)) / static_cast<double>(held);
+  return l;
+}
+
+}  // namespace hetsched::detail

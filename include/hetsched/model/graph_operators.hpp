@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/graph_layers.hpp>
@@ -55,23 +54,7 @@ class graph_operators {
   /// What a layer launches for so many samples.
   /// Throws: input_error where the share is a part of a layer.
   /// Complexity: O(operators of the layer).
-  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
-    HETSCHED_EXPECTS(index >= 0 && index < chain().size());
-    if (share.tensor != 1 || share.context != 1 || share.expert != 1)
-      throw input_error("an operator graph's layers are not sharded: tensor, context and expert degrees must be 1");
-    layer_operators all;
-    const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
-    for (int i = run.first; i < run.last; ++i) {
-      if (!graph_.at(i).launches) continue;
-      const operator_use forward{scaled(graph_.at(i), share.samples), 1};
-      all.forward.push_back(forward);
-      if (cores_[static_cast<std::size_t>(i)] != 0) all.selective.push_back(forward);
-      const auto backward = backward_operators(graph_, needs_, i, share.samples);
-      all.backward.insert(all.backward.end(), backward.all.begin(), backward.all.end());
-      all.weight_backward.insert(all.weight_backward.end(), backward.weights.begin(), backward.weights.end());
-    }
-    return all;
-  }
+  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const;
 
  private:
   operator_graph graph_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/model/graph_operators.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -34,6 +35,24 @@ HETSCHED_INLINE node_backward backward_operators(const operator_graph& graph, co
     if (op.kind == operator_kind::gather) result.weights.push_back({op, 1});
   }
   return result;
+}
+
+HETSCHED_INLINE layer_operators graph_operators::operators(int index, const layer_share& share) const {
+  HETSCHED_EXPECTS(index >= 0 && index < chain().size());
+  if (share.tensor != 1 || share.context != 1 || share.expert != 1)
+    throw input_error("an operator graph's layers are not sharded: tensor, context and expert degrees must be 1");
+  layer_operators all;
+  const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
+  for (int i = run.first; i < run.last; ++i) {
+    if (!graph_.at(i).launches) continue;
+    const operator_use forward{scaled(graph_.at(i), share.samples), 1};
+    all.forward.push_back(forward);
+    if (cores_[static_cast<std::size_t>(i)] != 0) all.selective.push_back(forward);
+    const auto backward = backward_operators(graph_, needs_, i, share.samples);
+    all.backward.insert(all.backward.end(), backward.all.begin(), backward.all.end());
+    all.weight_backward.insert(all.weight_backward.end(), backward.weights.begin(), backward.weights.end());
+  }
+  return all;
 }
 
 }  // namespace hetsched

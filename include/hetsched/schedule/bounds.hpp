@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <vector>
-
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 #include <hetsched/schedule/workload.hpp>
@@ -35,41 +32,11 @@ namespace hetsched {
 
 namespace detail {
 
-/// What a schedule lists of every place, which is a stage of a direction, and of every rank.
-struct listed_work {
-  std::vector<int> forwards, weights;  ///< per place: forwards, and backward_weights
-  std::vector<double> work_s;          ///< per rank: all computations
-  std::vector<double> path_work_s;     ///< per rank: the same without weight gradients
-  /// What a computation takes at least, as a share of its time: less than 1 if any are fused and fused_factor is.
-  double shrink = 1;
-  bool trains = false;  ///< else it is inference: nothing goes back
-};
-
-/// Throws: input_error for an action that the schedule cannot have.
-[[nodiscard]] listed_work count_work(const workload& w, const schedule& order);
-
-/// Least seconds of every place for one microbatch. f_k and d_k are those of a forward and of an input gradient (whole
-/// backwards where none are split), a_k and g_k those of the ways over boundary k, 0 where both stages are on one rank.
-struct least_times {
-  std::vector<double> forward_s, input_s;  ///< f_s and d_s
-  std::vector<double> there_s;             ///< before the forward: sum over k < s of f_k + a_k
-  std::vector<double> back_s;              ///< behind the input gradient, to the first stage: sum over k < s of d_k + g_k
-  std::size_t stages = 0;
-
-  /// From the start of the forward of a place to the end of its input gradient, by way of the last stage.
-  [[nodiscard]] double around_s(std::size_t k) const {
-    const std::size_t last = k - k % stages + stages - 1;
-    return there_s[last] - there_s[k] + forward_s[last] + input_s[last] + back_s[last] - back_s[k];
-  }
-};
-
 /// From when a tensor sets out to when it arrives, if nothing is in its way.
 [[nodiscard]] inline double way_s(const tensor_path& path) {
   const auto leg_s = [](const hop& h) { return h.occupied_s + h.latency_s; };
   return path.staged ? leg_s(path.d2h) + leg_s(path.network) + leg_s(path.h2d) : leg_s(path.network);
 }
-
-[[nodiscard]] least_times times_of(const workload& w, const schedule& order, const listed_work& listed);
 
 }  // namespace detail
 

@@ -2,13 +2,44 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
+#include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
+
+namespace hetsched::detail {
+
+/// What a schedule lists of every place, which is a stage of a direction, and of every rank.
+struct listed_work {
+  std::vector<int> forwards, weights;  ///< per place: forwards, and backward_weights
+  std::vector<double> work_s;          ///< per rank: all computations
+  std::vector<double> path_work_s;     ///< per rank: the same without weight gradients
+  /// What a computation takes at least, as a share of its time: less than 1 if any are fused and fused_factor is.
+  double shrink = 1;
+  bool trains = false;  ///< else it is inference: nothing goes back
+};
+
+/// Least seconds of every place for one microbatch. f_k and d_k are those of a forward and of an input gradient (whole
+/// backwards where none are split), a_k and g_k those of the ways over boundary k, 0 where both stages are on one rank.
+struct least_times {
+  std::vector<double> forward_s, input_s;  ///< f_s and d_s
+  std::vector<double> there_s;             ///< before the forward: sum over k < s of f_k + a_k
+  std::vector<double> back_s;              ///< behind the input gradient, to the first stage: sum over k < s of d_k + g_k
+  std::size_t stages = 0;
+
+  /// From the start of the forward of a place to the end of its input gradient, by way of the last stage.
+  [[nodiscard]] double around_s(std::size_t k) const {
+    const std::size_t last = k - k % stages + stages - 1;
+    return there_s[last] - there_s[k] + forward_s[last] + input_s[last] + back_s[last] - back_s[k];
+  }
+};
+
+}  // namespace hetsched::detail
 
 namespace hetsched {
 
@@ -56,7 +87,8 @@ HETSCHED_INLINE double split_backward_lower_bound(const pipeline& p, int microba
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE listed_work count_work(const workload& w, const schedule& order) {
+/// Throws: input_error for an action that the schedule cannot have.
+[[nodiscard]] inline listed_work count_work(const workload& w, const schedule& order) {
   const auto ranks = static_cast<std::size_t>(order.ranks), places = w.work.size();
   listed_work sum{.forwards = std::vector<int>(places),
                   .weights = std::vector<int>(places),
@@ -91,7 +123,7 @@ HETSCHED_INLINE listed_work count_work(const workload& w, const schedule& order)
   return order.rank(direction, boundary) == order.rank(direction, boundary + 1);
 }
 
-HETSCHED_INLINE least_times times_of(const workload& w, const schedule& order, const listed_work& listed) {
+[[nodiscard]] inline least_times times_of(const workload& w, const schedule& order, const listed_work& listed) {
   const std::size_t places = w.work.size();
   least_times t{.forward_s = std::vector<double>(places),
                 .input_s = std::vector<double>(places),

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
@@ -51,29 +50,7 @@ class action_index {
   /// Complexity: O(actions + kinds in use * directions * stages * microbatches).
   explicit action_index(const schedule& order) : action_index(order, fitting(order)) {}
   /// The same, of which it is known that it does not throw.
-  action_index(const schedule& order, detail::known_to_fit) : order_(&order) {
-    lane_first.push_back(0);
-    slots_per_kind_ = static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
-                      static_cast<std::size_t>(order.microbatches);
-    for (auto& t : table_of_) t = -1;
-    int tables = 0;
-    for (const auto& l : order.lanes)
-      for (const auto& a : l.actions)
-        if (auto& t = table_of_[static_cast<std::size_t>(a.kind)]; t < 0) t = tables++;
-    positions_.assign(static_cast<std::size_t>(tables) * slots_per_kind_, -1);
-    int number = 0;
-    for (const auto& l : order.lanes) {
-      for (const auto& a : l.actions) {
-        int& position = positions_[slot(a)];
-        if (position < 0)
-          position = number;
-        else
-          repeats_ = true;
-        ++number;
-      }
-      lane_first.push_back(number);
-    }
-  }
+  action_index(const schedule& order, detail::known_to_fit);
 
   std::vector<int> lane_first;
 
@@ -99,16 +76,7 @@ class action_index {
   }
 
  private:
-  static detail::known_to_fit fitting(const schedule& order) {
-    std::size_t actions = 0;
-    for (const auto& l : order.lanes) {
-      actions += l.actions.size();
-      for (const auto& a : l.actions)
-        if (!detail::fits(order, a)) throw input_error(detail::misfit_text(order, l, a));
-    }
-    if (detail::is_sparse(order, actions)) throw input_error(detail::sparse_text(order, actions));
-    return {};
-  }
+  static detail::known_to_fit fitting(const schedule& order);
   [[nodiscard]] std::size_t slot(const action& a) const {
     return static_cast<std::size_t>(table_of_[static_cast<std::size_t>(a.kind)]) * slots_per_kind_ +
            cell(a.direction, a.stage, takes_microbatch(a.kind) ? a.microbatch : 0);

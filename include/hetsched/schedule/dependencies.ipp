@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 
@@ -38,6 +39,41 @@ HETSCHED_INLINE action_needs dependencies(const schedule& order, const action_in
       result.first.push_back(static_cast<int>(result.needs.size()));
     }
   return result;
+}
+
+HETSCHED_INLINE action_index::action_index(const schedule& order, detail::known_to_fit) : order_(&order) {
+  lane_first.push_back(0);
+  slots_per_kind_ = static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
+                    static_cast<std::size_t>(order.microbatches);
+  for (auto& t : table_of_) t = -1;
+  int tables = 0;
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions)
+      if (auto& t = table_of_[static_cast<std::size_t>(a.kind)]; t < 0) t = tables++;
+  positions_.assign(static_cast<std::size_t>(tables) * slots_per_kind_, -1);
+  int number = 0;
+  for (const auto& l : order.lanes) {
+    for (const auto& a : l.actions) {
+      int& position = positions_[slot(a)];
+      if (position < 0)
+        position = number;
+      else
+        repeats_ = true;
+      ++number;
+    }
+    lane_first.push_back(number);
+  }
+}
+
+HETSCHED_INLINE detail::known_to_fit action_index::fitting(const schedule& order) {
+  std::size_t actions = 0;
+  for (const auto& l : order.lanes) {
+    actions += l.actions.size();
+    for (const auto& a : l.actions)
+      if (!detail::fits(order, a)) throw input_error(detail::misfit_text(order, l, a));
+  }
+  if (detail::is_sparse(order, actions)) throw input_error(detail::sparse_text(order, actions));
+  return {};
 }
 
 }  // namespace hetsched

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/cost/models/corrected.hpp>
 
@@ -44,3 +46,27 @@ HETSCHED_INLINE std::vector<placement> measured_placements(const cluster& hardwa
 }
 
 }  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE layer_correction layer_correction::read(std::string_view text) {
+  constexpr std::string_view title = "hetsched-layer-correction 1\n";
+  const auto require = [](bool holds) {
+    if (!holds) throw input_error("layer correction: this is not the text of one");
+  };
+  require(text.starts_with(title));
+  text.remove_prefix(title.size());
+  std::size_t size = 0;
+  const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), size);
+  require(problem == std::errc{} && stop != text.data() + text.size() && *stop == '\n');
+  text.remove_prefix(static_cast<std::size_t>(stop - text.data()) + 1);
+  require(size <= text.size());
+  layer_correction c;
+  c.forward_ = random_forest::read(text.substr(0, size));
+  c.backward_ = random_forest::read(text.substr(size));
+  for (const auto* f : {&c.forward_, &c.backward_})
+    require(f->tree_count() == 0 || f->feature_count() == correction_feature_count);
+  return c;
+}
+
+}  // namespace hetsched

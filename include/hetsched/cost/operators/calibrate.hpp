@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -36,15 +35,10 @@ struct calibrate_options {
 
 namespace detail {
 
-// The solution of a system whose matrix, by rows with the right-hand side last, is positive definite.
-[[nodiscard]] std::vector<double> solved(std::vector<double> system, std::size_t n);
-
 struct measured_operators {
   std::vector<operator_shape> operators;
   std::vector<double> seconds;
 };
-
-[[nodiscard]] double mean_error(const tile_device& d, const measured_operators& all);
 
 // Weights of residuals by regularised least squares over at most 64 of the operators, evenly spread: of as many, kriging.
 [[nodiscard]] std::vector<calibration_residual> fitted_residuals(const tile_device& d, const measured_operators& all);

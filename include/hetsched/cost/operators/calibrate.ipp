@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
@@ -20,7 +21,8 @@ inline constexpr double misfit_knee = 0.2;
   return size <= misfit_knee ? size * size : misfit_knee * (2 * size - misfit_knee);
 }
 
-HETSCHED_INLINE std::vector<double> solved(std::vector<double> system, std::size_t n) {
+// The solution of a system whose matrix, by rows with the right-hand side last, is positive definite.
+[[nodiscard]] inline std::vector<double> solved(std::vector<double> system, std::size_t n) {
   const auto at = [&](std::size_t r, std::size_t c) -> double& { return system[r * (n + 1) + c]; };
   for (std::size_t p = 0; p < n; ++p)
     for (std::size_t r = 0; r < n; ++r) {
@@ -33,7 +35,7 @@ HETSCHED_INLINE std::vector<double> solved(std::vector<double> system, std::size
   return x;
 }
 
-HETSCHED_INLINE double mean_error(const tile_device& d, const measured_operators& all) {
+[[nodiscard]] inline double mean_error(const tile_device& d, const measured_operators& all) {
   double sum = 0;
   for (std::size_t i = 0; i < all.operators.size(); ++i)
     sum += std::abs(predict_operator(d, all.operators[i]).seconds / all.seconds[i] - 1);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -58,14 +57,6 @@ struct operator_time {
 [[nodiscard]] tile_device make_tile_device(const device& d);
 
 namespace detail {
-
-struct tile {
-  int m, n;
-};
-
-[[nodiscard]] inline double combine(double compute_s, double memory_s, double exposed) {
-  return std::max(compute_s, memory_s) + exposed * std::min(compute_s, memory_s);
-}
 
 // Where a calibration finds the operator, whose time is without residuals.
 [[nodiscard]] inline calibration_point point_of(const tile_device& d, const operator_shape& op, const operator_time& t) {

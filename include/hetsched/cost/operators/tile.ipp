@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -8,6 +9,18 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/operators/tile.hpp>
+
+namespace hetsched::detail {
+
+struct tile {
+  int m, n;
+};
+
+[[nodiscard]] inline double combine(double compute_s, double memory_s, double exposed) {
+  return std::max(compute_s, memory_s) + exposed * std::min(compute_s, memory_s);
+}
+
+}  // namespace hetsched::detail
 
 namespace hetsched {
 

@@ -38,9 +38,6 @@ struct arithmetic {
 /// `instead`, or what a file says.
 [[nodiscard]] arithmetic read_dtype(const std::optional<json_value>& value, std::optional<precision> instead);
 
-/// The layers of a transformer whose sizes came from one place of a file, which errors in them name.
-[[nodiscard]] model_file model_of(const json_value& place, transformer model, arithmetic numbers, const model_options& options);
-
 }  // namespace detail
 
 /// Reads a model.json or a Hugging Face config.json from its text. A `transformer` is a GPT: learned positions, GELU, biases,

@@ -33,8 +33,9 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
   value->expected("one of fp16, bf16, fp32, tf32 (float16, bfloat16, float32)");
 }
 
-HETSCHED_INLINE model_file model_of(const json_value& place, transformer model, arithmetic numbers,
-                                    const model_options& options) {
+/// The layers of a transformer whose sizes came from one place of a file, which errors in them name.
+[[nodiscard]] inline model_file model_of(const json_value& place, transformer model, arithmetic numbers,
+                                         const model_options& options) {
   model.parameter_bytes = numbers.bytes;
   if (options.sequence > 0) {
     model.sequence = options.sequence;

@@ -22,13 +22,6 @@ struct plan_file {
   friend bool operator==(const plan_file&, const plan_file&) = default;
 };
 
-namespace detail {
-
-/// Refuses devices that belong to two stages. O(groups log groups).
-void check_apart(const json_value& pipelines, const plan_file& file);
-
-}  // namespace detail
-
 /// Reads a plan.json of version 1 or 2 from its text. Of a plan of several pipelines, actions in files of their own lie in the
 /// folder of `file_name`. Throws file_error. O(size).
 [[nodiscard]] plan_file parse_plan(std::string_view text, std::string_view file_name);

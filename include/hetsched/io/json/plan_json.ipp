@@ -285,7 +285,8 @@ struct plan_reader {
   }
 };
 
-HETSCHED_INLINE void check_apart(const json_value& pipelines, const plan_file& file) {
+/// Refuses devices that belong to two stages. O(groups log groups).
+inline void check_apart(const json_value& pipelines, const plan_file& file) {
   struct span {
     int subcluster, first, last;
     std::size_t pipeline, stage;

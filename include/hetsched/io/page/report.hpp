@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <hetsched/cost/questions/memory_use.hpp>
@@ -86,9 +85,6 @@ struct report {
 
 namespace detail {
 
-/// A picture with buttons that make it larger; what does not fit then is reached by scrolling. Needs no script.
-[[nodiscard]] std::string zooming(std::string_view picture, std::string_view label, std::size_t number);
-
 /// A part of a device's memory, and how pictures show it.
 struct memory_part {
   const char* look;
@@ -96,17 +92,11 @@ struct memory_part {
   bytes_t bytes = 0;
 };
 
-/// What fills a device, the small things together. Where a cost model does not tell gradients and optimizer from weights, all
-/// of these are state.
-[[nodiscard]] std::vector<memory_part> memory_parts(const memory_use& m);
-
 /// A bar of a device's memory; of its parts, where these are known.
 [[nodiscard]] std::string memory_bar(const stage_plan& s, const memory_use* held);
 
 /// What the colours of memory bars mean, and the largest share of each part.
 [[nodiscard]] std::string memory_key(const report_section& section);
-
-[[nodiscard]] std::string stage_table(const report_section& section);
 
 /// When the last action of a timeline ends.
 [[nodiscard]] inline double end_of(const timeline& t) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string_view>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
@@ -97,7 +98,8 @@ svg{display:block;width:100%;min-width:820px;height:auto}
          "</div>\n";
 }
 
-HETSCHED_INLINE std::string zooming(std::string_view picture, std::string_view label, std::size_t number) {
+/// A picture with buttons that make it larger; what does not fit then is reached by scrolling. Needs no script.
+[[nodiscard]] inline std::string zooming(std::string_view picture, std::string_view label, std::size_t number) {
   std::string out = "<div class=\"zoom\">";
   for (const int times : {1, 2, 4, 8}) {
     const auto id = "zoom" + std::to_string(number) + "x" + std::to_string(times);
@@ -108,7 +110,9 @@ HETSCHED_INLINE std::string zooming(std::string_view picture, std::string_view l
   return out + "\n" + scrolling(picture, label) + "</div>\n";
 }
 
-HETSCHED_INLINE std::vector<memory_part> memory_parts(const memory_use& m) {
+/// What fills a device, the small things together. Where a cost model does not tell gradients and optimizer from weights, all
+/// of these are state.
+[[nodiscard]] inline std::vector<memory_part> memory_parts(const memory_use& m) {
   const bool told = m.gradients > 0 || m.optimizer > 0;
   const auto other = checked_add(checked_add(m.buffers, m.temporary), checked_add(m.runtime, m.margin));
   std::vector<memory_part> parts{{"m0", told ? "weights" : "weights and their state", m.weights},
@@ -154,7 +158,7 @@ HETSCHED_INLINE std::string memory_key(const report_section& section) {
   return out + "</p>\n";
 }
 
-HETSCHED_INLINE std::string stage_table(const report_section& section) {
+[[nodiscard]] inline std::string stage_table(const report_section& section) {
   const auto& stages = section.line.stages;
   const auto any = [&](auto has) { return std::any_of(stages.begin(), stages.end(), has); };
   const bool layers = any([](const auto& s) { return s.layers.size() > 0; });

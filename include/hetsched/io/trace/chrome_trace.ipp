@@ -13,6 +13,7 @@
 #include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/text.hpp>
 

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <hetsched/schedule/action.hpp>
@@ -29,23 +28,6 @@ struct memory_peak {
   double amount = 0;
   int at = -1;  ///< position in the lane, -1: it never holds anything
 };
-
-/// Prefix sums over a compute lane of what change(action) takes and gives back; an event takes all before it gives back.
-template <class Change>
-[[nodiscard]] memory_peak peak_of(const lane& l, Change change) {
-  memory_peak peak;
-  double held = 0, given_back = 0;
-  for (std::size_t k = 0; k < l.actions.size(); ++k) {
-    const auto& a = l.actions[k];
-    if (!a.joined) held -= std::exchange(given_back, 0.0);
-    if (!is_compute(a.kind)) continue;
-    const std::pair<double, double> c = change(a);
-    held += c.first;
-    given_back += c.second;
-    if (held > peak.amount) peak = {held, static_cast<int>(k)};
-  }
-  return peak;
-}
 
 [[nodiscard]] std::vector<std::string> check(const schedule& order, const workload* costs, const check_options& options);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
@@ -13,6 +14,23 @@
 #include <hetsched/schedule/detail/structure.hpp>
 
 namespace hetsched::detail {
+
+/// Prefix sums over a compute lane of what change(action) takes and gives back; an event takes all before it gives back.
+template <class Change>
+[[nodiscard]] memory_peak peak_of(const lane& l, Change change) {
+  memory_peak peak;
+  double held = 0, given_back = 0;
+  for (std::size_t k = 0; k < l.actions.size(); ++k) {
+    const auto& a = l.actions[k];
+    if (!a.joined) held -= std::exchange(given_back, 0.0);
+    if (!is_compute(a.kind)) continue;
+    const std::pair<double, double> c = change(a);
+    held += c.first;
+    given_back += c.second;
+    if (held > peak.amount) peak = {held, static_cast<int>(k)};
+  }
+  return peak;
+}
 
 [[nodiscard]] inline memory_peak in_flight_peak(const lane& l) {
   return peak_of(l, [](const action& a) {

@@ -37,18 +37,6 @@ namespace detail {
 
 [[nodiscard]] order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options);
 
-/// The words of a schedule of one stage per rank whose kinds each come in the order of microbatches. A whole backward becomes
-/// an input gradient with its weight gradient at once.
-[[nodiscard]] step_words words_of(const order_problem& problem, const schedule& order);
-
-[[nodiscard]] std::vector<double> peaks(const order_problem& problem, const step_words& order);
-
-[[nodiscard]] bool fits(const order_problem& problem, const step_words& order);
-
-[[nodiscard]] schedule schedule_of(const order_problem& problem, const step_words& order);
-
-[[nodiscard]] bool splits_backwards(const schedule& order);
-
 }  // namespace detail
 
 /// A good order of forwards, input gradients and weight gradients for unequal stages, slow links and limited memory: the best

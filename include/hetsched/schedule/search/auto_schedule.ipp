@@ -65,7 +65,9 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
   return problem;
 }
 
-HETSCHED_INLINE step_words words_of(const order_problem& problem, const schedule& order) {
+/// The words of a schedule of one stage per rank whose kinds each come in the order of microbatches. A whole backward becomes
+/// an input gradient with its weight gradient at once.
+[[nodiscard]] inline step_words words_of(const order_problem& problem, const schedule& order) {
   step_words result;
   result.reserve(problem.size() * static_cast<std::size_t>(problem.steps()));
   for (std::size_t i = 0; i < problem.size(); ++i)
@@ -78,7 +80,7 @@ HETSCHED_INLINE step_words words_of(const order_problem& problem, const schedule
   return result;
 }
 
-HETSCHED_INLINE std::vector<double> peaks(const order_problem& problem, const step_words& order) {
+[[nodiscard]] inline std::vector<double> peaks(const order_problem& problem, const step_words& order) {
   std::vector<double> result;
   const auto steps = static_cast<std::size_t>(problem.steps());
   for (std::size_t i = 0; i < problem.size(); ++i) {
@@ -95,14 +97,14 @@ HETSCHED_INLINE std::vector<double> peaks(const order_problem& problem, const st
   return result;
 }
 
-HETSCHED_INLINE bool fits(const order_problem& problem, const step_words& order) {
+[[nodiscard]] inline bool fits(const order_problem& problem, const step_words& order) {
   const auto peak = peaks(problem, order);
   for (std::size_t i = 0; i < peak.size(); ++i)
     if (peak[i] > problem.stages[i].capacity) return false;
   return true;
 }
 
-HETSCHED_INLINE schedule schedule_of(const order_problem& problem, const step_words& order) {
+[[nodiscard]] inline schedule schedule_of(const order_problem& problem, const step_words& order) {
   const int ranks = static_cast<int>(problem.size());
   auto result = make_schedule(ranks, problem.microbatches, line_map(ranks));
   const auto steps = static_cast<std::size_t>(problem.steps());
@@ -177,7 +179,7 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   }
 }
 
-HETSCHED_INLINE bool splits_backwards(const schedule& order) {
+[[nodiscard]] inline bool splits_backwards(const schedule& order) {
   return std::any_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
     return std::any_of(l.actions.begin(), l.actions.end(),
                        [](const action& a) { return a.kind == action_kind::backward_weight; });

@@ -7,8 +7,6 @@
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/simulate/detail/event_graph.hpp>
-#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/timeline.hpp>
 #include <hetsched/schedule/workload.hpp>
 
@@ -34,13 +32,6 @@ struct simulation {
   std::vector<double> wire_busy_s;  ///< per wire: sum over what it carries, above the makespan if it carries several at a time
   hetsched::timeline timeline;
 };
-
-namespace detail {
-
-/// What is known of a run, but for its timeline.
-[[nodiscard]] simulation summary(const event_graph& g, const workload& w, const event_run& run);
-
-}  // namespace detail
 
 /// Plays a schedule. An action starts when everything before it in its lane has ended and what it needs has come; lanes of a
 /// rank run side by side. Fused computations take fused_factor times their sum. The reductions of a stage's gradients on

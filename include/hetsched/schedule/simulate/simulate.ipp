@@ -7,6 +7,8 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
@@ -99,7 +101,8 @@ inline void measure_memory(const event_graph& g, const workload& w, simulation& 
   return (time_of(before + middle) - time_of(before)) / middle;
 }
 
-HETSCHED_INLINE simulation summary(const event_graph& g, const workload& w, const event_run& run) {
+/// What is known of a run, but for its timeline.
+[[nodiscard]] inline simulation summary(const event_graph& g, const workload& w, const event_run& run) {
   simulation result;
   result.makespan_s = run.makespan_s;
   result.rank_start_s = run.rank_start_s;

@@ -11,6 +11,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
