@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <fstream>
+
+#include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/json_reader.hpp>
@@ -100,18 +103,103 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE json_builder::json* json_builder::put(json value) {
-  if (open_.empty()) {
-    root_ = std::move(value);
-    return &root_;
+/// Builds the document while it is parsed, and refuses what a parser lets pass: repeated keys and deep nesting.
+class json_builder {
+ public:
+  using json = nlohmann::json;
+
+  explicit json_builder(std::string file) : file_(std::move(file)) {}
+
+  bool null() { return place(nullptr); }
+  bool boolean(bool value) { return place(value); }
+  bool number_integer(json::number_integer_t value) { return place(value); }
+  bool number_unsigned(json::number_unsigned_t value) { return place(value); }
+  bool number_float(json::number_float_t value, const std::string&) { return place(value); }
+  bool string(std::string& value) { return place(std::move(value)); }
+  bool binary(json::binary_t&) { return false; }
+  bool start_object(std::size_t) { return open(json::object()); }
+  bool start_array(std::size_t) { return open(json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+
+  bool key(std::string& name) {
+    if (open_.back()->contains(name)) fail(pointer_to(pointer(open_.size() - 1), name), "the key appears twice");
+    key_ = name;
+    keys_.back() = name;
+    return true;
   }
-  json& parent = *open_.back();
-  if (parent.is_array()) {
-    parent.push_back(std::move(value));
-    return &parent.back();
+
+  template <class Exception>
+  [[noreturn]] bool parse_error(std::size_t, const std::string&, const Exception& what) {
+    std::string text = what.what();
+    if (const auto end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
+    fail(here(), excerpt(text, 240));
   }
-  return &(parent[key_] = std::move(value));
-}
+
+  [[nodiscard]] json take() { return std::move(root_); }
+
+ private:
+  [[noreturn]] void fail(std::string pointer, const std::string& complaint) const {
+    throw file_error(file_, std::move(pointer), complaint);
+  }
+
+  /// Pointer to the container at a depth.
+  [[nodiscard]] std::string pointer(std::size_t depth) const {
+    std::string text;
+    for (std::size_t i = 0; i < depth; ++i) text = pointer_to(text, step(i, open_[i]->size() - (open_[i]->is_array() ? 1 : 0)));
+    return text;
+  }
+
+  /// Pointer to the value that comes next.
+  [[nodiscard]] std::string here() const {
+    if (open_.empty()) return {};
+    const auto last = open_.size() - 1;
+    if (open_[last]->is_object() && keys_[last].empty()) return pointer(last);
+    return pointer_to(pointer(last), step(last, open_[last]->size()));
+  }
+
+  [[nodiscard]] std::string step(std::size_t depth, std::size_t index) const {
+    return open_[depth]->is_array() ? std::to_string(index) : keys_[depth];
+  }
+
+  json* put(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    json& parent = *open_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    return &(parent[key_] = std::move(value));
+  }
+
+  bool place(json value) {
+    put(std::move(value));
+    return true;
+  }
+
+  bool open(json container) {
+    if (open_.size() >= static_cast<std::size_t>(max_json_depth))
+      fail(here(), "nested deeper than " + std::to_string(max_json_depth) + " levels");
+    open_.push_back(put(std::move(container)));
+    keys_.emplace_back();
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
+  std::string file_;
+  json root_;
+  std::vector<json*> open_;  // stable: a container's children move only while it is the innermost one
+  std::vector<std::string> keys_;
+  std::string key_;
+};
 
 HETSCHED_INLINE std::int64_t json_value::integer(std::int64_t low, std::int64_t high) const {
   const auto range = [&] { return "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]"; };
@@ -154,6 +242,112 @@ HETSCHED_INLINE int json_document::version_of(const std::string& kind, int lates
     version.expected(latest == 1 ? "1, the only version that this program knows"
                                  : "1 to " + std::to_string(latest) + ", the versions that this program knows");
   return static_cast<int>(found);
+}
+
+HETSCHED_INLINE void json_value::expected(const std::string& what) const {
+  fail("found " + found(*value_) + ", expected " + what);
+}
+
+HETSCHED_INLINE bool json_value::is_null() const { return value_->is_null(); }
+
+HETSCHED_INLINE const json_value& json_value::object() const {
+  if (!value_->is_object()) expected("an object");
+  return *this;
+}
+
+HETSCHED_INLINE const json_value& json_value::object(std::initializer_list<std::string_view> known) const {
+  object();
+  for (const auto& [key, ignored] : value_->items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw file_error(*file_, pointer_to(pointer_, key), "unknown key; " + suggestion(key, known));
+  }
+  return *this;
+}
+
+HETSCHED_INLINE bool json_value::has(std::string_view key) const { return value_->is_object() && value_->contains(key); }
+
+HETSCHED_INLINE json_value json_value::at(std::string_view key) const {
+  if (!has(key)) throw file_error(*file_, pointer_to(pointer_, key), "missing, this key is required");
+  return {*value_->find(key), *file_, pointer_to(pointer_, key)};
+}
+
+HETSCHED_INLINE std::optional<json_value> json_value::find(std::string_view key) const {
+  if (!has(key)) return std::nullopt;
+  return at(key);
+}
+
+HETSCHED_INLINE void json_value::each_member(function_ref<void(const std::string&, const json_value&)> visit) const {
+  object();
+  for (const auto& [key, value] : value_->items()) visit(key, json_value(value, *file_, pointer_to(pointer_, key)));
+}
+
+HETSCHED_INLINE std::size_t json_value::size() const {
+  if (!value_->is_array()) expected("an array");
+  return value_->size();
+}
+
+HETSCHED_INLINE json_value json_value::operator[](std::size_t i) const {
+  return {(*value_)[i], *file_, pointer_to(pointer_, std::to_string(i))};
+}
+
+HETSCHED_INLINE const json_value& json_value::sized(std::size_t count, const std::string& per) const {
+  if (size() != count)
+    fail("found " + std::to_string(size()) + " entries, expected " + std::to_string(count) + " (one per " + per + ")");
+  return *this;
+}
+
+HETSCHED_INLINE std::string json_value::text() const {
+  if (!value_->is_string()) expected("a string");
+  return value_->get<std::string>();
+}
+
+HETSCHED_INLINE std::string json_value::name() const {
+  auto value = text();
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
+  if (value.empty() || value.size() > 256 || std::any_of(value.begin(), value.end(), control))
+    expected("a name of 1 to 256 bytes without control characters");
+  return value;
+}
+
+HETSCHED_INLINE bool json_value::boolean() const {
+  if (!value_->is_boolean()) expected("true or false");
+  return value_->get<bool>();
+}
+
+HETSCHED_INLINE double json_value::number(double low, double high) const {
+  const auto range = [&] { return "a number in [" + nlohmann::json(low).dump() + ", " + nlohmann::json(high).dump() + "]"; };
+  if (!value_->is_number()) expected(range());
+  const double value = value_->get<double>();
+  if (!(value >= low && value <= high)) expected(range());
+  return value;
+}
+
+HETSCHED_INLINE double json_value::positive(double high) const {
+  if (value_->is_number() && !(value_->get<double>() > 0)) expected("a number above 0");
+  return number(0, high);
+}
+
+HETSCHED_INLINE json_document::json_document(std::string_view text, std::string_view file_name) : file(file_name) {
+  if (text.size() > max_json_bytes)
+    throw file_error(file, {},
+                     "found " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(max_json_bytes));
+  json_builder builder(file);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  root = std::make_shared<const nlohmann::json>(builder.take());
+}
+
+HETSCHED_INLINE json_value json_document::with_keys(std::initializer_list<std::string_view> keys) const {
+  const auto top = value();
+  std::vector<std::string_view> known{"format", "version"};
+  known.insert(known.end(), keys);
+  top.members([&](const std::string& key, const json_value& member) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) member.fail("unknown key; " + suggestion(key, known));
+  });
+  return top;
+}
+
+HETSCHED_INLINE std::string dump(const nlohmann::ordered_json& document) {
+  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace hetsched::detail

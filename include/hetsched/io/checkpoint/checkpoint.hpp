@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <hetsched/core/checksum.hpp>
@@ -67,6 +66,13 @@ struct held_rows {
 /// Appends the rows of a slice, one behind the other.
 void pack(const state_slice& s, const held_rows& rows, std::size_t size, std::vector<std::byte>& packed);
 
+/// The index of a part, as JSON.
+[[nodiscard]] std::string part_text(std::int64_t step, const std::vector<stored_slice>& written);
+
+/// The manifest of a checkpoint, as JSON: sizes are those of its parts.
+[[nodiscard]] std::string manifest_text(std::int64_t step, const std::map<std::string, std::string>& info,
+                                        const std::vector<bytes_t>& sizes, const std::vector<stored_slice>& slices);
+
 template <class Files>
 void write_part(Files& files, const std::string& folder, std::int64_t step, int part, std::span<const state_slice> slices) {
   if (step < 0 || step > max_checkpoint_step || part < 0 || part >= max_checkpoint_parts)
@@ -101,11 +107,8 @@ void write_part(Files& files, const std::string& folder, std::int64_t step, int 
     if (!bytes.empty()) files.append(data, bytes);
     offset += static_cast<bytes_t>(bytes.size());
   }
-  nlohmann::ordered_json document{{"format", "hetsched/checkpoint_part"}, {"version", version_for(written)}, {"step", step}};
-  auto& list = document["slices"] = nlohmann::ordered_json::array();
-  for (const auto& stored : written) list.push_back(write_slice(stored));
   files.sync(data);
-  write_whole(files, part_path(path, part) + ".json", with_checksum(document));
+  write_whole(files, part_path(path, part) + ".json", part_text(step, written));
 }
 
 /// The slices of a part that is not committed yet.
@@ -116,7 +119,7 @@ void commit(Files& files, const std::string& folder, std::int64_t step, int part
             const std::map<std::string, std::string>& info) {
   const auto path = step_path(folder, step), writing = path + std::string(writing_suffix);
   std::vector<stored_slice> slices;
-  auto sizes = nlohmann::ordered_json::array();
+  std::vector<bytes_t> sizes;
   for (int part = 0; part < parts; ++part) {
     auto found = read_part(writing, step, part);
     bytes_t bytes = 0;
@@ -126,12 +129,7 @@ void commit(Files& files, const std::string& folder, std::int64_t step, int part
   }
   if (const auto fault = coverage_fault(slices); !fault.empty())
     throw input_error("checkpoint of step " + std::to_string(step) + ": " + fault);
-  nlohmann::ordered_json document{{"format", "hetsched/checkpoint"}, {"version", version_for(slices)}, {"step", step}};
-  document["info"] = info;
-  document["parts"] = std::move(sizes);
-  auto& list = document["slices"] = nlohmann::ordered_json::array();
-  for (const auto& s : slices) list.push_back(write_slice(s));
-  write_whole(files, writing + "/manifest.json", with_checksum(document));
+  write_whole(files, writing + "/manifest.json", manifest_text(step, info, sizes, slices));
   std::vector<std::string> left_over;  // indexes, and what an earlier attempt of more ranks has left
   for (const auto& entry : std::filesystem::directory_iterator(writing)) {
     const auto name = entry.path().filename().string();

@@ -5,12 +5,32 @@
 #include <cstring>
 #include <fstream>
 #include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/json_reader.hpp>
 
 namespace hetsched::detail {
+
+HETSCHED_INLINE std::string part_text(std::int64_t step, const std::vector<stored_slice>& written) {
+  nlohmann::ordered_json document{{"format", "hetsched/checkpoint_part"}, {"version", version_for(written)}, {"step", step}};
+  auto& list = document["slices"] = nlohmann::ordered_json::array();
+  for (const auto& stored : written) list.push_back(write_slice(stored));
+  return with_checksum(document);
+}
+
+HETSCHED_INLINE std::string manifest_text(std::int64_t step, const std::map<std::string, std::string>& info,
+                                          const std::vector<bytes_t>& sizes, const std::vector<stored_slice>& slices) {
+  nlohmann::ordered_json document{{"format", "hetsched/checkpoint"}, {"version", version_for(slices)}, {"step", step}};
+  document["info"] = info;
+  document["parts"] = sizes;
+  auto& list = document["slices"] = nlohmann::ordered_json::array();
+  for (const auto& s : slices) list.push_back(write_slice(s));
+  return with_checksum(document);
+}
 
 HETSCHED_INLINE std::vector<step_folder> list_steps(const std::string& folder) {
   std::vector<step_folder> found;

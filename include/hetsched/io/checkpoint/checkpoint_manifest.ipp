@@ -4,6 +4,8 @@
 #include <span>
 #include <tuple>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>

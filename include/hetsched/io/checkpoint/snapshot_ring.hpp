@@ -19,8 +19,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/checkpoint/snapshot_ring.hpp>
 

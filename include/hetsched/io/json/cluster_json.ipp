@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/units.hpp>

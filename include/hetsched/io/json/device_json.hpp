@@ -28,11 +28,7 @@ namespace detail {
 }  // namespace detail
 
 /// The text of a device.json that parse_device reads back as an equal device but for the name, which is its file's.
-[[nodiscard]] inline std::string to_json(const device& d) {
-  nlohmann::ordered_json out{{"format", "hetsched/device"}, {"version", 1}};
-  out.update(detail::write_device(d));
-  return detail::dump(out);
-}
+[[nodiscard]] std::string to_json(const device& d);
 
 /// Reads a device.json, the fields of an entry of a cluster's devices, under the name `name`. It says all itself: the catalogue
 /// is not asked.

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/json/device_json.hpp>
 
@@ -97,3 +99,13 @@ HETSCHED_INLINE nlohmann::ordered_json write_device(const device& d) {
 }
 
 }  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE std::string to_json(const device& d) {
+  nlohmann::ordered_json out{{"format", "hetsched/device"}, {"version", 1}};
+  out.update(detail::write_device(d));
+  return detail::dump(out);
+}
+
+}  // namespace hetsched

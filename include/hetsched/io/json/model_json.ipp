@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>

@@ -7,7 +7,6 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
-#include <hetsched/io/json/detail/inference_json.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -38,16 +37,6 @@ struct plan_file {
 /// subclusters; empty where the file does not tell how many devices the subclusters have. Throws input_error for a device that
 /// its subcluster does not have.
 [[nodiscard]] std::vector<int> device_numbers(const plan_file& file);
-
-namespace detail {
-
-[[nodiscard]] nlohmann::ordered_json to_json(const stage_plan& s, const std::vector<std::string>& subclusters, bool inference);
-
-[[nodiscard]] nlohmann::ordered_json to_json(const boundary_plan& b);
-
-[[nodiscard]] nlohmann::ordered_json to_json(const plan_setting& s);
-
-}  // namespace detail
 
 /// Text of a plan.json, version 2, that parse_plan takes back equal. Work of the evidence is read in the order of its names.
 /// Requires: `subclusters` holds the names that the plan's devices count; `device_counts`: of each, or empty.

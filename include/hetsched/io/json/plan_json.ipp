@@ -7,7 +7,10 @@
 #include <filesystem>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/io/json/detail/inference_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/plan/stage_parts.hpp>
@@ -449,7 +452,8 @@ HETSCHED_INLINE std::vector<int> device_numbers(const plan_file& file) {
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE nlohmann::ordered_json to_json(const stage_plan& s, const std::vector<std::string>& subclusters, bool inference) {
+[[nodiscard]] inline nlohmann::ordered_json to_json(const stage_plan& s, const std::vector<std::string>& subclusters,
+                                                    bool inference) {
   nlohmann::ordered_json item;
   item["layers"] = {s.layers.first, s.layers.last - 1};
   auto& devices = item["devices"] = nlohmann::ordered_json::array();
@@ -485,7 +489,7 @@ HETSCHED_INLINE nlohmann::ordered_json to_json(const stage_plan& s, const std::v
   return item;
 }
 
-HETSCHED_INLINE nlohmann::ordered_json to_json(const boundary_plan& b) {
+[[nodiscard]] inline nlohmann::ordered_json to_json(const boundary_plan& b) {
   nlohmann::ordered_json item{{"bytes", b.bytes}, {"forward_s", b.forward_s}, {"backward_s", b.backward_s}};
   if (b.forward_occupied_s) item["forward_occupied_s"] = *b.forward_occupied_s;
   if (b.backward_occupied_s) item["backward_occupied_s"] = *b.backward_occupied_s;
@@ -494,7 +498,7 @@ HETSCHED_INLINE nlohmann::ordered_json to_json(const boundary_plan& b) {
   return item;
 }
 
-HETSCHED_INLINE nlohmann::ordered_json to_json(const plan_setting& s) {
+[[nodiscard]] inline nlohmann::ordered_json to_json(const plan_setting& s) {
   nlohmann::ordered_json item = nlohmann::ordered_json::object();
   const auto put = [&](const char* key, const std::string& text) {
     if (!text.empty()) item[key] = text;

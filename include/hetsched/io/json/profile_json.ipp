@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/json/profile_json.hpp>
