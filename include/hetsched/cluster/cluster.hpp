@@ -9,7 +9,6 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 
 namespace hetsched {
 
@@ -106,13 +105,10 @@ struct cluster {
 ///   cluster c{.subclusters = {{"a", catalogue_device("A100-SXM4-80GB"), 1, 8, {5e-6, gbit_per_s(2400)}, {}},
 ///                             {"v", catalogue_device("V100-SXM2-32GB"), 1, 8, {5e-6, gbit_per_s(1200)}, {}}}};
 ///   connect(c, "a", "v", {.latency_s = 50e-6, .bandwidth = gbit_per_s(25)});
-inline void connect(cluster& c, std::string_view a, std::string_view b, const link& over) {
-  const auto position = [&](std::string_view name) {
-    const auto found = c.find(name);
-    if (!found) throw input_error("no subcluster is named " + std::string(name));
-    return *found;
-  };
-  c.links.push_back({position(a), position(b), over});
-}
+void connect(cluster& c, std::string_view a, std::string_view b, const link& over);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cluster/cluster.ipp>
+#endif

@@ -19,19 +19,8 @@ struct device_group {
 enum class proximity { other_node, same_node };
 
 /// same_node if all devices of both stages are on one node of one subcluster with so many devices per node.
-[[nodiscard]] inline proximity proximity_of(const std::vector<device_group>& a, const std::vector<device_group>& b,
-                                            int devices_per_node) {
-  const auto& first = a.front();
-  const auto node = first.first_device / devices_per_node;
-  const auto there = [&](const device_group& g) {
-    return g.mesh.subcluster == first.mesh.subcluster && g.first_device / devices_per_node == node &&
-           (g.first_device + g.mesh.device_count() - 1) / devices_per_node == node;
-  };
-  for (const auto* groups : {&a, &b})
-    for (const auto& g : *groups)
-      if (!there(g)) return proximity::other_node;
-  return proximity::same_node;
-}
+[[nodiscard]] proximity proximity_of(const std::vector<device_group>& a, const std::vector<device_group>& b,
+                                     int devices_per_node);
 
 /// Devices of all groups together.
 [[nodiscard]] inline int device_count(const std::vector<device_group>& groups) {
@@ -42,15 +31,10 @@ enum class proximity { other_node, same_node };
 
 /// The shape that groups have together. Requires: at least one group. Throws: input_error unless all lie in one subcluster and
 /// take equally many devices of each node.
-[[nodiscard]] inline submesh shape_of(const std::vector<device_group>& groups) {
-  HETSCHED_EXPECTS(!groups.empty());
-  auto whole = groups.front().mesh;
-  for (auto g = groups.begin() + 1; g != groups.end(); ++g) {
-    if (g->mesh.subcluster != whole.subcluster || g->mesh.devices_per_node != whole.devices_per_node)
-      throw input_error("the devices of one stage must lie in one subcluster, equally many on each node");
-    whole.nodes += g->mesh.nodes;
-  }
-  return whole;
-}
+[[nodiscard]] submesh shape_of(const std::vector<device_group>& groups);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cluster/device_group.ipp>
+#endif

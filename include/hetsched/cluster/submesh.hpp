@@ -29,12 +29,10 @@ struct submesh {
 /// (N,M), by device count. With several nodes, powers of two that do not divide M are left out: then all shapes with at most
 /// N*M devices together can be packed onto the nodes. `position`: of the subcluster in cluster::subclusters.
 /// Source: HARP sec. 5.2.2.
-[[nodiscard]] inline std::vector<submesh> submeshes(const subcluster& s, int position) {
-  std::vector<submesh> shapes;
-  for (int m = 1; m < s.devices_per_node; m *= 2)
-    if (s.nodes == 1 || s.devices_per_node % m == 0) shapes.push_back({position, 1, m});
-  for (int n = 1; n <= s.nodes; ++n) shapes.push_back({position, n, s.devices_per_node});
-  return shapes;
-}
+[[nodiscard]] std::vector<submesh> submeshes(const subcluster& s, int position);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cluster/submesh.ipp>
+#endif

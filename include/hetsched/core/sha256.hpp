@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,19 +24,7 @@ class sha256 {
   void add(std::string_view text) { add(std::as_bytes(std::span(text.data(), text.size()))); }
 
   /// Complexity: constant. Nothing is to be added afterwards.
-  [[nodiscard]] sha256_digest digest() {
-    const std::uint64_t bits = length_ * 8;
-    constexpr std::byte end{0x80}, nothing{0};
-    add(std::span(&end, 1));
-    while (length_ % block_.size() != block_.size() - 8) add(std::span(&nothing, 1));
-    for (int shift = 56; shift >= 0; shift -= 8) {
-      const auto b = static_cast<std::byte>(bits >> shift & 255u);
-      add(std::span(&b, 1));
-    }
-    sha256_digest out;
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(state_[i / 4] >> (24 - 8 * (i % 4)) & 255u);
-    return out;
-  }
+  [[nodiscard]] sha256_digest digest();
 
  private:
   static constexpr std::array<std::uint32_t, 64> round_constants{
@@ -49,34 +36,7 @@ class sha256 {
       0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
       0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-  void take_block() {
-    std::array<std::uint32_t, 64> w{};
-    for (std::size_t i = 0; i < 64; ++i) {
-      if (i < 16) {
-        for (std::size_t k = 0; k < 4; ++k) w[i] = w[i] << 8 | block_[4 * i + k];
-        continue;
-      }
-      const std::uint32_t a = w[i - 15], b = w[i - 2];
-      w[i] =
-          w[i - 16] + w[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
-    }
-    auto [a, b, c, d, e, f, g, h] = state_;
-    for (std::size_t i = 0; i < 64; ++i) {
-      const std::uint32_t t1 =
-          h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) + round_constants[i] + w[i];
-      const std::uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-      h = g;
-      g = f;
-      f = e;
-      e = d + t1;
-      d = c;
-      c = b;
-      b = a;
-      a = t1 + t2;
-    }
-    const std::array<std::uint32_t, 8> round{a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < 8; ++i) state_[i] += round[i];
-  }
+  void take_block();
 
   std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -86,25 +46,7 @@ class sha256 {
 
 /// What only somebody with the key can say of a message.
 /// Source: RFC 2104, HMAC-SHA-256.
-[[nodiscard]] inline sha256_digest keyed_digest(std::span<const std::byte> key, std::span<const std::byte> message) {
-  std::array<std::byte, 64> padded{};
-  if (key.size() > padded.size()) {
-    sha256 of_key;
-    of_key.add(key);
-    const auto shorter = of_key.digest();
-    for (std::size_t i = 0; i < shorter.size(); ++i) padded[i] = shorter[i];
-  } else {
-    for (std::size_t i = 0; i < key.size(); ++i) padded[i] = key[i];
-  }
-  sha256 inner, outer;
-  for (auto& b : padded) b ^= std::byte{0x36};
-  inner.add(padded);
-  inner.add(message);
-  for (auto& b : padded) b ^= std::byte{0x36} ^ std::byte{0x5c};
-  outer.add(padded);
-  outer.add(inner.digest());
-  return outer.digest();
-}
+[[nodiscard]] sha256_digest keyed_digest(std::span<const std::byte> key, std::span<const std::byte> message);
 
 /// Whether digests are equal, in a time that does not tell where they differ.
 [[nodiscard]] inline bool same_digest(const sha256_digest& a, const sha256_digest& b) {
@@ -114,3 +56,7 @@ class sha256 {
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/core/sha256.ipp>
+#endif

@@ -17,10 +17,13 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
 
 namespace hetsched {

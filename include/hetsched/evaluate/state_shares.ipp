@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/cost/questions/parts.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/plan/stage_parts.hpp>

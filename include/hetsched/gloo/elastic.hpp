@@ -45,14 +45,7 @@ namespace detail {
 [[nodiscard]] inline std::string roster_prefix(const std::string& run) {
   return "roster-" + std::to_string(std::hash<std::string>{}(run)) + '-';
 }
-[[nodiscard]] inline std::vector<std::filesystem::path> find_rosters(const std::filesystem::path& folder,
-                                                                     const std::string& run) {
-  std::vector<std::filesystem::path> found;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(roster_prefix(run))) found.push_back(entry.path());
-  return found;
-}
+[[nodiscard]] std::vector<std::filesystem::path> find_rosters(const std::filesystem::path& folder, const std::string& run);
 
 /// The roster of those that begin a run: the first one clears away what earlier runs of that name have left.
 template <class Communicator>
@@ -155,3 +148,7 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/elastic.ipp>
+#endif

@@ -16,40 +16,16 @@ struct stranger {
 };
 
 /// "3 connections from 10.0.0.7 (2 said nothing, 1 did not know the secret)"; empty if there were none.
-[[nodiscard]] inline std::string to_text(const std::vector<stranger>& all) {
-  std::string text;
-  std::vector<std::string> told;
-  for (const auto& first : all) {
-    bool again = false;
-    for (const auto& host : told) again = again || host == first.host;
-    if (again) continue;
-    told.push_back(first.host);
-    std::string whys;
-    std::size_t count = 0;
-    for (const auto& s : all) {
-      if (s.host != first.host) continue;
-      whys += (whys.empty() ? "" : ", ") + std::to_string(s.count) + ' ' + s.why;
-      count += s.count;
-    }
-    text += (text.empty() ? "" : "; ") + std::to_string(count) + (count == 1 ? " connection" : " connections") + " from " +
-            first.host + " (" + whys + ')';
-  }
-  return text;
-}
+[[nodiscard]] std::string to_text(const std::vector<stranger>& all);
 
 namespace detail {
 
 /// Counts one more. However many hosts come, the list stays short.
-inline void count_stranger(std::vector<stranger>& all, const std::string& host, const std::string& why) {
-  constexpr std::size_t most = 64;
-  const std::string from = all.size() < most ? host : "other hosts";
-  for (auto& s : all)
-    if ((s.host == host || s.host == from) && s.why == why) {
-      ++s.count;
-      return;
-    }
-  all.push_back({from, why, 1});
-}
+void count_stranger(std::vector<stranger>& all, const std::string& host, const std::string& why);
 
 }  // namespace detail
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/stranger.ipp>
+#endif

@@ -6,11 +6,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -30,35 +27,10 @@ namespace hetsched {
 class torch_store final : public ::gloo::rendezvous::Store {
  public:
   /// Throws: error if nobody answers there, or somebody who is no such store.
-  torch_store(const std::string& host, int port) : at_{host, std::to_string(port)} {
-    auto address = detail::find_address(at_.host, at_.port);
-    server_ = detail::unique_socket(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const auto until = clock::now() + answer_within;
-    int problem = server_ && connect(server_.number(), address.data(), address.size) == 0 ? 0 : errno;
-    if (problem == EINPROGRESS) {
-      ready(POLLOUT, until);
-      socklen_t size = sizeof problem;
-      getsockopt(server_.number(), SOL_SOCKET, SO_ERROR, &problem, &size);
-    }
-    if (problem != 0) fail(std::strerror(problem));
-    request hello(query::validate);
-    hello.number(std::uint32_t{0x3C85F7CE});
-    write(hello, until);
-    write(request(query::count), until);
-    if (read<std::int64_t>(until) < 0) fail("the answers are not those of such a store");
-  }
+  torch_store(const std::string& host, int port);
 
   /// Throws: error if the name is there with another value.
-  void set(const std::string& name, const std::vector<char>& value) override {
-    const auto until = clock::now() + answer_within;
-    request ask(query::compare_set);
-    ask.text('/' + name);
-    ask.text({});
-    ask.text({value.data(), value.size()});
-    write(ask, until);
-    if (read_text(until) != value) throw error("\"" + name + "\" is there with another value");
-    own_.push_back(name);
-  }
+  void set(const std::string& name, const std::vector<char>& value) override;
   /// Requires: the name is there (wait); the server ends the connection otherwise.
   [[nodiscard]] std::vector<char> get(const std::string& name) override {
     const auto until = clock::now() + answer_within;
@@ -114,38 +86,9 @@ class torch_store final : public ::gloo::rendezvous::Store {
     server_ = {};
     throw error("PyTorch's store at " + at_.text() + ": " + why);
   }
-  void ready(short events, clock::time_point until) {
-    if (!server_) fail("not connected any more");
-    while (true) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-      pollfd one{.fd = server_.number(), .events = events, .revents = 0};
-      const int found = poll(&one, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
-      if (found > 0) return;
-      if (found < 0 && errno != EINTR) fail(std::strerror(errno));
-      if (found == 0 && clock::now() >= until) fail("no answer in time");
-    }
-  }
-  void write(const request& ask, clock::time_point until) {
-    for (std::string_view left = ask.bytes; !left.empty();) {
-      ready(POLLOUT, until);
-      const auto sent = send(server_.number(), left.data(), left.size(), MSG_NOSIGNAL);
-      if (sent > 0)
-        left.remove_prefix(static_cast<std::size_t>(sent));
-      else if (errno != EAGAIN && errno != EINTR)
-        fail(std::strerror(errno));
-    }
-  }
-  void read(char* to, std::size_t size, clock::time_point until) {
-    while (size > 0) {
-      ready(POLLIN, until);
-      const auto came = recv(server_.number(), to, size, 0);
-      if (came == 0) fail("it has ended the connection");
-      if (came < 0 && errno != EAGAIN && errno != EINTR) fail(std::strerror(errno));
-      if (came < 0) continue;
-      to += came;
-      size -= static_cast<std::size_t>(came);
-    }
-  }
+  void ready(short events, clock::time_point until);
+  void write(const request& ask, clock::time_point until);
+  void read(char* to, std::size_t size, clock::time_point until);
   template <class Number>
   [[nodiscard]] Number read(clock::time_point until) {
     Number value;
@@ -166,3 +109,7 @@ class torch_store final : public ::gloo::rendezvous::Store {
 };
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/torch_store.ipp>
+#endif

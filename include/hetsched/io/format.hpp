@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -28,27 +27,10 @@ template <class... Arguments>
 }  // namespace detail
 
 /// Three significant digits and a unit: 0 s, 12.3 us, 4.56 ms, 789 ms, 1.23 s, 12345 s.
-[[nodiscard]] inline std::string format_seconds(double seconds) {
-  const double size = std::abs(seconds);
-  if (size == 0) return "0 s";
-  if (!(size < 1e12)) return detail::print("%.3g s", seconds);
-  const double scale = size < 0.9995e-3 ? 1e6 : size < 0.9995 ? 1e3 : 1;
-  const char* unit = scale == 1e6 ? "us" : scale == 1e3 ? "ms" : "s";
-  return detail::print("%.*f %s", detail::decimals(size * scale), seconds * scale, unit);
-}
+[[nodiscard]] std::string format_seconds(double seconds);
 
 /// Three significant digits and a binary unit: 512 B, 1.50 KiB, 13.2 GiB.
-[[nodiscard]] inline std::string format_bytes(bytes_t bytes) {
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(units)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? detail::print("%.0f B", value)
-                   : detail::print("%.*f %s", detail::decimals(std::abs(value)), value, units[unit]);
-}
+[[nodiscard]] std::string format_bytes(bytes_t bytes);
 
 /// 0.1234 as 12.3 %.
 [[nodiscard]] inline std::string format_percent(double share) { return detail::print("%.1f %%", share * 100); }
@@ -68,65 +50,11 @@ template <class... Arguments>
 
 /// Rows under a heading in aligned columns, two spaces apart. Columns whose heading starts with '>' are aligned to the right.
 /// Requires: every row has as many cells as the heading.
-[[nodiscard]] inline std::string format_table(const std::vector<std::string>& heading,
-                                              const std::vector<std::vector<std::string>>& rows) {
-  const auto right = [&](std::size_t c) { return !heading[c].empty() && heading[c][0] == '>'; };
-  const auto title = [&](std::size_t c) { return std::string_view(heading[c]).substr(right(c) ? 1 : 0); };
-  // Columns on the screen: bytes that do not continue a UTF-8 sequence.
-  const auto width_of = [](std::string_view text) {
-    return static_cast<std::size_t>(
-        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
-  };
-  std::vector<std::size_t> width(heading.size());
-  for (std::size_t c = 0; c < heading.size(); ++c) {
-    width[c] = width_of(title(c));
-    for (const auto& row : rows) width[c] = std::max(width[c], width_of(row[c]));
-  }
-  std::string out;
-  const auto line = [&](auto cell) {
-    std::string text;
-    for (std::size_t c = 0; c < heading.size(); ++c) {
-      const std::string_view value = cell(c);
-      const std::string padding(width[c] - width_of(value), ' ');
-      if (c > 0) text += "  ";
-      if (right(c)) text += padding;
-      text += value;
-      if (!right(c)) text += padding;
-    }
-    text.erase(text.find_last_not_of(' ') + 1);
-    out += text + '\n';
-  };
-  line([&](std::size_t c) { return title(c); });
-  for (const auto& row : rows) line([&](std::size_t c) { return std::string_view(row[c]); });
-  return out;
-}
+[[nodiscard]] std::string format_table(const std::vector<std::string>& heading,
+                                       const std::vector<std::vector<std::string>>& rows);
 
 /// Text for HTML and SVG, in elements and in quoted attributes; control characters are dropped.
-[[nodiscard]] inline std::string escape_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') out += c;
-    }
-  }
-  return out;
-}
+[[nodiscard]] std::string escape_html(std::string_view text);
 
 /// How far a time lies above a lower bound, as "gap 2.1 %". Where rounding puts it below, the gap is 0.
 [[nodiscard]] inline std::string gap_text(double seconds, double bound_s) {
@@ -134,3 +62,7 @@ template <class... Arguments>
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/format.ipp>
+#endif

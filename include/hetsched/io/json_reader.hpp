@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/units.hpp>
 
 namespace hetsched {
@@ -49,181 +49,19 @@ inline constexpr double max_json_number = 1e18;
 
 namespace detail {
 
-[[nodiscard]] inline std::string pointer_to(const std::string& parent, std::string_view key) {
-  std::string pointer = parent + '/';
-  for (const char c : key) {
-    if (c == '~')
-      pointer += "~0";
-    else if (c == '/')
-      pointer += "~1";
-    else
-      pointer += c;
-  }
-  return pointer;
-}
+[[nodiscard]] std::string pointer_to(const std::string& parent, std::string_view key);
 
 /// Text for a message: short, on one line.
 [[nodiscard]] inline std::string excerpt(const std::string& text, std::size_t longest = 60) {
   return text.size() <= longest ? text : text.substr(0, longest - 3) + "...";
 }
 
-/// Builds the document while it is parsed, and refuses what a parser lets pass: repeated keys and deep nesting.
-class json_builder {
- public:
-  using json = nlohmann::json;
-
-  explicit json_builder(std::string file) : file_(std::move(file)) {}
-
-  bool null() { return place(nullptr); }
-  bool boolean(bool value) { return place(value); }
-  bool number_integer(json::number_integer_t value) { return place(value); }
-  bool number_unsigned(json::number_unsigned_t value) { return place(value); }
-  bool number_float(json::number_float_t value, const std::string&) { return place(value); }
-  bool string(std::string& value) { return place(std::move(value)); }
-  bool binary(json::binary_t&) { return false; }
-  bool start_object(std::size_t) { return open(json::object()); }
-  bool start_array(std::size_t) { return open(json::array()); }
-  bool end_object() { return close(); }
-  bool end_array() { return close(); }
-
-  bool key(std::string& name) {
-    if (open_.back()->contains(name)) fail(pointer_to(pointer(open_.size() - 1), name), "the key appears twice");
-    key_ = name;
-    keys_.back() = name;
-    return true;
-  }
-
-  template <class Exception>
-  [[noreturn]] bool parse_error(std::size_t, const std::string&, const Exception& what) {
-    std::string text = what.what();
-    if (const auto end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
-    fail(here(), excerpt(text, 240));
-  }
-
-  [[nodiscard]] json take() { return std::move(root_); }
-
- private:
-  [[noreturn]] void fail(std::string pointer, const std::string& complaint) const {
-    throw file_error(file_, std::move(pointer), complaint);
-  }
-
-  /// Pointer to the container at a depth.
-  [[nodiscard]] std::string pointer(std::size_t depth) const {
-    std::string text;
-    for (std::size_t i = 0; i < depth; ++i) text = pointer_to(text, step(i, open_[i]->size() - (open_[i]->is_array() ? 1 : 0)));
-    return text;
-  }
-
-  /// Pointer to the value that comes next.
-  [[nodiscard]] std::string here() const {
-    if (open_.empty()) return {};
-    const auto last = open_.size() - 1;
-    if (open_[last]->is_object() && keys_[last].empty()) return pointer(last);
-    return pointer_to(pointer(last), step(last, open_[last]->size()));
-  }
-
-  [[nodiscard]] std::string step(std::size_t depth, std::size_t index) const {
-    return open_[depth]->is_array() ? std::to_string(index) : keys_[depth];
-  }
-
-  json* put(json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    json& parent = *open_.back();
-    if (parent.is_array()) {
-      parent.push_back(std::move(value));
-      return &parent.back();
-    }
-    return &(parent[key_] = std::move(value));
-  }
-
-  bool place(json value) {
-    put(std::move(value));
-    return true;
-  }
-
-  bool open(json container) {
-    if (open_.size() >= static_cast<std::size_t>(max_json_depth))
-      fail(here(), "nested deeper than " + std::to_string(max_json_depth) + " levels");
-    open_.push_back(put(std::move(container)));
-    keys_.emplace_back();
-    return true;
-  }
-
-  bool close() {
-    open_.pop_back();
-    keys_.pop_back();
-    return true;
-  }
-
-  std::string file_;
-  json root_;
-  std::vector<json*> open_;  // stable: a container's children move only while it is the innermost one
-  std::vector<std::string> keys_;
-  std::string key_;
-};
-
-/// The nearest of some names, if it is near enough to be a typing error.
-[[nodiscard]] inline std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known) {
-  if (name.size() > 64) return std::nullopt;
-  std::optional<std::string_view> best;
-  std::size_t least = 1 + name.size() / 3;
-  for (const auto candidate : known) {
-    std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= name.size(); ++i) {
-      std::size_t diagonal = std::exchange(row[0], i);
-      for (std::size_t j = 1; j < row.size(); ++j) {
-        const std::size_t replaced = diagonal + (name[i - 1] != candidate[j - 1]);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-      }
-    }
-    if (row.back() <= least) {
-      if (row.back() == least && best) continue;
-      least = row.back();
-      best = candidate;
-    }
-  }
-  return best;
-}
-
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
 /// it; else the longest that it ends with ("RTX-A5000"); else the nearest.
-[[nodiscard]] inline std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known) {
-  const auto plain = [](std::string_view text) {
-    std::string letters;
-    for (const char c : text)
-      if (c != '-' && c != '_') letters += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return letters;
-  };
-  const auto letters = plain(name);
-  std::vector<std::string_view> equal, longer, shorter;
-  for (const auto candidate : known) {
-    const auto other = plain(candidate);
-    if (other == letters) equal.push_back(candidate);
-    if (letters.size() > 2 && other.find(letters) != std::string::npos) longer.push_back(candidate);
-    if (other.size() > 2 && letters.ends_with(other) && (shorter.empty() || plain(shorter.front()).size() < other.size()))
-      shorter = {candidate};
-  }
-  if (!equal.empty()) return equal;
-  if (!longer.empty()) return longer;
-  if (!shorter.empty()) return shorter;
-  if (const auto guess = nearest(name, known)) return {*guess};
-  return {};
-}
+[[nodiscard]] std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known);
 
 /// `did you mean "x" or "y"? Known: a, b, c` for a name that is not among the known ones.
-[[nodiscard]] inline std::string suggestion(std::string_view name, const std::vector<std::string_view>& known) {
-  std::string text;
-  for (const auto guess : names_like(name, known))
-    text += (text.empty() ? "did you mean \"" : " or \"") + std::string(guess) + "\"";
-  text += text.empty() ? "Known: " : "? Known: ";
-  for (std::size_t i = 0; i < known.size(); ++i) text += (i ? ", " : "") + std::string(known[i]);
-  return text;
-}
+[[nodiscard]] std::string suggestion(std::string_view name, const std::vector<std::string_view>& known);
 
 /// A value in a document, with its file and its place for messages. Refers to the document and is cheap to copy.
 class json_value {
@@ -235,66 +73,40 @@ class json_value {
   [[nodiscard]] const std::string& file() const { return *file_; }
 
   [[noreturn]] void fail(const std::string& complaint) const { throw file_error(*file_, pointer_, complaint); }
-  [[noreturn]] void expected(const std::string& what) const { fail("found " + found(*value_) + ", expected " + what); }
+  [[noreturn]] void expected(const std::string& what) const;
 
-  [[nodiscard]] bool is_null() const { return value_->is_null(); }
+  [[nodiscard]] bool is_null() const;
 
   // ---- objects
 
-  const json_value& object() const {
-    if (!value_->is_object()) expected("an object");
-    return *this;
-  }
+  const json_value& object() const;
 
   /// An object with no key but these.
-  const json_value& object(std::initializer_list<std::string_view> known) const {
-    object();
-    for (const auto& [key, ignored] : value_->items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end())
-        throw file_error(*file_, pointer_to(pointer_, key), "unknown key; " + suggestion(key, known));
-    }
-    return *this;
-  }
+  const json_value& object(std::initializer_list<std::string_view> known) const;
 
-  [[nodiscard]] bool has(std::string_view key) const { return value_->is_object() && value_->contains(key); }
+  [[nodiscard]] bool has(std::string_view key) const;
 
   /// The member of an object.
   /// Throws: file_error if it is not there.
-  [[nodiscard]] json_value at(std::string_view key) const {
-    if (!has(key)) throw file_error(*file_, pointer_to(pointer_, key), "missing, this key is required");
-    return {*value_->find(key), *file_, pointer_to(pointer_, key)};
-  }
+  [[nodiscard]] json_value at(std::string_view key) const;
 
-  [[nodiscard]] std::optional<json_value> find(std::string_view key) const {
-    if (!has(key)) return std::nullopt;
-    return at(key);
-  }
+  [[nodiscard]] std::optional<json_value> find(std::string_view key) const;
 
   /// `visit(name, value)` for each member of an object.
   template <class Visit>
   void members(Visit visit) const {
-    object();
-    for (const auto& [key, value] : value_->items()) visit(key, json_value(value, *file_, pointer_to(pointer_, key)));
+    each_member(visit);
   }
 
   // ---- arrays
 
-  [[nodiscard]] std::size_t size() const {
-    if (!value_->is_array()) expected("an array");
-    return value_->size();
-  }
+  [[nodiscard]] std::size_t size() const;
 
   /// Requires: an array, and i within it.
-  [[nodiscard]] json_value operator[](std::size_t i) const {
-    return {(*value_)[i], *file_, pointer_to(pointer_, std::to_string(i))};
-  }
+  [[nodiscard]] json_value operator[](std::size_t i) const;
 
   /// An array of a given size.
-  const json_value& sized(std::size_t count, const std::string& per) const {
-    if (size() != count)
-      fail("found " + std::to_string(size()) + " entries, expected " + std::to_string(count) + " (one per " + per + ")");
-    return *this;
-  }
+  const json_value& sized(std::size_t count, const std::string& per) const;
 
   /// What `read(element)` makes of each element of an array.
   template <class Read>
@@ -307,59 +119,21 @@ class json_value {
 
   // ---- scalars
 
-  [[nodiscard]] std::string text() const {
-    if (!value_->is_string()) expected("a string");
-    return value_->get<std::string>();
-  }
+  [[nodiscard]] std::string text() const;
 
   /// A string of at least one and at most 256 bytes without control characters.
-  [[nodiscard]] std::string name() const {
-    auto value = text();
-    const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
-    if (value.empty() || value.size() > 256 || std::any_of(value.begin(), value.end(), control))
-      expected("a name of 1 to 256 bytes without control characters");
-    return value;
-  }
+  [[nodiscard]] std::string name() const;
 
-  [[nodiscard]] bool boolean() const {
-    if (!value_->is_boolean()) expected("true or false");
-    return value_->get<bool>();
-  }
+  [[nodiscard]] bool boolean() const;
 
   /// A finite number in [low, high].
-  [[nodiscard]] double number(double low = 0, double high = max_json_number) const {
-    const auto range = [&] { return "a number in [" + nlohmann::json(low).dump() + ", " + nlohmann::json(high).dump() + "]"; };
-    if (!value_->is_number()) expected(range());
-    const double value = value_->get<double>();
-    if (!(value >= low && value <= high)) expected(range());
-    return value;
-  }
+  [[nodiscard]] double number(double low = 0, double high = max_json_number) const;
 
   /// A finite number above 0.
-  [[nodiscard]] double positive(double high = max_json_number) const {
-    if (value_->is_number() && !(value_->get<double>() > 0)) expected("a number above 0");
-    return number(0, high);
-  }
+  [[nodiscard]] double positive(double high = max_json_number) const;
 
   /// A whole number in [low, high]; 64.0 and 1e3 count as whole.
-  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const {
-    const auto range = [&] { return "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]"; };
-    if (!value_->is_number()) expected(range());
-    std::int64_t value{};
-    if (value_->is_number_float()) {
-      const double real = value_->get<double>();
-      if (!(std::abs(real) <= 0x1p53) || real != std::floor(real)) expected(range());
-      value = static_cast<std::int64_t>(real);
-    } else if (value_->is_number_unsigned()) {
-      const auto count = value_->get<std::uint64_t>();
-      if (count > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) expected(range());
-      value = static_cast<std::int64_t>(count);
-    } else {
-      value = value_->get<std::int64_t>();
-    }
-    if (value < low || value > high) expected(range());
-    return value;
-  }
+  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const;
 
   /// A whole number in [low, high], for counts.
   [[nodiscard]] int count(int low = 1, int high = 1'000'000) const { return static_cast<int>(integer(low, high)); }
@@ -368,16 +142,8 @@ class json_value {
   [[nodiscard]] bytes_t bytes() const { return integer(0, bytes_t{1} << 60); }
 
  private:
-  static std::string found(const nlohmann::json& value) {
-    switch (value.type()) {
-      case nlohmann::json::value_t::object:
-        return "an object";
-      case nlohmann::json::value_t::array:
-        return "an array of " + std::to_string(value.size());
-      default:
-        return excerpt(value.dump());
-    }
-  }
+  void each_member(function_ref<void(const std::string&, const json_value&)> visit) const;
+  static std::string found(const nlohmann::json& value);
 
   const nlohmann::json* value_;
   const std::string* file_;
@@ -387,32 +153,14 @@ class json_value {
 /// A parsed document and the name that its messages use.
 struct json_document {
   std::string file;
-  nlohmann::json root;
+  std::shared_ptr<const nlohmann::json> root;  ///< behind a pointer: includers need not know what it is
 
-  json_document(std::string_view text, std::string_view file_name) : file(file_name) {
-    if (text.size() > max_json_bytes)
-      throw file_error(file, {},
-                       "found " + std::to_string(text.size()) + " bytes, expected at most " + std::to_string(max_json_bytes));
-    json_builder builder(file);
-    nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-    root = builder.take();
-  }
+  json_document(std::string_view text, std::string_view file_name);
 
-  [[nodiscard]] json_value value() const { return {root, file}; }
+  [[nodiscard]] json_value value() const { return {*root, file}; }
 
   /// The version of a document of a format of ours: 1 ... `latest`.
-  [[nodiscard]] int version_of(const std::string& kind, int latest) const {
-    const auto top = value();
-    top.object();
-    const std::string wanted = "hetsched/" + kind;
-    if (const auto format = top.at("format"); format.text() != wanted) format.expected('"' + wanted + '"');
-    const auto version = top.at("version");
-    const auto found = version.integer(0, max_version);
-    if (found < 1 || found > latest)
-      version.expected(latest == 1 ? "1, the only version that this program knows"
-                                   : "1 to " + std::to_string(latest) + ", the versions that this program knows");
-    return static_cast<int>(found);
-  }
+  [[nodiscard]] int version_of(const std::string& kind, int latest) const;
 
   /// The document as an object of version 1 of a format of ours, with no keys but these.
   [[nodiscard]] json_value format(const std::string& kind, std::initializer_list<std::string_view> keys) const {
@@ -421,15 +169,7 @@ struct json_document {
   }
 
   /// The document as an object with no keys but `format`, `version` and these.
-  [[nodiscard]] json_value with_keys(std::initializer_list<std::string_view> keys) const {
-    const auto top = value();
-    std::vector<std::string_view> known{"format", "version"};
-    known.insert(known.end(), keys);
-    top.members([&](const std::string& key, const json_value& member) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) member.fail("unknown key; " + suggestion(key, known));
-    });
-    return top;
-  }
+  [[nodiscard]] json_value with_keys(std::initializer_list<std::string_view> keys) const;
 
  private:
   static constexpr std::int64_t max_version = 1'000'000'000;
@@ -451,26 +191,16 @@ template <class Forward>
 }
 
 /// The text of a document, two spaces per level, with a newline at the end. Bytes that are not UTF-8 are replaced.
-[[nodiscard]] inline std::string dump(const nlohmann::ordered_json& document) {
-  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
-}
+[[nodiscard]] std::string dump(const nlohmann::ordered_json& document);
 
 }  // namespace detail
 
 /// The contents of a file of at most max_json_bytes; `-` is standard input.
 /// Throws: file_error if it cannot be read.
-[[nodiscard]] inline std::string read_text(const std::string& path) {
-  std::ifstream in(path == "-" ? "/dev/stdin" : path, std::ios::binary);
-  if (!in) throw file_error(path, {}, "cannot be opened");
-  std::string text;
-  char buffer[1 << 16];
-  while (in.read(buffer, sizeof buffer), in.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > max_json_bytes)
-      throw file_error(path, {}, "is larger than " + std::to_string(max_json_bytes >> 20) + " MiB");
-  }
-  if (in.bad()) throw file_error(path, {}, "cannot be read");
-  return text;
-}
+[[nodiscard]] std::string read_text(const std::string& path);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/json_reader.ipp>
+#endif

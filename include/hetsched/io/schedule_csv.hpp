@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/write_file.hpp>
 #include <hetsched/schedule/text.hpp>
@@ -13,13 +12,7 @@ namespace hetsched {
 
 /// Reads a schedule from CSV text, as parse_schedule_csv does.
 /// Throws: file_error that names file, row and column.
-[[nodiscard]] inline schedule parse_schedule(std::string_view text, const std::string& file_name) {
-  try {
-    return parse_schedule_csv(text);
-  } catch (const input_error& wrong) {
-    throw file_error(file_name, {}, wrong.what());
-  }
-}
+[[nodiscard]] schedule parse_schedule(std::string_view text, const std::string& file_name);
 
 /// Reads a schedule from a CSV of torch.distributed.pipelining or of to_csv.
 /// Throws: file_error that names file, row and column.
@@ -30,3 +23,7 @@ namespace hetsched {
 inline void write_schedule(const std::string& path, const schedule& order) { write_file(path, to_csv(order)); }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/schedule_csv.ipp>
+#endif

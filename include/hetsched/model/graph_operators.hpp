@@ -8,13 +8,11 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/graph_layers.hpp>
 #include <hetsched/model/layer.hpp>
 #include <hetsched/model/layer_operators.hpp>
-#include <hetsched/model/operator.hpp>
 
 namespace hetsched {
 
@@ -31,34 +29,8 @@ struct node_backward {
 /// Throws: input_error for samples below 1 and sizes beyond 64 bits.
 /// Complexity: O(inputs + kept).
 /// Source: Dao 2023, sec. 3.1 (attention).
-[[nodiscard]] inline node_backward backward_operators(const operator_graph& graph, const std::vector<char>& needs, int node,
-                                                      std::int64_t samples) {
-  const auto& n = graph.at(node);
-  node_backward result;
-  if (!n.launches || needs[static_cast<std::size_t>(node)] == 0) return result;
-  auto op = scaled(n, samples);
-  if (op.kind == operator_kind::flash_attention) {
-    result.all.push_back({op, 2.5});
-  } else if (op.kind == operator_kind::gemm) {
-    const auto sized = [&](std::int64_t rows, std::int64_t columns, std::int64_t inner) {
-      auto product = op;  // moves the same three matrices
-      product.m = rows, product.n = columns, product.k = inner;
-      return operator_use{product, 1};
-    };
-    const auto left = sized(op.m, op.k, op.n), right = sized(op.k, op.n, op.m);
-    const auto gradients = gradients_of(graph, needs, node);
-    if (gradients.operands > 0) result.all.push_back(left);
-    if (gradients.operands > 1 || gradients.weights) result.all.push_back(right);
-    if (gradients.weights) result.weights.push_back(right);
-  } else {
-    double kept = static_cast<double>(n.saved_bytes);
-    for (const int j : n.kept) kept += static_cast<double>(graph.at(j).output_bytes);
-    op.traffic_bytes += kept * static_cast<double>(samples);
-    result.all.push_back({op, 1});
-    if (op.kind == operator_kind::gather) result.weights.push_back({op, 1});
-  }
-  return result;
-}
+[[nodiscard]] node_backward backward_operators(const operator_graph& graph, const std::vector<char>& needs, int node,
+                                               std::int64_t samples);
 
 /// A graph as an operator_model. A graph does not say how its layers could be sharded, so cost models of it need max_tensor
 /// and max_context of 1.
@@ -82,23 +54,7 @@ class graph_operators {
   /// What a layer launches for so many samples.
   /// Throws: input_error where the share is a part of a layer.
   /// Complexity: O(operators of the layer).
-  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
-    HETSCHED_EXPECTS(index >= 0 && index < chain().size());
-    if (share.tensor != 1 || share.context != 1 || share.expert != 1)
-      throw input_error("an operator graph's layers are not sharded: tensor, context and expert degrees must be 1");
-    layer_operators all;
-    const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
-    for (int i = run.first; i < run.last; ++i) {
-      if (!graph_.at(i).launches) continue;
-      const operator_use forward{scaled(graph_.at(i), share.samples), 1};
-      all.forward.push_back(forward);
-      if (cores_[static_cast<std::size_t>(i)] != 0) all.selective.push_back(forward);
-      const auto backward = backward_operators(graph_, needs_, i, share.samples);
-      all.backward.insert(all.backward.end(), backward.all.begin(), backward.all.end());
-      all.weight_backward.insert(all.weight_backward.end(), backward.weights.begin(), backward.weights.end());
-    }
-    return all;
-  }
+  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const;
 
  private:
   operator_graph graph_;
@@ -109,3 +65,7 @@ class graph_operators {
 static_assert(operator_model<graph_operators>);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/model/graph_operators.ipp>
+#endif

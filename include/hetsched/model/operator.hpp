@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/core/units.hpp>
 
 namespace hetsched {
 
@@ -41,10 +40,6 @@ inline void require_sizes(bool hold) {
   if (!hold) throw input_error("the sizes of an operator must be at least 1");
 }
 
-[[nodiscard]] constexpr double product_bytes(double batch, double m, double n, double k, number_format f) {
-  return batch * (m * k + k * n + m * n) * element_bytes(f);
-}
-
 }  // namespace detail
 
 /// FLOPs of the products in `op`, a multiplication and an addition each. What a causal mask spares does not count; operators
@@ -59,57 +54,23 @@ inline void require_sizes(bool hold) {
 
 /// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {
-  detail::require_sizes(m >= 1 && n >= 1 && k >= 1);
-  return {.kind = operator_kind::gemm,
-          .format = f,
-          .m = m,
-          .n = n,
-          .k = k,
-          .traffic_bytes = detail::product_bytes(1, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), f)};
-}
+[[nodiscard]] operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f);
 
 /// `batch` products of one shape, each with its own operands.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape batched_gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
-                                                 number_format f) {
-  detail::require_sizes(batch >= 1);
-  auto op = gemm(m, n, k, f);
-  op.batch = batch;
-  op.batched = true;
-  op.traffic_bytes *= static_cast<double>(batch);
-  return op;
-}
+[[nodiscard]] operator_shape batched_gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, number_format f);
 
 /// Attention in one kernel that never stores its scores. `heads`: query heads of all sequences together; each group of them
 /// shares one of `kv_heads`.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape flash_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
-                                                    std::int64_t keys, std::int64_t head_width, bool causal, number_format f) {
-  detail::require_sizes(heads >= 1 && kv_heads >= 1 && queries >= 1 && keys >= 1 && head_width >= 1);
-  const double read = 2.0 * static_cast<double>(heads) * static_cast<double>(queries) +
-                      2.0 * static_cast<double>(kv_heads) * static_cast<double>(keys);
-  return {.kind = operator_kind::flash_attention,
-          .format = f,
-          .batch = heads,
-          .m = queries,
-          .n = keys,
-          .k = head_width,
-          .traffic_bytes = read * static_cast<double>(head_width) * element_bytes(f),
-          .causal_share = causal && queries > 1 ? 0.5 : 1};
-}
+[[nodiscard]] operator_shape flash_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries, std::int64_t keys,
+                                             std::int64_t head_width, bool causal, number_format f);
 
 /// The backward of flash_attention, in one kernel that computes the scores anew: five products where forward has two; it also
 /// reads the output and its gradient, and writes the gradients of queries, keys and values. Throws: input_error for sizes
 /// below 1.
-[[nodiscard]] inline operator_shape flash_attention_backward(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
-                                                             std::int64_t keys, std::int64_t head_width, bool causal,
-                                                             number_format f) {
-  auto op = flash_attention(heads, kv_heads, queries, keys, head_width, causal, f);
-  op.traffic_bytes *= 2;
-  op.causal_share *= 2.5;
-  return op;
-}
+[[nodiscard]] operator_shape flash_attention_backward(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+                                                      std::int64_t keys, std::int64_t head_width, bool causal, number_format f);
 
 /// Softmax over rows, by a scalar kernel.
 /// Throws: input_error for sizes below 1.
@@ -121,52 +82,24 @@ inline void require_sizes(bool hold) {
 
 /// Layer or RMS norm over rows. `scalar`: by a kernel without vector loads, as inference engines have.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape norm(std::int64_t rows, std::int64_t columns, number_format f, bool scalar = false) {
-  auto op = softmax(rows, columns, f);
-  op.kind = operator_kind::norm;
-  op.scalar = scalar;
-  return op;
-}
+[[nodiscard]] operator_shape norm(std::int64_t rows, std::int64_t columns, number_format f, bool scalar = false);
 
 /// Reads `read` tensors of `elements` each and writes `written`.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape elementwise(std::int64_t elements, int read, int written, number_format f) {
-  detail::require_sizes(elements >= 1 && read >= 0 && written >= 0);
-  return {.kind = operator_kind::elementwise,
-          .format = f,
-          .m = elements,
-          .traffic_bytes = static_cast<double>(read + written) * static_cast<double>(elements) * element_bytes(f)};
-}
+[[nodiscard]] operator_shape elementwise(std::int64_t elements, int read, int written, number_format f);
 
 /// A gated activation or rotary embedding by a scalar kernel, which reads `read` tensors of rows x columns and writes one.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape rowwise(std::int64_t rows, std::int64_t columns, int read, number_format f) {
-  auto op = softmax(rows, columns, f);
-  detail::require_sizes(read >= 1);
-  op.kind = operator_kind::rowwise;
-  op.scalar = true;
-  op.traffic_bytes *= (read + 1) / 2.0;
-  return op;
-}
+[[nodiscard]] operator_shape rowwise(std::int64_t rows, std::int64_t columns, int read, number_format f);
 
 /// Looks up `tokens` rows of `width` elements.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape embedding(std::int64_t tokens, std::int64_t width, number_format f) {
-  detail::require_sizes(tokens >= 1 && width >= 1);
-  auto op = elementwise(checked_mul(tokens, width), 1, 1, f);
-  op.kind = operator_kind::gather;
-  return op;
-}
+[[nodiscard]] operator_shape embedding(std::int64_t tokens, std::int64_t width, number_format f);
 
 /// Attention as four kernels that store the scores of all heads: scores, scale and mask, softmax, weighted sum.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline std::array<operator_shape, 4> plain_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys,
-                                                                   std::int64_t head_width, number_format f) {
-  const auto scores = batched_gemm(heads, queries, keys, head_width, f);
-  const auto rows = checked_mul(heads, queries);
-  return {scores, elementwise(checked_mul(rows, keys), 1, 1, f), softmax(rows, keys, f),
-          batched_gemm(heads, queries, head_width, keys, f)};
-}
+[[nodiscard]] std::array<operator_shape, 4> plain_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys,
+                                                            std::int64_t head_width, number_format f);
 
 /// A convolution's sizes; the output is height x width divided by the stride, "same" padding.
 struct convolution_sizes {
@@ -177,16 +110,10 @@ struct convolution_sizes {
 /// A convolution as an implicit matrix product: output pixels x output channels, reduced over the window and the input
 /// channels.
 /// Throws: input_error for sizes below 1.
-[[nodiscard]] inline operator_shape convolution(const convolution_sizes& c, number_format f) {
-  detail::require_sizes(c.images >= 1 && c.height >= 1 && c.width >= 1 && c.in_channels >= 1 && c.out_channels >= 1 &&
-                        c.kernel_height >= 1 && c.kernel_width >= 1 && c.stride >= 1);
-  const auto pixels = checked_mul(c.images, ceil_div(c.height, c.stride), ceil_div(c.width, c.stride));
-  auto op = gemm(pixels, c.out_channels, checked_mul(c.in_channels, c.kernel_height, c.kernel_width), f);
-  const double input = static_cast<double>(checked_mul(c.images, c.height, c.width, c.in_channels));
-  const double output = static_cast<double>(op.m) * static_cast<double>(op.n),
-               weights = static_cast<double>(op.k) * static_cast<double>(op.n);
-  op.traffic_bytes = (input + output + weights) * element_bytes(f);
-  return op;
-}
+[[nodiscard]] operator_shape convolution(const convolution_sizes& c, number_format f);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/model/operator.ipp>
+#endif

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/flash_attention.hpp>
 #include <hetsched/model/layer.hpp>
@@ -95,24 +92,7 @@ class kernel_writer {
 
   [[nodiscard]] layer_operators take() { return std::move(list_); }
 
-  void embedding() {
-    if (m_.patch_inputs > 0) {
-      const auto patches = checked_mul(samples_, ceil_div(sizes_.s - 1, context_));
-      if (patches > 0) {
-        list_.forward.push_back({gemm(patches, sizes_.h, m_.patch_inputs, f())});
-        gradient(gemm(sizes_.h, m_.patch_inputs, patches, f()), true);  // pixels need none
-        add_gradient(wide(m_.patch_inputs));
-      }
-    } else {
-      list_.forward.push_back({hetsched::embedding(tokens_, sizes_.h, f())});
-      gradient(elementwise(wide(tokens_), 2, 1, f()), true);
-      add_gradient(wide(part(m_.vocab)));
-    }
-    if (m_.positions > 0) map(wide(tokens_here_), {2, 1, 1, 0});
-    if (m_.token_types > 0) map(wide(tokens_here_), {2, 1, 0, 0});
-    if (!m_.pre_norm) norm();
-    dropout(wide(tokens_here_));
-  }
+  void embedding();
 
   void norm() { norm(tokens_here_, sizes_.h); }
   void norm(std::int64_t rows, std::int64_t width) {
@@ -128,91 +108,13 @@ class kernel_writer {
   }
 
   // Devices do not share what is made of a token before its heads.
-  void latent_attention() {
-    const auto heads = part(sizes_.a), head = sizes_.q / sizes_.a, value = sizes_.values / sizes_.a;
-    if (m_.query_rank > 0) {
-      linear(tokens_here_, sizes_.h, m_.query_rank, false);
-      norm(tokens_here_, m_.query_rank);
-    }
-    linear(tokens_, m_.query_rank > 0 ? m_.query_rank : sizes_.h, heads * head, false);
-    linear(tokens_here_, sizes_.h, m_.kv_rank + m_.rotary_size, false);
-    norm(tokens_here_, m_.kv_rank);
-    linear(tokens_, m_.kv_rank, heads * (head - m_.rotary_size + value), false);
-    if (m_.rotary_size > 0) {
-      const auto turned = checked_mul(tokens_, (heads + 1) * m_.rotary_size);
-      if (eager())
-        maps(turned, style_.library.rotary);
-      else
-        map(turned, {1, 1, 1, 1});
-      map(checked_mul(tokens_, heads * head), {1, 1, 1, 1});  // keys from their two parts
-    }
-    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, heads), head, value);
-    if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, heads * value), {1, 1, 1, 1});
-    linear(tokens_, heads * value, sizes_.h, m_.bias);
-  }
+  void latent_attention();
 
-  void full_attention() {
-    const auto heads = part(sizes_.a), kv_heads = part(m_.kv_heads > 0 ? m_.kv_heads : sizes_.a), head = sizes_.q / sizes_.a;
-    const auto q = heads * head, kv = kv_heads * head;
-    linears(tokens_, sizes_.h, {q, kv, kv}, m_.qkv_bias);
-    if (m_.qk_norm)
-      for (const auto own : {heads, kv_heads}) norm(checked_mul(tokens_, own), head);
-    if (m_.positions == 0) {
-      const auto turned = checked_mul(tokens_, q + kv);
-      if (eager())
-        maps(turned, style_.library.rotary);
-      else
-        map(turned, {1, 1, 1, 1});
-    }
-    if (eager()) {
-      maps(checked_mul(tokens_, q), style_.library.queries);
-      for (int i = 0; i < 3; ++i) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // heads side by side: copies
-    }
-    scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head, head);
-    if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // and back
-    linear(tokens_, q, sizes_.h, m_.bias);
-  }
+  void full_attention();
 
-  void mlp(bool with_experts) {
-    const auto inner = part(sizes_.f);
-    if (!with_experts) {
-      dense_mlp(part(sizes_.dense_f));
-    } else {
-      linear(tokens_here_, sizes_.h, m_.experts, false);
-      rows_softmax(tokens_here_, m_.experts);
-      const auto routed = checked_mul(tokens_, m_.experts_per_token);
-      map(wide(routed), {1, 1, 1, 1});  // to their experts
-      if (m_.gated_mlp && !joint()) expert_linears(routed, sizes_.h, inner);
-      expert_linears(routed, sizes_.h, m_.gated_mlp && joint() ? 2 * inner : inner);
-      activation(checked_mul(routed, inner));
-      expert_linears(routed, inner, sizes_.h);
-      map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
-      if (m_.shared_experts > 0) {
-        dense_mlp(checked_mul(m_.shared_experts, inner));
-        map(wide(tokens_), {2, 1, 0, 0});
-      }
-    }
-    if (m_.norms_behind) norm();
-    add_residual();
-  }
+  void mlp(bool with_experts);
 
-  void head() {
-    if (m_.pre_norm) norm();
-    if (m_.head == output_head::classifier) {
-      linear(samples_, sizes_.h, part(m_.classes), true);
-      return;
-    }
-    if (m_.head == output_head::masked_language_model) {
-      linear(tokens_here_, sizes_.h, sizes_.h, true);
-      map(wide(tokens_here_), {1, 1, 2, 1});
-      norm();
-    }
-    const auto words = part(m_.vocab);
-    linear(tokens_, sizes_.h, words, m_.head == output_head::masked_language_model);
-    if (!style_.training) return;
-    list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
-    gradient(elementwise(checked_mul(tokens_, words), 2, 1, number_format::fp32));
-  }
+  void head();
 
  private:
   void dense_mlp(std::int64_t inner) {
@@ -248,29 +150,10 @@ class kernel_writer {
   }
 
   // Linear layers that read the same.
-  void linears(std::int64_t tokens, std::int64_t in, std::initializer_list<std::int64_t> outs, bool bias) {
-    if (!joint()) {
-      for (const auto out : outs) linear(tokens, in, out, bias);
-      return;
-    }
-    std::int64_t sum = 0;
-    for (const auto out : outs) sum = checked_add(sum, out);
-    linear(tokens, in, sum, bias);
-    if (eager()) gradient(elementwise(checked_mul(tokens, sum), 1, 1, f()));  // gradients side by side: a copy
-  }
+  void linears(std::int64_t tokens, std::int64_t in, std::initializer_list<std::int64_t> outs, bool bias);
 
   // Tokens spread evenly over the experts: some get one more than the others.
-  void expert_linears(std::int64_t routed, std::int64_t in, std::int64_t out) {
-    const std::int64_t here = ceil_div(m_.experts, expert_), least = routed / here, more = routed % here;
-    for (const auto& [experts, tokens] : {std::pair{more, least + 1}, std::pair{here - more, least}}) {
-      if (experts == 0 || tokens == 0) continue;
-      list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
-      gradient(batched_gemm(experts, tokens, in, out, f()));
-      gradient(batched_gemm(experts, out, in, tokens, f()), true);
-      add_gradient(checked_mul(experts, in, out));
-    }
-    if (m_.bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
-  }
+  void expert_linears(std::int64_t routed, std::int64_t in, std::int64_t out);
 
   void map(std::int64_t elements, const elementwise_step& s) {
     if (style_.fusion == elementwise_fusion::absorbed) return;
@@ -316,24 +199,7 @@ class kernel_writer {
 
   // What selective recomputation runs again. Flash attention does so by itself: its backward has five products to the
   // forward's two.
-  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head, std::int64_t value) {
-    const auto keys = sizes_.s;
-    if (style_.attention == attention_kernels::flash) {
-      // A kernel of one width does as much for values of another as one of their mean.
-      const auto op = flash_attention(heads, kv_heads, queries_, keys, ceil_div(head + value, 2), style_.causal, f());
-      list_.forward.push_back({op});
-      gradient(op, false, 2.5);
-      return;
-    }
-    const auto first = static_cast<std::ptrdiff_t>(list_.forward.size());
-    const auto rows = checked_mul(heads, queries_), scores = checked_mul(rows, keys);
-    product(heads, queries_, keys, head);
-    if (eager()) maps(scores, style_.library.scores);
-    rows_softmax(rows, keys);
-    dropout(scores);
-    product(heads, queries_, value, keys);
-    list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
-  }
+  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head, std::int64_t value);
 
   const transformer& m_;
   const kernel_style& style_;
@@ -368,37 +234,12 @@ class transformer_operators {
   [[nodiscard]] int slices() const { return model_.kv_heads > 0 ? model_.kv_heads : model_.heads; }
 
   /// The first layer that launches the same as layer `index`.
-  [[nodiscard]] int kind(int index) const {
-    HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
-    if (index == 0 || index == chain_.size() - 1) return index;
-    const int parts = cut_ == granularity::block ? 1 : 3;
-    const int place = (index - 1) % parts;
-    const bool has_mlp = place == parts - 1;
-    const bool experts = has_mlp && has_experts(model_, (index - 1) / parts);
-    const int first_block = experts ? (model_.dense_blocks / model_.moe_every + 1) * model_.moe_every - 1 : 0;
-    return 1 + first_block * parts + place;
-  }
+  [[nodiscard]] int kind(int index) const;
 
   /// What one device launches for a layer, its backward in no particular order.
   /// Throws: input_error for a share below 1 and sizes that overflow.
   /// Complexity: O(operators).
-  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const {
-    HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
-    if (share.samples < 1 || share.context < 1 || share.tensor < 1 || share.expert < 1 || share.slices < 1)
-      throw input_error("the share of a layer must be at least 1");
-    detail::kernel_writer write(model_, style_, share);
-    const int parts = cut_ == granularity::block ? 1 : 3, block = (index - 1) / parts, place = (index - 1) % parts;
-    if (index == 0)
-      write.embedding();
-    else if (index == chain_.size() - 1)
-      write.head();
-    else {
-      if (place == 0) attention(write);
-      if ((parts == 1 || place == 1) && !model_.shared_norm) write.norm();
-      if (place == parts - 1) mlp(write, block);
-    }
-    return write.take();
-  }
+  [[nodiscard]] layer_operators operators(int index, const layer_share& share) const;
 
  private:
   void attention(detail::kernel_writer& write) const {
@@ -419,3 +260,7 @@ class transformer_operators {
 static_assert(operator_model<transformer_operators>);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/model/transformer_operators.ipp>
+#endif

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
 #include <vector>
 
 #include <hetsched/core/layer_range.hpp>
@@ -19,22 +16,10 @@ struct gradient_group {
 
 /// The layers of a plan, cut where any pipeline cuts them, first to last; none for one pipeline.
 /// Requires: every pipeline has all layers in order.
-template <std::same_as<plan> Plan = plan>
-[[nodiscard]] std::vector<gradient_group> gradient_groups(const Plan& p) {
-  std::vector<gradient_group> groups;
-  if (p.pipelines.size() < 2) return groups;
-  std::vector<int> at(p.pipelines.size(), 0);
-  const int layers = p.pipelines.front().stages.back().layers.last;
-  for (int first = 0; first < layers;) {
-    int last = layers;
-    for (std::size_t l = 0; l < at.size(); ++l)
-      last = std::min(last, p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last);
-    groups.push_back({{first, last}, at});
-    for (std::size_t l = 0; l < at.size(); ++l)
-      if (p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last == last) ++at[l];
-    first = last;
-  }
-  return groups;
-}
+[[nodiscard]] std::vector<gradient_group> gradient_groups(const plan& p);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/plan/gradient_groups.ipp>
+#endif

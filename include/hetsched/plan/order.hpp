@@ -2,36 +2,26 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
-#include <hetsched/schedule/search/min_memory.hpp>
 
 namespace hetsched {
 
 /// Whether a schedule of that name is told by its warm-up counts alone.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] bool has_warmups(std::string_view schedule_name) {
-  const auto& all = detail::named_schedules<Pipeline>;
+[[nodiscard]] inline bool has_warmups(std::string_view schedule_name) {
+  const auto all = detail::named_schedules();
   return std::any_of(std::begin(all), std::end(all), [&](const auto& s) { return s.name == schedule_name && s.has_warmups; });
 }
 
 /// The warm-up counts of a schedule that they tell: the stages' own where they are set, else those of the rule.
 /// Requires: has_warmups(line.schedule.name), and `bare` is to_pipeline(line).
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] std::vector<int> family_warmups(const Line& line, const pipeline& bare, double epsilon = default_epsilon) {
-  if (line.stages.front().warmup > 0) return warmups(line);
-  for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
-    if (line.schedule.name == schedule_name(rule)) return warmup_counts(rule, bare, epsilon);
-  return virtual_1f1b_warmups(subcluster_boundaries(line));
-}
+[[nodiscard]] std::vector<int> family_warmups(const pipeline_plan& line, const pipeline& bare, double epsilon = default_epsilon);
 
 /// The order in which a pipeline's ranks work, and what is known of it.
 struct pipeline_order {
@@ -44,46 +34,15 @@ struct pipeline_order {
 /// activations; `progress` as auto_options have it.
 /// Returns: a refusal if auto finds no room.
 /// Throws: input_error for a name that is not known, actions of other ranks or microbatches, and as build_schedule.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-[[nodiscard]] outcome<pipeline_order> order_of(const Line& line, const std::vector<double>& capacities,
+[[nodiscard]] outcome<pipeline_order> order_of(const pipeline_plan& line, const std::vector<double>& capacities,
                                                double epsilon = default_epsilon,
-                                               function_ref<bool(double, double)> progress = {}) {
-  const auto& [name, actions] = line.schedule;
-  if (actions) {
-    if (actions->ranks != static_cast<int>(line.stages.size()) || actions->microbatches != line.microbatches)
-      throw input_error("the actions of schedule " + name + " are for " + std::to_string(actions->ranks) + " stages and " +
-                        std::to_string(actions->microbatches) + " microbatches, the pipeline has " +
-                        std::to_string(line.stages.size()) + " and " + std::to_string(line.microbatches));
-    if (is_forward_only(*actions)) throw input_error("the actions of schedule " + name + " have no backwards");
-    if (name != "auto" || !one_stage_per_rank(*actions)) return pipeline_order{.order = *actions};
-    const auto problem = detail::make_order_problem(to_pipeline(line), line.microbatches, {.memory_capacity = capacities});
-    return pipeline_order{.order = *actions, .lower_bound_s = detail::order_bound(problem).seconds()};
-  }
-  const auto bare = to_pipeline(line);
-  if (name == "auto") {
-    auto found = auto_with_little_memory(bare, line.microbatches, {.memory_capacity = capacities, .progress = progress});
-    if (!found) return found.why_not();
-    return pipeline_order{.order = std::move(found->order), .lower_bound_s = found->lower_bound_s};
-  }
-  if (has_warmups(name)) return pipeline_order{.order = one_f_one_b(family_warmups(line, bare, epsilon), line.microbatches)};
-  return pipeline_order{.order = build_schedule(name, bare, line.microbatches, {.epsilon = epsilon})};
-}
+                                               function_ref<bool(double, double)> progress = {});
 
 /// Gives a pipeline a schedule: its warm-ups, and its actions if name and warm-ups would not rebuild it exactly.
-template <std::same_as<pipeline_plan> Line = pipeline_plan>
-void set_order(Line& line, std::string name, schedule order) {
-  const auto counts = warmup_counts(order);
-  for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = counts[i];
-  line.schedule = {.name = std::move(name), .actions = {}};
-  bool rebuilt = false;
-  if (line.schedule.name != "auto") {
-    try {
-      const auto again = order_of(line, {});
-      rebuilt = again && again->order == order;
-    } catch (const input_error&) {  // a name of the caller's own
-    }
-  }
-  if (!rebuilt) line.schedule.actions = std::move(order);
-}
+void set_order(pipeline_plan& line, std::string name, schedule order);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/plan/order.ipp>
+#endif

@@ -2,97 +2,26 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/cost/questions/stage_part.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/reshard/cut_points.hpp>
 
 namespace hetsched {
 
 /// Whether devices of several subclusters work on one stage.
-template <std::same_as<device_group> Group>
-[[nodiscard]] bool is_mixed(const std::vector<Group>& devices) {
+[[nodiscard]] inline bool is_mixed(const std::vector<device_group>& devices) {
   return std::any_of(devices.begin(), devices.end(),
-                     [&](const Group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
+                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
 }
 
 namespace detail {
 
-template <std::same_as<double> Share>
-[[nodiscard]] bool are_uneven(const std::vector<Share>& shares) {
+[[nodiscard]] inline bool are_uneven(const std::vector<double>& shares) {
   return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
-}
-
-/// Appends the parts of one group of devices, whose replicas get these samples.
-template <std::same_as<stage_part> Part>
-void append_parts(std::vector<Part>& parts, const stage_plan& s, const device_group& g, const std::vector<int>& samples) {
-  const int each = s.degrees.context * s.degrees.tensor, on_node = g.mesh.devices_per_node;
-  if (each < on_node ? on_node % each != 0 : each % on_node != 0)
-    throw input_error("a data rank of " + std::to_string(each) + " devices lies across nodes of " + std::to_string(on_node));
-  const int per_node = std::max(1, on_node / each);
-  const int count = static_cast<int>(samples.size());
-  for (int first = 0; first < count;) {
-    int last = first;
-    while (last < count && samples[static_cast<std::size_t>(last)] == samples[static_cast<std::size_t>(first)]) ++last;
-    // Whole nodes, or what is on one node.
-    int taken = last - first;
-    if (each < on_node)
-      taken =
-          first % per_node == 0 && taken >= per_node ? taken / per_node * per_node : std::min(taken, per_node - first % per_node);
-    auto mesh = g.mesh;
-    mesh.nodes = std::max(1, taken * each / on_node);
-    mesh.devices_per_node = std::min(on_node, taken * each);
-    auto degrees = s.degrees;
-    degrees.data = taken;
-    parts.push_back({.where = {.mesh = mesh, .degrees = degrees, .recompute = s.recompute, .zero = s.zero},
-                     .devices = {{.mesh = mesh, .first_device = g.first_device + first * each}},
-                     .samples = taken * samples[static_cast<std::size_t>(first)]});
-    first += taken;
-  }
-}
-
-/// The parts of one replica whose tensor ranks are unlike, or have unevenly many of so many slices.
-template <std::same_as<stage_plan> Stage>
-[[nodiscard]] std::vector<stage_part> sliced_parts(const Stage& s, int microbatch_size, int slices) {
-  if (s.degrees.data > 1 || s.degrees.context > 1)
-    throw input_error(
-        "tensor ranks with unlike devices or uneven shares have a price where the data and the context degree are "
-        "1; here they are " +
-        std::to_string(s.degrees.data) + " and " + std::to_string(s.degrees.context));
-  if (slices == 0) throw input_error("tensor ranks with unlike devices or uneven shares have no price in these costs");
-  const auto ranks = static_cast<std::size_t>(s.degrees.tensor);
-  const auto shares = s.shares.tensor.empty() ? std::vector<double>(ranks, 1) : s.shares.tensor;
-  if (shares.size() != ranks)
-    throw input_error("it has " + std::to_string(shares.size()) + " shares for a tensor degree of " + std::to_string(ranks));
-  const auto points = cut_points(slices, shares);
-  auto by_rank = s;  // as data ranks, whose samples are the slices
-  by_rank.degrees = {.data = s.degrees.tensor};
-  std::vector<stage_part> parts;
-  std::size_t rank = 0;
-  for (const auto& g : s.devices) {
-    std::vector<int> held;
-    for (int r = 0; r < g.mesh.device_count(); ++r, ++rank) {
-      held.push_back(static_cast<int>(points[rank + 1] - points[rank]));
-      if (held.back() == 0)
-        throw input_error("tensor rank " + std::to_string(rank) + " gets none of the " + std::to_string(slices) +
-                          " slices of a layer");
-    }
-    append_parts(parts, by_rank, g, held);
-  }
-  for (auto& p : parts) {
-    p.slices = p.samples / p.where.degrees.data;
-    p.samples = microbatch_size;
-    p.where.degrees = {.tensor = p.where.degrees.data};
-  }
-  return parts;
 }
 
 }  // namespace detail
@@ -105,61 +34,15 @@ template <std::same_as<stage_plan> Stage>
 /// Throws: input_error for uneven shares of the context axis; for those of the tensor axis without slices, or beside data or
 /// context ranks; for data ranks that share out experts and have unlike devices or uneven shares of samples or state; for a rank
 /// without a sample or slice; and for a data rank of several whose devices lie in two groups or across nodes.
-template <std::same_as<stage_plan> Stage = stage_plan>
-[[nodiscard]] std::vector<stage_part> parts_of(const Stage& s, int microbatch_size, int slices = 0) {
-  if (detail::are_uneven(s.shares.context))
-    throw input_error("uneven shares of the context axis have no price; those of the data and the tensor axis have");
-  if (s.degrees.expert > 1 && detail::are_uneven(s.shares.state))
-    throw input_error("uneven shares of the state of data ranks that share out experts have no price");
-  const bool mixed = is_mixed(s.devices);
-  if (detail::are_uneven(s.shares.tensor) || (mixed && s.degrees.data == 1))
-    return detail::sliced_parts(s, microbatch_size, slices);
-  if (!mixed && !detail::are_uneven(s.shares.data))
-    return {{.where = s.where(), .devices = s.devices, .samples = microbatch_size}};
-  if (s.degrees.expert > 1) throw input_error("experts on data ranks with different devices or numbers of samples have no price");
-  const auto ranks = static_cast<std::size_t>(s.degrees.data);
-  const auto shares = s.shares.data.empty() ? std::vector<double>(ranks, 1) : s.shares.data;
-  if (shares.size() != ranks)
-    throw input_error("it has " + std::to_string(shares.size()) + " shares for a data degree of " + std::to_string(ranks));
-  const auto points = cut_points(microbatch_size, shares);
-  std::vector<stage_part> parts;
-  std::size_t rank = 0;
-  const int each = s.degrees.context * s.degrees.tensor;
-  for (const auto& g : s.devices) {
-    if (g.mesh.device_count() % each != 0)
-      throw input_error("a data rank of " + std::to_string(each) + " devices lies in two groups of devices");
-    std::vector<int> samples;
-    for (int r = 0; r < g.mesh.device_count() / each; ++r, ++rank) {
-      samples.push_back(static_cast<int>(points[rank + 1] - points[rank]));
-      if (samples.back() == 0)
-        throw input_error("data rank " + std::to_string(rank) + " gets none of the " + std::to_string(microbatch_size) +
-                          " samples of a microbatch");
-    }
-    detail::append_parts(parts, s, g, samples);
-  }
-  return parts;
-}
+[[nodiscard]] std::vector<stage_part> parts_of(const stage_plan& s, int microbatch_size, int slices = 0);
 
 /// Lets parts hold the state that ZeRO shares out by the stage's shares of it, if it says any: of each part the data rank with
 /// most.
 /// Requires: parts_of the stage, and their cost.
-inline void share_state(const stage_plan& s, const std::vector<stage_part>& parts, parts_cost& cost) {
-  if (s.shares.state.empty() || s.zero < 1) return;
-  std::size_t rank = 0;
-  for (std::size_t k = 0; k < parts.size(); ++k) {
-    const int data = parts[k].where.degrees.data;
-    double most = 0;
-    for (int r = 0; r < data; ++r, ++rank) most = s.shares.state[rank] > most ? s.shares.state[rank] : most;
-    auto& held = cost.parts[k];
-    const auto shared_out = [&](bytes_t& bytes) {
-      const auto now = static_cast<bytes_t>(static_cast<double>(bytes) * data * most + 0.5);
-      held.weight_bytes += now - bytes;
-      bytes = now;
-    };
-    shared_out(held.optimizer_bytes);
-    if (s.zero >= 2) shared_out(held.gradient_bytes);
-  }
-  if (parts.size() == 1) cost.slowest = cost.parts.front();
-}
+void share_state(const stage_plan& s, const std::vector<stage_part>& parts, parts_cost& cost);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/plan/stage_parts.ipp>
+#endif

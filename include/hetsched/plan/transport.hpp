@@ -43,20 +43,11 @@ struct transport_choice {
 
 /// The transport between two stages: the nearest that joins all of their devices.
 /// Requires: valid groups, at least one on either side, all of a side in one subcluster; a link where the subclusters differ.
-[[nodiscard]] inline transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
-                                                       const std::vector<device_group>& to) {
-  const int a = from.front().mesh.subcluster, b = to.front().mesh.subcluster;
-  const auto& s = hardware.subclusters[static_cast<std::size_t>(a)];
-  const auto& t = hardware.subclusters[static_cast<std::size_t>(b)];
-  if (from == to) return {transport::same_devices, {}, "both stages are on the same devices"};
-  if (a == b && proximity_of(from, to, s.devices_per_node) == proximity::same_node)
-    return {transport::peer, {}, "all devices are on one node of " + s.name};
-  const auto between = a == b ? "the nodes of " + s.name : s.name + " and " + t.name;
-  gpu_path path = s.inter_node_path;
-  for (const auto& l : hardware.links)
-    if (a != b && ((l.a == a && l.b == b) || (l.a == b && l.b == a))) path = l.path;
-  if (!path.nccl) return {transport::staged, {}, "NCCL does not join " + between};
-  return {transport::nccl, path.nic, "NCCL joins " + between};
-}
+[[nodiscard]] transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
+                                                const std::vector<device_group>& to);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/plan/transport.ipp>
+#endif

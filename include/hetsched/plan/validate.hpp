@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
@@ -23,74 +18,10 @@ namespace hetsched {
 /// devices that the cluster has, as many as its degrees, no device belongs to two stages, and no transfer occupies its boundary
 /// for longer than it takes.
 /// Complexity: O(stages + devices).
-template <std::same_as<plan> Plan = plan>
-void validate(const cluster& hardware, const Plan& p, int layer_count) {
-  if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
-  struct owner {
-    int pipeline = -1, stage = -1;
-  };
-  std::vector<std::vector<owner>> owners;
-  for (const auto& s : hardware.subclusters) owners.emplace_back(static_cast<std::size_t>(s.device_count()));
-  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-    const auto& line = p.pipelines[l];
-    const auto counts = [&](bool holds, const std::string& what) {
-      if (!holds) throw input_error((p.pipelines.size() > 1 ? "pipeline " + std::to_string(l) + ": " : "") + what);
-    };
-    counts(!line.stages.empty(), "a pipeline needs at least one stage");
-    counts(line.microbatches >= 1 && line.microbatch_size >= 1, "microbatches and microbatch_size must be at least 1");
-    counts(line.boundaries.empty() || line.boundaries.size() == line.stages.size() - 1,
-           "boundaries must be one fewer than the stages, or none");
-    const auto is_part = [](std::optional<double> part_s, double whole_s) {
-      return !part_s || (*part_s >= 0 && *part_s <= whole_s);
-    };
-    for (const auto& b : line.boundaries)
-      counts(is_part(b.forward_occupied_s, b.forward_s) && is_part(b.backward_occupied_s, b.backward_s),
-             "a transfer occupies its boundary for less than 0 s, or for longer than it takes");
-    int next = 0;
-    for (std::size_t i = 0; i < line.stages.size(); ++i) {
-      const auto& s = line.stages[i];
-      const auto require = [&](bool holds, const std::string& what) {
-        if (!holds) throw input_error(stage_name(p, l, i) + ": " + what);
-      };
-      require(s.layers.first == next && s.layers.size() >= 1, "its layers begin at " + std::to_string(s.layers.first) +
-                                                                  ", expected at least one layer from " + std::to_string(next) +
-                                                                  " on");
-      next = s.layers.last;
-      require(!s.devices.empty(), "it has no devices");
-      const auto& d = s.degrees;
-      require(d.data >= 1 && d.context >= 1 && d.tensor >= 1 && s.zero >= 0 && s.zero <= 3 && s.warmup >= 0,
-              "degrees must be at least 1, the ZeRO stage 0 to 3, and a warm-up not negative");
-      const auto& state = s.shares.state;
-      require(state.empty() || state.size() == static_cast<std::size_t>(d.data),
-              "it has " + std::to_string(state.size()) + " shares of its state for a data degree of " + std::to_string(d.data));
-      require(d.expert >= 1 && d.data % d.expert == 0, "its expert degree of " + std::to_string(d.expert) +
-                                                           " does not divide its data degree of " + std::to_string(d.data));
-      int devices = 0;
-      for (const auto& g : s.devices) {
-        const auto k = static_cast<std::size_t>(g.mesh.subcluster);
-        require(g.mesh.subcluster >= 0 && k < hardware.subclusters.size(), "it lies on a subcluster that is not there");
-        const auto& on = hardware.subclusters[k];
-        require(g.mesh.nodes >= 1 && g.mesh.devices_per_node >= 1 && g.mesh.nodes <= on.nodes &&
-                    g.mesh.devices_per_node <= on.devices_per_node && g.first_device >= 0 &&
-                    g.first_device <= on.device_count() - g.mesh.device_count(),
-                "its " + std::to_string(g.mesh.nodes) + "x" + std::to_string(g.mesh.devices_per_node) + " devices from " +
-                    std::to_string(g.first_device) + " on are not all in " + on.name + ", which has " + std::to_string(on.nodes) +
-                    "x" + std::to_string(on.devices_per_node));
-        devices += g.mesh.device_count();
-        for (int n = g.first_device; n < g.first_device + g.mesh.device_count(); ++n) {
-          auto& by = owners[k][static_cast<std::size_t>(n)];
-          require(by.stage < 0, "device " + std::to_string(n) + " of " + on.name + " belongs to " +
-                                    stage_name(p, static_cast<std::size_t>(by.pipeline), static_cast<std::size_t>(by.stage)) +
-                                    " already");
-          by = {static_cast<int>(l), static_cast<int>(i)};
-        }
-      }
-      require(std::int64_t{d.data} * d.context * d.tensor == devices,
-              "data x context x tensor must be its " + std::to_string(devices) + " devices");
-    }
-    counts(next == layer_count,
-           "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(layer_count));
-  }
-}
+void validate(const cluster& hardware, const plan& p, int layer_count);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/plan/validate.ipp>
+#endif

@@ -19,6 +19,7 @@
 #include <hetsched/planners/placement.hpp>
 #include <hetsched/planners/placement/detail/planner.hpp>
 #include <hetsched/planners/placement/search.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {

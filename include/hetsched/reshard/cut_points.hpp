@@ -2,35 +2,19 @@
 #pragma once
 // Tested by tests/reshard/layout_test.cpp.
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <span>
 #include <vector>
 
 namespace hetsched {
 
 /// Where cuts lie that give parts these shares of a dimension: in whole indices, by largest remainder.
-/// Requires: a vector, array or span of doubles that are not negative and not all 0.
+/// Requires: the shares are not negative and not all 0.
 /// Source: HAP sec. 5; hetsched: rounding.
-template <class Shares>
-[[nodiscard]] std::vector<std::int64_t> cut_points(std::int64_t extent, const Shares& shares) {
-  double all = 0;
-  for (const double s : shares) all += s;
-  std::vector<std::int64_t> sizes;
-  std::vector<std::pair<double, std::size_t>> remainders;
-  std::int64_t left = extent;
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    const double wanted = shares[i] / all * static_cast<double>(extent);
-    sizes.push_back(static_cast<std::int64_t>(wanted));
-    remainders.emplace_back(static_cast<double>(sizes[i]) - wanted, i);
-    left -= sizes[i];
-  }
-  std::sort(remainders.begin(), remainders.end());
-  for (std::size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++sizes[remainders[i].second];
-  std::vector<std::int64_t> points{0};
-  for (const auto size : sizes) points.push_back(points.back() + size);
-  return points;
-}
+[[nodiscard]] std::vector<std::int64_t> cut_points(std::int64_t extent, std::span<const double> shares);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/reshard/cut_points.ipp>
+#endif

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cluster/degrees.hpp>
-#include <hetsched/core/error.hpp>
-#include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/slice.hpp>
 
 namespace hetsched {
@@ -77,25 +73,7 @@ struct layout {
 
 /// Throws: input_error, naming the dimension, for axes that the mesh does not have or that are named twice, and for cut points
 /// that do not rise from 0 to the extent or are not one more than the parts. Parts may be empty.
-inline void validate(const layout& l) {
-  std::vector<int> cuts(l.mesh.size(), 0);
-  for (const int n : l.mesh)
-    if (n < 1) throw input_error("a mesh axis of " + std::to_string(n) + " devices");
-  for (std::size_t d = 0; d < l.dimensions.size(); ++d) {
-    const auto& cut = l.dimensions[d];
-    const auto here = "dimension " + std::to_string(d) + ": ";
-    if (cut.extent < 0) throw input_error(here + "an extent of " + std::to_string(cut.extent));
-    for (const int a : cut.axes) {
-      if (a < 0 || a >= static_cast<int>(l.mesh.size())) throw input_error(here + "the mesh has no axis " + std::to_string(a));
-      if (cuts[static_cast<std::size_t>(a)]++ > 0) throw input_error(here + "axis " + std::to_string(a) + " cuts twice");
-    }
-    if (cut.points.empty()) continue;
-    if (cut.points.size() != static_cast<std::size_t>(l.parts(d)) + 1)
-      throw input_error(here + std::to_string(cut.points.size()) + " cut points for " + std::to_string(l.parts(d)) + " parts");
-    if (cut.points.front() != 0 || cut.points.back() != cut.extent || !std::is_sorted(cut.points.begin(), cut.points.end()))
-      throw input_error(here + "cut points must rise from 0 to " + std::to_string(cut.extent));
-  }
-}
+void validate(const layout& l);
 
 /// Axes of the mesh of a stage.
 enum stage_axis : int { data_axis = 0, context_axis = 1, tensor_axis = 2 };
@@ -103,12 +81,11 @@ enum stage_axis : int { data_axis = 0, context_axis = 1, tensor_axis = 2 };
 /// What lies between stages: [batch, sequence, hidden], batch cut over data, sequence over context and, where the layers keep
 /// their sequence cut between each other (sequence parallelism), over tensor too; else tensor ranks are replicas.
 /// Source: HetAuto sec. 5.2.
-[[nodiscard]] inline layout boundary_layout(const degrees& d, std::int64_t batch, std::int64_t sequence, std::int64_t hidden,
-                                            bool sequence_parallel = true) {
-  const std::vector<int> sequence_axes =
-      sequence_parallel ? std::vector<int>{context_axis, tensor_axis} : std::vector<int>{context_axis};
-  return {.mesh = {d.data, d.context, d.tensor},
-          .dimensions = {{batch, {data_axis}, {}}, {sequence, sequence_axes, {}}, {hidden, {}, {}}}};
-}
+[[nodiscard]] layout boundary_layout(const degrees& d, std::int64_t batch, std::int64_t sequence, std::int64_t hidden,
+                                     bool sequence_parallel = true);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/reshard/layout.ipp>
+#endif

@@ -7,8 +7,6 @@
 #include <span>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
-
 namespace hetsched {
 
 /// Indices [first, last) along one dimension of a tensor.
@@ -31,15 +29,7 @@ using slice = std::vector<interval>;
 
 /// What two slices of one tensor share; element_count() of it is 0 if that is nothing.
 /// Requires: as many dimensions.
-[[nodiscard]] inline slice intersection(std::span<const interval> a, std::span<const interval> b) {
-  HETSCHED_EXPECTS(a.size() == b.size());
-  slice common(a.size());
-  for (std::size_t d = 0; d < a.size(); ++d) {
-    common[d].first = std::max(a[d].first, b[d].first);
-    common[d].last = std::max(common[d].first, std::min(a[d].last, b[d].last));
-  }
-  return common;
-}
+[[nodiscard]] slice intersection(std::span<const interval> a, std::span<const interval> b);
 
 /// Whether two slices of one tensor have an element in common.
 [[nodiscard]] constexpr bool overlap(std::span<const interval> a, std::span<const interval> b) {
@@ -56,3 +46,7 @@ using slice = std::vector<interval>;
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/reshard/slice.ipp>
+#endif

@@ -3,10 +3,8 @@
 // Tested by tests/schedule/dependencies_test.cpp.
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <hetsched/schedule/action_kind.hpp>
@@ -58,8 +56,7 @@ struct schedule {
 };
 
 /// Whether any rank lists an action of that kind. O(actions).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] bool lists(const Schedule& order, action_kind kind) {
+[[nodiscard]] inline bool lists(const schedule& order, action_kind kind) {
   return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
     return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
   });
@@ -67,24 +64,17 @@ template <std::same_as<schedule> Schedule = schedule>
 
 /// Whether a schedule is one of inference, which is complete with its forwards. What these hold, they hold to the end.
 /// O(actions).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] bool is_forward_only(const Schedule& order) {
+[[nodiscard]] inline bool is_forward_only(const schedule& order) {
   return std::none_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
     return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) { return is_training(a.kind); });
   });
 }
 
 /// The empty schedule of one stage per rank, or of any stage map: compute lanes without actions.
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule make_schedule(int ranks, int microbatches, std::vector<int> rank_of, int directions = 1) {
-  Schedule result{.ranks = ranks,
-                  .stages = static_cast<int>(rank_of.size()) / directions,
-                  .directions = directions,
-                  .microbatches = microbatches,
-                  .rank_of = std::move(rank_of),
-                  .lanes = {}};
-  for (int r = 0; r < ranks; ++r) result.lanes.push_back({.rank = r, .stream = stream::compute, .peer = -1, .actions = {}});
-  return result;
-}
+[[nodiscard]] schedule make_schedule(int ranks, int microbatches, std::vector<int> rank_of, int directions = 1);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/action.ipp>
+#endif

@@ -2,7 +2,6 @@
 #pragma once
 // Tested by tests/schedule/text_test.cpp.
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -49,16 +48,10 @@ inline constexpr std::string_view stream_names[] = {"compute", "send", "receive"
 }  // namespace detail
 
 /// The action as a cell of the CSV: 2F0, 1SEND_F3, 0UNSHARD; of another direction than the first, 2F0r1.
-[[nodiscard]] inline std::string to_text(const action& a) {
-  std::string text = std::to_string(a.stage);
-  const auto kind = static_cast<std::size_t>(a.kind);
-  text += kind < action_kinds ? detail::kind_names[kind] : "?";
-  if (a.microbatch != no_microbatch) text += std::to_string(a.microbatch);
-  if (a.direction != 0) {
-    text += 'r';
-    text += std::to_string(a.direction);
-  }
-  return text;
-}
+[[nodiscard]] std::string to_text(const action& a);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/action_text.ipp>
+#endif

@@ -5,9 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
@@ -38,17 +36,7 @@ struct known_to_fit {};
 
 /// Which of them it does not have, as a sentence.
 /// Requires: !fits(order, a).
-[[nodiscard]] inline std::string misfit_text(const schedule& order, const lane& l, const action& a) {
-  const auto rank = rank_text(l.rank);
-  if (static_cast<int>(a.kind) >= action_kinds) return rank + " lists an action of no kind";
-  const auto says = [&](int count, const char* of) {
-    return rank + " " + to_text(a) + " is not of one of " + std::to_string(count) + " " + of;
-  };
-  if (a.stage < 0 || a.stage >= order.stages) return says(order.stages, "stages");
-  if (a.direction < 0 || a.direction >= order.directions) return says(order.directions, "directions");
-  if (!takes_microbatch(a.kind)) return rank + " " + to_text(a) + " takes no microbatch";
-  return says(order.microbatches, "microbatches");
-}
+[[nodiscard]] std::string misfit_text(const schedule& order, const lane& l, const action& a);
 
 }  // namespace detail
 
@@ -62,29 +50,7 @@ class action_index {
   /// Complexity: O(actions + kinds in use * directions * stages * microbatches).
   explicit action_index(const schedule& order) : action_index(order, fitting(order)) {}
   /// The same, of which it is known that it does not throw.
-  action_index(const schedule& order, detail::known_to_fit) : order_(&order) {
-    lane_first.push_back(0);
-    slots_per_kind_ = static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
-                      static_cast<std::size_t>(order.microbatches);
-    for (auto& t : table_of_) t = -1;
-    int tables = 0;
-    for (const auto& l : order.lanes)
-      for (const auto& a : l.actions)
-        if (auto& t = table_of_[static_cast<std::size_t>(a.kind)]; t < 0) t = tables++;
-    positions_.assign(static_cast<std::size_t>(tables) * slots_per_kind_, -1);
-    int number = 0;
-    for (const auto& l : order.lanes) {
-      for (const auto& a : l.actions) {
-        int& position = positions_[slot(a)];
-        if (position < 0)
-          position = number;
-        else
-          repeats_ = true;
-        ++number;
-      }
-      lane_first.push_back(number);
-    }
-  }
+  action_index(const schedule& order, detail::known_to_fit);
 
   std::vector<int> lane_first;
 
@@ -110,16 +76,7 @@ class action_index {
   }
 
  private:
-  static detail::known_to_fit fitting(const schedule& order) {
-    std::size_t actions = 0;
-    for (const auto& l : order.lanes) {
-      actions += l.actions.size();
-      for (const auto& a : l.actions)
-        if (!detail::fits(order, a)) throw input_error(detail::misfit_text(order, l, a));
-    }
-    if (detail::is_sparse(order, actions)) throw input_error(detail::sparse_text(order, actions));
-    return {};
-  }
+  static detail::known_to_fit fitting(const schedule& order);
   [[nodiscard]] std::size_t slot(const action& a) const {
     return static_cast<std::size_t>(table_of_[static_cast<std::size_t>(a.kind)]) * slots_per_kind_ +
            cell(a.direction, a.stage, takes_microbatch(a.kind) ? a.microbatch : 0);
@@ -243,21 +200,10 @@ struct action_needs {
 /// what is posted its post, and a wait what it waits for.
 /// Throws: input_error where an action needs one that is not listed.
 /// Complexity: O(actions + stages * microbatches).
-[[nodiscard]] inline action_needs dependencies(const schedule& order, const action_index& index) {
-  action_needs result;
-  const auto count = static_cast<std::size_t>(index.size());
-  result.first.reserve(count + 1);
-  result.needs.reserve(2 * count);
-  result.first.push_back(0);
-  for (const auto& l : order.lanes)
-    for (const auto& a : l.actions) {
-      detail::for_each_need(order, index, a, [&](int n) {
-        if (n < 0) throw input_error("the schedule does not list what " + to_text(a) + " needs");
-        result.needs.push_back(n);
-      });
-      result.first.push_back(static_cast<int>(result.needs.size()));
-    }
-  return result;
-}
+[[nodiscard]] action_needs dependencies(const schedule& order, const action_index& index);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/dependencies.ipp>
+#endif

@@ -2,8 +2,6 @@
 #pragma once
 // Tested by tests/schedule/simulate/simulate_test.cpp.
 
-#include <algorithm>
-#include <concepts>
 #include <vector>
 
 #include <hetsched/schedule/action.hpp>
@@ -28,19 +26,10 @@ struct timeline {
 };
 
 /// The timelines of several pipelines as one, rank after rank.
-template <std::same_as<timeline> Timeline = timeline>
-[[nodiscard]] Timeline side_by_side(const std::vector<Timeline>& pipelines) {
-  Timeline all;
-  for (const auto& t : pipelines) {
-    for (auto a : t.actions) {
-      a.rank += all.ranks;
-      if (a.peer >= 0) a.peer += all.ranks;
-      all.actions.push_back(a);
-    }
-    all.ranks += t.ranks;
-    all.microbatches = std::max(all.microbatches, t.microbatches);
-  }
-  return all;
-}
+[[nodiscard]] timeline side_by_side(const std::vector<timeline>& pipelines);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/timeline.ipp>
+#endif

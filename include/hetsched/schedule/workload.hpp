@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
-#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {
@@ -91,83 +87,16 @@ struct workload {
 /// Throws: input_error unless the sizes agree, wires have room for one transfer at least, and every time is finite and not
 /// negative.
 /// Complexity: O(directions * stages + wires).
-template <std::same_as<workload> Workload = workload>
-void validate(const Workload& w) {
-  const auto size = [](int n) { return static_cast<std::size_t>(n); };
-  if (w.ranks < 1 || w.stages < 1 || w.directions < 1)
-    throw input_error("a workload needs at least one rank, stage and direction");
-  if (w.work.size() != size(w.directions) * size(w.stages))
-    throw input_error("a workload needs work for every stage and direction");
-  if (w.activations.size() != size(w.directions) * size(w.stages - 1) || w.gradients.size() != w.activations.size())
-    throw input_error("a workload needs paths both ways over every boundary of every direction");
-  if (!w.memory_capacity.empty() && w.memory_capacity.size() != size(w.ranks))
-    throw input_error("memory_capacity needs one entry per rank, or none");
-  const auto time = [](double seconds, const char* name) {
-    if (!(seconds >= 0 && seconds < 1e300)) throw input_error(std::string(name) + " of a workload is not a finite time >= 0");
-  };
-  for (const auto& s : w.work) {
-    time(s.forward_s, "forward_s");
-    time(s.backward_s, "backward_s");
-    time(s.weight_backward_s, "weight_backward_s");
-    time(s.backward_s - s.weight_backward_s, "backward_s less weight_backward_s");
-    time(s.recompute_s, "recompute_s");
-    time(s.all_gather_s, "all_gather_s");
-    time(s.reduce_scatter_s, "reduce_scatter_s");
-    time(s.reduce_gradients_s, "reduce_gradients_s");
-    time(s.optimizer_s, "optimizer_s");
-  }
-  time(w.fused_factor, "fused_factor");
-  for (const auto* paths : {&w.activations, &w.gradients})
-    for (const auto& r : *paths)
-      for (const auto* h : {&r.d2h, &r.network, &r.h2d}) {
-        time(h->occupied_s, "occupied_s");
-        time(h->latency_s, "latency_s");
-        for (const int at : h->wires)
-          if (at < -1 || at >= static_cast<int>(w.wires.size()))
-            throw input_error("a path of a workload takes wire " + std::to_string(at) + " of " + std::to_string(w.wires.size()));
-      }
-  for (const auto& at : w.wires)
-    if (at.capacity < 1) throw input_error("wire '" + at.name + "' has no room for a transfer");
-}
+void validate(const workload& w);
 
 namespace detail {
 
 /// Seconds that a rank takes for an action by itself, not joined with others.
-[[nodiscard]] inline double seconds_of(const stage_work& w, action_kind kind) {
-  using enum action_kind;
-  switch (kind) {
-    case forward:
-      return w.forward_s;
-    case backward:
-      return w.backward_s;
-    case backward_input:
-      return w.backward_s - w.weight_backward_s;
-    case backward_weight:
-      return w.weight_backward_s;
-    case recompute:
-      return w.recompute_s;
-    case all_gather:
-      return w.all_gather_s;
-    case reduce_scatter:
-      return w.reduce_scatter_s;
-    case reduce_gradients:
-      return w.reduce_gradients_s;
-    case optimizer:
-      return w.optimizer_s;
-    default:
-      return 0;
-  }
-}
+[[nodiscard]] double seconds_of(const stage_work& w, action_kind kind);
 
 /// Checks that both belong together.
 /// Throws: input_error unless the workload is one of the schedule's ranks, stages and directions.
-template <class Workload>
-void validate_fit(const Workload& w, const schedule& order) {
-  if (w.ranks == order.ranks && w.stages == order.stages && w.directions == order.directions) return;
-  throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks, " + std::to_string(order.stages) + " stages and " +
-                    std::to_string(order.directions) + " directions does not fit a workload of " + std::to_string(w.ranks) +
-                    ", " + std::to_string(w.stages) + " and " + std::to_string(w.directions));
-}
+void validate_fit(const workload& w, const schedule& order);
 
 }  // namespace detail
 
@@ -178,68 +107,10 @@ void validate_fit(const Workload& w, const schedule& order) {
 /// neighbours (the way back to the first rank in interleaved schedules) one as slow as the pipeline's slowest, by either number.
 /// Throws: input_error for an invalid pipeline, or one whose stages are not the schedule's ranks.
 /// Complexity: O(directions * stages + ranks^2).
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] workload make_workload(const Pipeline& p, const schedule& order) {
-  validate(p);
-  detail::validate_shape(order);
-  if (order.ranks != p.stages())
-    throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks does not fit a pipeline of " +
-                      std::to_string(p.stages()) + " stages");
-  workload w{.ranks = order.ranks,
-             .stages = order.stages,
-             .directions = order.directions,
-             .work = {},
-             .activations = {},
-             .gradients = {},
-             .wires = {},
-             .memory_capacity = {},
-             .fused_factor = 1};
-  const auto ranks = static_cast<std::size_t>(order.ranks);
-  double slowest_s = 0, longest_occupied_s = 0;
-  for (int i = 0; i + 1 < p.stages(); ++i) {
-    slowest_s = std::max(slowest_s, p.slower_way_s(i));
-    longest_occupied_s = std::max(longest_occupied_s, p.occupied_s(i));
-  }
-
-  std::vector<int> wire_of(ranks * ranks, -1);
-  const auto leg = [&](int from, int to) {
-    hop h;
-    if (from == to) return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
-    int& position = wire_of[static_cast<std::size_t>(from) * ranks + static_cast<std::size_t>(to)];
-    if (position < 0) {
-      position = static_cast<int>(w.wires.size());
-      w.wires.push_back({.name = "rank " + std::to_string(from) + " to " + std::to_string(to), .capacity = 1});
-    }
-    h.wires[0] = position;
-    const double seconds = to == from + 1 ? p.activation_s(from) : from == to + 1 ? p.gradient_s(to) : slowest_s;
-    h.occupied_s = to == from + 1   ? p.activation_occupied_s(from)
-                   : from == to + 1 ? p.gradient_occupied_s(to)
-                                    : longest_occupied_s;
-    h.latency_s = seconds - h.occupied_s;
-    return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
-  };
-  std::vector<int> share(ranks);
-  for (int c = 0; c < order.directions; ++c) {
-    std::fill(share.begin(), share.end(), 0);
-    for (int s = 0; s < order.stages; ++s) ++share[static_cast<std::size_t>(order.rank(c, s))];
-    for (int s = 0; s < order.stages; ++s) {
-      const auto r = static_cast<std::size_t>(order.rank(c, s));
-      const double n = share[r];
-      stage_work work;
-      work.forward_s = p.forward_s[r] / n;
-      work.backward_s = p.backward_s[r] / n;
-      work.weight_backward_s = p.weight_backward_s.empty() ? 0 : p.weight_backward_s[r] / n;
-      work.activation_bytes = (p.activation_bytes.empty() ? 1 : p.activation_bytes[r]) / n;
-      work.weight_backward_bytes = work.activation_bytes;
-      w.work.push_back(work);
-    }
-  }
-  for (int c = 0; c < order.directions; ++c)
-    for (int s = 0; s + 1 < order.stages; ++s) {
-      w.activations.push_back(leg(order.rank(c, s), order.rank(c, s + 1)));
-      w.gradients.push_back(leg(order.rank(c, s + 1), order.rank(c, s)));
-    }
-  return w;
-}
+[[nodiscard]] workload make_workload(const pipeline& p, const schedule& order);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/workload.ipp>
+#endif

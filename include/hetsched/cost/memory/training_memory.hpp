@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/model/layer.hpp>
@@ -52,49 +50,18 @@ struct stage_memory_options {
 /// Bytes on each device of what it holds of one layer, as the memory of a stage_cost; `parameters`: those of the layer that it
 /// holds. At ZeRO stage 3 the layer at work has its whole weights.
 /// Requires: the layer exists.
-[[nodiscard]] inline stage_cost layer_memory(const layer_chain& chain, int index, std::int64_t parameters, const placement& where,
-                                             std::int64_t samples, const training_memory& state,
-                                             const activation_style& style = {}) {
-  const auto& d = where.degrees;
-  const auto share = [&](int bytes_each, int zero, int sharded_from) {
-    return parameter_share(parameters, chain.layers[static_cast<std::size_t>(index)].expert_parameters, bytes_each, d, zero,
-                           sharded_from);
-  };
-  stage_cost held;
-  held.gradient_bytes = share(state.gradient_bytes, where.zero, 2);
-  held.optimizer_bytes = share(state.optimizer_bytes, where.zero, 1);
-  held.weight_bytes =
-      checked_add(share(state.weight_bytes, where.zero, 3), checked_add(held.gradient_bytes, held.optimizer_bytes));
-  held.activation_bytes = activation_bytes(chain, index, where.recompute, d, samples, style);
-  held.temporary_bytes = temporary_bytes(chain, index, where.recompute, d, samples, style);
-  if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.weight_bytes, 0, 3));
-  return held;
-}
+[[nodiscard]] stage_cost layer_memory(const layer_chain& chain, int index, std::int64_t parameters, const placement& where,
+                                      std::int64_t samples, const training_memory& state, const activation_style& style = {});
 
 /// Memory of each device of a stage that trains `layers` of the chain. A copy of shared parameters counts unless the stage has
 /// the chain's first layer, which owns them.
 /// Throws: input_error for options that make no sense or bytes that overflow.
 /// Complexity: O(layers of the stage).
-[[nodiscard]] inline memory_use stage_memory(const layer_chain& chain, layer_range layers, const degrees& d,
-                                             const stage_memory_options& o = {}) {
-  HETSCHED_EXPECTS(layers.first >= 0 && layers.first <= layers.last && layers.last <= chain.size());
-  validate(o.state);
-  validate(o.overheads);
-  validate_zero(o.zero);
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw input_error(what);
-  };
-  require(d.data >= 1 && d.context >= 1 && d.tensor >= 1, "degrees must be at least 1");
-  require(o.samples >= 1 && o.in_flight >= 0, "a microbatch needs samples, and microbatches in flight must not be negative");
-  require(o.style.attention_scale >= 0 && o.style.activation_scale >= 0, "scales of activations must not be negative");
-  const placement where{.mesh = {}, .degrees = d, .recompute = o.recompute, .zero = o.zero};
-  stage_cost held;
-  for (int i = layers.first; i < layers.last; ++i) {
-    const auto& l = chain.layers[static_cast<std::size_t>(i)];
-    const auto parameters = checked_add(l.parameters, layers.first == 0 ? 0 : l.shared_parameters);
-    held += layer_memory(chain, i, parameters, where, o.samples, o.state, o.style);
-  }
-  return memory_of(held, o.overheads, o.in_flight);
-}
+[[nodiscard]] memory_use stage_memory(const layer_chain& chain, layer_range layers, const degrees& d,
+                                      const stage_memory_options& o = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/memory/training_memory.ipp>
+#endif

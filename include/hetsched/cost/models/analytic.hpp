@@ -3,7 +3,6 @@
 
 #include <array>
 #include <climits>
-#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -109,9 +108,8 @@ class analytic_cost_model {
 
   /// A rank computes as many slices as it has, each as one of as many equal ranks would. Layers wait for sums over the slowest
   /// link of any two parts.
-  template <std::same_as<stage_part> Part = stage_part>
-  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
-    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const Part& p) {
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+    return costs_.sliced_stage(layers, parts, slices(), [&](int index, const stage_part& p) {
       auto where = p.where;
       where.degrees.tensor = slices();
       auto of_one = compute(index, where);
@@ -142,28 +140,7 @@ class analytic_cost_model {
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
 
  private:
-  [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const {
-    const auto& l = costs_.at(index);
-    const auto& d = where.degrees;
-    const auto position = static_cast<std::size_t>(where.mesh.subcluster);
-    const double share = static_cast<double>(costs_.samples(d)) / d.context / d.tensor;
-    const auto [dense, experts] = costs_.on_device(costs_.held(l), l.expert_parameters, d);
-    const double weights = (dense + experts) * costs_.parameter_bytes();
-    const double traffic = static_cast<double>(l.memory_traffic_bytes) * share + weights * l.active_fraction;
-    const auto roofline = [&](double flops, double bytes) {
-      const double compute_s = flops / flops_[position];
-      const double memory_s = bytes / costs_.hardware().subclusters[position].device.memory_bandwidth;
-      return compute_s > memory_s ? compute_s : memory_s;
-    };
-    detail::layer_compute c;
-    c.forward_s = roofline(l.forward_flops * share, traffic);
-    // Backward reads and writes for the gradients of both its operands.
-    c.backward_s = roofline(l.backward_flops * share, 2 * traffic);
-    if (l.backward_flops > 0) c.weight_backward_s = c.backward_s * l.weight_backward_flops / l.backward_flops;
-    c.selective_s = roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);
-    c.overhead_s = layer_overhead_s_;
-    return c;
-  }
+  [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const;
 
   detail::parallel_costs costs_;
   double layer_overhead_s_;
@@ -173,3 +150,7 @@ class analytic_cost_model {
 static_assert(additive_cost_model<analytic_cost_model>);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/analytic.ipp>
+#endif

@@ -2,8 +2,6 @@
 #pragma once
 // Tested by tests/cost/network/collective_test.cpp.
 
-#include <algorithm>
-#include <limits>
 #include <span>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -25,19 +23,7 @@ struct layer_shape {
 
 /// Seconds until each device has sent `bytes` / |group| to each other; 0 for one device, infinity where no link joins two.
 /// O(devices^2).
-[[nodiscard]] inline double exchange_s(const cluster& c, std::span<const device_id> group, double bytes) {
-  double slowest = 0;
-  for (const auto& from : group) {
-    double seconds = 0;
-    for (const auto& to : group)
-      if (!(from == to)) {
-        const auto over = c.between(from, to);
-        seconds += over ? over->transfer_s(bytes / static_cast<double>(group.size())) : std::numeric_limits<double>::infinity();
-      }
-    slowest = std::max(slowest, seconds);
-  }
-  return slowest;
-}
+[[nodiscard]] double exchange_s(const cluster& c, std::span<const device_id> group, double bytes);
 
 /// Seconds of a layer's arithmetic on `devices` equal devices of `flops` FLOP/s each.
 [[nodiscard]] inline double compute_layer_s(const layer_shape& l, double flops, int devices) {
@@ -56,22 +42,8 @@ struct layer_shape {
 
 /// Seconds of both directions between two stages: the best pair of leaders carries the tensor, and the receiving one
 /// hands it on to its group. O(|from| * |to|^2).
-[[nodiscard]] inline double boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
-                                       std::span<const device_id> to) {
-  double best = std::numeric_limits<double>::infinity();
-  for (const auto& receiver : to) {
-    double spread = 0;
-    for (const auto& other : to)
-      if (!(other == receiver)) {
-        const auto over = c.between(receiver, other);
-        spread += over ? over->transfer_s(l.activation_bytes() / static_cast<double>(to.size()))
-                       : std::numeric_limits<double>::infinity();
-      }
-    for (const auto& sender : from)
-      if (const auto over = c.between(sender, receiver)) best = std::min(best, over->transfer_s(l.activation_bytes()) + spread);
-  }
-  return 2 * best;
-}
+[[nodiscard]] double boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
+                                std::span<const device_id> to);
 
 /// Bytes that a device of a group holds of a layer: weights, gradients and optimizer, and one kept input.
 [[nodiscard]] inline double layer_bytes(const layer_shape& l, int devices) {
@@ -79,3 +51,7 @@ struct layer_shape {
 }
 
 }  // namespace hetsched::hexiscale_cost
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/hexiscale.ipp>
+#endif

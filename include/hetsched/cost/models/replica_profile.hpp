@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,7 +12,6 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
-#include <hetsched/core/contract.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/detail/ring.hpp>
 #include <hetsched/cost/network/transfer.hpp>
@@ -97,17 +95,7 @@ class replica_cost_model {
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(profile_.layers.size()); }
 
-  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
-    std::vector<placement> found;
-    for (const auto& r : replicas_[static_cast<std::size_t>(mesh.subcluster)]) {
-      const int devices = r.tensor * r.context;
-      if (!fits(r, mesh)) continue;
-      const placement where{mesh, {mesh.device_count() / devices, r.context, r.tensor}};
-      const bool listed = !found.empty() && found.back() == where;  // by a replica on fewer nodes
-      if (!listed && find(where)) found.push_back(where);
-    }
-    return found;
-  }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const;
 
   /// Throws input_error unless `where` is one of the placements.
   [[nodiscard]] stage_cost layer(int index, const placement& where) const { return cost(on(where), index); }
@@ -159,18 +147,7 @@ class replica_cost_model {
   }
 
   /// All sizes that were measured on devices of the cluster, ascending.
-  [[nodiscard]] std::vector<int> measured_sizes() const {
-    std::vector<int> found;
-    for (const auto& all : replicas_)
-      for (const auto& r : all)
-        for (const auto row : r.rows) {
-          const int size = profile_.rows[row].microbatch_size;
-          std::size_t at = 0;
-          while (at < found.size() && found[at] < size) ++at;
-          if (at == found.size() || found[at] != size) found.insert(found.begin() + static_cast<std::ptrdiff_t>(at), size);
-        }
-    return found;
-  }
+  [[nodiscard]] std::vector<int> measured_sizes() const;
 
   /// Whether adding up a placement's gradients over its replicas counts as free. Throws as layer().
   [[nodiscard]] bool lacks_gradients(const placement& where) const { return on(where).low->gradient_bytes.empty(); }
@@ -224,26 +201,7 @@ class replica_cost_model {
   }
 
   // None unless it is offered.
-  [[nodiscard]] std::optional<line_through> find(const placement& where) const {
-    const auto& d = where.degrees;
-    if (where.recompute != recomputation::none || where.zero != 0 || d.data < 1 || options_.microbatch_size % d.data != 0 ||
-        d.expert != 1 || checked_mul(d.data, d.context, d.tensor) != where.mesh.device_count())
-      return std::nullopt;
-    const int samples = options_.microbatch_size / d.data;
-    for (const auto& r : replicas_[static_cast<std::size_t>(where.mesh.subcluster)]) {  // fewest nodes first
-      if (r.tensor != d.tensor || r.context != d.context || !fits(r, where.mesh)) continue;
-      const auto row = [&](std::size_t i) { return &profile_.rows[r.rows[i]]; };
-      std::size_t above = 0;  // the first that is not smaller
-      while (above < r.rows.size() && row(above)->microbatch_size < samples) ++above;
-      if (above < r.rows.size() && row(above)->microbatch_size == samples) return line_through{row(above), row(above), samples};
-      const bool inside = above > 0 && above < r.rows.size();
-      if (!inside && !options_.extrapolate) return std::nullopt;
-      if (r.rows.size() == 1) return line_through{row(0), row(0), samples};
-      above = std::clamp<std::size_t>(above, 1, r.rows.size() - 1);
-      return line_through{row(above - 1), row(above), samples};
-    }
-    return std::nullopt;
-  }
+  [[nodiscard]] std::optional<line_through> find(const placement& where) const;
 
   [[nodiscard]] line_through on(const placement& where) const {
     const auto line = find(where);
@@ -268,68 +226,7 @@ class replica_cost_model {
     return c;
   }
 
-  void add(std::size_t index) {
-    const auto& e = profile_.rows[index];
-    const std::string place = "/costs/" + std::to_string(index);
-    const auto require = [&](bool holds, const std::string& what) {
-      if (!holds) throw input_error(place + what);
-    };
-    const auto column = [&](const auto& values, const char* name) {
-      require(values.size() == profile_.layers.size(), std::string("/") + name + ": has " + std::to_string(values.size()) +
-                                                           " numbers, expected one for each of the " +
-                                                           std::to_string(profile_.layers.size()) + " layers");
-      for (std::size_t l = 0; l < values.size(); ++l)
-        require(values[l] >= 0 && static_cast<double>(values[l]) <= std::numeric_limits<double>::max(),
-                std::string("/") + name + "/" + std::to_string(l) + ": must be finite and not negative");
-    };
-    require(e.subcluster.empty() != e.device.empty(), ": needs either a subcluster or a device");
-    const auto at_least_1 = [&](int size, const char* name) { require(size >= 1, std::string(name) + ": must be at least 1"); };
-    at_least_1(e.nodes, "/nodes");
-    at_least_1(e.tensor, "/tensor");
-    at_least_1(e.context, "/context");
-    at_least_1(e.microbatch_size, "/microbatch_size");
-    const auto devices = checked_mul(e.tensor, e.context);
-    require(devices <= std::numeric_limits<int>::max(), "/tensor: has too many devices");
-    require(devices % e.nodes == 0, "/nodes: must divide the " + std::to_string(devices) + " devices of tensor x context");
-    column(e.forward_s, "forward_s");
-    column(e.backward_s, "backward_s");
-    column(e.weight_bytes, "weight_bytes");
-    column(e.activation_bytes, "activation_bytes");
-    if (!e.gradient_bytes.empty()) column(e.gradient_bytes, "gradient_bytes");
-    if (!e.update_s.empty()) column(e.update_s, "update_s");
-    for (std::size_t l = 0; l < e.gradient_bytes.size(); ++l)
-      require(e.gradient_bytes[l] <= e.weight_bytes[l],
-              "/gradient_bytes/" + std::to_string(l) + ": is more than weight_bytes, of which it is a part");
-    require(e.subcluster.empty() || cluster_.find(e.subcluster), "/subcluster: the cluster has no subcluster " + e.subcluster);
-
-    for (std::size_t s = 0; s < cluster_.subclusters.size(); ++s) {
-      const auto& candidate = cluster_.subclusters[s];
-      const bool named = e.device.empty() ? candidate.name == e.subcluster : candidate.device.name == e.device;
-      if (!named || e.nodes > candidate.nodes || devices / e.nodes > candidate.devices_per_node) continue;
-      auto& all = replicas_[s];
-      std::size_t position = 0;
-      while (position < all.size() && before(all[position], e)) ++position;
-      if (position == all.size() || before(e, all[position])) {
-        all.push_back({e.nodes, e.tensor, e.context, {}});
-        for (std::size_t i = all.size() - 1; i > position; --i) std::swap(all[i], all[i - 1]);
-      }
-      auto& rows = all[position].rows;
-      for (const auto i : rows) {
-        const auto& other = profile_.rows[i];
-        const std::string where = " on subcluster " + candidate.name + " as /costs/" + std::to_string(i);
-        require(other.microbatch_size != e.microbatch_size, ": same degrees, nodes and microbatch_size" + where);
-        const auto alike = [&](bool has, bool other_has, const char* name) {
-          require(has == other_has, std::string("/") + name + (has ? ": is told, but not by" : ": is not told, but by") +
-                                        " /costs/" + std::to_string(i) + " for the same replica");
-        };
-        alike(!e.gradient_bytes.empty(), !other.gradient_bytes.empty(), "gradient_bytes");
-        alike(!e.update_s.empty(), !other.update_s.empty(), "update_s");
-      }
-      std::size_t smaller = 0;
-      while (smaller < rows.size() && profile_.rows[rows[smaller]].microbatch_size < e.microbatch_size) ++smaller;
-      rows.insert(rows.begin() + static_cast<std::ptrdiff_t>(smaller), index);
-    }
-  }
+  void add(std::size_t index);
 
   hetsched::cluster cluster_;
   replica_profile profile_;
@@ -340,3 +237,7 @@ class replica_cost_model {
 static_assert(additive_cost_model<replica_cost_model>);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/replica_profile.ipp>
+#endif

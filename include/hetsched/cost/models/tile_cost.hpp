@@ -129,11 +129,10 @@ class tile_cost_model {
   }
 
   /// A rank launches the operators of its slices. Layers wait for sums over the slowest link of any two parts.
-  template <std::same_as<stage_part> Part = stage_part>
-  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const Part> parts) const {
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
     const detail::layer_compute unknown{.forward_s = -1};
     std::vector<detail::layer_compute> known(kinds_.size() * parts.size(), unknown);  // by kind and part
-    const auto compute_once = [&](int index, const Part& p) {
+    const auto compute_once = [&](int index, const stage_part& p) {
       const int kind = kinds_[static_cast<std::size_t>(index)];
       auto& found = known[static_cast<std::size_t>(kind) * parts.size() + static_cast<std::size_t>(&p - parts.data())];
       const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};

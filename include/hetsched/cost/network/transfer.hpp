@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 
-#include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
 
@@ -30,35 +26,16 @@ namespace hetsched {
 }
 
 /// Pieces into which even cuts over the tensor ranks of several stages cut a parameter together.
-[[nodiscard]] inline std::int64_t union_of_cuts(std::span<const placement> holders) {
-  std::int64_t common = 1;
-  for (const auto& h : holders) common = std::lcm(common, std::int64_t{h.degrees.tensor});
-  std::int64_t pieces = 0;
-  for (std::int64_t i = 1; i <= common; ++i)
-    pieces += std::any_of(holders.begin(), holders.end(), [&](const placement& h) { return i * h.degrees.tensor % common == 0; });
-  return pieces;
-}
+[[nodiscard]] std::int64_t union_of_cuts(std::span<const placement> holders);
 
 /// Seconds to add up `bytes` of gradients that each of several stages holds, cut over its tensor ranks as it likes: a ring for
 /// every piece of the union of their cuts. Every hop is as slow as the slowest link between any two of the stages, where the
 /// ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity where two have no
 /// link. O(holders^2 * links + pieces * holders). Source: HexiScale sec. 3.2 (asymmetric gradients).
-[[nodiscard]] inline double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
-  if (holders.size() < 2) return 0;
-  const double n = static_cast<double>(holders.size());
-  const auto pieces = union_of_cuts(holders);
-  double slowest_s = 0;
-  for (std::size_t a = 0; a < holders.size(); ++a)
-    for (std::size_t b = a + 1; b < holders.size(); ++b) {
-      const auto &x = holders[a].mesh, &y = holders[b].mesh;
-      const auto over = link_between(c, x, y);
-      if (!over) return std::numeric_limits<double>::infinity();
-      const bool on_one_node = x.subcluster == y.subcluster && subcluster_of(c, x).nodes == 1;
-      const int ports = on_one_node ? std::min(x.device_count(), y.device_count()) : std::min(x.nodes, y.nodes);
-      const auto each = (pieces + ports - 1) / ports;
-      slowest_s = std::max(slowest_s, static_cast<double>(each) * over->latency_s + bytes / n / ports / over->bandwidth);
-    }
-  return 2 * (n - 1) * slowest_s;
-}
+[[nodiscard]] double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/network/transfer.ipp>
+#endif

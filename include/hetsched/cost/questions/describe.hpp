@@ -17,20 +17,7 @@ namespace hetsched {
 }
 
 /// "subcluster a100 (1x4, data 2, tensor 2, recompute full, ZeRO 1)": the shape, and what is not plain.
-[[nodiscard]] inline std::string describe(const cluster& hardware, const placement& p) {
-  std::string text = "subcluster " + subcluster_of(hardware, p.mesh).name + " (" + std::to_string(p.mesh.nodes) + "x" +
-                     std::to_string(p.mesh.devices_per_node);
-  const auto part = [&](int degree, const char* name) {
-    if (degree > 1) text += std::string(", ") + name + " " + std::to_string(degree);
-  };
-  part(p.degrees.data, "data");
-  part(p.degrees.context, "context");
-  part(p.degrees.tensor, "tensor");
-  part(p.degrees.expert, "expert");
-  if (p.recompute != recomputation::none) text += ", recompute " + std::string(name_of(p.recompute));
-  if (p.zero > 0) text += ", ZeRO " + std::to_string(p.zero);
-  return text + ")";
-}
+[[nodiscard]] std::string describe(const cluster& hardware, const placement& p);
 
 /// "31.2 GiB".
 [[nodiscard]] inline std::string in_gib(double bytes) {
@@ -40,3 +27,7 @@ namespace hetsched {
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/questions/describe.ipp>
+#endif

@@ -63,22 +63,7 @@ struct memory_use {
 /// What each device of a stage holds at its peak: the one memory model of planners, evaluate and reports. `in_flight`:
 /// microbatches between forward and backward, a fraction where a schedule gives back a part first.
 /// Throws: input_error where bytes overflow.
-[[nodiscard]] inline memory_use memory_of(const stage_cost& cost, const memory_overheads& more, double in_flight) {
-  const double nearest = std::round(in_flight);
-  if (std::fabs(in_flight - nearest) < 1e-6) in_flight = nearest;  // shares of a microbatch add up to a little more or less
-  const double activations = static_cast<double>(cost.activation_bytes) * in_flight;
-  const auto temporary = static_cast<double>(cost.temporary_bytes);
-  memory_use use;
-  use.weights = cost.weight_bytes - cost.gradient_bytes - cost.optimizer_bytes;
-  use.gradients = cost.gradient_bytes;
-  use.optimizer = cost.optimizer_bytes;
-  use.activations = detail::whole_bytes(activations);
-  use.buffers = more.buffer_bytes;
-  use.temporary = detail::whole_bytes(temporary + (activations + temporary) * more.fragmentation);
-  use.runtime = more.runtime_bytes;
-  use.margin = detail::whole_bytes(static_cast<double>(use.total()) * more.margin);
-  return use;
-}
+[[nodiscard]] memory_use memory_of(const stage_cost& cost, const memory_overheads& more, double in_flight);
 
 /// memory_of, solved for what a search asks: a stage fits where
 ///     weight_bytes + (in flight * activation_bytes + temporary_bytes) * scale <= room
@@ -88,12 +73,10 @@ struct memory_room {
 };
 
 /// The room on a device of so much memory; roundings of memory_of cannot exceed it.
-[[nodiscard]] inline memory_room room_within(bytes_t memory_bytes, const memory_overheads& more) {
-  if (more == memory_overheads{}) return {.room = static_cast<double>(memory_bytes), .scale = 1};
-  constexpr double roundings = 4;
-  return {.room = static_cast<double>(memory_bytes) / (1 + more.margin) - static_cast<double>(more.runtime_bytes) -
-                  static_cast<double>(more.buffer_bytes) - roundings,
-          .scale = 1 + more.fragmentation};
-}
+[[nodiscard]] memory_room room_within(bytes_t memory_bytes, const memory_overheads& more);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/questions/memory_use.ipp>
+#endif

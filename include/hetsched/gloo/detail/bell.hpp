@@ -27,16 +27,7 @@ class bell {
     if (sends) sent_ = false;
   }
   /// `late`: whoever waits is woken by ring_late(), which the same thread calls once it has let go of the mutex.
-  void ring(bool of_send, bool late) {
-    (of_send ? sent_ : received_) = true;
-    if (waits_ == for_all || (waits_ == for_receives && !of_send)) {
-      if (late)
-        late_ = true;
-      else
-        changed_.notify_one();
-    }
-    if (also_) also_();
-  }
+  void ring(bool of_send, bool late);
   void ring_late() {
     if (std::exchange(late_, false)) changed_.notify_one();
   }
@@ -59,3 +50,7 @@ class bell {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/bell.ipp>
+#endif

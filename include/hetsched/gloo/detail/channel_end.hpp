@@ -51,21 +51,7 @@ struct transfer_queue {
 };
 
 /// What is to be written of a queue, at most `most` bytes; returns how many parts and bytes these are.
-inline std::pair<std::size_t, std::size_t> parts_of(const transfer_queue& queue, std::span<iovec> parts, std::size_t most) {
-  std::size_t count = 0, bytes = 0;
-  for (auto* t = queue.first; t && count + 1 < parts.size() && bytes < most; t = t->next) {
-    const auto add = [&](char* from, std::size_t size) {
-      size = std::min(size, most - bytes);
-      if (size > 0) parts[count++] = {from, size};
-      bytes += size;
-    };
-    constexpr std::size_t head = sizeof(tensor_header);
-    if (t->written < head) add(reinterpret_cast<char*>(&t->header) + t->written, head - t->written);
-    const std::size_t done = t->written < head ? 0 : t->written - head;
-    add(t->data + done, t->header.note.bytes - done);
-  }
-  return {count, bytes};
-}
+std::pair<std::size_t, std::size_t> parts_of(const transfer_queue& queue, std::span<iovec> parts, std::size_t most);
 /// So many bytes of a queue have been written; calls done(transfer) for those that are whole.
 template <class Done>
 void take_written(transfer_queue& queue, std::size_t bytes, const Done& done) {
@@ -148,15 +134,10 @@ struct channel_ends {
 };
 
 /// Why a tensor cannot be sent to a receive; empty if it can.
-[[nodiscard]] inline std::string difference(const edge& where, const tensor_note& sent, const tensor_note& wanted) {
-  if (sent.stamp() != wanted.stamp())
-    return to_text(where) + ": sent is " + to_text(sent.stamp()) + ", expected is " + to_text(wanted.stamp());
-  const bool fits = sent.shape == wanted.shape || sent.shape == no_shape || wanted.shape == no_shape;
-  if (sent.bytes != wanted.bytes || !fits)
-    return to_text(where) + ", " + to_text(sent.stamp()) + ": sent are " + std::to_string(sent.elements) + " elements (" +
-           std::to_string(sent.bytes) + " bytes), expected " + std::to_string(wanted.elements) + " (" +
-           std::to_string(wanted.bytes) + " bytes), or of another shape";
-  return {};
-}
+[[nodiscard]] std::string difference(const edge& where, const tensor_note& sent, const tensor_note& wanted);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/channel_end.ipp>
+#endif

@@ -48,17 +48,7 @@ struct tensor_note {
   std::uint8_t stamp_what = 0, edge_what = 0;
   std::uint8_t unasked = 0;  ///< of a tensor that is sent
 
-  void tell(const hetsched::stamp& s, const edge& e) {
-    step = s.step;
-    microbatch = s.microbatch;
-    stamp_direction = s.direction;
-    stamp_stage = s.stage;
-    stamp_what = static_cast<std::uint8_t>(s.what);
-    edge_direction = e.direction;
-    edge_stage = e.stage;
-    edge_part = e.part;
-    edge_what = static_cast<std::uint8_t>(e.what);
-  }
+  void tell(const hetsched::stamp& s, const edge& e);
   [[nodiscard]] hetsched::stamp stamp() const {
     return {step, microbatch, static_cast<payload>(stamp_what), stamp_direction, stamp_stage};
   }
@@ -93,50 +83,10 @@ template <class T>
 
 /// What is wrong with a frame that came from another rank, whatever is in its `longest_frame` bytes; nullptr: nothing, its body
 /// can be read. `sent`: unasked tensors that this rank has sent to that one.
-[[nodiscard]] inline const char* fault_of(const char* frame, std::uint64_t sent) {
-  const auto header = read_part<frame_header>(frame);
-  const char* const body = frame + sizeof header;
-  constexpr std::size_t room = longest_frame - sizeof header;
-  std::size_t expected = 0;
-  switch (header.kind) {
-    case frame_kind::receive_posted:
-    case frame_kind::announced:
-      expected = sizeof(tensor_note);
-      if (header.bytes == expected && !is_known(read_part<tensor_note>(body))) return "asks for something unknown";
-      break;
-    case frame_kind::numbers:
-      if (header.bytes < sizeof(gathered_numbers) || header.bytes > room ||
-          (header.bytes - sizeof(gathered_numbers)) % sizeof(double) != 0)
-        return "has a wrong length";
-      expected = header.bytes;
-      break;
-    case frame_kind::abort:
-      if (header.bytes > room) return "has a wrong length";
-      expected = header.bytes;
-      break;
-    case frame_kind::leaving:
-    case frame_kind::ask:
-    case frame_kind::answer:
-      expected = sizeof(std::uint64_t);
-      break;
-    case frame_kind::released:
-    case frame_kind::acknowledge:
-      break;
-    default:
-      return "is of an unknown kind";
-  }
-  if (header.bytes != expected) return "has a wrong length";
-  if (header.acknowledged > sent) return "acknowledges what was not sent";
-  return nullptr;
-}
+[[nodiscard]] const char* fault_of(const char* frame, std::uint64_t sent);
 
 /// What is wrong with what comes before a tensor; nullptr: nothing. `number`: of the next tensor of its channel.
-[[nodiscard]] inline const char* fault_of(const tensor_header& h, std::uint64_t number, std::uint64_t sent) {
-  if (h.note.number != number) return "is not the next one";
-  if (h.note.unasked != 0 && h.note.bytes > small_tensor) return "is too long to come unasked";
-  if (h.acknowledged > sent) return "acknowledges what was not sent";
-  return nullptr;
-}
+[[nodiscard]] const char* fault_of(const tensor_header& h, std::uint64_t number, std::uint64_t sent);
 
 template <class T>
 void append(std::vector<char>& to, const T* values, std::size_t count) {
@@ -174,3 +124,7 @@ template <class Shape>
 }
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/frame.ipp>
+#endif

@@ -89,16 +89,7 @@ struct peer_state {
   /// Where the next byte of the tensor that is coming goes.
   [[nodiscard]] char* place() const { return (into ? into->data : into_early->bytes) + have; }
   /// False if they are more than were announced.
-  [[nodiscard]] bool add_numbers(const gathered_numbers& part, const char* values, std::size_t count) {
-    const bool goes_on = !gathered.empty() && gathered.back().round == part.round;
-    const std::size_t before = goes_on ? gathered.back().numbers.size() : 0;
-    if (count > (goes_on ? gathered.back().all : part.all) - before) return false;
-    if (!goes_on) gathered.push_back({.round = part.round, .all = part.all, .numbers = {}});
-    auto& numbers = gathered.back().numbers;
-    numbers.resize(before + count);
-    if (count > 0) std::memcpy(numbers.data() + before, values, count * sizeof(double));
-    return true;
-  }
+  [[nodiscard]] bool add_numbers(const gathered_numbers& part, const char* values, std::size_t count);
   /// Whether all numbers of a round are here.
   [[nodiscard]] bool has_brought(std::uint64_t round) {
     while (!gathered.empty() && gathered.front().round < round) gathered.pop_front();  // of a gather that was given up
@@ -112,14 +103,7 @@ struct peer_state {
 };
 
 /// The numbers of a round that all have brought; `mine` are those of the rank whose peers these are.
-inline void take_round(std::vector<peer_state>& peers, std::span<const double> mine, std::vector<std::vector<double>>& all) {
-  all.resize(peers.size());
-  for (std::size_t p = 0; p < peers.size(); ++p)
-    if (peers[p].there)
-      all[p] = peers[p].take_numbers();
-    else
-      all[p].assign(mine.begin(), mine.end());
-}
+void take_round(std::vector<peer_state>& peers, std::span<const double> mine, std::vector<std::vector<double>>& all);
 /// The first other rank that has not done something; -1: all have.
 template <class Done>
 [[nodiscard]] int first_without(std::vector<peer_state>& peers, const Done& done) {
@@ -142,3 +126,7 @@ template <class Done>
 }
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/peer_state.ipp>
+#endif

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,31 +41,10 @@ template <std::size_t Size>
 }
 
 /// A text with the proof that one of the run has written it, at that place.
-[[nodiscard]] inline std::vector<char> with_proof(const sha256_digest& key, const std::string& place,
-                                                  std::span<const char> text) {
-  std::vector<char> all(place.begin(), place.end());
-  all.push_back('\0');
-  all.insert(all.end(), text.begin(), text.end());
-  const auto proof = keyed_digest(key, std::as_bytes(std::span(all)));
-  all.assign(text.begin(), text.end());
-  const std::size_t before = all.size();
-  all.resize(before + proof.size());
-  std::memcpy(all.data() + before, proof.data(), proof.size());
-  return all;
-}
+[[nodiscard]] std::vector<char> with_proof(const sha256_digest& key, const std::string& place, std::span<const char> text);
 
 /// Takes the proof off a text. False if it has none, or one of another run, secret or place.
-[[nodiscard]] inline bool take_proof(const sha256_digest& key, const std::string& place, std::vector<char>& text) {
-  sha256_digest proof{};
-  if (text.size() < proof.size()) return false;
-  const std::size_t before = text.size() - proof.size();
-  std::memcpy(proof.data(), text.data() + before, proof.size());
-  text.resize(before);
-  const auto expected = with_proof(key, place, text);
-  sha256_digest right{};
-  std::memcpy(right.data(), expected.data() + before, right.size());
-  return same_digest(proof, right);
-}
+[[nodiscard]] bool take_proof(const sha256_digest& key, const std::string& place, std::vector<char>& text);
 
 /// What the one that connects says first. Its proof follows when it has been challenged.
 struct hello {
@@ -80,13 +58,11 @@ static_assert(sizeof(hello) == 40);
 
 /// The proof of one side of a connection, for what both have said: neither side's can be used as the other's, for other ranks or
 /// a second time.
-[[nodiscard]] inline sha256_digest proof_of(const sha256_digest& key, std::string_view side, const hello& said,
-                                            const random_word& challenge) {
-  std::vector<std::byte> all(side.size() + sizeof said + sizeof challenge);
-  std::memcpy(all.data(), side.data(), side.size());
-  std::memcpy(all.data() + side.size(), &said, sizeof said);
-  std::memcpy(all.data() + side.size() + sizeof said, challenge.data(), sizeof challenge);
-  return keyed_digest(key, all);
-}
+[[nodiscard]] sha256_digest proof_of(const sha256_digest& key, std::string_view side, const hello& said,
+                                     const random_word& challenge);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/proof.ipp>
+#endif

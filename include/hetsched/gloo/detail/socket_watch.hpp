@@ -70,12 +70,10 @@ class socket_watch {
 
 enum class reading { some, full, ended };
 /// Reads once. Full: there may be more. `why`: it has ended.
-[[nodiscard]] inline reading read_some(int socket, char* to, std::size_t room, std::size_t& got, std::string& why) {
-  const auto n = ::recv(socket, to, room, MSG_DONTWAIT);
-  got = static_cast<std::size_t>(std::max<ssize_t>(n, 0));
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return reading::some;
-  if (n <= 0) why = n == 0 ? "its connection has been closed" : std::strerror(errno);
-  return n <= 0 ? reading::ended : got == room ? reading::full : reading::some;
-}
+[[nodiscard]] reading read_some(int socket, char* to, std::size_t room, std::size_t& got, std::string& why);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/gloo/detail/socket_watch.ipp>
+#endif

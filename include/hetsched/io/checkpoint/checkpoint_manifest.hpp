@@ -6,14 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
-#include <hetsched/core/checksum.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json_reader.hpp>
 
@@ -50,14 +46,7 @@ inline constexpr std::int64_t max_checkpoint_step = 1'000'000'000'000'000;
 inline constexpr int max_checkpoint_parts = 1'000'000;
 
 /// Bytes of an element, from the bits at the end of its name; 0 if there is no such element.
-[[nodiscard]] inline std::size_t element_bytes(std::string_view element) {
-  std::size_t bits = 0;
-  for (const char c : element.substr(std::min(element.find_first_of("0123456789"), element.size()))) {
-    if (c < '0' || c > '9' || bits > 1000) return 0;
-    bits = 10 * bits + static_cast<std::size_t>(c - '0');
-  }
-  return bits % 8 == 0 ? bits / 8 : 0;
-}
+[[nodiscard]] std::size_t element_bytes(std::string_view element);
 
 [[nodiscard]] inline bytes_t element_count(const std::vector<std::size_t>& shape) {
   bytes_t count = 1;
@@ -72,9 +61,6 @@ inline constexpr int max_checkpoint_parts = 1'000'000;
   std::string text = element + '[';
   for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? " x " : "") + std::to_string(shape[i]);
   return text + ']';
-}
-[[nodiscard]] inline std::string elements_text(std::size_t first, std::size_t last) {
-  return "elements " + std::to_string(first) + " to " + std::to_string(last - 1);
 }
 
 /// Rows of a tensor's elements, each `length` long.
@@ -108,83 +94,7 @@ void for_each_shared(const element_rows& a, const element_rows& b, Visit&& visit
 
 /// Why the slices do not hold every tensor exactly once; empty if they do.
 /// Complexity: O(n log n) for n slices; of tensors with slices of several rows O(n^2), if the rows are equally far apart.
-[[nodiscard]] inline std::string coverage_fault(const std::vector<stored_slice>& slices) {
-  std::vector<const stored_slice*> sorted;
-  for (const auto& s : slices) sorted.push_back(&s);
-  const auto key = [](const stored_slice& s) { return std::tie(s.layer, s.name, s.first, s.count); };
-  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return key(*a) < key(*b); });
-  // Of lines of a tensor's elements, all equally long: columns [first, last) of lines [top, bottom).
-  struct box {
-    std::size_t top, bottom, first, last;
-    const stored_slice* of;
-  };
-  std::vector<box> boxes, here;
-  std::vector<std::size_t> lines;
-  for (std::size_t i = 0; i < sorted.size();) {
-    const auto& head = *sorted[i];
-    const auto who = tensor_text(head.layer, head.name) + ": ";
-    const auto whole = static_cast<std::size_t>(element_count(head.shape));
-    auto end = i;
-    std::size_t line = 0;
-    bool alike = true;
-    for (; end < sorted.size() && sorted[end]->layer == head.layer && sorted[end]->name == head.name; ++end) {
-      const auto& s = *sorted[end];
-      if (s.element != head.element || s.shape != head.shape)
-        return who + "is " + shape_text(head.element, head.shape) + " in part " + std::to_string(head.part) + ", but " +
-               shape_text(s.element, s.shape) + " in part " + std::to_string(s.part);
-      if (s.rows == 1) continue;
-      alike = alike && (line == 0 || line == s.apart);
-      line = s.apart;
-    }
-    if (line == 0 || !alike) line = std::max<std::size_t>(whole, 1);
-    boxes.clear();
-    for (; i < end; ++i) {
-      const auto r = rows_of(*sorted[i]);
-      if (r.length == 0) continue;
-      const auto add = [&](std::size_t first, std::size_t last, std::size_t rows) {
-        boxes.push_back({first / line, first / line + rows, first % line, first % line + (last - first), sorted[i]});
-      };
-      if (r.rows > 1 && r.apart == line) {
-        add(r.first, r.first + r.length, r.rows);
-        continue;
-      }
-      for (std::size_t row = 0; row < r.rows; ++row) {
-        std::size_t first = r.begin(row);
-        const std::size_t last = first + r.length, next = std::min(last, (first / line + 1) * line);
-        if (first % line != 0) {
-          add(first, next, 1);
-          first = next;
-        }
-        if (const auto full = (last - first) / line; full > 0) {
-          add(first, first + line, full);
-          first += full * line;
-        }
-        if (first < last) add(first, last, 1);
-      }
-    }
-    lines = {0, whole / line, (whole + line - 1) / line};
-    for (const auto& b : boxes) lines.insert(lines.end(), {b.top, b.bottom});
-    std::sort(lines.begin(), lines.end());
-    lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
-    for (std::size_t k = 0; k + 1 < lines.size(); ++k) {
-      const std::size_t base = lines[k] * line, width = std::min(line, whole - base);
-      here.clear();
-      for (const auto& b : boxes)
-        if (b.top <= lines[k] && lines[k] < b.bottom) here.push_back(b);
-      std::stable_sort(here.begin(), here.end(), [](const box& a, const box& b) { return a.first < b.first; });
-      std::size_t next = 0;
-      for (const auto& b : here) {
-        if (b.first > next) return who + elements_text(base + next, base + b.first) + " are in no part";
-        if (b.first < next)
-          return who + elements_text(base + b.first, base + std::min(next, b.last)) + " are there twice, again in part " +
-                 std::to_string(b.of->part);
-        next = b.last;
-      }
-      if (next < width) return who + elements_text(base + next, base + width) + " are in no part";
-    }
-  }
-  return {};
-}
+[[nodiscard]] std::string coverage_fault(const std::vector<stored_slice>& slices);
 
 [[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
   std::string text(16, '0');
@@ -192,22 +102,7 @@ void for_each_shared(const element_rows& a, const element_rows& b, Visit&& visit
   return text;
 }
 
-[[nodiscard]] inline std::uint64_t read_checksum(const json_value& value) {
-  const auto text = value.text();
-  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    value.expected("16 hexadecimal digits");
-  std::uint64_t number = 0;
-  for (const char c : text) number = number << 4 | static_cast<std::uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
-  return number;
-}
-
-[[nodiscard]] inline nlohmann::ordered_json write_slice(const stored_slice& s) {
-  nlohmann::ordered_json written{{"layer", s.layer}, {"name", s.name},   {"element", s.element},
-                                 {"shape", s.shape}, {"first", s.first}, {"count", s.count}};
-  if (s.rows > 1) written.update({{"rows", s.rows}, {"apart", s.apart}});
-  written.update({{"part", s.part}, {"offset", s.offset}, {"checksum", hexadecimal(s.checksum)}});
-  return written;
-}
+[[nodiscard]] nlohmann::ordered_json write_slice(const stored_slice& s);
 
 /// Documents are of version 2 if slices have rows.
 inline constexpr int checkpoint_version = 2;
@@ -215,92 +110,22 @@ inline constexpr int checkpoint_version = 2;
   return std::any_of(slices.begin(), slices.end(), [](const auto& s) { return s.rows > 1; }) ? 2 : 1;
 }
 
-[[nodiscard]] inline stored_slice read_slice(const json_value& value, int version) {
-  if (version > 1)
-    value.object({"layer", "name", "element", "shape", "first", "count", "rows", "apart", "part", "offset", "checksum"});
-  else
-    value.object({"layer", "name", "element", "shape", "first", "count", "part", "offset", "checksum"});
-  stored_slice s;
-  s.layer = value.at("layer").count(0);
-  s.name = value.at("name").name();
-  s.element = value.at("element").name();
-  if (element_bytes(s.element) == 0) value.at("element").expected("an element and its bits, like f32");
-  const auto shape = value.at("shape");
-  s.shape = shape.list([](const json_value& extent) { return static_cast<std::size_t>(extent.bytes()); });
-  bytes_t whole = 0;
-  try {
-    whole = element_count(s.shape);
-  } catch (const input_error&) {
-    shape.fail("more elements than can be counted");
-  }
-  const auto first = value.at("first").integer(0, whole);
-  s.first = static_cast<std::size_t>(first);
-  s.count = static_cast<std::size_t>(value.at("count").integer(0, whole - first));
-  if (const auto rows = value.find("rows")) {
-    s.rows = static_cast<std::size_t>(rows->integer(2, std::max<std::int64_t>(whole, 2)));
-    s.apart = static_cast<std::size_t>(value.at("apart").integer(1, std::max<std::int64_t>(whole, 1)));
-    if (s.count % s.rows != 0 || !lie_in(rows_of(s), static_cast<std::size_t>(whole)))
-      value.at("rows").expected("rows of equal length that lie in the tensor");
-  }
-  s.part = value.at("part").count(0, max_checkpoint_parts - 1);
-  s.offset = value.at("offset").bytes();
-  s.checksum = read_checksum(value.at("checksum"));
-  return s;
-}
+[[nodiscard]] stored_slice read_slice(const json_value& value, int version);
 
 /// The text of a document with its checksum, of all that stands before it, as the last member.
-[[nodiscard]] inline std::string with_checksum(const nlohmann::ordered_json& document) {
-  auto text = dump(document);
-  text.resize(text.size() - 3);  // "\n}\n"
-  const auto sum = crc64(std::as_bytes(std::span(text)));
-  return text + ",\n  \"checksum\": \"" + hexadecimal(sum) + "\"\n}\n";
-}
+[[nodiscard]] std::string with_checksum(const nlohmann::ordered_json& document);
 
-inline void verify_checksum(std::string_view text, const json_value& checksum) {
-  const std::string tail = ",\n  \"checksum\": \"" + hexadecimal(read_checksum(checksum)) + "\"\n}\n";
-  const auto head = text.substr(0, text.size() - std::min(text.size(), tail.size()));
-  if (!text.ends_with(tail) || crc64(std::as_bytes(std::span(head))) != read_checksum(checksum))
-    checksum.fail("the document does not have this checksum: it has been changed since it was written");
-}
+void verify_checksum(std::string_view text, const json_value& checksum);
 
 }  // namespace detail
 
 /// Reads a manifest.json from its text; `path`: of the checkpoint, for messages.
 /// Throws: file_error.
 /// Complexity: O(n log n) for n slices.
-[[nodiscard]] inline checkpoint parse_checkpoint(std::string_view text, const std::string& path) {
-  const detail::json_document document(text, path + "/manifest.json");
-  const int version = document.version_of("checkpoint", detail::checkpoint_version);
-  const auto top = document.with_keys({"step", "info", "parts", "slices", "checksum"});
-  detail::verify_checksum(text, top.at("checksum"));
-  checkpoint result;
-  result.path = path;
-  result.step = top.at("step").integer(0, detail::max_checkpoint_step);
-  top.at("info").members([&](const std::string& key, const detail::json_value& value) { result.info[key] = value.text(); });
-  const auto parts = top.at("parts");
-  result.parts = parts.list([](const detail::json_value& size) { return size.bytes(); });
-  const auto slices = top.at("slices");
-  result.slices = slices.list([&](const detail::json_value& s) { return detail::read_slice(s, version); });
-  // Parts are full, one slice behind the other: so every bit of them is under a checksum.
-  std::vector<bytes_t> filled(result.parts.size());
-  int part = 0;
-  for (std::size_t i = 0; i < result.slices.size(); ++i) {
-    const auto& s = result.slices[i];
-    if (s.part < part || s.part >= static_cast<int>(filled.size()))
-      slices[i].at("part").expected("one of the parts, in their order");
-    part = s.part;
-    auto& end = filled[static_cast<std::size_t>(part)];
-    if (s.offset != end) slices[i].at("offset").expected(std::to_string(end) + ", the end of the slice before");
-    const auto room =
-        static_cast<std::size_t>(result.parts[static_cast<std::size_t>(part)] - end) / detail::element_bytes(s.element);
-    if (s.count > room)
-      slices[i].at("count").expected("at most the " + std::to_string(room) + " elements that the part has left");
-    end += static_cast<bytes_t>(s.count * detail::element_bytes(s.element));
-  }
-  for (std::size_t p = 0; p < filled.size(); ++p)
-    if (filled[p] != result.parts[p]) parts[p].expected(std::to_string(filled[p]) + ", the size of its slices");
-  if (const auto fault = detail::coverage_fault(result.slices); !fault.empty()) slices.fail(fault);
-  return result;
-}
+[[nodiscard]] checkpoint parse_checkpoint(std::string_view text, const std::string& path);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/checkpoint/checkpoint_manifest.ipp>
+#endif

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,109 +14,21 @@ namespace hetsched {
 
 namespace detail {
 
-inline constexpr std::string_view precision_names[precision_count] = {"fp32", "tf32", "fp16", "bf16"};
-
 [[nodiscard]] inline bytes_t bytes_of(double amount, bytes_t unit) {
   return static_cast<bytes_t>(std::llround(amount * static_cast<double>(unit)));
 }
 
 [[nodiscard]] inline double seconds_from_us(double us) { return us * 1e-6; }
 
-// A factor of a calibration: a device is not hundreds of times off its datasheet.
-struct calibration_key {
-  const char* name;
-  double device_calibration::*factor;
-};
-
-inline constexpr calibration_key calibration_keys[] = {{"lane_rate", &device_calibration::lane_rate},
-                                                       {"matrix_rate", &device_calibration::matrix_rate},
-                                                       {"memory_bandwidth", &device_calibration::memory_bandwidth},
-                                                       {"l2_bandwidth", &device_calibration::l2_bandwidth}};
-
-[[nodiscard]] inline calibration_residual read_residual(const json_value& value) {
-  value.object({"kernel", "at", "weight"});
-  calibration_residual r{.kernel = value.at("kernel").count(0), .weight = value.at("weight").number(-1e6, 1e6)};
-  const auto at = value.at("at").sized(r.at.size(), "coordinate");
-  for (std::size_t i = 0; i < r.at.size(); ++i) r.at[i] = at[i].number(-1e3, 1e3);
-  return r;
-}
-
-[[nodiscard]] inline device_calibration read_calibration(const json_value& value) {
-  value.object({calibration_keys[0].name, calibration_keys[1].name, calibration_keys[2].name, calibration_keys[3].name,
-                "launch_us", "residuals"});
-  device_calibration result;
-  for (const auto& key : calibration_keys)
-    if (const auto factor = value.find(key.name)) result.*key.factor = factor->number(0.01, 100);
-  if (const auto launch = value.find("launch_us")) result.launch_s = seconds_from_us(launch->number(0, 1e9));
-  if (const auto residuals = value.find("residuals")) result.residuals = residuals->list(read_residual);
-  return result;
-}
-
 /// A device of a file. What the file leaves out comes from `known`, if there is one.
-[[nodiscard]] inline device read_device(const std::string& name, const json_value& value, const std::optional<device>& known) {
-  value.object({"format", "version", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib",
-                "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
-                "calibration"});
-  device result = known ? device(*known) : device{};
-  result.name = name;
-  const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };
-  if (const auto peaks = wanted("peak_tflops")) {
-    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3], "fp8"});
-    for (std::size_t p = 0; p < precision_count; ++p)
-      if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
-    if (const auto peak = peaks->find("fp8")) result.fp8_flops = peak->positive(1e6) * 1e12;
-    if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
-      peaks->expected("a peak for fp32, fp16 or bf16");
-  }
-  if (const auto memory = wanted("memory_gib")) result.memory_bytes = bytes_of(memory->positive(1e6), gib);
-  if (const auto bandwidth = wanted("memory_bandwidth_gb_per_s")) result.memory_bandwidth = bandwidth->positive(1e9) * 1e9;
-  if (const auto count = value.find("multiprocessors")) result.multiprocessors = count->count(0);
-  if (const auto cache = value.find("l2_mib")) result.l2_bytes = bytes_of(cache->number(0, 1e6), mib);
-  if (const auto clock = value.find("clock_mhz")) result.clock_hz = clock->number(0, 1e6) * 1e6;
-  if (const auto price = value.find("price_per_hour")) result.price_per_hour = price->number(0, 1e9);
-  if (const auto watts = value.find("board_watts")) result.board_watts = watts->positive(1e6);
-  if (const auto generation = value.find("generation")) result.generation = generation->name();
-  if (const auto memory = value.find("memory_type")) result.memory_type = memory->name();
-  if (const auto lanes = value.find("lanes_per_multiprocessor")) result.lanes_per_multiprocessor = lanes->count(0);
-  if (const auto calibration = value.find("calibration")) result.calibration = read_calibration(*calibration);
-  return result;
-}
+[[nodiscard]] device read_device(const std::string& name, const json_value& value, const std::optional<device>& known);
 
-[[nodiscard]] inline nlohmann::ordered_json write_device(const device& d) {
-  const auto scaled = [](double value, double unit) { return preimage(value, value / unit, [&](double x) { return x * unit; }); };
-  nlohmann::ordered_json out;
-  auto& peaks = out["peak_tflops"] = nlohmann::ordered_json::object();
-  for (std::size_t p = 0; p < precision_count; ++p)
-    if (d.peak_flops[p] > 0) peaks[std::string(precision_names[p])] = scaled(d.peak_flops[p], 1e12);
-  if (d.fp8_flops > 0) peaks["fp8"] = scaled(d.fp8_flops, 1e12);
-  out["memory_gib"] = static_cast<double>(d.memory_bytes) / static_cast<double>(gib);
-  out["memory_bandwidth_gb_per_s"] = scaled(d.memory_bandwidth, 1e9);
-  out["multiprocessors"] = d.multiprocessors;
-  out["l2_mib"] = static_cast<double>(d.l2_bytes) / static_cast<double>(mib);
-  out["clock_mhz"] = scaled(d.clock_hz, 1e6);
-  if (d.price_per_hour) out["price_per_hour"] = *d.price_per_hour;
-  if (d.board_watts > 0) out["board_watts"] = d.board_watts;
-  if (!d.generation.empty()) out["generation"] = d.generation;
-  if (!d.memory_type.empty()) out["memory_type"] = d.memory_type;
-  if (d.lanes_per_multiprocessor > 0) out["lanes_per_multiprocessor"] = d.lanes_per_multiprocessor;
-  if (d.calibration != device_calibration{}) {
-    auto& calibration = out["calibration"];
-    for (const auto& key : calibration_keys) calibration[key.name] = d.calibration.*key.factor;
-    calibration["launch_us"] = preimage(d.calibration.launch_s, d.calibration.launch_s * 1e6, seconds_from_us);
-    for (const auto& r : d.calibration.residuals)
-      calibration["residuals"].push_back({{"kernel", r.kernel}, {"at", r.at}, {"weight", r.weight}});
-  }
-  return out;
-}
+[[nodiscard]] nlohmann::ordered_json write_device(const device& d);
 
 }  // namespace detail
 
 /// The text of a device.json that parse_device reads back as an equal device but for the name, which is its file's.
-[[nodiscard]] inline std::string to_json(const device& d) {
-  nlohmann::ordered_json out{{"format", "hetsched/device"}, {"version", 1}};
-  out.update(detail::write_device(d));
-  return detail::dump(out);
-}
+[[nodiscard]] std::string to_json(const device& d);
 
 /// Reads a device.json, the fields of an entry of a cluster's devices, under the name `name`. It says all itself: the catalogue
 /// is not asked.
@@ -136,3 +47,7 @@ inline constexpr calibration_key calibration_keys[] = {{"lane_rate", &device_cal
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/json/device_json.ipp>
+#endif

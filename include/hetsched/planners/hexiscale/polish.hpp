@@ -14,6 +14,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/schedule/builders/period.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {

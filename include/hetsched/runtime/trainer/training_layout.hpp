@@ -19,6 +19,7 @@
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>

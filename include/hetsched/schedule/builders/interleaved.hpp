@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -18,12 +17,12 @@ namespace detail {
 /// that are left. All ranks go through the same list: group after group of microbatches, within a group chunk after chunk,
 /// for backwards the last chunk first. Where groups cannot be equal, the list is that of equal ones with one microbatch left
 /// out of the last groups: that can cause no deadlock, as no microbatch needs another, whereas a list of smaller groups may.
-template <class Schedule, class Warmup>
-[[nodiscard]] Schedule looped(int ranks, int chunks, int microbatches, int groups, Warmup warmup) {
+template <class Warmup>
+[[nodiscard]] schedule looped(int ranks, int chunks, int microbatches, int groups, Warmup warmup) {
   const int group = (microbatches + groups - 1) / groups;
   const int least = microbatches / groups, larger = microbatches % groups;  // groups of more than the least
   const int passes = groups * group * chunks;
-  auto result = make_schedule<Schedule>(ranks, microbatches, loop_map(ranks, chunks));
+  auto result = make_schedule(ranks, microbatches, loop_map(ranks, chunks));
   for (auto& l : result.lanes) {
     l.actions.reserve(2 * static_cast<std::size_t>(chunks) * static_cast<std::size_t>(microbatches));
     const auto add = [&](action_kind kind, int pass) {
@@ -55,23 +54,20 @@ inline void require_chunks(int ranks, int chunks, int microbatches) {
 /// Throws: input_error unless all counts are at least 1.
 /// Complexity: O(ranks * chunks * microbatches).
 /// Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule interleaved_1f1b(int ranks, int chunks, int microbatches) {
-  detail::require_chunks(ranks, chunks, microbatches);
-  if (chunks == 1) return detail::looped<Schedule>(ranks, 1, microbatches, 1, [&](int rank, int) { return ranks - 1 - rank; });
-  return detail::looped<Schedule>(ranks, chunks, microbatches, std::max(1, microbatches / ranks),
-                                  [&](int rank, int group) { return 2 * (ranks - 1 - rank) + (chunks - 1) * group; });
-}
+[[nodiscard]] schedule interleaved_1f1b(int ranks, int chunks, int microbatches);
 
 /// Looped breadth-first: every chunk takes all microbatches before the next chunk starts, so that its parameters are gathered
 /// and its gradients reduced once per iteration.
 /// Throws: input_error unless all counts are at least 1.
 /// Complexity: O(ranks * chunks * microbatches).
 /// Source: Lamy-Poirier 2023, "Breadth-first pipeline parallelism".
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule looped_bfs(int ranks, int chunks, int microbatches) {
+[[nodiscard]] inline schedule looped_bfs(int ranks, int chunks, int microbatches) {
   detail::require_chunks(ranks, chunks, microbatches);
-  return detail::looped<Schedule>(ranks, chunks, microbatches, 1, [&](int, int group) { return chunks * group; });
+  return detail::looped(ranks, chunks, microbatches, 1, [&](int, int group) { return chunks * group; });
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/builders/interleaved.ipp>
+#endif

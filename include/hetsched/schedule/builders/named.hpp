@@ -2,11 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <string>
+#include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -16,7 +13,6 @@
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/period.hpp>
 #include <hetsched/schedule/builders/v_schedules.hpp>
-#include <hetsched/schedule/builders/virtual_1f1b.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
 #include <hetsched/schedule/pipeline.hpp>
@@ -35,12 +31,11 @@ struct build_options {
 
 namespace detail {
 
-template <class Pipeline>
 struct named_schedule {
   std::string_view name;
   bool has_warmups;
   bool cuts_stages;  // several virtual stages per rank
-  schedule (*build)(const Pipeline&, int, const build_options&);
+  schedule (*build)(const pipeline&, int, const build_options&);
 };
 
 [[nodiscard]] inline const std::vector<int>& positive(const std::vector<int>& caps) {
@@ -48,96 +43,66 @@ struct named_schedule {
   return caps;
 }
 
-template <class Options>
-[[nodiscard]] schedule from_warmups(std::vector<int> counts, int microbatches, const Options& options) {
-  const auto stages = counts.size();
-  if (!options.warmups.empty()) {
-    if (options.warmups.size() != stages)
-      throw input_error(std::to_string(options.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
-    counts = options.warmups;
-  }
-  if (!options.caps.empty()) {
-    if (options.caps.size() != stages)
-      throw input_error(std::to_string(options.caps.size()) + " caps for " + std::to_string(stages) + " stages");
-    counts = capped_warmups(std::move(counts), positive(options.caps));
-  }
-  return one_f_one_b(counts, microbatches);
-}
+[[nodiscard]] schedule from_warmups(std::vector<int> counts, int microbatches, const build_options& options);
 
-template <class Pipeline, warmup_rule Rule>
-[[nodiscard]] schedule from_rule(const Pipeline& p, int microbatches, const build_options& options) {
+template <warmup_rule Rule>
+[[nodiscard]] schedule from_rule(const pipeline& p, int microbatches, const build_options& options) {
   const bool fastest_within = Rule == warmup_rule::exact && options.warmups.empty() && options.caps.size() == p.forward_s.size();
   return from_warmups(fastest_within ? exact_warmups_within(p, positive(options.caps)) : warmup_counts(Rule, p, options.epsilon),
                       microbatches, options);
 }
 
-template <class Pipeline, schedule (*Build)(int, int)>
-[[nodiscard]] schedule from_counts(const Pipeline& p, int microbatches, const build_options&) {
+template <schedule (*Build)(int, int)>
+[[nodiscard]] schedule from_counts(const pipeline& p, int microbatches, const build_options&) {
   return Build(p.stages(), microbatches);
 }
 
-template <class Pipeline, schedule (*Build)(int, int, int)>
-[[nodiscard]] schedule from_chunks(const Pipeline& p, int microbatches, const build_options& options) {
+template <schedule (*Build)(int, int, int)>
+[[nodiscard]] schedule from_chunks(const pipeline& p, int microbatches, const build_options& options) {
   return Build(p.stages(), options.chunks, microbatches);
 }
 
-template <class Pipeline>
-[[nodiscard]] schedule from_cross(const Pipeline& p, int microbatches, const build_options& options) {
-  const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
-  if (!options.cross.empty() && options.cross.size() != boundaries)
-    throw input_error("cross needs one entry per boundary (stages - 1), or none");
-  const auto counts = virtual_1f1b_warmups(options.cross.empty() ? slow_boundaries(p, options.epsilon) : options.cross);
-  return from_warmups(counts, microbatches, options);
-}
+[[nodiscard]] schedule from_cross(const pipeline& p, int microbatches, const build_options& options);
 
-template <class Pipeline>
-inline constexpr named_schedule<Pipeline> named_schedules[] = {
-    {"gpipe", false, false, from_counts<Pipeline, gpipe>},
-    {schedule_name(warmup_rule::one_f_one_b), true, false, from_rule<Pipeline, warmup_rule::one_f_one_b>},
-    {schedule_name(warmup_rule::eager), true, false, from_rule<Pipeline, warmup_rule::eager>},
-    {schedule_name(warmup_rule::h1f1b), true, false, from_rule<Pipeline, warmup_rule::h1f1b>},
-    {schedule_name(warmup_rule::exact), true, false, from_rule<Pipeline, warmup_rule::exact>},
-    {"virtual_1f1b", true, false, from_cross<Pipeline>},
-    {"interleaved_1f1b", false, true, from_chunks<Pipeline, interleaved_1f1b>},
-    {"looped_bfs", false, true, from_chunks<Pipeline, looped_bfs>},
-    {"zb_h1", false, false, from_counts<Pipeline, zb_h1>},
-    {"zb_h2", false, false, from_counts<Pipeline, zb_h2>},
-    {"zb_v", false, true, from_counts<Pipeline, zb_v>},
-    {"v_half", false, true, from_counts<Pipeline, v_half>},
-    {"v_min", false, true, from_counts<Pipeline, v_min>},
-    {"dualpipe", false, true, from_counts<Pipeline, dualpipe>},
-    {"dualpipe_v", false, true, from_counts<Pipeline, dualpipe_v>},
-    {"chimera", false, true, from_counts<Pipeline, chimera>},
+inline constexpr named_schedule schedule_table[] = {
+    {"gpipe", false, false, from_counts<gpipe>},
+    {schedule_name(warmup_rule::one_f_one_b), true, false, from_rule<warmup_rule::one_f_one_b>},
+    {schedule_name(warmup_rule::eager), true, false, from_rule<warmup_rule::eager>},
+    {schedule_name(warmup_rule::h1f1b), true, false, from_rule<warmup_rule::h1f1b>},
+    {schedule_name(warmup_rule::exact), true, false, from_rule<warmup_rule::exact>},
+    {"virtual_1f1b", true, false, from_cross},
+    {"interleaved_1f1b", false, true, from_chunks<interleaved_1f1b>},
+    {"looped_bfs", false, true, from_chunks<looped_bfs>},
+    {"zb_h1", false, false, from_counts<zb_h1>},
+    {"zb_h2", false, false, from_counts<zb_h2>},
+    {"zb_v", false, true, from_counts<zb_v>},
+    {"v_half", false, true, from_counts<v_half>},
+    {"v_min", false, true, from_counts<v_min>},
+    {"dualpipe", false, true, from_counts<dualpipe>},
+    {"dualpipe_v", false, true, from_counts<dualpipe_v>},
+    {"chimera", false, true, from_counts<chimera>},
 };
+
+/// Of all builders.
+[[nodiscard]] inline std::span<const named_schedule> named_schedules() { return schedule_table; }
 
 }  // namespace detail
 
 /// Every name that build_schedule takes.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] std::vector<std::string_view> schedule_names() {
+[[nodiscard]] inline std::vector<std::string_view> schedule_names() {
   std::vector<std::string_view> names;
-  for (const auto& s : detail::named_schedules<Pipeline>) names.push_back(s.name);
+  for (const auto& s : detail::named_schedules()) names.push_back(s.name);
   return names;
 }
 
 /// A schedule by its name in files and commands, with one rank per stage of the pipeline.
 /// Throws: input_error for an invalid pipeline, an unknown name, options of the wrong size, warm-up counts or caps for a
 /// schedule that takes none, and where the builder does.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] schedule build_schedule(std::string_view name, const Pipeline& p, int microbatches,
-                                      const build_options& options = {}) {
-  validate(p);
-  std::string known;
-  for (const auto& s : detail::named_schedules<Pipeline>) {
-    if (s.name == name) {
-      if (!s.has_warmups && !(options.warmups.empty() && options.caps.empty()))
-        throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
-      return s.build(p, microbatches, options);
-    }
-    known += (known.empty() ? "" : ", ") + std::string(s.name);
-  }
-  if (name == "auto") throw input_error("auto is no builder: auto_schedule finds it");
-  throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
-}
+[[nodiscard]] schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
+                                      const build_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/builders/named.ipp>
+#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <vector>
 
@@ -22,8 +21,7 @@ namespace hetsched {
 }
 
 /// The boundaries whose transfers H-1F1B would not pass over: those taken for boundaries between clusters where none are named.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] std::vector<bool> slow_boundaries(const Pipeline& p, double epsilon = default_epsilon) {
+[[nodiscard]] inline std::vector<bool> slow_boundaries(const pipeline& p, double epsilon = default_epsilon) {
   std::vector<bool> slow;
   for (int i = 0; i + 1 < p.stages(); ++i) slow.push_back(h1f1b_step(p.slower_way_s(i), best_period(p), epsilon) > 1);
   return slow;
@@ -33,9 +31,8 @@ template <std::same_as<pipeline> Pipeline = pipeline>
 /// that overlap with computation, is for the workload to say (tensor_path::staged) or for stage_transfers to list.
 /// Throws: input_error unless there is at least one microbatch.
 /// Complexity: O(stages * microbatches).
-template <std::same_as<schedule> Schedule = schedule>
-[[nodiscard]] Schedule virtual_1f1b(const std::vector<bool>& cross, int microbatches) {
-  return one_f_one_b<Schedule>(virtual_1f1b_warmups(cross), microbatches);
+[[nodiscard]] inline schedule virtual_1f1b(const std::vector<bool>& cross, int microbatches) {
+  return one_f_one_b(virtual_1f1b_warmups(cross), microbatches);
 }
 
 }  // namespace hetsched

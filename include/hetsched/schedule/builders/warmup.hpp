@@ -2,12 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
@@ -39,24 +38,13 @@ inline constexpr int most_warmup = 1 << 28;
 
 /// max(max t_i, max o_i), o_i how long transfers occupy boundary i: no schedule of the 1F1B family has a shorter period, and
 /// enough warm-up reaches it.
-[[nodiscard]] inline double best_period(const pipeline& p) {
-  double period = 0;
-  for (int i = 0; i < p.stages(); ++i) period = std::max(period, p.compute_s(i));
-  for (int i = 0; i + 1 < p.stages(); ++i) period = std::max(period, p.occupied_s(i));
-  return period;
-}
+[[nodiscard]] double best_period(const pipeline& p);
 
 /// Forwards that a stage starts beyond those of the next one under H-1F1B: 1 if the transfer takes at most epsilon * period,
 /// else ceil(1 + 2 * transfer / period), at most most_warmup.
 /// Requires: transfer_s >= 0, period_s > 0 unless transfer_s is 0.
 /// Source: HARP, equation 2.
-[[nodiscard]] inline int h1f1b_step(double transfer_s, double period_s, double epsilon = default_epsilon) {
-  if (transfer_s == 0 || transfer_s <= epsilon * period_s) return 1;
-  for (int step = 2; step <= 3; ++step)
-    if (2 * transfer_s <= (step - 1) * period_s) return step;
-  // A transfer that occupies its ports for little may take many periods. <cmath> takes long to compile.
-  return static_cast<int>(std::min<double>(most_warmup, 1 + __builtin_ceil(2 * transfer_s / period_s)));
-}
+[[nodiscard]] int h1f1b_step(double transfer_s, double period_s, double epsilon = default_epsilon);
 
 /// A stage's least warm-up count, and what the stage before it needs to know of it.
 struct warmup_step {
@@ -70,7 +58,7 @@ struct warmup_step {
 /// Requires: period_s > 0, compute_s <= period_s.
 [[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
   const double x = (compute_s + round_trip_s) / period_s + next_carry;
-  const double n = std::clamp<double>(__builtin_ceil(x * (1 - 1e-9)), 1, most_warmup);
+  const double n = std::clamp<double>(std::ceil(x * (1 - 1e-9)), 1, most_warmup);
   return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
 }
 
@@ -91,73 +79,27 @@ struct warmup_step {
 /// N_S = 1, N_i = N_{i+1} + h1f1b_step.
 /// Requires: period_s >= best_period(p).
 /// Source: HARP, equation 1.
-[[nodiscard]] inline std::vector<int> h1f1b_warmups(const pipeline& p, double period_s, double epsilon = default_epsilon) {
-  std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
-  for (int i = p.stages() - 2; i >= 0; --i) {
-    const auto k = static_cast<std::size_t>(i);
-    n[k] = std::min(most_warmup, n[k + 1] + h1f1b_step(p.slower_way_s(i), period_s, epsilon));
-  }
-  return n;
-}
+[[nodiscard]] std::vector<int> h1f1b_warmups(const pipeline& p, double period_s, double epsilon = default_epsilon);
 
 /// Fewest forwards in flight that reach `period_s`: the largest cycle ratio of the pipeline's timed event graph is at most
 /// period_s with these counts, and above it with any one of them smaller.
 /// Requires: period_s >= best_period(p).
 /// Complexity: O(S) for S stages.
-[[nodiscard]] inline std::vector<int> exact_warmups(const pipeline& p, double period_s) {
-  std::vector<int> n(static_cast<std::size_t>(p.stages()), 1);
-  if (!(period_s > 0)) return n;
-  double carry = 0;
-  int i = p.stages();
-  for (auto count = n.rbegin(); count != n.rend(); ++count) {
-    --i;
-    const double round_trip = i + 1 < p.stages() ? p.round_trip_s(i) : 0.0;
-    const auto step = exact_step(p.compute_s(i), round_trip, period_s, carry);
-    *count = step.warmup;
-    carry = step.carry;
-  }
-  return n;
-}
+[[nodiscard]] std::vector<int> exact_warmups(const pipeline& p, double period_s);
 
 /// Warm-up counts of a pipeline under a rule, for its best period.
-[[nodiscard]] inline std::vector<int> warmup_counts(warmup_rule rule, const pipeline& p, double epsilon = default_epsilon) {
-  switch (rule) {
-    case warmup_rule::one_f_one_b:
-      return one_f_one_b_warmups(p.stages());
-    case warmup_rule::eager:
-      return eager_warmups(p.stages());
-    case warmup_rule::h1f1b:
-      return h1f1b_warmups(p, best_period(p), epsilon);
-    case warmup_rule::exact:
-      return exact_warmups(p, best_period(p));
-  }
-  return {};
-}
+[[nodiscard]] std::vector<int> warmup_counts(warmup_rule rule, const pipeline& p, double epsilon = default_epsilon);
 
 /// The warm-up counts of a schedule: forwards that each rank lists before its first backward.
 /// Complexity: O(actions).
-[[nodiscard]] inline std::vector<int> warmup_counts(const schedule& order) {
-  std::vector<int> counts;
-  for (int r = 0; r < order.ranks; ++r) {
-    int count = 0;
-    for (const auto& a : order.lanes[static_cast<std::size_t>(r)].actions) {
-      if (makes_gradient(a.kind)) break;
-      count += a.kind == action_kind::forward;
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
+[[nodiscard]] std::vector<int> warmup_counts(const schedule& order);
 
 /// The counts lowered to what memory allows: at most cap[i] on stage i, and never more than the stage before it.
 /// Requires: counts and caps of equal size, every cap >= 1.
-[[nodiscard]] inline std::vector<int> capped_warmups(std::vector<int> counts, const std::vector<int>& caps) {
-  HETSCHED_EXPECTS(counts.size() == caps.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    counts[i] = std::min(counts[i], caps[i]);
-    if (i > 0) counts[i] = std::min(counts[i], counts[i - 1]);
-  }
-  return counts;
-}
+[[nodiscard]] std::vector<int> capped_warmups(std::vector<int> counts, const std::vector<int>& caps);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/builders/warmup.ipp>
+#endif

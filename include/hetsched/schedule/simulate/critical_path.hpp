@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <vector>
 
-#include <hetsched/schedule/simulate/detail/event_graph.hpp>
-#include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace hetsched {
@@ -16,19 +12,11 @@ namespace hetsched {
 /// iteration to the makespan. Of several such chains, one. Empty only if nothing takes time.
 /// Throws: as simulate.
 /// Complexity: as simulate.
-[[nodiscard]] inline std::vector<timed_action> critical_path(const workload& w, const schedule& order,
-                                                             const simulate_options& options = {}) {
-  const auto graph = detail::make_event_graph(order);
-  const detail::event_run run(graph, w, options.semantics, true);
-  std::vector<timed_action> path;
-  int at = -1;
-  for (std::size_t k = 0; k < run.log.size() && at < 0; ++k) {
-    const auto& a = run.log[k];
-    if (!is_transfer(a.what.kind) && a.end_s == run.makespan_s && a.end_s > 0) at = static_cast<int>(k);
-  }
-  for (; at >= 0; at = run.causes[static_cast<std::size_t>(at)]) path.push_back(run.log[static_cast<std::size_t>(at)]);
-  std::reverse(path.begin(), path.end());
-  return path;
-}
+[[nodiscard]] std::vector<timed_action> critical_path(const workload& w, const schedule& order,
+                                                      const simulate_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/simulate/critical_path.ipp>
+#endif

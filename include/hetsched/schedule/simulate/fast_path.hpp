@@ -2,13 +2,8 @@
 #pragma once
 // Tested by tests/schedule/simulate/simulate_test.cpp.
 
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
-#include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched {
@@ -17,85 +12,15 @@ namespace hetsched {
 /// after the first forward. Equal bit for bit to simulate(p, warmups, microbatches).rank_end_s, without a timeline.
 /// Throws: input_error for an invalid pipeline and as validate_warmups.
 /// Complexity: O(S * microbatches) time, O(S + warmups[0]) memory, for S stages.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] std::vector<double> stage_ends(const Pipeline& p, const std::vector<int>& warmups, int microbatches) {
-  validate(p);
-  validate_warmups(warmups, microbatches);
-  const auto count = warmups.size();
-  if (count != p.forward_s.size()) throw input_error("a pipeline needs one warm-up count per stage");
-
-  // Links belong to the stage that sends over them; the missing ones at both ends take no time.
-  struct way {
-    double occupied_s = 0, latency_s = 0;
-  };
-  struct stage {
-    double forward_s, backward_s;
-    way activation, gradient;
-    double free_s = 0, activation_free_s = 0, gradient_free_s = 0;
-    std::size_t slot = 0, ring_first = 0, ring_last = 0;
-  };
-  const auto capped = [&](std::size_t i) { return static_cast<std::size_t>(std::min(warmups[i], microbatches)); };
-  std::vector<stage> stages;
-  stages.reserve(count);
-  // When activations that are on their way reach the next stage: one ring per sender, with room for those that the next
-  // stage has not taken after a full round and for one more.
-  std::vector<double> rings;
-  rings.reserve(count + capped(0));
-  std::vector<double> arrivals(capped(0), 0.0);
-
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto k = static_cast<int>(i);
-    const bool last = i + 1 == count;
-    stage s{p.forward_s[i], p.backward_s[i], {}, {}};
-    if (!last) s.activation = {p.activation_occupied_s(k), p.activation_s(k) - p.activation_occupied_s(k)};
-    if (i > 0) s.gradient = {p.gradient_occupied_s(k - 1), p.gradient_s(k - 1) - p.gradient_occupied_s(k - 1)};
-    for (std::size_t m = 0; m < capped(i); ++m) {
-      s.free_s = std::max(s.free_s, arrivals[m]) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
-      arrivals[m] = s.activation_free_s + s.activation.latency_s;
-    }
-    s.slot = s.ring_first = rings.size();
-    rings.push_back(0);
-    if (!last)
-      for (std::size_t m = capped(i + 1); m < capped(i); ++m) rings.push_back(arrivals[m]);
-    s.ring_last = rings.size();
-    stages.push_back(s);
-  }
-
-  // The oldest activation on its way from s; what s sent in this round is in its slot already.
-  const auto take = [&](stage& s) {
-    if (++s.slot == s.ring_last) s.slot = s.ring_first;
-    return rings[s.slot];
-  };
-  std::size_t first_forward = 0;  // first stage with forwards left: counts never grow downstream
-  for (std::size_t round = 0; round < static_cast<std::size_t>(microbatches); ++round) {
-    double gradient = 0;
-    for (std::size_t i = count; i-- > 0;) {
-      stage& s = stages[i];
-      s.free_s = std::max(s.free_s, gradient) + s.backward_s;
-      s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient.occupied_s;
-      gradient = s.gradient_free_s + s.gradient.latency_s;
-    }
-    while (first_forward < count && round + capped(first_forward) >= static_cast<std::size_t>(microbatches)) ++first_forward;
-    if (first_forward == count) continue;
-    double activation = first_forward == 0 ? 0.0 : take(stages[first_forward - 1]);
-    for (std::size_t i = first_forward; i < count; ++i) {
-      stage& s = stages[i];
-      s.free_s = std::max(s.free_s, activation) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
-      rings[s.slot] = s.activation_free_s + s.activation.latency_s;
-      activation = take(s);
-    }
-  }
-  std::vector<double> ends;
-  for (const auto& s : stages) ends.push_back(s.free_s);
-  return ends;
-}
+[[nodiscard]] std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches);
 
 /// Seconds from the first forward to the last backward: stage_ends of the first stage, which ends last.
-template <std::same_as<pipeline> Pipeline = pipeline>
-[[nodiscard]] double makespan(const Pipeline& p, const std::vector<int>& warmups, int microbatches) {
+[[nodiscard]] inline double makespan(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
   return stage_ends(p, warmups, microbatches).front();
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/schedule/simulate/fast_path.ipp>
+#endif

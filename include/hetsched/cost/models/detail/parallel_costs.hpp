@@ -4,19 +4,14 @@
 
 #include <algorithm>
 #include <climits>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/cost/memory/memory.hpp>
-#include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/detail/ring.hpp>
 #include <hetsched/cost/network/transfer.hpp>
@@ -47,36 +42,7 @@ struct parallel_options {
 // ZeRO, memory, transfers and the update, as analytic_cost_model documents them.
 class parallel_costs {
  public:
-  parallel_costs(hetsched::cluster hardware, layer_chain chain, const parallel_options& options)
-      : cluster_(std::move(hardware)), chain_(std::move(chain)), options_(options) {
-    validate(cluster_);
-    validate(chain_);
-    validate(options_.memory);
-    const auto require = [](bool holds, const char* what) {
-      if (!holds) throw input_error(what);
-    };
-    validate(options_.overheads);
-    require(!options_.recompute.empty() && !options_.zero.empty(),
-            "a cost model needs a recomputation and a ZeRO stage to offer");
-    std::sort(options_.recompute.begin(), options_.recompute.end());
-    std::sort(options_.zero.begin(), options_.zero.end());
-    for (const int zero : options_.zero) validate_zero(zero);
-    require(options_.microbatch_size >= 1, "microbatch_size must be at least 1");
-    require(options_.max_data >= 1 && options_.max_context >= 1 && options_.max_tensor >= 1 && options_.max_expert >= 1,
-            "largest degrees must be at least 1");
-    parameters_before_.push_back(0);
-    experts_before_.push_back(0);
-    for (const auto& l : chain_.layers) {
-      parameters_before_.push_back(checked_add(parameters_before_.back(), held(l)));
-      experts_before_.push_back(checked_add(experts_before_.back(), l.expert_parameters));
-    }
-    for (int j = 0; j + 1 < layer_count(); ++j) largest_boundary_ = std::max(largest_boundary_, at(j).boundary_bytes);
-    bool has_scores = false;
-    for (const auto& l : chain_.layers) has_scores = has_scores || l.selective_saved_bytes > 0;
-    // Selective recomputation is none where nothing can be dropped.
-    if (!has_scores && options_.recompute.front() == recomputation::none)
-      std::erase(options_.recompute, recomputation::selective);
-  }
+  parallel_costs(hetsched::cluster hardware, layer_chain chain, const parallel_options& options);
 
   [[nodiscard]] const hetsched::cluster& hardware() const { return cluster_; }
   [[nodiscard]] int layer_count() const { return chain_.size(); }
@@ -100,64 +66,19 @@ class parallel_costs {
     return {static_cast<double>(parameters - experts) / d.tensor, static_cast<double>(experts) / d.tensor / d.expert};
   }
 
-  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
-    std::vector<placement> found;
-    const int devices = mesh.device_count();
-    for (int t = 1; t <= mesh.devices_per_node && t <= options_.max_tensor; ++t) {
-      if (mesh.devices_per_node % t != 0 || (chain_.heads > 0 && chain_.heads % t != 0)) continue;
-      for (int c = 1; c <= devices / t && c <= options_.max_context; ++c) {
-        if (devices / t % c != 0 || (c > 1 && chain_.sequence % (t * c) != 0)) continue;
-        const int d = devices / t / c;
-        if (d > options_.max_data || options_.microbatch_size % d != 0) continue;
-        for (int e = 1; e <= d && e <= options_.max_expert; ++e) {
-          if (d % e != 0 || (e > 1 && (chain_.experts == 0 || chain_.experts % e != 0))) continue;
-          const degrees all{.data = d, .context = c, .tensor = t, .expert = e};
-          for (const auto recompute : options_.recompute)
-            for (const int zero : zero_stages(all))
-              found.push_back({.mesh = mesh, .degrees = all, .recompute = recompute, .zero = zero});
-        }
-      }
-    }
-    return found;
-  }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const;
 
-  [[nodiscard]] stage_cost layer(int index, const placement& where, const layer_compute& compute) const {
-    const auto& l = at(index);
-    const auto& d = where.degrees;
-    const double batch = static_cast<double>(samples(d));
-    const auto tensor_group = group(where, 1, d.tensor);
-    const auto context_group = group(where, d.tensor, d.context);
-    const double tensor_s = tensor_group.collective_s(2, static_cast<double>(l.tensor_reduce_bytes) * batch / d.context);
-    const double context_s = context_group.collective_s(1, static_cast<double>(l.context_gather_bytes) * batch / d.tensor);
-    // Every tensor rank sends all tokens, for its part of the experts' width.
-    const double expert_s = 2 * all_to_all_s(cluster_, where.mesh, d.context * d.tensor, d.expert,
-                                             static_cast<double>(l.expert_exchange_bytes) * batch / d.context);
-
-    stage_cost cost = seconds(l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s);
-    const auto& state = options_.memory;
-    if (where.zero >= 2) {
-      const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
-      const double gather_s = where.zero == 3 ? among_replicas_s(where, 1, dense, experts, state.weight_bytes) : 0;
-      cost.forward_s += gather_s;
-      cost.backward_s += gather_s + among_replicas_s(where, 1, dense, experts, state.gradient_bytes);
-    }
-    const auto memory = layer_memory(chain_, index, held(l), where, samples(d), state);
-    cost.weight_bytes = memory.weight_bytes;
-    cost.gradient_bytes = memory.gradient_bytes;
-    cost.optimizer_bytes = memory.optimizer_bytes;
-    cost.activation_bytes = memory.activation_bytes;
-    cost.temporary_bytes = memory.temporary_bytes;
-    return cost;
-  }
+  [[nodiscard]] stage_cost layer(int index, const placement& where, const layer_compute& compute) const;
 
   // Heads and inner width, which tensor ranks share: slices of equal size.
   [[nodiscard]] int slices() const { return chain_.heads; }
 
   // Layers on one replica whose tensor ranks have unlike numbers of slices: each as long as the slowest rank computes, then sums
   // over all of them by the slowest link. compute(layer, part): of a rank. Memory grows by as much with each slice.
-  template <std::same_as<stage_part> Part, class Compute, std::same_as<parts_cost> Cost = parts_cost>
-  [[nodiscard]] Cost sliced_stage(layer_range layers, std::span<const Part> parts, int slices, Compute compute) const {
-    Cost all;
+  template <class Compute>
+  [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts, int slices,
+                                        Compute compute) const {
+    parts_cost all;
     all.parts.resize(parts.size());
     int ranks = 0;
     for (const auto& p : parts) ranks += p.where.mesh.device_count();
@@ -216,73 +137,18 @@ class parallel_costs {
     return boundary_cost(cluster_, from, to, near, bytes);
   }
 
-  [[nodiscard]] double update(layer_range layers, const placement& where) const {
-    const auto within = [&](const std::vector<std::int64_t>& before) {
-      return before[static_cast<std::size_t>(layers.last)] - before[static_cast<std::size_t>(layers.first)];
-    };
-    const auto [dense, experts] = on_device(within(parameters_before_), within(experts_before_), where.degrees);
-    const auto& m = options_.memory;
-    double seconds = 0;
-    if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.gradient_bytes);
-    if (where.zero == 1) seconds += among_replicas_s(where, 1, dense, experts, m.gradient_bytes);
-    if (where.zero == 1 || where.zero == 2) seconds += among_replicas_s(where, 1, dense, experts, m.weight_bytes);
-    const int copies = static_cast<int>(replicas(where.degrees));
-    const double stepped = where.zero >= 1 ? dense / copies + experts / (copies / where.degrees.expert) : dense + experts;
-    const double touched = stepped * (2.0 * m.optimizer_bytes + m.gradient_bytes + m.weight_bytes);
-    return seconds + touched / subcluster_of(cluster_, where.mesh).device.memory_bandwidth;
-  }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const;
 
  private:
   // Of a layer, with what its collectives take there and back.
   [[nodiscard]] static stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                          double there_s, double back_s) {
-    stage_cost cost;
-    cost.forward_s = compute.forward_s + compute.overhead_s + there_s;
-    cost.weight_backward_s = compute.weight_backward_s;
-    cost.backward_s = compute.backward_s + (compute.overhead_s + back_s);
-    if (mode == recomputation::full && l.recomputable)
-      cost.backward_s += cost.forward_s;
-    else if (mode != recomputation::none)
-      cost.backward_s += compute.selective_s;
-    return cost;
-  }
+                                          double there_s, double back_s);
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
-  [[nodiscard]] stage_cost sliced_memory(int index, recomputation mode, std::int64_t samples, int own, int slices) const {
-    const auto of = [&](int tensor) {
-      return layer_memory(chain_, index, held(at(index)), {.degrees = {.tensor = tensor}, .recompute = mode}, samples,
-                          options_.memory);
-    };
-    auto held = of(slices);
-    const auto whole = of(1);
-    const auto grow = [&](bytes_t& bytes, bytes_t most) {
-      bytes += ceil_div(checked_mul(most - bytes, own - 1), std::int64_t{slices - 1});
-    };
-    grow(held.weight_bytes, whole.weight_bytes);
-    grow(held.gradient_bytes, whole.gradient_bytes);
-    grow(held.optimizer_bytes, whole.optimizer_bytes);
-    grow(held.activation_bytes, whole.activation_bytes);
-    grow(held.temporary_bytes, whole.temporary_bytes);
-    return held;
-  }
+  [[nodiscard]] stage_cost sliced_memory(int index, recomputation mode, std::int64_t samples, int own, int slices) const;
 
   // A sum over all ranks of several parts, where the slowest link of any two counts; infinity where two have none.
-  template <std::same_as<stage_part> Part>
-  [[nodiscard]] double among_parts_s(std::span<const Part> parts, int ranks, double bytes) const {
-    double slowest_s = 0;
-    for (std::size_t a = 0; a < parts.size(); ++a) {
-      const auto& mesh = parts[a].where.mesh;
-      const auto& s = subcluster_of(cluster_, mesh);
-      const auto along = [&](const link& hop) { slowest_s = std::max(slowest_s, ring{ranks, hop}.collective_s(2, bytes)); };
-      if (mesh.device_count() > 1) along(mesh.nodes > 1 ? s.inter_node : s.intra_node);
-      for (std::size_t b = a + 1; b < parts.size(); ++b) {
-        const auto over = link_between(cluster_, mesh, parts[b].where.mesh);
-        if (!over) return std::numeric_limits<double>::infinity();
-        along(*over);
-      }
-    }
-    return slowest_s;
-  }
+  [[nodiscard]] double among_parts_s(std::span<const stage_part> parts, int ranks, double bytes) const;
 
   // Those worth trying: without replicas all are alike, and with them stage 1 holds less than 0 and takes no longer.
   [[nodiscard]] std::vector<int> zero_stages(const degrees& d) const {
@@ -315,3 +181,7 @@ class parallel_costs {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/detail/parallel_costs.ipp>
+#endif

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
 
@@ -29,12 +27,10 @@ struct ring {
 
 // What `ranks` ranks that lie `stride` apart take to send each other the parts of `bytes`, all such groups of a mesh at once: to
 // one partner after the other, where all devices of a node share its link to the others.
-[[nodiscard]] inline double all_to_all_s(const cluster& c, const submesh& mesh, int stride, int ranks, double bytes) {
-  if (ranks == 1 || bytes == 0) return 0;
-  const auto& s = subcluster_of(c, mesh);
-  const int on_node = mesh.nodes == 1 ? ranks : std::min(ranks, std::max(1, mesh.devices_per_node / stride));
-  const double part = bytes / ranks, near_s = (on_node - 1) * s.intra_node.transfer_s(part);
-  return on_node == ranks ? near_s : near_s + (ranks - on_node) * s.inter_node.transfer_s(part * mesh.devices_per_node);
-}
+[[nodiscard]] double all_to_all_s(const cluster& c, const submesh& mesh, int stride, int ranks, double bytes);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/network/detail/ring.ipp>
+#endif

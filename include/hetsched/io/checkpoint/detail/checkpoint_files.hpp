@@ -27,16 +27,7 @@ struct checkpoint_files {
   }
   /// Makes a file or empties it.
   static void create(const std::string& path) { done(path, open(path, O_WRONLY | O_CREAT | O_TRUNC)); }
-  static void append(const std::string& path, std::span<const std::byte> bytes) {
-    const int file = open(path, O_WRONLY | O_APPEND);
-    while (!bytes.empty()) {
-      const auto written = ::write(file, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) fail(path, "cannot be written", file);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    done(path, file);
-  }
+  static void append(const std::string& path, std::span<const std::byte> bytes);
   /// Forces a file, or the names in a folder, to the disk.
   static void sync(const std::string& path) {
     const int file = open(path, O_RDONLY);
@@ -69,3 +60,7 @@ struct checkpoint_files {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/checkpoint/detail/checkpoint_files.ipp>
+#endif

@@ -2,13 +2,10 @@
 #pragma once
 // Tested by tests/io/page/timeline_svg_test.cpp.
 
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <string>
 
-#include <hetsched/io/format.hpp>
-#include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched::detail {
@@ -47,13 +44,7 @@ inline constexpr unsigned idle_light = 0xeef0f3, idle_dark = 0x262c34;
 inline constexpr unsigned ink_light = 0xffffff, ink_dark = 0x1b1f24;
 
 /// How bright a colour is, from 0 to 1. Source: WCAG 2.1, relative luminance.
-[[nodiscard]] inline double luminance(unsigned color) {
-  const auto part = [&](int shift) {
-    const double c = ((color >> shift) & 0xffu) / 255.0;
-    return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4);
-  };
-  return 0.2126 * part(16) + 0.7152 * part(8) + 0.0722 * part(0);
-}
+[[nodiscard]] double luminance(unsigned color);
 
 /// From 1, equal, to 21. Source: WCAG 2.1, contrast ratio.
 [[nodiscard]] inline double contrast(unsigned a, unsigned b) {
@@ -131,14 +122,10 @@ inline constexpr std::size_t timeline_shades = 4;
 
 /// The style rules of a look and shade, for boxes, their text and strokes, with the prefix that keeps them from the rest of a
 /// page. Lighter shades are too close to an idle lane of a light page: an outline of the full colour sets these boxes off.
-[[nodiscard]] inline std::string look_rule(std::size_t look, std::size_t step, bool dark) {
-  const auto name = look_class(look, step);
-  const unsigned full = dark ? timeline_looks[look].dark : timeline_looks[look].light, color = shade(full, step);
-  return print(".hs rect.%s{fill:#%06x", name.c_str(), color) +
-         (step == 0 ? ""
-          : dark    ? ";stroke:none"
-                    : print(";stroke:#%06x;stroke-width:.8", full)) +
-         print("}.hs text.%s{fill:#%06x}.hs path.%s{stroke:#%06x}", name.c_str(), ink_on(color), name.c_str(), color);
-}
+[[nodiscard]] std::string look_rule(std::size_t look, std::size_t step, bool dark);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/page/detail/timeline_look.ipp>
+#endif

@@ -14,6 +14,7 @@
 
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/order.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_neighbours.hpp>
 #include <hetsched/planners/interop_dp/detail/judge.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>

@@ -28,6 +28,7 @@
 #include <hetsched/planners/parallel_pipelines/detail/whole_sets.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/options.hpp>
+#include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {

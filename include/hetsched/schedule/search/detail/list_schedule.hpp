@@ -21,10 +21,10 @@ struct list_rule {
 
 /// Builds words in order of time: each rank, when it is free, takes the best step that can start now.
 /// Complexity: O(steps log ranks).
-template <class Problem>
 class list_scheduler {
  public:
-  explicit list_scheduler(const Problem& p) : p_(&p), forward_in_(p.size() * m()), input_in_(p.size() * m()), ranks_(p.size()) {}
+  explicit list_scheduler(const order_problem& p)
+      : p_(&p), forward_in_(p.size() * m()), input_in_(p.size() * m()), ranks_(p.size()) {}
 
   /// The makespan; the words are in `order`. never_s if stuck for want of memory.
   double run(const list_rule& rule, step_words& order) {
@@ -106,7 +106,7 @@ class list_scheduler {
   }
   [[nodiscard]] std::size_t m() const { return static_cast<std::size_t>(p_->microbatches); }
 
-  const Problem* p_;
+  const order_problem* p_;
   std::vector<double> forward_in_, input_in_;
   std::vector<rank> ranks_;
   std::vector<event> events_;

@@ -14,10 +14,9 @@ namespace hetsched::detail {
 /// tails that know the way through the other ranks and links, the work of the same rank that must come before or after, and
 /// memory.
 /// Complexity: O(ranks * microbatches).
-template <class Problem>
 class order_bound {
  public:
-  explicit order_bound(const Problem& p)
+  explicit order_bound(const order_problem& p)
       : p_(&p), m_(p.microbatches), cells_(p.size() * 3 * count()), head_(cells_), tail_(cells_) {
     for (const auto& s : p.stages) limits_.push_back(limits_of(s));
   }
@@ -38,7 +37,7 @@ class order_bound {
     int forwards = 0, weights = 0;
   };
 
-  [[nodiscard]] limits limits_of(const typename Problem::stage& s) const {
+  [[nodiscard]] limits limits_of(const order_problem::stage& s) const {
     const auto room = [&](double each) {
       // Microbatches that hold `each` beside a new one.
       const double left = s.capacity - s.keeps[0];
@@ -184,7 +183,7 @@ class order_bound {
     }
   }
 
-  const Problem* p_;
+  const order_problem* p_;
   int m_;
   std::size_t cells_;
   std::vector<double> head_, tail_;  // by rank, kind and microbatch: time before its start, time after its end

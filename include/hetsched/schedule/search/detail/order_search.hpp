@@ -19,10 +19,9 @@ namespace hetsched::detail {
 /// random moves from the best words so far.
 /// Determinism: the same on every machine.
 /// Source: Balas and Vazacopoulos 1998, "Guided local search with shifting bottleneck for job shop scheduling" (the estimate).
-template <class Problem>
 class order_search {
  public:
-  explicit order_search(const Problem& p)
+  explicit order_search(const order_problem& p)
       : p_(&p),
         steps_(static_cast<std::size_t>(p.steps())),
         m_(static_cast<std::size_t>(p.microbatches)),
@@ -281,7 +280,7 @@ class order_search {
     }
   }
 
-  const Problem* p_;
+  const order_problem* p_;
   std::size_t steps_, m_;
   std::vector<int> index_;                   // per step: which of its kind on its rank
   std::vector<std::pair<int, int>> before_;  // forwards and input gradients before a step

@@ -11,6 +11,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
@@ -23,7 +24,6 @@ namespace hetsched::detail {
 /// requests to wires, which serve in the order of time, pass through a heap. Whatever is not known when a request is the
 /// earliest follows from a later one, so its wires can be taken at once, each from when it gets room.
 /// Complexity: O(A log L) for A actions and transfers, of which at most L are requested and not served at a time; O(A) memory.
-template <class Graph, class Workload>
 class event_run {
  public:
   /// When the result of an action is there: [0] on its own rank, [1] where it is sent to.
@@ -46,7 +46,7 @@ class event_run {
 
   /// Plays the graph, which must outlive the run, as must the workload.
   /// Throws: input_error for a workload that does not fit, and for a deadlock.
-  event_run(const Graph& graph, const Workload& costs, send_semantics semantics, bool log_all)
+  event_run(const event_graph& graph, const workload& costs, send_semantics semantics, bool log_all)
       : graph_(&graph), costs_(&costs), rendezvous_(semantics == send_semantics::rendezvous) {
     const schedule& order = *graph.order;
     validate_fit(costs, order);
@@ -425,8 +425,8 @@ class event_run {
     return static_cast<int>(k);
   }
 
-  const Graph* graph_;
-  const Workload* costs_;
+  const event_graph* graph_;
+  const workload* costs_;
   bool rendezvous_;
   std::vector<head> heads_;
   std::vector<int> ready_;                // lanes that may go on

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/cost/memory/memory.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE double kept_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d, std::int64_t samples,
+                                  const activation_style& style) {
+  const auto& l = chain.layers[static_cast<std::size_t>(index)];
+  const double scores = static_cast<double>(l.selective_saved_bytes) * style.attention_scale;
+  const double rest = static_cast<double>(l.activation_bytes - l.selective_saved_bytes);
+  const double replicated = style.sequence_parallel ? 0 : std::min(rest, 2.5 * static_cast<double>(l.tensor_reduce_bytes));
+  const double share = static_cast<double>(samples) / d.context;
+  const double selective = share * (replicated + (rest - replicated) / d.tensor) * style.activation_scale;
+  if (mode == recomputation::none) return selective + share * scores / d.tensor * style.activation_scale;
+  if (mode == recomputation::selective || !l.recomputable) return selective;
+  const bytes_t input = index > 0 ? chain.layers[static_cast<std::size_t>(index) - 1].boundary_bytes : 0;
+  return std::min(selective, share * static_cast<double>(input));
+}
+
+}  // namespace hetsched::detail

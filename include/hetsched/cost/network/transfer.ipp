@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/cost/network/transfer.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::int64_t union_of_cuts(std::span<const placement> holders) {
+  std::int64_t common = 1;
+  for (const auto& h : holders) common = std::lcm(common, std::int64_t{h.degrees.tensor});
+  std::int64_t pieces = 0;
+  for (std::int64_t i = 1; i <= common; ++i)
+    pieces += std::any_of(holders.begin(), holders.end(), [&](const placement& h) { return i * h.degrees.tensor % common == 0; });
+  return pieces;
+}
+
+HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
+  if (holders.size() < 2) return 0;
+  const double n = static_cast<double>(holders.size());
+  const auto pieces = union_of_cuts(holders);
+  double slowest_s = 0;
+  for (std::size_t a = 0; a < holders.size(); ++a)
+    for (std::size_t b = a + 1; b < holders.size(); ++b) {
+      const auto &x = holders[a].mesh, &y = holders[b].mesh;
+      const auto over = link_between(c, x, y);
+      if (!over) return std::numeric_limits<double>::infinity();
+      const bool on_one_node = x.subcluster == y.subcluster && subcluster_of(c, x).nodes == 1;
+      const int ports = on_one_node ? std::min(x.device_count(), y.device_count()) : std::min(x.nodes, y.nodes);
+      const auto each = (pieces + ports - 1) / ports;
+      slowest_s = std::max(slowest_s, static_cast<double>(each) * over->latency_s + bytes / n / ports / over->bandwidth);
+    }
+  return 2 * (n - 1) * slowest_s;
+}
+
+}  // namespace hetsched

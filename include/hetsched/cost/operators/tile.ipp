@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/operators/tile.hpp>
+
+namespace hetsched::detail {
+
+struct tile {
+  int m, n;
+};
+
+[[nodiscard]] inline double combine(double compute_s, double memory_s, double exposed) {
+  return std::max(compute_s, memory_s) + exposed * std::min(compute_s, memory_s);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE tile_device make_tile_device(const device& d) {
+  if (d.multiprocessors < 1 || !(d.memory_bandwidth > 0) || !(*std::max_element(d.peak_flops.begin(), d.peak_flops.end()) > 0))
+    throw input_error("device " + d.name + " needs multiprocessors, memory_bandwidth and a peak");
+  const double fp32 = d.flops(precision::fp32), tf32 = d.flops(precision::tf32), fp16 = d.flops(precision::fp16),
+               bf16 = d.flops(precision::bf16);
+  tile_device t;
+  t.generation = find_generation(d.generation);
+  t.has_tf32 = d.peak_flops[static_cast<std::size_t>(precision::tf32)] > 0;
+  // Without matrix units fp16 runs at most twice as fast as fp32.
+  t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
+  const double fp8 = d.fp8_flops > 0 ? d.fp8_flops : multiplies_fp8(t.generation) ? 2 * fp16 : fp16;
+  t.peak_flops = {fp32, tf32, fp16, bf16, fp8};
+  const auto on_matrix_units = [&](precision p) { return t.has_matrix_units && d.computes_in(p) != precision::fp32; };
+  t.on_matrix_units = {false, t.has_tf32, on_matrix_units(precision::fp16), on_matrix_units(precision::bf16), t.has_matrix_units};
+  t.memory_bandwidth = d.memory_bandwidth;
+  t.l2_bytes = static_cast<double>(d.l2_bytes);
+  t.multiprocessors = d.multiprocessors;
+  t.clock_hz = d.clock_hz;
+  t.lanes = d.lanes_per_multiprocessor > 0 ? d.lanes_per_multiprocessor
+            : d.clock_hz > 0               ? fp32 / (2 * d.multiprocessors * d.clock_hz)
+                                           : 0;
+  t.board_watts = d.board_watts;
+  t.has_gddr = d.memory_type.starts_with("GDDR");
+  const bool small_chip = t.generation == chip_generation::ada || (t.generation == chip_generation::ampere && t.lanes >= 96) ||
+                          (t.generation == chip_generation::blackwell && t.has_gddr);
+  t.threads = t.generation == chip_generation::turing ? 1024 : small_chip ? 1536 : 2048;
+  t.calibration = d.calibration;
+  return t;
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail {
+
+// 128 lanes rather than 64.
+[[nodiscard]] inline bool has_wide_multiprocessors(const tile_device& d) { return d.lanes >= 96; }
+
+// Which tiles a library has for a product, of those that profilers show. Batched kernels come in one size for the A100, in most
+// on later chips, and in few for Turing and Pascal, all wider than high; Pascal's with 64 lanes to a multiprocessor have no large
+// ones.
+[[nodiscard]] inline std::span<const tile> tile_menu(const tile_device& d, bool matrix_units, bool batched) {
+  static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
+                                    {64, 64},   {64, 256},  {32, 128},  {128, 32}};
+  static constexpr tile lanes[] = {{128, 128}, {128, 64}, {64, 128}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
+  static constexpr tile pascal[] = {{32, 128}, {32, 64}, {64, 128}, {128, 128}};
+  static constexpr tile batches[] = {{64, 128}, {64, 64}};
+  static constexpr tile large[] = {{128, 128}};
+  static constexpr tile wide[] = {{128, 128}, {64, 64}, {256, 128}, {64, 128}, {128, 32}, {32, 32}, {128, 64}, {256, 64}};
+  if (matrix_units) return matrix;
+  if (batched && d.has_tf32) return has_wide_multiprocessors(d) ? wide : std::span<const tile>(large);
+  if (batched && !d.has_matrix_units) return std::span(batches).first(1);
+  if (batched && d.pascal_or_turing()) return batches;
+  if (d.has_matrix_units) return lanes;
+  return std::span(pascal).first(has_wide_multiprocessors(d) ? 4 : 2);
+}
+
+// FLOP/s that all multiprocessors together sustain, before losses by tile.
+[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c) {
+  const auto i = static_cast<std::size_t>(f);
+  const double peak = d.peak_flops[i];
+  if (!(peak > 0)) throw input_error("the device has no peak for this number format");
+  if (d.on_matrix_units[i]) return d.calibration.matrix_rate * c.matrix_share * peak;
+  const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
+  const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
+                         ? per_watt * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
+                         : std::numeric_limits<double>::infinity();
+  return d.calibration.lane_rate * peak * std::min(has_wide_multiprocessors(d) ? c.wide_lane_share : c.lane_share, cap);
+}
+
+[[nodiscard]] inline double sustained_bandwidth(const tile_device& d, const tile_constants& c) {
+  const double share = d.pascal_or_turing() ? c.early_memory_share : d.has_gddr ? c.gddr_memory_share : c.memory_share;
+  return share * d.calibration.memory_bandwidth * d.memory_bandwidth;
+}
+
+// What a tile loses to its operands, which come from shared memory while it multiplies; near balance neither hides the other.
+[[nodiscard]] inline double feed_loss(double feed, double tile_m, double tile_n) {
+  const double fed = feed * (1 / tile_m + 1 / tile_n);
+  return std::sqrt(1 + fed * fed);
+}
+
+// Before Volta, products of long rows and large operands lose more than their traffic explains: their pages are more than address
+// translation reaches, it seems, which reaches farther since (Jia et al. 2018).
+[[nodiscard]] inline double page_loss(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  if (d.has_matrix_units) return 1;
+  const double pitch = static_cast<double>(op.k) * element_bytes(op.format),
+               rows = static_cast<double>(op.m) + static_cast<double>(op.n);
+  return 1 + c.page_misses * std::max(0.0, std::log2(pitch * std::sqrt(rows)) - 22);
+}
+
+// Bytes that a product moves to and from memory. While its operands fit in L2 each is read once; else every wave reads the rows
+// and columns of the area that it covers, taken as square.
+[[nodiscard]] inline double product_traffic(const tile_device& d, const operator_shape& op, double area, double output) {
+  const double e = element_bytes(op.format), m = static_cast<double>(op.m), n = static_cast<double>(op.n),
+               k = static_cast<double>(op.k);
+  const double operands = (m * k + k * n) * e;
+  if (operands <= d.l2_bytes) return op.traffic_bytes;
+  const double reads = output / std::sqrt(area) * 2 * k * e;
+  return op.traffic_bytes + std::max(0.0, reads - operands * static_cast<double>(op.batch));
+}
+
+// Waves that the time of `waves` is worth: tiles of a last, partial wave have their multiprocessor to themselves and hurry.
+[[nodiscard]] inline double busy_waves(double waves, bool matrix_units, const tile_constants& c) {
+  return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (std::ceil(waves) - waves);
+}
+
+[[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = sustained_bandwidth(d, c);
+  const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
+               output = batch * static_cast<double>(op.m) * static_cast<double>(op.n);
+  const double pages = page_loss(d, op, c);
+  operator_time best{.seconds = std::numeric_limits<double>::infinity()};
+  for (const auto& t : tile_menu(d, matrix_units, op.batched)) {
+    const double size = static_cast<double>(t.m) * t.n;
+    const double tiles = batch * static_cast<double>(ceil_div(op.m, t.m)) * static_cast<double>(ceil_div(op.n, t.n));
+    const double step_s = 2 * size * feed_loss(feed, t.m, t.n) / rate * pages;
+    const double bytes = product_traffic(d, op, size * std::min(d.multiprocessors, tiles), output);
+    for (int splits = 1; splits <= 16; splits *= 2) {
+      if (splits > 1 && (op.batched || tiles * splits > d.multiprocessors)) break;
+      const double waves = tiles * splits / d.multiprocessors;
+      operator_time time{.compute_s = busy_waves(waves, matrix_units, c) * step_s * (k / splits) +
+                                      (matrix_units ? c.fill_s * std::max(1.0, waves) : 0),
+                         .memory_s = (bytes + (splits > 1 ? c.split_traffic * splits * 4 * output : 0)) / bandwidth,
+                         .tile_m = t.m,
+                         .tile_n = t.n,
+                         .splits = splits,
+                         .waves = waves};
+      time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
+      if (time.seconds < best.seconds) best = time;
+    }
+  }
+  return best;
+}
+
+// Blocks of 128 queries; the exponentials take the special function units, 16 per cycle and multiprocessor, while products wait.
+[[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
+  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / feed_loss(feed, 128, 128);
+  const int rows = op.m < 128 ? 64 : 128;
+  const double scores = rows * static_cast<double>(op.n) * op.causal_share;
+  operator_time time{.tile_m = rows, .tile_n = 128};
+  time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
+  time.compute_s = busy_waves(time.waves, matrix_units, c) * scores *
+                   (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
+  time.memory_s = op.traffic_bytes / sustained_bandwidth(d, c);
+  time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
+  return time;
+}
+
+// The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less
+// and less.
+[[nodiscard]] inline double resident_share(const tile_device& d, double bytes, const tile_constants& c) {
+  if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return 0;
+  const double x = bytes / (c.l2_reach * d.l2_bytes);
+  return 1 / (1 + x * x * x);
+}
+
+// What does not come from L2 passes through it all the same.
+[[nodiscard]] inline double vector_memory_s(const tile_device& d, double bytes, const tile_constants& c) {
+  const double memory_s = bytes / sustained_bandwidth(d, c);
+  if (!(d.clock_hz > 0)) return memory_s;
+  const double l2_s =
+      std::min(memory_s, bytes / (d.calibration.l2_bandwidth * c.l2_cycle_bytes * d.multiprocessors * d.clock_hz));
+  const double resident = resident_share(d, bytes, c);
+  return resident * l2_s + (1 - resident) * combine(memory_s, l2_s, c.exposed);
+}
+
+// Bytes that an operator without products moves to and from memory. A norm reads its rows twice, a softmax of long rows three
+// times; rows in flight beyond what L2 holds come from memory again. Norms with vector loads have most of them, as a row has few
+// threads.
+[[nodiscard]] inline double vector_traffic(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool norm = op.kind == operator_kind::norm;
+  const double rereads = norm ? 1 : op.kind == operator_kind::softmax && op.n > 1024 ? 2 : 0;
+  const double in_flight =
+      (norm && !op.scalar ? 8 : 2) * d.multiprocessors * static_cast<double>(op.n) * element_bytes(op.format);
+  const double x = d.l2_bytes > 0 ? in_flight / (c.row_reread * d.l2_bytes) : 1;
+  return op.traffic_bytes * (1 + rereads / 2 * x * x / (1 + x * x));
+}
+
+// Cycles of a scalar norm, a block for each row, of at most 1024 threads: full waves of as many as a multiprocessor holds, then
+// what is left. Threads that are there at once hide part of each other's waiting, as their root; memory makes them wait longer
+// than L2.
+[[nodiscard]] inline double scalar_norm_cycles(const tile_device& d, const operator_shape& op, double bytes,
+                                               const tile_constants& c) {
+  const double rows = static_cast<double>(op.m), columns = static_cast<double>(op.n);
+  const double block = std::min(columns, 1024.0), held = std::max(1.0, std::floor(d.threads / block));
+  const auto cycles = [&](double here) { return here * columns * c.norm_cycles * std::sqrt(1024 / (here * block)); };
+  const double full = std::floor(rows / (held * d.multiprocessors)), left = std::ceil(rows / d.multiprocessors - full * held);
+  return (full * cycles(held) + (left > 0 ? cycles(left) : 0)) * (1 + c.memory_wait * (1 - resident_share(d, bytes, c)));
+}
+
+// Cycles that instructions take of the busiest multiprocessor, whatever the bandwidth.
+[[nodiscard]] inline double vector_cycles(const tile_device& d, const operator_shape& op, double bytes, const tile_constants& c) {
+  const double rows = static_cast<double>(op.m) / d.multiprocessors, columns = std::max(1.0, rows) * static_cast<double>(op.n);
+  switch (op.kind) {
+    case operator_kind::gather:
+      return rows * c.gather_cycles;
+    case operator_kind::rowwise:
+      return columns * c.row_cycles * op.traffic_bytes /
+             (static_cast<double>(op.m) * static_cast<double>(op.n) * element_bytes(op.format));
+    case operator_kind::softmax:
+      return columns * c.softmax_cycles;
+    case operator_kind::norm:
+      return op.scalar ? scalar_norm_cycles(d, op, bytes, c) : columns * c.pass_cycles * element_bytes(op.format) / 4;
+    default:
+      return 0;
+  }
+}
+
+// Look-ups, in which no row waits for another, hide the shorter of cycles and traffic entirely; softmax and norms with vector
+// loads hide nothing, as what they compute lies between two passes over a row.
+[[nodiscard]] inline operator_time vector_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const double bytes = vector_traffic(d, op, c);
+  const bool passes = op.kind == operator_kind::norm && !op.scalar;
+  operator_time time{.memory_s = vector_memory_s(d, bytes, c), .waves = static_cast<double>(op.m) / d.multiprocessors};
+  if (d.clock_hz > 0) time.compute_s = vector_cycles(d, op, bytes, c) / d.clock_hz;
+  time.seconds = combine(time.compute_s, time.memory_s, op.kind == operator_kind::gather ? 0 : passes ? 1 : c.exposed);
+  return time;
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
+                       : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
+                                                                   : detail::vector_time(d, op, c);
+  time.seconds += c.launch_s + d.calibration.launch_s;
+  if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
+  return time;
+}
+
+}  // namespace hetsched

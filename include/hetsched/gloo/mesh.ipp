@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/printable.hpp>
+#include <hetsched/core/sha256.hpp>
+#include <hetsched/gloo/detail/proof.hpp>
+#include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/torch_store.hpp>
+#include <hetsched/runtime/communicator/communicator.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code none;
+  char name[256] = {};
+  (void)gethostname(name, sizeof name - 1);
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", none).string() + " " + name;
+}
+
+[[nodiscard]] inline std::string choose_address(const process_place& place, const gloo_options& options, bool one_host) {
+  if (!options.interface.empty()) {
+    const auto own = own_addresses(options.interface);
+    if (own.empty()) throw input_error("interface " + options.interface + " cannot be used: it is not there, or has no address");
+    return own.front().address;
+  }
+  if (!options.address.empty()) return options.address;
+  if (one_host) return "127.0.0.1";
+  const auto own = own_addresses();
+  if (own.empty()) throw error("rank " + std::to_string(place.rank) + " has no network address that other hosts could reach");
+  if (own.size() == 1) return own.front().address;
+  std::string toward = place.master;
+  if (toward.empty() && !options.rendezvous.empty())
+    if (const auto store = parse_store(options.rendezvous); store.kind != store_place::file) toward = store.path_or_host;
+  if (const auto address = toward.empty() ? std::string() : address_toward(toward); !address.empty()) return address;
+  std::string names;
+  for (const auto& [address, name] : own) names += (names.empty() ? "" : ", ") + name + " (" + address + ")";
+  throw input_error("rank " + std::to_string(place.rank) + " has several network interfaces, " + names + ": say which to use");
+}
+
+[[nodiscard]] inline listener open_door(const process_place& place, const gloo_options& options, bool one_host) {
+  const auto address = choose_address(place, options, one_host);
+  try {
+    return listen_on(address);
+  } catch (const error& e) {
+    throw input_error((options.interface.empty() ? "" : "interface " + options.interface + ": ") + "address " + address +
+                      " cannot be used: " + e.what());
+  }
+}
+
+/// The names under which ranks find each other in a store.
+class roll_call {
+ public:
+  using clock = std::chrono::steady_clock;
+  roll_call(::gloo::rendezvous::Store& store, const process_place& place, const std::string& run, std::string where,
+            double deadline_s, clock::time_point until)
+      : store_(store),
+        rank_(place.rank),
+        run_(nameless(run) ? "hetsched" : run),
+        run_text_(nameless(run) ? "the run without a name" : "run \"" + run + '"'),
+        where_(std::move(where)),
+        deadline_s_(deadline_s),
+        until_(until) {}
+
+  /// From then on what is put has a proof, and what is got has to have one.
+  void prove_with(const sha256_digest& run) { proves_ = run; }
+
+  void put(const std::string& name, const std::vector<char>& value) const {
+    try {
+      const auto at = key(name, rank_);
+      store_.set(at, proves_ ? with_proof(*proves_, at, value) : value);
+    } catch (const std::exception& e) {
+      throw error("rank " + std::to_string(rank_) + " cannot enter " + run_text_ + " in the rendezvous" + where_ +
+                  ", maybe as an earlier run of this name has not been cleaned up (choose another name): " + gloo_text(e));
+    }
+  }
+  [[nodiscard]] std::vector<char> get(const std::string& name, int rank) const {
+    const auto at = key(name, rank);
+    std::vector<char> value;
+    try {
+      store_.wait({at}, left());
+      value = store_.get(at);
+    } catch (const std::exception& e) {
+      throw error("rank " + std::to_string(rank) + " has not come to " + run_text_ + " in the rendezvous" + where_ + " within " +
+                  std::to_string(deadline_s_) + " s: " + gloo_text(e));
+    }
+    if (proves_ && !take_proof(*proves_, at, value))
+      throw input_error("rank " + std::to_string(rank) + " has another secret than rank " + std::to_string(rank_) + " in " +
+                        run_text_ + " in the rendezvous" + where_ + ": all have to be given the same one");
+    return value;
+  }
+  [[nodiscard]] std::chrono::milliseconds left() const {
+    return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(until_ - clock::now()));
+  }
+
+ private:
+  /// Whether a launcher names nothing: then only the dots between the parts of a name are left.
+  [[nodiscard]] static bool nameless(const std::string& run) { return run.find_first_not_of('.') == std::string::npos; }
+  [[nodiscard]] std::string key(const std::string& name, int rank) const {
+    return run_ + "." + name + "." + std::to_string(rank);
+  }
+  ::gloo::rendezvous::Store& store_;
+  int rank_;
+  std::string run_, run_text_, where_;
+  double deadline_s_;
+  clock::time_point until_;
+  std::optional<sha256_digest> proves_;
+};
+
+HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
+  if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
+    throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
+  gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
+  if (place.ranks == 1) return mesh;
+  const std::string run = options.run.empty() ? place.run : options.run;
+  const auto until = deadline_in(options.connect_deadline_s);
+  const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
+  if (!mesh.store) {
+    mesh.store = open_gloo_store(rendezvous);
+    if (const auto at = parse_store(rendezvous); at.kind == store_place::file) {
+      mesh.met = meet_in_folder(at.path_or_host, place, run, options.connect_deadline_s, until);
+      mesh.store = open_gloo_store("file:" + mesh.met.folder.string());
+    }
+  }
+  const std::string where = rendezvous.empty() ? std::string() : " " + rendezvous;
+  roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
+
+  if (place.rank == 0) {
+    const auto word = fresh_bytes<32>();
+    const auto* const chars = reinterpret_cast<const char*>(word.data());
+    call.put("word", {chars, chars + word.size()});
+  }
+  const auto key = run_key(secret_of(options.secret), call.get("word", 0));
+  call.prove_with(key);
+  const std::string self = std::to_string(place.ranks) + " " + host_identity();
+  call.put("host", {self.begin(), self.end()});
+  bool one_host = true;
+  for (int r = 0; r < place.ranks; ++r) {
+    if (r == place.rank) continue;
+    const auto value = call.get("host", r);
+    const std::string other(value.begin(), value.end());
+    if (other.substr(0, other.find(' ')) != std::to_string(place.ranks))
+      throw input_error("rank " + std::to_string(r) + " is one of " + printable(other.substr(0, other.find(' '))) +
+                        " ranks, rank " + std::to_string(place.rank) + " one of " + std::to_string(place.ranks));
+    one_host = one_host && other == self;
+  }
+
+  auto door = open_door(place, options, one_host);
+  const auto own = door.at.host + ' ' + door.at.port;
+  call.put("address", {own.begin(), own.end()});
+  introduction ranks(place.rank, place.ranks, key, std::move(door.socket));
+  for (int r = 0; r < place.rank; ++r) {  // higher ones call
+    const auto theirs = call.get("address", r);
+    const auto space = std::find(theirs.begin(), theirs.end(), ' ');
+    ranks.call(r, find_address({theirs.begin(), space}, space == theirs.end() ? "" : std::string{space + 1, theirs.end()}));
+  }
+  ranks.run(until, options.connect_deadline_s);
+  mesh.strangers = ranks.strangers();
+
+  mesh.lines.resize(static_cast<std::size_t>(place.ranks));
+  for (int r = 0; r < place.ranks; ++r)
+    for (std::size_t line = 0; line < lines_per_pair && r != place.rank; ++line) {
+      auto connected = ranks.take(r, line);
+      constexpr int on = 1;
+      if (!keep_alive(connected, options.heartbeat_s) ||
+          setsockopt(connected.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+        throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " +
+                    std::strerror(errno));
+      mesh.lines[static_cast<std::size_t>(r)][line] = std::move(connected);
+    }
+  return mesh;
+}
+
+HETSCHED_INLINE void forget_addresses(const gloo_mesh& mesh) {
+  std::error_code ignored;
+  if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))
+    for (const auto& path : files->getAllKeyFilePaths()) std::filesystem::remove(path, ignored);
+  try {
+    if (auto* const torch = dynamic_cast<torch_store*>(mesh.store.get())) torch->forget();
+  } catch (const error&) {  // who is connected needs no store
+  }
+  if (mesh.met.folder.empty()) return;
+  std::filesystem::remove(mesh.met.own, ignored);
+  std::filesystem::remove(mesh.met.folder, ignored);  // only the last rank finds it empty
+}
+
+}  // namespace hetsched::detail

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/units.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+
+namespace hetsched::detail {
+
+[[nodiscard]] inline link read_link(const json_value& value) {
+  return {.latency_s = seconds_from_us(value.at("latency_us").number(0, 1e9)),
+          .bandwidth = gbit_per_s(value.at("gbit_per_s").positive(1e9))};
+}
+
+/// Requires: the value may have the keys nccl and nic.
+[[nodiscard]] inline gpu_path read_path(const json_value& value) {
+  gpu_path path;
+  if (const auto nccl = value.find("nccl")) path.nccl = nccl->boolean();
+  if (const auto nic = value.find("nic")) {
+    path.nic = nic->name();
+    if (!path.nccl) nic->fail("without NCCL no NIC is taken");
+  }
+  return path;
+}
+
+inline void write_path(nlohmann::ordered_json& out, const gpu_path& path) {
+  if (!path.nccl) out["nccl"] = false;
+  if (!path.nic.empty()) out["nic"] = path.nic;
+}
+
+inline void write_link(nlohmann::ordered_json& out, const link& l) {
+  out["gbit_per_s"] = preimage(l.bandwidth, l.bandwidth * 8 / 1e9, gbit_per_s);
+  out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view file_name) {
+  const detail::json_document document(text, file_name);
+  const auto top = document.format("cluster", {"devices", "subclusters", "links"});
+  std::map<std::string, device> own;
+  if (const auto devices = top.find("devices"))
+    devices->members([&](const std::string& name, const detail::json_value& value) {
+      own[name] = detail::read_device(name, value, find_device(name));
+    });
+
+  cluster result;
+  const auto subclusters = top.at("subclusters");
+  if (subclusters.size() == 0) subclusters.expected("at least one subcluster");
+  for (std::size_t i = 0; i < subclusters.size(); ++i) {
+    const auto value = subclusters[i];
+    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node"});
+    subcluster s;
+    s.name = value.at("name").name();
+    if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
+    const auto device_name = value.at("device");
+    if (const auto mine = own.find(device_name.text()); mine != own.end()) {
+      s.device = mine->second;
+    } else if (const auto known = find_device(device_name.text())) {
+      s.device = *known;
+    } else {
+      std::vector<std::string_view> names;
+      for (const auto& [name, ignored] : own) names.push_back(name);
+      for (const auto& d : device_catalogue()) names.push_back(d.name);
+      device_name.fail("there is no device \"" + detail::excerpt(device_name.text()) + "\"; " +
+                       detail::suggestion(device_name.text(), names));
+    }
+    s.nodes = value.at("nodes").count(1, max_devices);
+    s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
+    // A link that nothing uses may be left out.
+    const auto link_of = [&](const char* key, std::initializer_list<std::string_view> keys, bool used) {
+      if (!used && !value.has(key)) return link{.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
+      return detail::read_link(value.at(key).object(keys));
+    };
+    s.intra_node = link_of("intra_node", {"gbit_per_s", "latency_us"}, s.devices_per_node > 1);
+    s.inter_node = link_of("inter_node", {"gbit_per_s", "latency_us", "nccl", "nic"}, s.nodes > 1);
+    if (const auto between = value.find("inter_node")) s.inter_node_path = detail::read_path(*between);
+    if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
+      value.fail("more than " + std::to_string(max_devices) + " devices in all");
+    result.subclusters.push_back(std::move(s));
+  }
+
+  if (const auto links = top.find("links")) {
+    for (std::size_t i = 0; i < links->size(); ++i) {
+      const auto value = (*links)[i];
+      value.object({"between", "gbit_per_s", "latency_us", "nccl", "nic"});
+      const auto between = value.at("between");
+      if (between.size() != 2) between.expected("the names of two subclusters");
+      int ends[2];
+      for (std::size_t e = 0; e < 2; ++e) {
+        const auto position = result.find(between[e].text());
+        if (!position) between[e].expected("the name of a subcluster of this file");
+        ends[e] = *position;
+      }
+      if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
+      if (result.between(ends[0], ends[1])) between.fail("these two subclusters already have a link");
+      result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
+    }
+  }
+  return result;
+}
+
+HETSCHED_INLINE std::string to_json(const cluster& c) {
+  auto devices = nlohmann::ordered_json::object();
+  auto subclusters = nlohmann::ordered_json::array();
+  auto links = nlohmann::ordered_json::array();
+  for (const auto& s : c.subclusters) {
+    devices[s.device.name] = detail::write_device(s.device);
+    nlohmann::ordered_json value{
+        {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
+    detail::write_link(value["intra_node"], s.intra_node);
+    detail::write_link(value["inter_node"], s.inter_node);
+    detail::write_path(value["inter_node"], s.inter_node_path);
+    subclusters.push_back(std::move(value));
+  }
+  for (const auto& l : c.links) {
+    const auto name = [&](int position) { return c.subclusters[static_cast<std::size_t>(position)].name; };
+    nlohmann::ordered_json value;
+    value["between"] = {name(l.a), name(l.b)};
+    detail::write_link(value, l.link);
+    detail::write_path(value, l.path);
+    links.push_back(std::move(value));
+  }
+  nlohmann::ordered_json out{{"format", "hetsched/cluster"}, {"version", 1}};
+  out["devices"] = std::move(devices);
+  out["subclusters"] = std::move(subclusters);
+  out["links"] = std::move(links);
+  return detail::dump(out);
+}
+
+}  // namespace hetsched

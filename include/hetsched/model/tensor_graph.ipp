@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/model/tensor_graph.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::vector<tensor_loop> loops_over(const std::vector<std::int64_t>& shape, bool cut_last) {
+  std::vector<tensor_loop> loops;
+  for (const auto size : shape) loops.push_back({size});
+  if (!cut_last && !loops.empty()) loops.back().cut = false;
+  return loops;
+}
+
+HETSCHED_INLINE int put(tensor_graph& graph, tensor_node node) {
+  const auto refuse = [&](const std::string& why) { throw input_error("operator " + node.name + " (" + node.op + "): " + why); };
+  for (const int i : node.inputs)
+    if (i < 0 || i >= graph.size()) refuse("its inputs must be operators before it");
+  for (const auto size : node.shape)
+    if (size < 1) refuse("the sizes of its shape must be at least 1, found " + shape_text(node.shape));
+  static_cast<void>(elements_of(node.shape));
+  graph.nodes.push_back(std::move(node));
+  return graph.size() - 1;
+}
+
+// The product over loops by what follows them: batch, rows, columns, reduction.
+[[nodiscard]] inline operator_shape product_kernel(const tensor_node& n, number_format format) {
+  std::int64_t batch = 1, rows = 1, columns = 1, reduced = 1;
+  const auto follows = [](const std::vector<int>& dims, int loop) {
+    return std::find(dims.begin(), dims.end(), loop) != dims.end();
+  };
+  for (std::size_t i = 0; i < n.loops.size(); ++i) {
+    const int loop = static_cast<int>(i);
+    const bool left = follows(n.input_loops[0], loop), right = follows(n.input_loops[1], loop),
+               out = follows(n.result_loops, loop);
+    auto& size = left && right ? (out ? batch : reduced) : left ? rows : columns;
+    size = checked_mul(size, n.loops[i].size);
+  }
+  return batch > 1 ? batched_gemm(batch, rows, columns, reduced, format) : gemm(rows, columns, reduced, format);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE int add_placeholder(tensor_graph& graph, std::string name, std::vector<std::int64_t> shape, int batch_dimension) {
+  if (batch_dimension < 0 || (batch_dimension > 0 && static_cast<std::size_t>(batch_dimension) >= shape.size()))
+    throw input_error("operator " + name + " (placeholder): it has no batch dimension " + std::to_string(batch_dimension));
+  return detail::put(
+      graph, {.name = std::move(name), .op = "placeholder", .shape = std::move(shape), .batch_dimension = batch_dimension});
+}
+
+HETSCHED_INLINE int add_contraction(tensor_graph& graph, std::string name, std::string op, int a, int b,
+                                    std::vector<tensor_loop> loops, std::vector<int> left, std::vector<int> right,
+                                    std::vector<int> result) {
+  tensor_node n{.name = std::move(name),
+                .op = std::move(op),
+                .inputs = {a, b},
+                .loops = std::move(loops),
+                .input_loops = {std::move(left), std::move(right)},
+                .result_loops = std::move(result),
+                .linear = {{0}, {1}}};
+  for (const int loop : n.result_loops) n.shape.push_back(n.loops.at(static_cast<std::size_t>(loop)).size);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& shape = graph.at(n.inputs[i]).shape;
+    bool fits = shape.size() == n.input_loops[i].size();
+    for (std::size_t d = 0; fits && d < shape.size(); ++d)
+      fits = n.loops.at(static_cast<std::size_t>(n.input_loops[i][d])).size == shape[d];
+    if (!fits) detail::refuse_shapes(graph, n.name, n.op, n.inputs, "the sizes do not fit");
+  }
+  n.kernel = detail::product_kernel(n, graph.format);
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_matmul(tensor_graph& graph, std::string name, int a, int b, bool transpose_a, bool transpose_b) {
+  const auto &left = graph.at(a).shape, &right = graph.at(b).shape;
+  const auto refuse = [&](const char* why) { detail::refuse_shapes(graph, name, "matmul", {a, b}, why); };
+  if (left.size() < 2 || right.size() < 2) refuse("expected matrices");
+  const auto leading_a = left.size() - 2, leading_b = right.size() - 2, leading = std::max(leading_a, leading_b);
+  if (leading_a != leading_b && std::min(leading_a, leading_b) != 0)
+    refuse("expected as many leading dimensions, or none in one");
+  const auto& outer = leading_a >= leading_b ? left : right;
+  std::vector<tensor_loop> loops;
+  for (std::size_t d = 0; d < leading; ++d) loops.push_back({outer[d]});
+  const int m = static_cast<int>(leading), k = m + 1, n = m + 2;
+  const auto rows = left[leading_a + (transpose_a ? 1 : 0)], reduced = left[leading_a + (transpose_a ? 0 : 1)],
+             columns = right[leading_b + (transpose_b ? 0 : 1)];
+  if (reduced != right[leading_b + (transpose_b ? 1 : 0)]) refuse("the inner sizes differ");
+  if (leading_a == leading_b && !std::equal(left.begin(), left.end() - 2, right.begin())) refuse("the leading sizes differ");
+  loops.insert(loops.end(), {{rows}, {reduced}, {columns}});
+  const auto dimensions = [&](std::size_t own, int first, int second, bool swapped) {
+    auto dims = detail::count_up(own);
+    dims.push_back(swapped ? second : first);
+    dims.push_back(swapped ? first : second);
+    return dims;
+  };
+  return add_contraction(graph, std::move(name), "matmul", a, b, std::move(loops), dimensions(leading_a, m, k, transpose_a),
+                         dimensions(leading_b, k, n, transpose_b), dimensions(leading, m, n, false));
+}
+
+HETSCHED_INLINE int add_elementwise(tensor_graph& graph, std::string name, std::string op, std::vector<int> inputs,
+                                    std::vector<std::vector<int>> linear) {
+  tensor_node n{.name = std::move(name), .op = std::move(op), .inputs = std::move(inputs), .linear = std::move(linear)};
+  for (const int i : n.inputs) {
+    const auto& shape = graph.at(i).shape;
+    if (shape.size() > n.shape.size()) n.shape.insert(n.shape.begin(), shape.size() - n.shape.size(), 1);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      auto& size = n.shape[n.shape.size() - shape.size() + d];
+      if (size != shape[d] && size != 1 && shape[d] != 1)
+        detail::refuse_shapes(graph, n.name, n.op, n.inputs, "shapes that broadcast were expected");
+      size = std::max(size, shape[d]);
+    }
+  }
+  n.loops = detail::loops_over(n.shape);
+  n.result_loops = detail::count_up(n.shape.size());
+  for (const int i : n.inputs) {
+    const auto& shape = graph.at(i).shape;
+    auto dims = detail::count_up(shape.size(), static_cast<int>(n.shape.size() - shape.size()));
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      if (shape[d] != n.shape[static_cast<std::size_t>(dims[d])]) dims[d] = -1;
+    n.input_loops.push_back(std::move(dims));
+  }
+  n.kernel = elementwise(elements_of(n.shape), static_cast<int>(n.inputs.size()), 1, graph.format);
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_rowwise(tensor_graph& graph, std::string name, std::string op, std::vector<int> inputs,
+                                std::vector<std::vector<int>> linear) {
+  const auto shape = graph.at(inputs.front()).shape;
+  if (shape.empty()) detail::refuse_shapes(graph, name, op, inputs, "expected rows");
+  for (const int i : inputs) {
+    const auto& other = graph.at(i).shape;
+    if (other.empty() || other.size() > shape.size() || !std::equal(other.rbegin(), other.rend(), shape.rbegin()))
+      detail::refuse_shapes(graph, name, op, inputs, "expected shapes that end alike");
+  }
+  const int node = add_elementwise(graph, std::move(name), std::move(op), std::move(inputs), std::move(linear));
+  auto& n = graph.nodes.back();
+  n.loops.back().cut = false;
+  const auto rows = elements_of(shape) / shape.back();
+  n.kernel = n.op.starts_with("softmax") ? softmax(rows, shape.back(), graph.format) : norm(rows, shape.back(), graph.format);
+  return node;
+}
+
+HETSCHED_INLINE int add_embedding(tensor_graph& graph, std::string name, int ids, int table) {
+  if (graph.at(table).shape.size() != 2)
+    detail::refuse_shapes(graph, name, "embedding", {ids, table}, "expected a table of rows");
+  const auto& shape = graph.at(ids).shape;
+  const auto width = graph.at(table).shape[1];
+  const int loops = static_cast<int>(shape.size());
+  tensor_node n{
+      .name = std::move(name), .op = "embedding", .inputs = {ids, table}, .shape = shape, .loops = detail::loops_over(shape)};
+  n.loops.insert(n.loops.end(), {{graph.at(table).shape[0]}, {width}});
+  n.input_loops = {detail::count_up(shape.size()), {loops, loops + 1}};
+  n.shape.push_back(width);
+  n.result_loops = detail::count_up(shape.size());
+  n.result_loops.push_back(loops + 1);
+  n.linear = {{1}};
+  n.kernel = embedding(elements_of(shape), width, graph.format);
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_reshape(tensor_graph& graph, std::string name, int x, std::vector<std::int64_t> shape) {
+  const auto from = graph.at(x).shape;
+  if (elements_of(from) != elements_of(shape))
+    throw input_error("operator " + name + " (reshape): expected " + std::to_string(elements_of(from)) + " elements as " +
+                      detail::shape_text(from) + " has, found " + detail::shape_text(shape));
+  tensor_node n{.name = std::move(name), .op = "reshape", .inputs = {x}, .shape = std::move(shape), .linear = {{0}}};
+  std::vector<int> in(from.size(), -1);
+  n.result_loops.assign(n.shape.size(), -1);
+  for (std::size_t i = 0, o = 0; i < from.size() && o < n.shape.size();) {
+    // The shortest groups of dimensions of both that have as many elements.
+    const auto first_in = i, first_out = o;
+    auto left = from[i++], right = n.shape[o++];
+    while (left != right) {
+      if (left < right)
+        left *= from[i++];
+      else
+        right *= n.shape[o++];
+    }
+    in[first_in] = n.result_loops[first_out] = static_cast<int>(n.loops.size());
+    n.loops.push_back({std::gcd(from[first_in], n.shape[first_out])});
+  }
+  n.input_loops = {std::move(in)};
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_transpose(tensor_graph& graph, std::string name, int x, const std::vector<int>& permutation) {
+  const auto& shape = graph.at(x).shape;
+  const auto dimensions = detail::count_up(shape.size());
+  if (!std::is_permutation(permutation.begin(), permutation.end(), dimensions.begin(), dimensions.end()))
+    detail::refuse_shapes(graph, name, "transpose", {x}, "expected a permutation of the dimensions");
+  tensor_node n{.name = std::move(name), .op = "transpose", .inputs = {x}, .loops = detail::loops_over(shape), .linear = {{0}}};
+  n.input_loops = {dimensions};
+  n.result_loops = permutation;
+  for (const int d : permutation) n.shape.push_back(shape[static_cast<std::size_t>(d)]);
+  n.kernel = elementwise(elements_of(shape), 1, 1, graph.format);
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_sum(tensor_graph& graph, std::string name, int x, std::vector<std::int64_t> shape, std::string op) {
+  const auto& from = graph.at(x).shape;
+  tensor_node n{.name = std::move(name),
+                .op = std::move(op),
+                .inputs = {x},
+                .shape = std::move(shape),
+                .loops = detail::loops_over(from),
+                .linear = {{0}}};
+  n.input_loops = {detail::count_up(from.size())};
+  const auto lacking = from.size() - std::min(from.size(), n.shape.size());
+  for (std::size_t d = 0; d < n.shape.size(); ++d) {
+    if (n.shape.size() > from.size() || (n.shape[d] != 1 && n.shape[d] != from[lacking + d]))
+      detail::refuse_shapes(graph, n.name, n.op, n.inputs, "a shape that does not broadcast to it was asked for");
+    n.result_loops.push_back(n.shape[d] == from[lacking + d] ? static_cast<int>(lacking + d) : -1);
+  }
+  n.kernel = elementwise(elements_of(from), 1, 0, graph.format);
+  return detail::put(graph, std::move(n));
+}
+
+HETSCHED_INLINE int add_expand(tensor_graph& graph, std::string name, int x, const std::vector<std::int64_t>& shape) {
+  const auto& from = graph.at(x).shape;
+  tensor_node n{.name = std::move(name),
+                .op = "expand",
+                .inputs = {x},
+                .shape = shape,
+                .loops = detail::loops_over(shape),
+                .linear = {{0}}};
+  n.result_loops = detail::count_up(shape.size());
+  auto dims = detail::count_up(from.size(), static_cast<int>(shape.size() - std::min(shape.size(), from.size())));
+  for (std::size_t d = 0; d < from.size(); ++d) {
+    if (from.size() > shape.size() || (from[d] != 1 && from[d] != shape[static_cast<std::size_t>(dims[d])]))
+      detail::refuse_shapes(graph, n.name, n.op, n.inputs, "expected a shape that it broadcasts to");
+    if (from[d] != shape[static_cast<std::size_t>(dims[d])]) dims[d] = -1;
+  }
+  n.input_loops = {std::move(dims)};
+  return detail::put(graph, std::move(n));
+}
+
+}  // namespace hetsched

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/plan/gradient_groups.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<gradient_group> gradient_groups(const plan& p) {
+  std::vector<gradient_group> groups;
+  if (p.pipelines.size() < 2) return groups;
+  std::vector<int> at(p.pipelines.size(), 0);
+  const int layers = p.pipelines.front().stages.back().layers.last;
+  for (int first = 0; first < layers;) {
+    int last = layers;
+    for (std::size_t l = 0; l < at.size(); ++l)
+      last = std::min(last, p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last);
+    groups.push_back({{first, last}, at});
+    for (std::size_t l = 0; l < at.size(); ++l)
+      if (p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last == last) ++at[l];
+    first = last;
+  }
+  return groups;
+}
+
+}  // namespace hetsched

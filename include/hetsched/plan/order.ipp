@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/schedule/bounds.hpp>
+#include <hetsched/schedule/builders/virtual_1f1b.hpp>
+#include <hetsched/schedule/search/detail/order_bound.hpp>
+#include <hetsched/schedule/search/min_memory.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<int> family_warmups(const pipeline_plan& line, const pipeline& bare, double epsilon) {
+  if (line.stages.front().warmup > 0) return warmups(line);
+  for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
+    if (line.schedule.name == schedule_name(rule)) return warmup_counts(rule, bare, epsilon);
+  return virtual_1f1b_warmups(subcluster_boundaries(line));
+}
+
+HETSCHED_INLINE outcome<pipeline_order> order_of(const pipeline_plan& line, const std::vector<double>& capacities, double epsilon,
+                                                 function_ref<bool(double, double)> progress) {
+  const auto& [name, actions] = line.schedule;
+  if (actions) {
+    if (actions->ranks != static_cast<int>(line.stages.size()) || actions->microbatches != line.microbatches)
+      throw input_error("the actions of schedule " + name + " are for " + std::to_string(actions->ranks) + " stages and " +
+                        std::to_string(actions->microbatches) + " microbatches, the pipeline has " +
+                        std::to_string(line.stages.size()) + " and " + std::to_string(line.microbatches));
+    if (is_forward_only(*actions)) throw input_error("the actions of schedule " + name + " have no backwards");
+    if (name != "auto" || !one_stage_per_rank(*actions)) return pipeline_order{.order = *actions};
+    const auto problem = detail::make_order_problem(to_pipeline(line), line.microbatches, {.memory_capacity = capacities});
+    return pipeline_order{.order = *actions, .lower_bound_s = detail::order_bound(problem).seconds()};
+  }
+  const auto bare = to_pipeline(line);
+  if (name == "auto") {
+    auto found = auto_with_little_memory(bare, line.microbatches, {.memory_capacity = capacities, .progress = progress});
+    if (!found) return found.why_not();
+    return pipeline_order{.order = std::move(found->order), .lower_bound_s = found->lower_bound_s};
+  }
+  if (has_warmups(name)) return pipeline_order{.order = one_f_one_b(family_warmups(line, bare, epsilon), line.microbatches)};
+  return pipeline_order{.order = build_schedule(name, bare, line.microbatches, {.epsilon = epsilon})};
+}
+
+HETSCHED_INLINE void set_order(pipeline_plan& line, std::string name, schedule order) {
+  const auto counts = warmup_counts(order);
+  for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = counts[i];
+  line.schedule = {.name = std::move(name), .actions = {}};
+  bool rebuilt = false;
+  if (line.schedule.name != "auto") {
+    try {
+      const auto again = order_of(line, {});
+      rebuilt = again && again->order == order;
+    } catch (const input_error&) {  // a name of the caller's own
+    }
+  }
+  if (!rebuilt) line.schedule.actions = std::move(order);
+}
+
+}  // namespace hetsched

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+#include <map>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/reshard/price.hpp>
+#include <hetsched/reshard/strategies.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<device_id> devices_of(const cluster& c, const std::vector<device_group>& groups) {
+  std::vector<device_id> all;
+  for (const auto& g : groups) {
+    const auto& s = subcluster_of(c, g.mesh);
+    if (g.first_device < 0 || g.first_device + g.mesh.device_count() > s.device_count())
+      throw input_error("subcluster " + s.name + " has no devices " + std::to_string(g.first_device) + " to " +
+                        std::to_string(g.first_device + g.mesh.device_count() - 1));
+    for (int i = g.first_device; i < g.first_device + g.mesh.device_count(); ++i)
+      all.push_back({g.mesh.subcluster, i / s.devices_per_node, i % s.devices_per_node});
+  }
+  return all;
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail {
+
+/// What carries one message at a time: of every device the port to send and the port to receive, of every node the same to other
+/// nodes.
+class port_loads {
+ public:
+  explicit port_loads(std::span<const device_id> devices) : ports_(4 * devices.size()) {
+    std::map<std::pair<int, int>, std::size_t> nodes;
+    for (const auto& d : devices) node_of_.push_back(nodes.emplace(std::pair(d.subcluster, d.node), nodes.size()).first->second);
+  }
+  [[nodiscard]] bool share_node(std::size_t a, std::size_t b) const { return node_of_[a] == node_of_[b]; }
+  void add(std::size_t from, std::size_t to, double seconds) {
+    raise(4 * from, seconds);
+    raise(4 * to + 1, seconds);
+    if (share_node(from, to)) return;
+    raise(4 * node_of_[from] + 2, seconds);
+    raise(4 * node_of_[to] + 3, seconds);
+  }
+  /// The busiest since the last call.
+  [[nodiscard]] double busiest_s() {
+    double most = 0;
+    for (const auto p : touched_) most = std::max(most, std::exchange(ports_[p], 0.0));
+    touched_.clear();
+    return most;
+  }
+
+ private:
+  void raise(std::size_t port, double seconds) {
+    if (ports_[port] == 0) touched_.push_back(port);
+    ports_[port] += seconds;
+  }
+  std::vector<std::size_t> node_of_;
+  std::vector<double> ports_;
+  std::vector<std::size_t> touched_;
+};
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
+                                       double element_bytes) {
+  HETSCHED_EXPECTS(devices.size() == static_cast<std::size_t>(p.sources + p.destinations));
+  reshard_price price{.messages = static_cast<std::int64_t>(p.messages.size())};
+  detail::port_loads phase_ports(devices), all_ports(devices);
+  const auto stages = p.phase_count() / static_cast<std::size_t>(p.chunks);
+  std::vector<double> ended(stages + 1, 0);  // of the latest chunk, by phase
+  std::vector<std::int64_t> received(devices.size(), 0);
+  double cross = 0;
+  link over{};
+  device_id last_from{-1, 0, 0}, last_to{-1, 0, 0};
+  for (std::size_t phase = 0; phase < p.phase_count(); ++phase) {
+    for (const auto& m : p.phase(phase)) {
+      const auto from = static_cast<std::size_t>(m.from), to = static_cast<std::size_t>(m.to);
+      const auto &a = devices[from], &b = devices[to];
+      if (last_from.subcluster != a.subcluster || last_to.subcluster != b.subcluster ||
+          (last_from.node == last_to.node) != (a.node == b.node)) {
+        const auto found = c.between(a, b);
+        if (!found) {
+          price.seconds = price.occupied_s = std::numeric_limits<double>::infinity();
+          return price;
+        }
+        over = *found;
+        last_from = a;
+        last_to = b;
+      }
+      const double bytes = static_cast<double>(m.elements) * element_bytes, seconds = over.transfer_s(bytes);
+      phase_ports.add(from, to, seconds);
+      if (p.phase_count() > 1) all_ports.add(from, to, seconds);
+      received[to] += m.elements;
+      if (p.crosses(m)) cross += bytes;
+    }
+    const auto s = phase % stages;
+    ended[s + 1] = std::max(ended[s], ended[s + 1]) + phase_ports.busiest_s();
+    if (s == 0) ended[0] = 0;
+  }
+  price.seconds = price.occupied_s = ended.back();
+  if (p.phase_count() > 1) {
+    price.occupied_s = all_ports.busiest_s();
+    if (p.chunks > 1) price.seconds = std::max(price.seconds, price.occupied_s);
+    price.occupied_s = std::min(price.occupied_s, price.seconds);  // rounding
+  }
+  price.cross_bytes = static_cast<std::int64_t>(cross + 0.5);
+  std::int64_t most = 0;
+  for (std::size_t d = 0; d < received.size(); ++d)
+    most = std::max(
+        most, received[d] - (d < static_cast<std::size_t>(p.sources) ? 0 : p.wanted[d - static_cast<std::size_t>(p.sources)]));
+  // What is passed on in chunks waits for at most two of them.
+  price.peak_extra_bytes =
+      static_cast<std::int64_t>(static_cast<double>(most) * element_bytes * std::min(1.0, 2.0 / p.chunks) + 0.5);
+  return price;
+}
+
+HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, std::span<const device_id> devices,
+                                                             const layout& from, const layout& to, double element_bytes,
+                                                             const choice_options& options) {
+  std::vector<reshard_choice> all;
+  for (const auto strategy : options.strategies) {
+    reshard_choice best{.strategy = strategy};
+    bool first = true;
+    const auto consider = [&](transfer_plan plan) {
+      const auto price = price_of(plan, c, devices, element_bytes);
+      const auto rank = [&](const reshard_price& p) { return std::pair(p.peak_extra_bytes > options.memory_bytes, p.seconds); };
+      if (!first && !(rank(price) < rank(best.price))) return;
+      best.plan = std::move(plan);
+      best.price = price;
+      first = false;
+    };
+    const bool by_parts = strategy == reshard_strategy::one_to_one || strategy == reshard_strategy::inner_rank_0;
+    for (const int outer : {options.outer, 1}) {
+      const auto whole = plan_transfer(from, to, strategy, {.outer = outer});
+      for (const int chunks : options.chunks) {
+        if (!first && whole.messages.size() > options.most_messages / static_cast<std::size_t>(chunks)) continue;
+        consider(in_chunks(whole, chunks));
+        if (whole.phase_count() < 2 || !goes_in_chunks(strategy)) break;
+      }
+      if (!by_parts || options.outer == 1) break;
+    }
+    all.push_back(std::move(best));
+  }
+  return all;
+}
+
+}  // namespace hetsched

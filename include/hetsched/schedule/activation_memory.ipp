@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/activation_memory.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::string amount_text(double x) {
+  if (x > -1e15 && x < 1e15 && x == static_cast<double>(static_cast<long long>(x)))
+    return std::to_string(static_cast<long long>(x));
+  auto text = std::to_string(x);
+  text.erase(text.find_last_not_of('0') + 1);
+  return text;
+}
+
+HETSCHED_INLINE memory_change change_of(const stage_work& w, action_kind kind, bool recomputed) {
+  switch (kind) {
+    case action_kind::forward:
+      return {.taken = recomputed ? w.checkpoint_bytes : w.activation_bytes, .begun = 1};
+    case action_kind::recompute:
+      return {.taken = w.activation_bytes - w.checkpoint_bytes};
+    case action_kind::backward:
+      return {.given_back = w.activation_bytes, .ended = 1};
+    case action_kind::backward_input:
+      return {.given_back = w.activation_bytes - w.weight_backward_bytes};
+    case action_kind::backward_weight:
+      return {.given_back = w.weight_backward_bytes, .ended = 1};
+    default:
+      return {};
+  }
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t) {
+  const auto slot = [&](const action& a) {
+    return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(w.stages) + static_cast<std::size_t>(a.stage)) *
+               static_cast<std::size_t>(t.microbatches) +
+           static_cast<std::size_t>(a.microbatch);
+  };
+  std::vector<char> recomputed(static_cast<std::size_t>(w.directions) * static_cast<std::size_t>(w.stages) *
+                               static_cast<std::size_t>(t.microbatches));
+  for (const auto& a : t.actions)
+    if (a.what.kind == action_kind::recompute) recomputed[slot(a.what)] = 1;
+
+  std::vector<std::vector<memory_step>> result(static_cast<std::size_t>(t.ranks));
+  std::vector<double> held(static_cast<std::size_t>(t.ranks));
+  const auto change = [&](int rank, double time_s, double bytes) {
+    if (bytes == 0) return;
+    const auto r = static_cast<std::size_t>(rank);
+    held[r] += bytes;
+    result[r].push_back({time_s, held[r]});
+  };
+  for (std::size_t first = 0, end = 0; first < t.actions.size(); first = end) {
+    end = first + 1;
+    if (!is_compute(t.actions[first].what.kind)) continue;
+    const auto& event = t.actions[first];
+    while (end < t.actions.size() && t.actions[end].what.joined && t.actions[end].rank == event.rank &&
+           t.actions[end].start_s == event.start_s)
+      ++end;
+    double taken = 0, given_back = 0;
+    for (std::size_t k = first; k < end; ++k) {
+      const action& a = t.actions[k].what;
+      if (!is_compute(a.kind)) continue;
+      const auto c = detail::change_of(w.at(a.direction, a.stage), a.kind, recomputed[slot(a)] != 0);
+      taken += c.taken;
+      given_back += c.given_back;
+    }
+    change(event.rank, event.start_s, taken);
+    change(event.rank, event.end_s, -given_back);
+  }
+  return result;
+}
+
+}  // namespace hetsched

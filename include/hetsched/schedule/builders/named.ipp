@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/virtual_1f1b.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE schedule from_warmups(std::vector<int> counts, int microbatches, const build_options& options) {
+  const auto stages = counts.size();
+  if (!options.warmups.empty()) {
+    if (options.warmups.size() != stages)
+      throw input_error(std::to_string(options.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
+    counts = options.warmups;
+  }
+  if (!options.caps.empty()) {
+    if (options.caps.size() != stages)
+      throw input_error(std::to_string(options.caps.size()) + " caps for " + std::to_string(stages) + " stages");
+    counts = capped_warmups(std::move(counts), positive(options.caps));
+  }
+  return one_f_one_b(counts, microbatches);
+}
+
+HETSCHED_INLINE schedule from_cross(const pipeline& p, int microbatches, const build_options& options) {
+  const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
+  if (!options.cross.empty() && options.cross.size() != boundaries)
+    throw input_error("cross needs one entry per boundary (stages - 1), or none");
+  const auto counts = virtual_1f1b_warmups(options.cross.empty() ? slow_boundaries(p, options.epsilon) : options.cross);
+  return from_warmups(counts, microbatches, options);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
+                                        const build_options& options) {
+  validate(p);
+  std::string known;
+  for (const auto& s : detail::named_schedules()) {
+    if (s.name == name) {
+      if (!s.has_warmups && !(options.warmups.empty() && options.caps.empty()))
+        throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
+      return s.build(p, microbatches, options);
+    }
+    known += (known.empty() ? "" : ", ") + std::string(s.name);
+  }
+  if (name == "auto") throw input_error("auto is no builder: auto_schedule finds it");
+  throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
+}
+
+}  // namespace hetsched

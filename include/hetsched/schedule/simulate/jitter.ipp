@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/contract.hpp>
+#include <hetsched/schedule/simulate/detail/event_graph.hpp>
+#include <hetsched/schedule/simulate/detail/event_run.hpp>
+#include <hetsched/schedule/simulate/jitter.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE workload with_factors(workload w, const schedule& order, const std::vector<double>& ranks,
+                                      const std::vector<double>& wires) {
+  HETSCHED_EXPECTS(ranks.size() == static_cast<std::size_t>(order.ranks) && wires.size() == w.wires.size());
+  for (std::size_t k = 0; k < w.work.size(); ++k) {
+    const double factor = ranks[static_cast<std::size_t>(order.rank_of[k])];
+    auto& s = w.work[k];
+    for (double* time : {&s.forward_s, &s.backward_s, &s.weight_backward_s, &s.recompute_s, &s.optimizer_s}) *time *= factor;
+  }
+  for (auto* paths : {&w.activations, &w.gradients})
+    for (auto& path : *paths)
+      for (auto* leg : {&path.d2h, &path.network, &path.h2d}) {
+        double factor = 0;
+        for (const int at : leg->wires)
+          if (at >= 0) factor = std::max(factor, wires[static_cast<std::size_t>(at)]);
+        if (factor > 0) leg->occupied_s *= factor, leg->latency_s *= factor;
+      }
+  return w;
+}
+
+HETSCHED_INLINE std::vector<double> makespans_under_jitter(const workload& w, const schedule& order,
+                                                           const jitter_options& options) {
+  HETSCHED_EXPECTS(options.spread >= 0);
+  const auto graph = detail::make_event_graph(order);
+  random_source random(options.seed);
+  std::vector<double> makespans_s, ranks(static_cast<std::size_t>(order.ranks)), wires(w.wires.size());
+  for (int i = 0; i < options.samples; ++i) {
+    if (options.progress) options.progress(i);
+    for (auto* factors : {&ranks, &wires})
+      for (double& f : *factors) f = detail::noise_factor(random, options.spread);
+    const auto noisy = with_factors(w, order, ranks, wires);
+    makespans_s.push_back(detail::event_run(graph, noisy, options.semantics, false).makespan_s);
+  }
+  return makespans_s;
+}
+
+HETSCHED_INLINE double quantile(const std::vector<double>& ordered, double share) {
+  HETSCHED_EXPECTS(!ordered.empty() && share >= 0 && share <= 1);
+  const auto count = static_cast<double>(ordered.size());
+  const auto rank = std::max(std::ceil(share * count - 1e-9), 1.0);
+  return ordered[static_cast<std::size_t>(rank) - 1];
+}
+
+}  // namespace hetsched
