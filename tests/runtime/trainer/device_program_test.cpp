@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
 #include <hetsched/schedule/passes.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/device/steady_time.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {
@@ -83,19 +83,6 @@ class communication_error : public error {
   int microbatch;  ///< no_microbatch for reductions
   action waiting;  ///< that could not be done
 };
-
-using deadline_time = std::chrono::steady_clock::time_point;
-
-/// Seconds on the clock of deadlines.
-[[nodiscard]] inline double steady_now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// The deadline in so many seconds, at most some decades away.
-[[nodiscard]] inline deadline_time deadline_in(double seconds) {
-  const std::chrono::duration<double> bounded(seconds > 0 ? seconds < 1e9 ? seconds : 1e9 : 0);
-  return std::chrono::steady_clock::now() + std::chrono::duration_cast<deadline_time::duration>(bounded);
-}
 
 enum class wait_result : std::uint8_t { progress, deadline, aborted };
 

@@ -14,7 +14,7 @@
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {

@@ -20,7 +20,7 @@
 #include <hetsched/runtime/inference/detail/inference_channel.hpp>
 #include <hetsched/runtime/inference/inference_layer.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {

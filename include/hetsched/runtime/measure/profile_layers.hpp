@@ -14,7 +14,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -13,8 +13,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 

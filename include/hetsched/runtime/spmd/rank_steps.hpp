@@ -13,7 +13,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/spmd/program.hpp>
 #include <hetsched/spmd/ratios.hpp>
 

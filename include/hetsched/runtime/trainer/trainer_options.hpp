@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 
 namespace hetsched {
 

@@ -11,8 +11,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {

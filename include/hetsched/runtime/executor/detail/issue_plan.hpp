@@ -13,7 +13,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/action_text.hpp>

@@ -24,10 +24,10 @@
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/detail/chunked_transfer.hpp>
 #include <hetsched/runtime/executor/detail/group_member.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/runtime/executor/detail/slice_transfer.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include <hetsched/model/tensor_images.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

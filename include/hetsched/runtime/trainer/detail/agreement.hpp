@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,33 +11,14 @@
 #include <string_view>
 #include <vector>
 
-#include <hetsched/core/checksum.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/layout/detail/digest.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {
-
-/// A checksum that tells values apart, small enough to travel as a double.
-class digest {
- public:
-  digest& add(std::span<const std::byte> bytes) {
-    value_ = crc64(bytes, value_);
-    return *this;
-  }
-  digest& add(std::int64_t number) { return add(std::as_bytes(std::span(&number, 1))); }
-  digest& add(double number) { return add(std::bit_cast<std::int64_t>(number)); }
-  digest& add(std::string_view text) {
-    add(static_cast<std::int64_t>(text.size()));
-    return add(std::as_bytes(std::span(text.data(), text.size())));
-  }
-  [[nodiscard]] double number() const { return static_cast<double>(value_ >> 11); }
-
- private:
-  std::uint64_t value_ = 0;
-};
 
 [[nodiscard]] inline digest digest_of_ranks(const training_layout& t) {
   digest d;

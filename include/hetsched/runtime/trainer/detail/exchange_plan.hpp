@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <hetsched/reshard/gradient_chunks.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 
 namespace hetsched::detail {
 

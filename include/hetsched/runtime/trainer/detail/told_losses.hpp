@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 
 namespace hetsched::detail {
 

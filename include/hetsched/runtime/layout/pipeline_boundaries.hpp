@@ -15,8 +15,8 @@
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/detail/agreement.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/detail/digest.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

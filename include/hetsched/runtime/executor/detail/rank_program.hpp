@@ -7,97 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
-#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
-#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 
-namespace hetsched {
-
-/// A virtual stage on a rank.
-struct stage_copy {
-  int direction = 0;
-  int stage = 0;
-  friend constexpr bool operator==(const stage_copy&, const stage_copy&) = default;
-};
-
-/// The virtual stages of a rank, by direction, then by stage.
-/// Complexity: O(directions * stages).
-[[nodiscard]] inline std::vector<stage_copy> stages_of_rank(const schedule& order, int rank) {
-  std::vector<stage_copy> found;
-  for (int c = 0; c < order.directions; ++c)
-    for (int s = 0; s < order.stages; ++s)
-      if (order.rank(c, s) == rank) found.push_back({c, s});
-  return found;
-}
-
-/// The microbatches of a stage in the order in which their gradients are added up: that of its backwards, or of its
-/// backward_weights where the backward is split and the layers can do that. In the library's schedules it is 0, 1, 2 ... in
-/// each direction, over the microbatches that pass it.
-/// Complexity: O(actions of the rank).
-[[nodiscard]] inline std::vector<int> gradient_order(const schedule& order, int direction, int stage, bool split_layers = true) {
-  std::vector<int> microbatches;
-  const auto deferred = split_layers ? action_kind::backward_weight : action_kind::backward_input;
-  for (const auto& a : order.lanes[static_cast<std::size_t>(order.rank(direction, stage))].actions)
-    if (a.direction == direction && a.stage == stage && (a.kind == action_kind::backward || a.kind == deferred))
-      microbatches.push_back(a.microbatch);
-  return microbatches;
-}
-
-namespace detail {
-
-/// A schedule as it is run, with all transfers and the reductions over directions.
-/// Throws: input_error if it is not sound.
-[[nodiscard]] inline schedule runnable(const schedule& given, send_semantics semantics) {
-  const schedule order = without_marks(given);  // executors post early and wait for what they need
-  check_options how;
-  how.semantics = {send_semantics::buffered};
-  const auto require = [&](const schedule& s) {
-    if (const auto findings = check(s, how); !findings.empty()) throw input_error("the schedule cannot run: " + findings.front());
-  };
-  require(order);
-  if (order.directions > 2) throw input_error("schedules of more than two directions cannot be run");
-  bool transfers = false, reductions = false;
-  for (const auto& l : order.lanes)
-    for (const auto& a : l.actions) {
-      transfers = transfers || is_transfer(a.kind);
-      reductions = reductions || a.kind == action_kind::reduce_gradients;
-    }
-  schedule result = order;
-  if (!transfers) {
-    // Transfers are added to computations; the lanes of collectives stay as they are.
-    const auto middle = std::stable_partition(result.lanes.begin(), result.lanes.end(),
-                                              [](const lane& l) { return l.stream == stream::compute; });
-    const std::vector<lane> others(middle, result.lanes.end());
-    result.lanes.erase(middle, result.lanes.end());
-    result = split_streams(add_transfers(result));
-    result.lanes.insert(result.lanes.end(), others.begin(), others.end());
-  }
-  if (order.directions == 2 && !reductions && !is_forward_only(order))
-    for (int s = 0; s < order.stages; ++s)
-      for (int c = 0; c < 2; ++c) {
-        const int rank = order.rank(c, s);
-        auto at = std::find_if(result.lanes.begin(), result.lanes.end(),
-                               [&](const lane& l) { return l.rank == rank && l.stream == stream::collective; });
-        if (at == result.lanes.end())
-          at = result.lanes.insert(at, {.rank = rank, .stream = stream::collective, .peer = -1, .actions = {}});
-        at->actions.push_back({.kind = action_kind::reduce_gradients,
-                               .direction = static_cast<std::int16_t>(c),
-                               .stage = s,
-                               .microbatch = no_microbatch});
-      }
-  if (semantics == send_semantics::rendezvous) {
-    how.semantics = {send_semantics::rendezvous};
-    require(result);
-  }
-  return result;
-}
+namespace hetsched::detail {
 
 /// A boundary that tensors of this rank of the schedule cross; to == from where it lies within the rank.
 struct rank_edge {
@@ -422,5 +341,4 @@ class rank_compiler {
   std::vector<int> edge_of_;  ///< by edge_key
 };
 
-}  // namespace detail
-}  // namespace hetsched
+}  // namespace hetsched::detail

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/group/collective.hpp>
 
 namespace hetsched::detail {
 

@@ -19,25 +19,11 @@
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
-
-/// A tensor of a layer: its number among the layer's parameters().
-struct parameter_id {
-  int layer = 0;
-  int number = 0;
-  friend constexpr bool operator==(const parameter_id&, const parameter_id&) = default;
-  friend constexpr auto operator<=>(const parameter_id&, const parameter_id&) = default;
-};
-
-[[nodiscard]] inline std::string to_text(const parameter_id& p) {
-  return "parameter " + std::to_string(p.number) + " of layer " + std::to_string(p.layer);
-}
-
-/// Two parameters that are one, such as an embedding and the head that uses its table again.
-using parameter_tie = std::pair<parameter_id, parameter_id>;
 
 /// How the tensor and the expert axis of a group of ranks share a parameter.
 struct group_cut {
