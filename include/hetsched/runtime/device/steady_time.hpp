@@ -9,14 +9,13 @@ namespace hetsched {
 using deadline_time = std::chrono::steady_clock::time_point;
 
 /// Seconds on the clock of deadlines.
-[[nodiscard]] inline double steady_now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+[[nodiscard]] double steady_now_s();
 
 /// The deadline in so many seconds, at most some decades away.
-[[nodiscard]] inline deadline_time deadline_in(double seconds) {
-  const std::chrono::duration<double> bounded(seconds > 0 ? seconds < 1e9 ? seconds : 1e9 : 0);
-  return std::chrono::steady_clock::now() + std::chrono::duration_cast<deadline_time::duration>(bounded);
-}
+[[nodiscard]] deadline_time deadline_in(double seconds);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/device/steady_time.ipp>
+#endif

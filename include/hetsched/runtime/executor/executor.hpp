@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -26,7 +27,6 @@
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/runtime/executor/executor_options.hpp>
-#include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/inference/detail/inference_channel.hpp>

@@ -16,11 +16,13 @@ struct parameter_id {
   friend constexpr auto operator<=>(const parameter_id&, const parameter_id&) = default;
 };
 
-[[nodiscard]] inline std::string to_text(const parameter_id& p) {
-  return "parameter " + std::to_string(p.number) + " of layer " + std::to_string(p.layer);
-}
+[[nodiscard]] std::string to_text(const parameter_id& p);
 
 /// Two parameters that are one, such as an embedding and the head that uses its table again.
 using parameter_tie = std::pair<parameter_id, parameter_id>;
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/layer/parameter_id.ipp>
+#endif

@@ -6,12 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/spmd/program.hpp>

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>

@@ -8,7 +8,6 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>

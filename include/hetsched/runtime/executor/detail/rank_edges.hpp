@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +29,6 @@
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
-#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched::detail {

@@ -7,11 +7,9 @@
 #include <iterator>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>

@@ -2,29 +2,20 @@
 #pragma once
 // Tested by tests/runtime/trainer/trainer_test.cpp.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
-
-#include <hetsched/core/checksum.hpp>
 
 namespace hetsched::detail {
 
 /// A checksum that tells values apart, small enough to travel as a double.
 class digest {
  public:
-  digest& add(std::span<const std::byte> bytes) {
-    value_ = crc64(bytes, value_);
-    return *this;
-  }
-  digest& add(std::int64_t number) { return add(std::as_bytes(std::span(&number, 1))); }
-  digest& add(double number) { return add(std::bit_cast<std::int64_t>(number)); }
-  digest& add(std::string_view text) {
-    add(static_cast<std::int64_t>(text.size()));
-    return add(std::as_bytes(std::span(text.data(), text.size())));
-  }
+  digest& add(std::span<const std::byte> bytes);
+  digest& add(std::int64_t number);
+  digest& add(double number);
+  digest& add(std::string_view text);
   [[nodiscard]] double number() const { return static_cast<double>(value_ >> 11); }
 
  private:
@@ -32,3 +23,7 @@ class digest {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/layout/detail/digest.ipp>
+#endif

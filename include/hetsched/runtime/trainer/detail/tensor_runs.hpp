@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>

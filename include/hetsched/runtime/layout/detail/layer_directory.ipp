@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
+#include <hetsched/runtime/layout/detail/layer_directory.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int rank) {
+  const auto place = t.place_of(rank);
+  const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
+  std::vector<int> layers;
+  for (const auto& copy : stages_of_rank(line.order, place.group)) {
+    const auto range = line.stages[static_cast<std::size_t>(copy.stage)];
+    for (int l = range.first; l < range.last; ++l) layers.push_back(l);
+  }
+  return layers;
+}
+
+HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
+                                                    std::size_t skip, const std::vector<parameter_tie>& ties) {
+  // What ranks have told by layer; in two directions, of one rank twice.
+  std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(static_cast<std::size_t>(t.layers));
+  for (std::size_t r = 0; r < told.size(); ++r) {
+    auto next = told[r].begin() + static_cast<std::ptrdiff_t>(skip);
+    for (const int l : layers_of_rank(t, static_cast<int>(r))) {
+      auto& facts = known[static_cast<std::size_t>(l)].emplace_back(static_cast<int>(r), std::vector<told_parameter>{}).second;
+      for (double left = *next++; left > 0; --left) {
+        auto& one = facts.emplace_back();
+        for (double extents = *next++; extents > 0; --extents) one.shape.push_back(static_cast<std::size_t>(*next++));
+        one.dimension = static_cast<int>(*next++);
+        const int kinds = static_cast<int>(*next++);
+        one.partial_over_tensor = kinds % 2 == 1;
+        one.over_experts = kinds >= 2;
+        for (double pieces = *next++; pieces > 0; --pieces) one.pieces.push_back(static_cast<std::int64_t>(*next++));
+        one.values = *next++;
+      }
+    }
+  }
+  parameter_directory found;
+  // Values by what they are of, and who has told them first.
+  using pieces_key = std::vector<std::int64_t>;
+  std::map<std::pair<parameter_id, pieces_key>, std::pair<int, double>> values;
+  for (std::size_t l = 0; l < known.size(); ++l) {
+    auto& shapes = found.shapes.emplace_back();
+    const auto alike = [&](bool fits, int a, int b, const std::string& what) {
+      if (!fits)
+        throw input_error("layer " + std::to_string(l) + " is not made alike on ranks " + std::to_string(a) + " and " +
+                          std::to_string(b) + ": " + what);
+    };
+    const auto& [first_rank, first] = known[l].front();
+    for (const auto& [rank, own] : known[l])
+      alike(own.size() == first.size(), first_rank, rank, "its parameters differ in number or shape");
+    for (std::size_t n = 0; n < first.size(); ++n) {
+      const parameter_id id{static_cast<int>(l), static_cast<int>(n)};
+      for (std::size_t i = 0; i < known[l].size(); ++i) {
+        // The first rank of a group that has told speaks for how it cuts; the ranks of its tensor axis follow it.
+        const int rank = known[l][i].first;
+        const auto place = t.place_of(rank);
+        const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
+        const auto group = line.group(place.group);
+        const int base = line.first_of_group(place.group);
+        const auto told_by = [&](int r) -> const told_parameter& {
+          return std::find_if(known[l].begin(), known[l].end(), [&](const auto& k) { return k.first == r; })->second[n];
+        };
+        auto& one = found.cuts[{id, place.pipeline, place.group}];
+        const auto& head = told_by(base);
+        if (rank == base) {
+          one = {.dimension = head.dimension,
+                 .partial_over_tensor = head.partial_over_tensor,
+                 .points = {},
+                 .over_experts = head.over_experts};
+          tensor_shape whole = head.shape;
+          if (head.over_experts) whole.front() *= static_cast<std::size_t>(group.expert);
+          if (head.dimension >= 0) {
+            auto& extent = whole[static_cast<std::size_t>(head.dimension)];
+            extent = 0;
+            for (int r = 0; r < group.tensor; ++r)
+              alike(told_by(base + r).pieces.size() == head.pieces.size(), base, base + r, "its parameters are cut differently");
+            for (std::size_t k = 0; k < head.pieces.size(); ++k) {
+              auto& points = one.points.emplace_back(std::vector{static_cast<std::int64_t>(extent)});
+              for (int r = 0; r < group.tensor; ++r) {
+                extent += static_cast<std::size_t>(told_by(base + r).pieces[k]);
+                points.push_back(static_cast<std::int64_t>(extent));
+              }
+            }
+          }
+          if (shapes.size() == n) shapes.push_back(whole);
+          alike(whole == shapes[n], first_rank, rank, "its parameters differ in number or shape");
+        }
+        const auto& own = known[l][i].second[n];
+        const auto& like = told_by(base + place.tensor);  // the first data and context rank
+        auto shape = own.shape, other = head.shape;
+        if (own.dimension >= 0 && own.dimension < static_cast<int>(std::min(shape.size(), other.size())))
+          shape[static_cast<std::size_t>(own.dimension)] = other[static_cast<std::size_t>(own.dimension)] = 0;
+        alike(shape == other && own.shape == like.shape, base, rank, "its parameters differ in number or shape");
+        alike(own.dimension == head.dimension && own.partial_over_tensor == head.partial_over_tensor &&
+                  own.over_experts == head.over_experts && own.pieces == like.pieces,
+              base, rank, "its parameters are cut differently");
+        pieces_key key{one.dimension};
+        for (const auto& p : one.points) {
+          key.push_back(p[static_cast<std::size_t>(place.tensor)]);
+          key.push_back(p[static_cast<std::size_t>(place.tensor) + 1]);
+        }
+        if (group.tensor == 1) key = {-1};
+        if (one.over_experts && group.expert > 1) {
+          key.push_back(group.expert);
+          key.push_back(place.data % group.expert);
+        }
+        const auto before = values.try_emplace({id, key}, rank, own.values).first->second;
+        alike(before.second == own.values, before.first, rank, "parameter " + std::to_string(n) + " begins with other values");
+      }
+    }
+  }
+  for (const auto& [a, b] : ties) {
+    for (const auto& p : {a, b})
+      if (p.layer < 0 || p.layer >= t.layers || p.number < 0 ||
+          static_cast<std::size_t>(p.number) >= found.shapes[static_cast<std::size_t>(p.layer)].size())
+        throw input_error("there is no " + to_text(p) + " to tie");
+    for (auto of_a = values.lower_bound({a, {}}); of_a != values.end() && of_a->first.first == a; ++of_a)
+      if (const auto of_b = values.find({b, of_a->first.second});
+          of_b != values.end() && of_a->second.second != of_b->second.second)
+        throw input_error(to_text(a) + " and " + to_text(b) + " are tied, but begin with other values");
+  }
+  return found;
+}
+
+}  // namespace hetsched::detail
