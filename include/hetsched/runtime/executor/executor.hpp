@@ -90,8 +90,11 @@ class pipeline_executor {
         program_(detail::program_for<Communicator>(detail::runnable(order, options.semantics), me_.group, options.semantics,
                                                    calls_, detail::shapes_of_stages(order, groups, me_, shapes_))),
         turns_(program_),
-        edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager),
-               options.staging_chunk_bytes, backend_.transfer_queue()) {
+        edges_({.edges = program_.edges,
+                .transfers = groups.boundaries,
+                .stages = order.stages,
+                .chunk_bytes = options.staging_chunk_bytes},
+               me_, std::move(comm), std::move(stager), backend_.transfer_queue()) {
     const auto bound = backend_.bind();
     if (stages.size() != program_.copies.size())
       throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +

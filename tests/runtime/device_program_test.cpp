@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/trainer/device_program.hpp>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,8 +18,9 @@
 #include <hetsched/schedule/check/issue_order.hpp>
 #include <hetsched/schedule/passes.hpp>
 
-#include "../../sanitizer_share.hpp"
-#include "../training.hpp"
+#include "../sanitizer_share.hpp"
+#include "device_program.hpp"
+#include "training.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
