@@ -35,9 +35,9 @@
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/text.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched {

@@ -14,50 +14,41 @@
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
-#include <hetsched/schedule/check/issue_order.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 
 // For an ordered_plane: in which order a rank issues its communication, and the buffers that this takes.
 namespace hetsched::detail {
 
-/// The schedule whose ranks issue their communication in one lane each, the last of the rank, in an order that is proved;
-/// copies by way of the host stay in theirs.
-struct issued_schedule {
-  schedule order;
-  std::vector<std::vector<host_arrival>> arrivals;  ///< by rank
-};
-/// `mixed`: whether the communicator has planes of hosts, too.
-/// Requires: order comes from runnable().
-/// Throws: input_error where there is none, with what waits for what, and for copies by way of the host unless mixed.
-/// Complexity: that of find_issue_order and group_exchanges.
-[[nodiscard]] issued_schedule in_issue_order(const schedule& order, bool mixed);
-
 /// Whether a group of rank_program::issued is an event that other lanes begin at this place in the order.
 [[nodiscard]] inline bool is_turn(const rank_program& program, const std::vector<std::size_t>& group) {
   return group.front() < program.lanes.back().first;
 }
 
-/// Lists what a rank issues, and gives it the buffers for that. Copies to the host have their turns in it: where a device works
-/// in the order of the calls, one behind a receive would wait for what may need this copy.
-/// `program`: compiled from in_issue_order(). `arrivals`: of its rank. `calls`: whether layers call collectives. `has_turns`:
-/// over a calling_plane.
-/// Throws: input_error where the lanes of the schedule list communication in an order that the issue order does not allow.
-/// Complexity: O(ops * lanes).
-void add_issue_order(rank_program& program, std::span<const host_arrival> arrivals, send_semantics semantics, bool calls,
-                     bool has_turns);
+/// Of the communicator that a program is issued over.
+struct issuing {
+  bool mixed = false;      ///< it has planes of hosts, too
+  bool calls = false;      ///< layers call collectives
+  bool has_turns = false;  ///< it is a calling_plane
+};
+/// The program of a rank that issues its communication in one lane, the last, in an order that is proved; copies by way of the
+/// host stay in theirs. It lists what the rank issues, with the buffers for that. Copies to the host have their turns in it:
+/// where a device works in the order of the calls, one behind a receive would wait for what may need this copy. Requires: order
+/// comes from runnable(). Throws: input_error where there is no such order, with what waits for what; where lanes of the schedule
+/// list communication in another; and for copies by way of the host unless mixed. Complexity: that of find_issue_order and
+/// group_exchanges, and O(ops * lanes).
+[[nodiscard]] rank_program compile_in_issue_order(const schedule& order, int rank, send_semantics semantics, const issuing& how,
+                                                  stage_shapes shapes);
 
 /// What a rank of a schedule does over a communicator: in an issue order where that is an ordered_plane.
 /// Requires: order comes from runnable().
-/// Throws: as in_issue_order and add_issue_order.
+/// Throws: as compile_in_issue_order.
 template <class Communicator>
 [[nodiscard]] rank_program program_for(const schedule& order, int rank, send_semantics semantics, [[maybe_unused]] bool calls,
                                        stage_shapes shapes) {
   if constexpr (ordered_plane<Communicator>) {
-    const auto issued = in_issue_order(order, partly_ordered<Communicator>);
-    auto program = compile_rank(issued.order, rank, semantics, std::move(shapes));
-    add_issue_order(program, issued.arrivals[static_cast<std::size_t>(rank)], semantics, calls, calling_plane<Communicator>);
-    return program;
+    const issuing how{.mixed = partly_ordered<Communicator>, .calls = calls, .has_turns = calling_plane<Communicator>};
+    return compile_in_issue_order(order, rank, semantics, how, std::move(shapes));
   } else {
     return compile_rank(order, rank, semantics, std::move(shapes));
   }

@@ -138,34 +138,33 @@ class issue_rehearsal {
   std::vector<std::vector<std::size_t>> all_;
 };
 
-HETSCHED_INLINE issued_schedule in_issue_order(const schedule& order, bool mixed) {
+HETSCHED_INLINE rank_program compile_in_issue_order(const schedule& order, int rank, send_semantics semantics, const issuing& how,
+                                                    stage_shapes shapes) {
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
-      if (is_staged(a.kind) && !mixed)
+      if (is_staged(a.kind) && !how.mixed)
         throw input_error("the schedule cannot run: " + to_text(a) +
                           " goes by way of the host, and this communicator takes tensors from devices only");
   auto found = find_issue_order(order);
   if (!found.cycles.empty())
     throw input_error("there is no order in which all ranks can issue their communication: " + found.cycles.front());
-  return {with_issue_lanes(order, group_exchanges(order, std::move(found.order))), std::move(found.arrivals)};
-}
-
-HETSCHED_INLINE void add_issue_order(rank_program& program, std::span<const host_arrival> arrivals, send_semantics semantics,
-                                     bool calls, bool has_turns) {
+  const auto issued = with_issue_lanes(order, group_exchanges(order, std::move(found.order)));
+  auto program = compile_rank(issued, rank, semantics, std::move(shapes));
   const auto [first, last] = program.lanes.back();
   for (std::size_t k = first; k < last; ++k) {
     if (!program.ops[k].what.joined) program.issued.emplace_back();
     program.issued.back().push_back(k);
   }
-  auto all = issue_rehearsal(program, arrivals, semantics).run();
+  auto all = issue_rehearsal(program, found.arrivals[static_cast<std::size_t>(rank)], semantics).run();
   std::erase_if(all, [&](const auto& group) {
     const auto& op = program.ops[group.front()];
     const auto event = std::span(program.ops).subspan(group.front(), op.event_end - group.front());
     const auto copies_out = [](const rank_op& o) { return is_d2h(o.what.kind); };
-    return is_turn(program, group) && !(calls && is_compute(op.what.kind)) &&
-           (!has_turns || std::none_of(event.begin(), event.end(), copies_out));
+    return is_turn(program, group) && !(how.calls && is_compute(op.what.kind)) &&
+           (!how.has_turns || std::none_of(event.begin(), event.end(), copies_out));
   });
   program.issued = std::move(all);
+  return program;
 }
 
 HETSCHED_INLINE turns::turns(const rank_program& program) {
