@@ -30,7 +30,7 @@
 #include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
-#include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/io.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule.hpp>
 
 #include <train/device.hpp>

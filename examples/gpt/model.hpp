@@ -16,7 +16,7 @@
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
 
 #include <gpt/block.hpp>
 #include <gpt/config.hpp>

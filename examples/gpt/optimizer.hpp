@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 namespace gpt {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace gpt {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <hetsched/core/units.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 #include <gpt/optimizer.hpp>

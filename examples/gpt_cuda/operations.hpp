@@ -14,8 +14,8 @@
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 #include <gpt/optimizer.hpp>

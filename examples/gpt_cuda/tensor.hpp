@@ -9,7 +9,7 @@
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 #include <gpt_cuda/kernels.hpp>
 

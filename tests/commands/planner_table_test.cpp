@@ -51,7 +51,8 @@ outcome<plan> random_plans(const cluster& hardware, const any_cost_model& costs,
 }
 
 int run_planner(std::vector<std::string> line) {
-  const hetsched::planner_entry table[] = {hetsched::planners().front(), {"random", "the best of many random plans", random_plans}};
+  const hetsched::planner_entry table[] = {hetsched::planners().front(),
+                                           {"random", "the best of many random plans", random_plans}};
   std::vector<char*> arguments;
   for (auto& word : line) arguments.push_back(word.data());
   return command::plan_main(static_cast<int>(arguments.size()), arguments.data(), table);

@@ -22,13 +22,13 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
-#include <hetsched/runtime/trainer/device_program.hpp>
-#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/pipeline_boundaries.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/check/device_order.hpp>
 
+#include "../runtime/device_program.hpp"
 #include "../sanitizer_share.hpp"
 #include "fake_layers.hpp"
 #include "fake_nccl.hpp"

@@ -20,7 +20,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/cuda/graphs.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/text.hpp>
 

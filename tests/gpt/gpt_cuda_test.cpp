@@ -18,8 +18,8 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 
 #include <gpt/batch.hpp>

@@ -14,8 +14,8 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/tile_cost.hpp>
-#include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/model/families.hpp>
 
 using namespace hetsched;

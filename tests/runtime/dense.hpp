@@ -15,6 +15,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>

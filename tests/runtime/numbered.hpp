@@ -21,7 +21,7 @@
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::test {
 

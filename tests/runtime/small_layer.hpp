@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <functional>
 
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::test {
 

@@ -21,6 +21,7 @@
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/runtime/spmd/host_kernels.hpp>
 #include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>

@@ -13,7 +13,8 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/io.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 
 namespace command {
 

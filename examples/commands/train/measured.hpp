@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/runtime/communicator/clock_offset.hpp>
-#include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/executor/measured.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/measure/median_timeline.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/timeline.hpp>
 

@@ -11,6 +11,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 
 #include <train/gloo.hpp>
 #include <train/rank.hpp>

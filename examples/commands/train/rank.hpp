@@ -19,6 +19,7 @@
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>

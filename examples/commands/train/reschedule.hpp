@@ -11,8 +11,8 @@
 
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/measure/median_timeline.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>

@@ -14,8 +14,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/checkpoint/snapshot_ring.hpp>
 #include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/measure/median_timeline.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 #include <train/checkpoint.hpp>

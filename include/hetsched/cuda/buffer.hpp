@@ -10,7 +10,7 @@
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -15,7 +15,8 @@
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layer/detail/on_queue.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

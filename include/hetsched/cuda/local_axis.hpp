@@ -14,11 +14,11 @@
 
 #include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/tensor.hpp>
+#include <hetsched/runtime/communicator/collective.hpp>
+#include <hetsched/runtime/communicator/detail/shared_memory_group.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
-#include <hetsched/runtime/group/collective.hpp>
-#include <hetsched/runtime/group/detail/shared_memory_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -14,7 +14,7 @@
 #include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

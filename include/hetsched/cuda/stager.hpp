@@ -11,7 +11,7 @@
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -18,9 +18,11 @@
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
+#include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/dependencies.hpp>

@@ -21,7 +21,7 @@
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/stranger.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -16,7 +16,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/gloo/gloo_communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 #include "../../runtime/dense.hpp"
 

@@ -11,6 +11,7 @@
 
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
 
 #include "../small_layer.hpp"

@@ -16,7 +16,7 @@
 
 #include <hetsched/runtime/inference/inference_layer.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::test {
 

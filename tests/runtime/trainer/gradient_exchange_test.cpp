@@ -17,7 +17,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
-#include <hetsched/runtime/layer/detail/layer_directory.hpp>
+#include <hetsched/runtime/layout/detail/layer_directory.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -25,7 +25,8 @@ inline void take_slower(stage_cost& all, const stage_cost& part) {
   all.temporary_bytes = std::max(all.temporary_bytes, part.temporary_bytes);
 }
 
-[[nodiscard]] inline double reduction_between_s(const costs_by_size& costs_for, layer_range layers, std::span<const stage_part> parts) {
+[[nodiscard]] inline double reduction_between_s(const costs_by_size& costs_for, layer_range layers,
+                                                std::span<const stage_part> parts) {
   std::vector<placement> holders;
   for (const auto& p : parts) holders.push_back(p.where);
   return cost_of::gradient_sync(costs_for(parts.front().samples), layers, holders).seconds;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

@@ -50,11 +50,10 @@ template <class Communicator, class Clock = double (*)()>
 }
 
 /// Shifts all times of a timeline.
-inline void shift(timeline& t, double seconds) {
-  for (auto& a : t.actions) {
-    a.start_s += seconds;
-    a.end_s += seconds;
-  }
-}
+void shift(timeline& t, double seconds);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/communicator/clock_offset.ipp>
+#endif

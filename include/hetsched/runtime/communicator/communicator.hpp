@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/device/steady_time.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {
@@ -51,28 +51,11 @@ struct stamp {
 
 namespace detail {
 [[nodiscard]] constexpr bool between_stages(payload p) { return p == payload::activation || p == payload::gradient; }
-[[nodiscard]] inline std::string of_place(payload p, int number) {
-  return (p == payload::layer_gradient ? " of layer "
-          : p == payload::collective   ? " of group "
-                                       : " of stage ") +
-         std::to_string(number);
-}
+[[nodiscard]] std::string of_place(payload p, int number);
 }  // namespace detail
 
-[[nodiscard]] inline std::string to_text(const edge& e) {
-  return std::string(payload_name(e.what)) + detail::of_place(e.what, e.stage) + " from rank " + std::to_string(e.from) +
-         " to rank " + std::to_string(e.to) + (e.part == 0 ? "" : ", part " + std::to_string(e.part)) +
-         (e.direction == 0 ? "" : " (direction " + std::to_string(e.direction) + ")");
-}
-[[nodiscard]] inline std::string to_text(const stamp& s) {
-  const bool collective = s.what == payload::collective;
-  return (collective ? "call " : "step ") + std::to_string(s.step) + ", " +
-         (collective                       ? "kind "
-          : detail::between_stages(s.what) ? "microbatch "
-                                           : "parameter ") +
-         std::to_string(s.microbatch) + ", " + payload_name(s.what) + detail::of_place(s.what, s.stage) +
-         (s.direction == 0 ? "" : " (direction " + std::to_string(s.direction) + ")");
-}
+[[nodiscard]] std::string to_text(const edge& e);
+[[nodiscard]] std::string to_text(const stamp& s);
 
 /// A step that could not be finished, because a peer is stuck, has failed or runs another plan.
 class communication_error : public error {
@@ -83,19 +66,6 @@ class communication_error : public error {
   int microbatch;  ///< no_microbatch for reductions
   action waiting;  ///< that could not be done
 };
-
-using deadline_time = std::chrono::steady_clock::time_point;
-
-/// Seconds on the clock of deadlines.
-[[nodiscard]] inline double steady_now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// The deadline in so many seconds, at most some decades away.
-[[nodiscard]] inline deadline_time deadline_in(double seconds) {
-  const std::chrono::duration<double> bounded(seconds > 0 ? seconds < 1e9 ? seconds : 1e9 : 0);
-  return std::chrono::steady_clock::now() + std::chrono::duration_cast<deadline_time::duration>(bounded);
-}
 
 enum class wait_result : std::uint8_t { progress, deadline, aborted };
 
@@ -247,3 +217,7 @@ template <class C, class Tensor>
 concept communicator = data_plane<C, Tensor> && control_plane<C>;
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/communicator/communicator.ipp>
+#endif

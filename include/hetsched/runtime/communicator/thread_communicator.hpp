@@ -17,8 +17,8 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/group/detail/shared_memory_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/communicator/detail/shared_memory_group.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/device/steady_time.hpp>
 
 namespace hetsched {
 

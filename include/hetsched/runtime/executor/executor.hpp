@@ -12,29 +12,32 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/detail/direction_exchange.hpp>
 #include <hetsched/runtime/executor/detail/group_member.hpp>
 #include <hetsched/runtime/executor/detail/issue_plan.hpp>
 #include <hetsched/runtime/executor/detail/loss_gradient.hpp>
 #include <hetsched/runtime/executor/detail/rank_edges.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/runtime/executor/executor_options.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/measure/measured.hpp>
-#include <hetsched/runtime/trainer/detail/direction_exchange.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
-#include <hetsched/schedule/text.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched {
@@ -87,8 +90,11 @@ class pipeline_executor {
         program_(detail::program_for<Communicator>(detail::runnable(order, options.semantics), me_.group, options.semantics,
                                                    calls_, detail::shapes_of_stages(order, groups, me_, shapes_))),
         turns_(program_),
-        edges_(program_.edges, groups.boundaries, order.stages, me_, std::move(comm), std::move(stager),
-               options.staging_chunk_bytes, backend_.transfer_queue()) {
+        edges_({.edges = program_.edges,
+                .transfers = groups.boundaries,
+                .stages = order.stages,
+                .chunk_bytes = options.staging_chunk_bytes},
+               me_, std::move(comm), std::move(stager), backend_.transfer_queue()) {
     const auto bound = backend_.bind();
     if (stages.size() != program_.copies.size())
       throw input_error("rank " + std::to_string(rank()) + " has " + std::to_string(program_.copies.size()) +

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

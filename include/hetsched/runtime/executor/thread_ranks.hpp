@@ -7,32 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include <hetsched/runtime/communicator/communicator.hpp>
-
 namespace hetsched {
 
 namespace detail {
 
 /// The text of an exception.
-[[nodiscard]] inline std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
+[[nodiscard]] std::string text_of(const std::exception_ptr& failure);
 
-[[nodiscard]] inline bool is_communication_error(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const communication_error&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
+[[nodiscard]] bool is_communication_error(const std::exception_ptr& failure);
 
 }  // namespace detail
 
@@ -62,3 +44,7 @@ void run_on_threads(std::vector<Communicator> ends, Body&& body) {
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/executor/thread_ranks.ipp>
+#endif

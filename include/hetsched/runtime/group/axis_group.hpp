@@ -11,10 +11,10 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/group/collective.hpp>
 #include <hetsched/runtime/group/detail/point_to_point_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -13,7 +13,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/stage_place.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

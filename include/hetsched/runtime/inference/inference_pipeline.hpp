@@ -14,13 +14,12 @@
 #include <utility>
 
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/inference/detail/inference_channel.hpp>
 #include <hetsched/runtime/inference/inference_layer.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 
@@ -59,19 +59,9 @@ struct inference_desk {
   std::condition_variable rung, changed;  ///< for who answers; for who has asked
   bool has_rung = false;
 
-  void ring() {
-    {
-      const std::lock_guard lock(guard);
-      has_rung = true;
-    }
-    rung.notify_all();
-  }
+  void ring();
   /// Until it has been rung since the last such wait.
-  void wait(deadline_time until) {
-    std::unique_lock lock(guard);
-    rung.wait_until(lock, until, [&] { return has_rung; });
-    has_rung = false;
-  }
+  void wait(deadline_time until);
 };
 
 /// Guarded by its desk.
@@ -88,21 +78,9 @@ struct inference_entry {
 };
 
 /// Why a request is to end before its next step, if it is.
-[[nodiscard]] inline std::optional<inference_result> early_end(inference_desk& desk, const inference_slip& s, deadline_time now) {
-  const std::lock_guard lock(desk.guard);
-  if (s.cancelled) return inference_result{inference_end::cancelled, "cancelled"};
-  if (s.until <= now) return inference_result{inference_end::expired, "not finished at its deadline"};
-  return std::nullopt;
-}
+[[nodiscard]] std::optional<inference_result> early_end(inference_desk& desk, const inference_slip& s, deadline_time now);
 
-inline void tell(inference_desk& desk, inference_slip& s, inference_result r) {
-  {
-    const std::lock_guard lock(desk.guard);
-    if (s.result) return;
-    s.result = std::move(r);
-  }
-  desk.changed.notify_all();
-}
+void tell(inference_desk& desk, inference_slip& s, inference_result r);
 
 template <class Tensor>
 class inference_counter;
@@ -116,25 +94,10 @@ class inference_ticket {
       : desk_(std::move(desk)), slip_(std::move(slip)) {}
 
   /// The request ends before its next step, unless it has ended.
-  void cancel() {
-    {
-      const std::lock_guard lock(desk_->guard);
-      slip_->cancelled = true;
-    }
-    desk_->ring();
-  }
+  void cancel();
   /// How the request has ended; none: it has not within so many seconds.
-  [[nodiscard]] std::optional<inference_result> wait_for(double seconds) const {
-    const auto until = deadline_in(seconds);
-    std::unique_lock lock(desk_->guard);
-    desk_->changed.wait_until(lock, until, [&] { return slip_->result.has_value(); });
-    return slip_->result;
-  }
-  [[nodiscard]] inference_result wait() const {
-    std::unique_lock lock(desk_->guard);
-    desk_->changed.wait(lock, [&] { return slip_->result.has_value(); });
-    return *slip_->result;
-  }
+  [[nodiscard]] std::optional<inference_result> wait_for(double seconds) const;
+  [[nodiscard]] inference_result wait() const;
 
  private:
   std::shared_ptr<detail::inference_desk> desk_;
@@ -267,3 +230,7 @@ class inference_counter {
 
 }  // namespace detail
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/inference/inference_queue.ipp>
+#endif

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

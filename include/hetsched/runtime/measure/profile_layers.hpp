@@ -14,7 +14,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 
@@ -27,17 +27,7 @@ struct measured_time {
 
 /// The median of some times and the distance between their quartiles. Quantiles between two measurements are interpolated; no
 /// measurements give 0.
-[[nodiscard]] inline measured_time median_and_spread(std::vector<double> seconds) {
-  if (seconds.empty()) return {};
-  std::sort(seconds.begin(), seconds.end());
-  const auto quantile = [&](double share) {
-    const double place = share * static_cast<double>(seconds.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const auto above = std::min(below + 1, seconds.size() - 1);
-    return seconds[below] + (place - static_cast<double>(below)) * (seconds[above] - seconds[below]);
-  };
-  return {quantile(0.5), quantile(0.75) - quantile(0.25)};
-}
+[[nodiscard]] measured_time median_and_spread(std::vector<double> seconds);
 
 /// What a layer costs here, per microbatch.
 struct layer_profile {
@@ -149,3 +139,7 @@ template <class Tensor, class MakeLayer, class KindOf, class Loss>
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/measure/profile_layers.ipp>
+#endif

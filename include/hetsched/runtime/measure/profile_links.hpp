@@ -10,11 +10,10 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 
@@ -30,26 +29,7 @@ struct link_sample {
 /// bandwidth is at most 1e12 bytes/s, which stands for a link that takes no time per byte.
 /// Throws: input_error for fewer than two sizes, or times that are not positive.
 /// Complexity: O(samples).
-[[nodiscard]] inline link fit_link(std::span<const link_sample> samples) {
-  constexpr double least_s_per_byte = 1e-12;
-  double ones = 0, b = 0, bb = 0, t = 0, bt = 0;
-  bool sizes_differ = false;
-  for (const auto& s : samples) {
-    if (!(s.took.median_s > 0)) throw input_error("a link's time must be positive");
-    const double weight = 1 / (s.took.median_s * s.took.median_s), bytes = static_cast<double>(s.bytes);
-    sizes_differ = sizes_differ || s.bytes != samples.front().bytes;
-    ones += weight;
-    b += weight * bytes;
-    bb += weight * bytes * bytes;
-    t += weight * s.took.median_s;
-    bt += weight * bytes * s.took.median_s;
-  }
-  if (!sizes_differ) throw input_error("a link's latency and bandwidth need messages of two sizes");
-  double per_byte_s = (ones * bt - b * t) / (ones * bb - b * b);
-  if (t - per_byte_s * b < 0) per_byte_s = bt / bb;
-  per_byte_s = std::max(per_byte_s, least_s_per_byte);
-  return {.latency_s = std::max(0.0, (t - per_byte_s * b) / ones), .bandwidth = 1 / per_byte_s};
-}
+[[nodiscard]] link fit_link(std::span<const link_sample> samples);
 
 struct link_options {
   std::vector<std::size_t> elements = {64, 1 << 12, 1 << 16, 1 << 18};  ///< of the tensors that are sent
@@ -119,3 +99,7 @@ template <pipeline_tensor Tensor, communicator<Tensor> Communicator>
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/measure/profile_links.ipp>
+#endif

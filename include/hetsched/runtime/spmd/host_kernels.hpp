@@ -13,10 +13,10 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/spmd/detail/host_experts.hpp>
 #include <hetsched/runtime/spmd/detail/host_images.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

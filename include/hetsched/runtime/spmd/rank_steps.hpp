@@ -6,14 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/spmd/program.hpp>
 #include <hetsched/spmd/ratios.hpp>
 

@@ -13,9 +13,9 @@
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/spmd/rank_steps.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/spmd/stage_program.hpp>
 
 namespace hetsched {

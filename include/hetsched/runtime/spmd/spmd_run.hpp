@@ -7,15 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
 #include <hetsched/runtime/spmd/rank_steps.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -11,13 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/exchange_parts.hpp>
 #include <hetsched/runtime/trainer/detail/exchange_plan.hpp>
 #include <hetsched/runtime/trainer/detail/tensor_runs.hpp>

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 namespace hetsched {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

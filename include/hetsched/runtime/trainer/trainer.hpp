@@ -7,10 +7,10 @@
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/pipeline_trainer.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 
 namespace hetsched {
 

@@ -2,14 +2,12 @@
 #pragma once
 // Tested by tests/runtime/trainer/trainer_test.cpp.
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 
 namespace hetsched {
 
@@ -27,23 +25,13 @@ struct loss_scaling {
   std::int64_t interval = 2000;
   std::int64_t good_steps = 0;  ///< since it changed or a step was skipped
 
-  void follow(bool updated) {
-    good_steps = updated ? good_steps + 1 : 0;
-    if (!updated) scale *= backoff;
-    if (good_steps < interval) return;
-    scale *= growth;
-    good_steps = 0;
-  }
+  void follow(bool updated);
   /// As usually chosen for fp16.
   [[nodiscard]] static loss_scaling dynamic() { return {.scale = 65536, .growth = 2, .backoff = 0.5}; }
 };
 
 /// Throws: input_error for numbers that make no sense.
-inline void validate(const loss_scaling& s) {
-  if (!(s.scale > 0 && std::isfinite(s.scale) && s.growth >= 1 && std::isfinite(s.growth) && s.backoff > 0 && s.backoff <= 1 &&
-        s.interval > 0))
-    throw input_error("the loss needs a scale above 0, a growth of at least 1, a backoff from 0 to 1 and an interval above 0");
-}
+void validate(const loss_scaling& s);
 
 struct trainer_options {
   /// How long a rank waits without progress, in seconds: in the schedule, in the exchange of gradients, in the agreement to
@@ -92,3 +80,7 @@ struct training_bytes {
 };
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/trainer/trainer_options.ipp>
+#endif

@@ -313,7 +313,7 @@ TEST_CASE("slices that are one run of a tensor are sent from there and received 
     for (int d = 0; d < devices; ++d) {
       auto& end = ends[static_cast<std::size_t>(d)];
       transfers.emplace_back(
-          end, plan, d, [](int device) { return device; }, edge{}, held(d), 1, 1, make);
+          end, plan, detail::slice_place{.me = d, .where = {}, .own = held(d)}, [](int device) { return device; }, make);
       tensors.emplace_back(detail::shape_of_slice(held(d)));
       if (d >= sources) continue;
       const auto own = numbered(from, d, 1);

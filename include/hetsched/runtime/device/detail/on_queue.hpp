@@ -6,9 +6,7 @@
 
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
-#include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 // What is done to tensors on a queue: by tensor_traits that take one, else at once, which is right on the host only.
 namespace hetsched::detail {
@@ -91,56 +89,6 @@ void end_read(const T& t, const Queue& q, const typename Queue::moment& end) {
 template <pipeline_tensor T, class Queue>
 void end_write(T& t, const Queue& q, const typename Queue::moment& end) {
   if constexpr (requires { tensor_traits<T>::end_write(t, q, end); }) tensor_traits<T>::end_write(t, q, end);
-}
-
-// Layers that take no queue find everything done, and have done everything when they return.
-
-template <class Tensor, class L, class Queue>
-[[nodiscard]] Tensor forward(L& layer, const Tensor& input, typename L::context& c, const Queue& q) {
-  if constexpr (requires { layer.forward(input, c, q); }) {
-    return layer.forward(input, c, q);
-  } else {
-    q.finish();
-    return layer.forward(input, c);
-  }
-}
-template <class Tensor, class L, class Queue>
-[[nodiscard]] Tensor backward(L& layer, const Tensor& gradient, typename L::context& c, const Queue& q) {
-  if constexpr (requires { layer.backward(gradient, c, q); }) {
-    return layer.backward(gradient, c, q);
-  } else {
-    q.finish();
-    return layer.backward(gradient, c);
-  }
-}
-template <class Tensor, class L, class Queue>
-[[nodiscard]] Tensor backward_input(L& layer, const Tensor& gradient, typename L::context& c, const Queue& q) {
-  if constexpr (requires { layer.backward_input(gradient, c, q); }) {
-    return layer.backward_input(gradient, c, q);
-  } else if constexpr (requires { layer.backward_input(gradient, c); }) {
-    q.finish();
-    return layer.backward_input(gradient, c);
-  } else {
-    return backward<Tensor>(layer, gradient, c, q);
-  }
-}
-template <class Tensor, class L, class Queue>
-void backward_weight(L& layer, const Tensor& gradient, typename L::context& c, const Queue& q) {
-  if constexpr (requires { layer.backward_weight(gradient, c, q); }) {
-    layer.backward_weight(gradient, c, q);
-  } else if constexpr (requires { layer.backward_weight(gradient, c); }) {
-    q.finish();
-    layer.backward_weight(gradient, c);
-  }
-}
-template <class L, class Queue>
-void parameters_changed(L& layer, const Queue& q) {
-  if constexpr (requires { layer.parameters_changed(q); }) {
-    layer.parameters_changed(q);
-  } else if constexpr (requires { layer.parameters_changed(); }) {
-    q.finish();
-    layer.parameters_changed();
-  }
 }
 
 }  // namespace hetsched::detail

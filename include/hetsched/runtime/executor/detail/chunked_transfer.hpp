@@ -8,12 +8,11 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

@@ -2,17 +2,11 @@
 #pragma once
 // Tested by tests/runtime/executor/executor_test.cpp.
 
-#include <algorithm>
-#include <cstddef>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
-#include <hetsched/reshard/slice.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {
@@ -26,69 +20,17 @@ struct group_member {
 
 /// `first_rank`: of the communicator, the first device of the schedule.
 /// Throws: input_error for groups that do not fit the schedule or the communicator, or do not have this rank.
-[[nodiscard]] inline group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks,
-                                             int first_rank) {
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
-  const auto boundaries = static_cast<std::size_t>(order.directions) * at(std::max(order.stages, 1) - 1);
-  if (groups.devices.size() != static_cast<std::size_t>(std::max(order.ranks, 0)))
-    throw input_error("groups of devices for " + std::to_string(groups.devices.size()) + " ranks of a schedule of " +
-                      std::to_string(order.ranks));
-  if (groups.boundaries.size() != boundaries)
-    throw input_error("boundaries: found " + std::to_string(groups.boundaries.size()) + ", expected " +
-                      std::to_string(boundaries) + ": one per boundary (stages - 1) and direction");
-  group_member me{.group = -1, .index = 0, .first = {}};
-  int next = first_rank;
-  for (int g = 0; g < order.ranks; ++g) {
-    const int count = groups.devices[at(g)];
-    if (count < 1) throw input_error("a rank of the schedule has " + std::to_string(count) + " devices");
-    if (rank >= next && rank < next + count) me = {.group = g, .index = rank - next, .first = std::move(me.first)};
-    me.first.push_back(next);
-    next += count;
-  }
-  if (first_rank < 0 || next > ranks)
-    throw input_error("ranks " + std::to_string(first_rank) + " to " + std::to_string(next - 1) + " of a communicator of " +
-                      std::to_string(ranks));
-  if (me.group < 0)
-    throw input_error("rank " + std::to_string(rank) + " of the communicator is none of the pipeline's " +
-                      std::to_string(next - first_rank) + ", the first of which is " + std::to_string(first_rank));
-  return me;
-}
+[[nodiscard]] group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks, int first_rank);
 
 /// What a rank's stages take and make: shapes by their numbers among `made`, which grows.
 /// Throws: input_error for layouts that do not fit the groups, transfers that cannot be run, and two layouts of a tensor that
 /// stays.
 /// Requires: a sound schedule and a boundary for each two stages and direction.
-[[nodiscard]] inline stage_shapes shapes_of_stages(const schedule& order, const pipeline_groups& groups, const group_member& me,
-                                                   std::vector<tensor_shape>& made) {
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
-  const auto number_of = [&](tensor_shape shape) {
-    const auto found = std::find(made.begin(), made.end(), shape) - made.begin();
-    if (static_cast<std::size_t>(found) == made.size()) made.push_back(std::move(shape));
-    return static_cast<int>(found);
-  };
-  const auto all = static_cast<std::size_t>(order.directions) * at(order.stages);
-  stage_shapes shapes{std::vector<int>(all, -1), std::vector<int>(all, -1)};
-  for (int c = 0; c < order.directions; ++c)
-    for (int s = 0; s + 1 < order.stages; ++s) {
-      const auto& b = groups.boundaries[at(c * (order.stages - 1) + s)];
-      const int from = order.rank(c, s), to = order.rank(c, s + 1);
-      if (b.from.device_count() != groups.devices[at(from)] || b.to.device_count() != groups.devices[at(to)])
-        throw input_error("the layouts behind stage " + std::to_string(s) + " are for " + std::to_string(b.from.device_count()) +
-                          " and " + std::to_string(b.to.device_count()) + " devices, but its groups have " +
-                          std::to_string(groups.devices[at(from)]) + " and " + std::to_string(groups.devices[at(to)]));
-      if (from != to) {
-        check_transfer(b.activation, b.from, b.to);
-        check_transfer(b.gradient, b.to, b.from);
-      } else if (b.from != b.to) {
-        throw input_error("stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
-                          " are on the same devices, but lay out the tensors between them in two ways");
-      }
-      if (from == me.group)
-        shapes.output[at(c * order.stages + s)] = number_of(shape_of_slice(slice_of(b.from, me.index), b.merged));
-      if (to == me.group)
-        shapes.input[at(c * order.stages + s + 1)] = number_of(shape_of_slice(slice_of(b.to, me.index), b.merged));
-    }
-  return shapes;
-}
+[[nodiscard]] stage_shapes shapes_of_stages(const schedule& order, const pipeline_groups& groups, const group_member& me,
+                                            std::vector<tensor_shape>& made);
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/executor/detail/group_member.ipp>
+#endif

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,16 +23,23 @@
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/detail/chunked_transfer.hpp>
 #include <hetsched/runtime/executor/detail/group_member.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/runtime/executor/detail/slice_transfer.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
-#include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
 namespace hetsched::detail {
+
+/// The boundaries that a rank's tensors cross.
+struct rank_boundaries {
+  std::vector<rank_edge> edges;
+  std::span<const boundary_transfer> transfers;  ///< by direction, then by the stage before them
+  int stages = 0;                                ///< of the schedule
+  std::size_t chunk_bytes = 0;                   ///< of what goes by way of the hosts; 0: as one
+};
 
 /// One rank's end of all boundaries that its tensors cross, with every tensor that comes, leaves or waits there. All are made
 /// beforehand, as many as the order of the schedule can ask for at once. Tensors of an edge are named by their place in the
@@ -47,18 +53,16 @@ class rank_edges {
   static constexpr bool in_chunks = chunks_type::possible;
 
  public:
-  /// `boundaries`: by direction, then by the stage before them. `chunk_bytes`: of what goes by way of the hosts; 0: as one.
   /// `queue`: where tensors are made, cut and put together.
-  rank_edges(std::vector<rank_edge> edges, std::span<const boundary_transfer> boundaries, int stages, const group_member& me,
-             Communicator comm, Stager stager, std::size_t chunk_bytes, Queue queue = Queue())
+  rank_edges(rank_boundaries crossed, const group_member& me, Communicator comm, Stager stager, Queue queue = Queue())
       : queue_(std::move(queue)),
         comm_(std::move(comm)),
-        listed_(std::move(edges)),
-        chunk_bytes_(chunk_bytes),
+        listed_(std::move(crossed.edges)),
+        chunk_bytes_(crossed.chunk_bytes),
         stager_(std::move(stager)) {
     for (const auto& e : listed_) {
       const bool gradient = e.where.what == payload::gradient;
-      make(e, boundaries[at(e.where.direction * (stages - 1) + e.where.stage - (gradient ? 1 : 0))], me);
+      make(e, crossed.transfers[at(e.where.direction * (crossed.stages - 1) + e.where.stage - (gradient ? 1 : 0))], me);
     }
     for (auto& s : states_)
       if (s.slices) sliced_.push_back(&s);
@@ -487,8 +491,10 @@ class rank_edges {
       return;
     }
     s.slices = std::make_unique<slice_transfer<Tensor, Communicator, Queue>>(
-        comm_, plan, device, rank_of, e.where, own, boundary.merged, sending ? e.leaving : e.buffers,
-        [&](const tensor_shape& of) { return staged ? make_on_host(of) : make_tensor<Tensor>(of, queue_); }, queue_);
+        comm_, plan,
+        slice_place{
+            .me = device, .where = e.where, .own = own, .merged = boundary.merged, .slots = sending ? e.leaving : e.buffers},
+        rank_of, [&](const tensor_shape& of) { return staged ? make_on_host(of) : make_tensor<Tensor>(of, queue_); }, queue_);
     s.ended_s.assign(all, 0);
     s.passing_on.reserve(s.buffers.tensors.size());
   }

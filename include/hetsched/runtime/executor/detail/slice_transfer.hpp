@@ -7,11 +7,9 @@
 #include <iterator>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
@@ -20,9 +18,18 @@
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
+
+/// Which device of a transfer plan does what with which tensors.
+struct slice_place {
+  int me = 0;      ///< device of the plan
+  edge where;      ///< of the channels, but for ranks and part
+  slice own;       ///< that this device has or is to get
+  int merged = 1;  ///< see boundary_transfer
+  int slots = 1;   ///< tensors at once
+};
 
 /// What one device does in a transfer plan, for as many tensors at once as it has slots: a source sends slices of its own tensor,
 /// a destination puts its own tensor together, and both pass on what they are to pass on. A message leaves when everything that
@@ -37,20 +44,22 @@ class slice_transfer {
   static constexpr bool has_bytes = byte_plane<Communicator> && traits::space != memory_space::device;
 
  public:
-  /// `me`: device of the plan; `rank_of(device)`: its rank; `where`: the channel's edge but for ranks and part; `own`: the slice
-  /// that this device has or is to get; `merged`: see boundary_transfer.
-  /// `make`: (shape) -> Tensor, for buffers. `queue`: where tensors are cut and put together.
+  /// `rank_of(device)`: a device's rank. `make`: (shape) -> Tensor, for buffers. `queue`: where tensors are cut and put together.
   template <class RankOf, class Make>
-  slice_transfer(Communicator& comm, const transfer_plan& plan, int me, RankOf&& rank_of, edge where, slice own, int merged,
-                 int slots, Make&& make, Queue queue = Queue())
-      : queue_(std::move(queue)), own_(std::move(own)), own_shape_(shape_of_slice(own_, merged)), source_(me < plan.sources) {
+  slice_transfer(Communicator& comm, const transfer_plan& plan, slice_place place, RankOf&& rank_of, Make&& make,
+                 Queue queue = Queue())
+      : queue_(std::move(queue)),
+        own_(std::move(place.own)),
+        own_shape_(shape_of_slice(own_, place.merged)),
+        source_(place.me < plan.sources) {
+    const int me = place.me, merged = place.merged;
     for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
       const std::size_t before = in_.size();  // of earlier phases
       for (const auto& m : plan.phase(phase)) {
         if (m.from != me && m.to != me) continue;
         if (m.elements == 0) continue;
         const auto part = plan.slice_of(m);
-        edge e = where;
+        edge e = place.where;
         e.from = rank_of(m.from);
         e.to = rank_of(m.to);
         e.part = static_cast<int>(&m - plan.messages.data()) + 1;
@@ -76,7 +85,7 @@ class slice_transfer {
     for (const auto& o : out_) from_own += !o.copies.empty() && o.copies.front().from < 0;
     for (auto& o : out_) o.in_place = from_own == 1 && source_ && o.part == own_ && o.needs.empty();
     if constexpr (has_bytes) find_runs();
-    for (int k = 0; k < slots; ++k) {
+    for (int k = 0; k < place.slots; ++k) {
       auto& s = slots_.emplace_back();
       for (const auto& i : in_) s.in.push_back(i.buffered() ? make(shape_of_slice(i.part, merged)) : Tensor{});
       for (const auto& o : out_) s.out.push_back(o.buffered() ? make(shape_of_slice(o.part, merged)) : Tensor{});

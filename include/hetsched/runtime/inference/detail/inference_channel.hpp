@@ -15,7 +15,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {
@@ -55,17 +55,7 @@ struct inference_header {
 }
 
 /// Whether a header can have come from a rank of this library.
-[[nodiscard]] inline bool is_plausible(const inference_header& h) {
-  const auto dimensions = h.dimensions;
-  if (h.step < 0 || h.step > static_cast<std::int32_t>(inference_step::stop)) return false;
-  if (h.text_bytes > inference_header::most_text_bytes || dimensions > inference_header::most_dimensions) return false;
-  std::uint64_t left = inference_header::most_elements;
-  for (std::size_t d = 0; d < dimensions; ++d) {
-    if (h.extents[d] > left) return false;
-    left /= std::max<std::uint64_t>(h.extents[d], 1);
-  }
-  return true;
-}
+[[nodiscard]] bool is_plausible(const inference_header& h);
 
 /// Throws: input_error for a tensor of more dimensions than a header has.
 template <class Tensor>
@@ -190,3 +180,7 @@ class inference_inbox {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/inference/detail/inference_channel.ipp>
+#endif

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/model/tensor_experts.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

@@ -2,130 +2,32 @@
 #pragma once
 // Tested by tests/runtime/trainer/trainer_test.cpp.
 
-#include <algorithm>
 #include <array>
-#include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <hetsched/core/checksum.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/layout/detail/digest.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
-#include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {
 
-/// A checksum that tells values apart, small enough to travel as a double.
-class digest {
- public:
-  digest& add(std::span<const std::byte> bytes) {
-    value_ = crc64(bytes, value_);
-    return *this;
-  }
-  digest& add(std::int64_t number) { return add(std::as_bytes(std::span(&number, 1))); }
-  digest& add(double number) { return add(std::bit_cast<std::int64_t>(number)); }
-  digest& add(std::string_view text) {
-    add(static_cast<std::int64_t>(text.size()));
-    return add(std::as_bytes(std::span(text.data(), text.size())));
-  }
-  [[nodiscard]] double number() const { return static_cast<double>(value_ >> 11); }
-
- private:
-  std::uint64_t value_ = 0;
-};
-
-[[nodiscard]] inline digest digest_of_ranks(const training_layout& t) {
-  digest d;
-  for (const auto& p : t.pipelines) {
-    for (const int number : {p.first_rank, p.order.ranks, p.order.microbatches, p.microbatch_size}) d.add(std::int64_t{number});
-    for (const auto& g : p.groups)
-      for (const int number : {g.data, g.context, g.tensor, g.expert}) d.add(std::int64_t{number});
-    for (int g = 0; g < p.order.ranks; ++g) d.add(static_cast<std::int64_t>(p.zero_of(g)));
-    for (const auto& points : p.sample_points) {
-      d.add(static_cast<std::int64_t>(points.size()));
-      for (const auto point : points) d.add(point);
-    }
-    for (const auto r : p.recompute) d.add(static_cast<std::int64_t>(r));
-    for (const auto* all : {&p.state_shares, &p.tensor_shares})
-      for (const auto& shares : *all) {
-        d.add(static_cast<std::int64_t>(shares.size()));
-        d.add(std::as_bytes(std::span(shares)));
-      }
-  }
-  return d;
-}
-[[nodiscard]] inline digest digest_of_stages(const training_layout& t) {
-  digest d;
-  d.add(std::int64_t{t.layers});
-  for (const auto& p : t.pipelines)
-    for (const auto& s : p.stages) d.add(std::int64_t{s.last});
-  return d;
-}
-[[nodiscard]] inline digest digest_of_schedules(const training_layout& t) {
-  digest d;
-  for (const auto& p : t.pipelines) {
-    d.add(std::int64_t{p.order.directions});
-    for (const auto how : p.reshard) d.add(static_cast<std::int64_t>(how));
-    for (const int rank : p.order.rank_of) d.add(std::int64_t{rank});
-    for (const auto& l : p.order.lanes) {
-      for (const int number : {l.rank, static_cast<int>(l.stream), l.peer}) d.add(std::int64_t{number});
-      for (const auto& a : l.actions)
-        for (const int number :
-             {static_cast<int>(a.kind), static_cast<int>(a.joined), static_cast<int>(a.direction), a.stage, a.microbatch})
-          d.add(std::int64_t{number});
-    }
-  }
-  return d;
-}
+[[nodiscard]] digest digest_of_ranks(const training_layout& t);
+[[nodiscard]] digest digest_of_stages(const training_layout& t);
+[[nodiscard]] digest digest_of_schedules(const training_layout& t);
 
 /// Of the slices that stages exchange.
-[[nodiscard]] inline digest digest_of(const pipeline_groups& groups) {
-  digest d;
-  for (const auto& b : groups.boundaries) {
-    d.add(std::int64_t{b.merged});
-    for (const auto* l : {&b.from, &b.to}) {
-      d.add(static_cast<std::int64_t>(l->dimensions.size()));
-      for (int device = 0; device < l->device_count(); ++device)
-        for (const auto& i : slice_of(*l, device)) d.add(i.first).add(i.last);
-    }
-  }
-  return d;
-}
+[[nodiscard]] digest digest_of(const pipeline_groups& groups);
 
 /// Which ranks differ from most others, and in what; empty: none do. `told[r][i]`: rank r's digest of aspect i. Where two
 /// groups are equally large, that of the lowest rank counts as usual.
 /// Complexity: O(ranks^2 * aspects).
-[[nodiscard]] inline std::string disagreement(const std::vector<std::vector<double>>& told,
-                                              std::span<const std::string_view> aspects) {
-  const auto of = [&](std::size_t r, std::size_t i) { return i < told[r].size() ? told[r][i] : -1; };
-  std::vector<std::string> differs(told.size());
-  for (std::size_t i = 0; i < aspects.size(); ++i) {
-    std::size_t usual = 0;
-    std::ptrdiff_t most = 0;
-    for (std::size_t r = 0; r < told.size(); ++r) {
-      const auto alike = std::count_if(told.begin(), told.end(),
-                                       [&](const auto& other) { return (i < other.size() ? other[i] : -1) == of(r, i); });
-      if (alike > most) {
-        most = alike;
-        usual = r;
-      }
-    }
-    for (std::size_t r = 0; r < told.size(); ++r)
-      if (of(r, i) != of(usual, i)) differs[r] += (differs[r].empty() ? "" : ", ") + std::string(aspects[i]);
-  }
-  std::string text;
-  for (std::size_t r = 0; r < told.size(); ++r)
-    if (!differs[r].empty())
-      text += (text.empty() ? "rank " : "; rank ") + std::to_string(r) +
-              " does not train what the others do, it differs in: " + differs[r];
-  return text;
-}
+[[nodiscard]] std::string disagreement(const std::vector<std::vector<double>>& told, std::span<const std::string_view> aspects);
 
 template <class Optimizer>
 [[nodiscard]] double settings_digest(const Optimizer& o) {
@@ -168,3 +70,7 @@ template <class Optimizer>
 }
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/trainer/detail/agreement.ipp>
+#endif

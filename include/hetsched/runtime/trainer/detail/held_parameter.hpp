@@ -12,8 +12,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

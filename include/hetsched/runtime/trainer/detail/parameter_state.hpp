@@ -15,12 +15,12 @@
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
-#include <hetsched/runtime/layer/detail/layer_directory.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/layout/detail/layer_directory.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/held_parameter.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 
 namespace hetsched::detail {
 

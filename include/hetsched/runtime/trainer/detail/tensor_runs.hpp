@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

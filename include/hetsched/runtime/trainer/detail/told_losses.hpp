@@ -5,25 +5,15 @@
 #include <cstddef>
 #include <vector>
 
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 
 namespace hetsched::detail {
 
 /// Whether a rank has a last stage of its pipeline, and so knows losses.
-[[nodiscard]] inline bool has_last_stage(const training_layout& t, int rank) {
-  const auto there = t.place_of(rank);
-  const auto& order = t.pipelines[static_cast<std::size_t>(there.pipeline)].order;
-  for (int c = 0; c < order.directions; ++c)
-    if (order.rank(c, order.stages - 1) == there.group) return true;
-  return false;
-}
+[[nodiscard]] bool has_last_stage(const training_layout& t, int rank);
 
 /// How much of a rank's loss counts in its microbatch's; `in_parts` as trainer_options::loss_in_parts.
-[[nodiscard]] inline double loss_share(const training_layout& t, const pipeline_layout& p, int rank, bool in_parts) {
-  if (in_parts) return 1;
-  const auto there = t.place_of(rank);
-  return there.context == 0 && there.tensor == 0 ? p.share_of(there.group, there.data) : 0;
-}
+[[nodiscard]] double loss_share(const training_layout& t, const pipeline_layout& p, int rank, bool in_parts);
 
 /// Over the microbatches of all pipelines, each times weight_of(pipeline). told[r][next[r]]: the first that rank r tells, if it
 /// has a last stage; next is behind the last one then.
@@ -47,3 +37,7 @@ template <class Weight>
 }
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/trainer/detail/told_losses.ipp>
+#endif

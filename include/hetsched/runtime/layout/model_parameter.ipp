@@ -1,87 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/runtime/trainer/gradient_exchange_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <numeric>
-#include <span>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
-namespace hetsched {
+namespace hetsched::detail {
 
-/// A tensor of a layer: its number among the layer's parameters().
-struct parameter_id {
-  int layer = 0;
-  int number = 0;
-  friend constexpr bool operator==(const parameter_id&, const parameter_id&) = default;
-  friend constexpr auto operator<=>(const parameter_id&, const parameter_id&) = default;
-};
-
-[[nodiscard]] inline std::string to_text(const parameter_id& p) {
-  return "parameter " + std::to_string(p.number) + " of layer " + std::to_string(p.layer);
-}
-
-/// Two parameters that are one, such as an embedding and the head that uses its table again.
-using parameter_tie = std::pair<parameter_id, parameter_id>;
-
-/// How the tensor and the expert axis of a group of ranks share a parameter.
-struct group_cut {
-  int dimension = -1;                ///< cut over the axis; -1: all have it whole
-  bool partial_over_tensor = false;  ///< gradients of a whole one are summed over the axis
-  /// Where the ranks' parts of each piece of the dimension begin, and where its last ends. Pieces lie one behind the other in the
-  /// whole dimension, and their parts so on each rank.
-  std::vector<std::vector<std::int64_t>> points{};
-  bool over_experts = false;  ///< dimension 0 is cut evenly over the expert axis
-  friend bool operator==(const group_cut&, const group_cut&) = default;
-};
-
-/// By parameter, pipeline and rank of its schedule; what is not named is whole.
-using group_cuts = std::map<std::tuple<parameter_id, int, int>, group_cut>;
-
-/// A stage's ranks that use a parameter in one direction.
-struct parameter_holder {
-  int pipeline = 0;
-  parameter_id what;
-  int direction = 0;
-  int first_rank = 0;
-  degrees group{};
-  group_cut cut{};
-  [[nodiscard]] bool has(int rank) const { return rank >= first_rank && rank < first_rank + group.device_count(); }
-  friend bool operator==(const parameter_holder&, const parameter_holder&) = default;
-};
-
-/// A slice of a whole parameter, and the slice that the rank's tensor would be if all of it went on as this piece of it does: so
-/// offset_in(array, part) is where the piece lies in the tensor.
-struct held_piece {
-  slice array, part;
-  friend bool operator==(const held_piece&, const held_piece&) = default;
-};
-
-namespace detail {
-[[nodiscard]] inline slice whole_slice(const tensor_shape& shape) {
+HETSCHED_INLINE slice whole_slice(const tensor_shape& shape) {
   slice whole;
   for (const auto extent : shape) whole.push_back({0, static_cast<std::int64_t>(extent)});
   return whole;
 }
-}  // namespace detail
 
-/// What a rank of the holder has of a parameter of this whole shape.
-[[nodiscard]] inline std::vector<held_piece> held_pieces(const parameter_holder& h, const tensor_shape& shape, int rank) {
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<held_piece> held_pieces(const parameter_holder& h, const tensor_shape& shape, int rank) {
   auto whole = detail::whole_slice(shape);
   if (h.cut.over_experts) {
     const std::int64_t each = whole[0].last / h.group.expert;
@@ -104,21 +54,11 @@ namespace detail {
   return pieces;
 }
 
-/// A parameter of the model, tied ones counted once, and everything that holds it.
-struct model_parameter {
-  parameter_id id;  ///< of those tied, the first
-  tensor_shape shape;
-  std::vector<parameter_holder> holders;  ///< by pipeline, then by layer and number, then by direction
-  std::vector<gradient_chunk> chunks;     ///< together the parameter. Terms' holders are the above, devices are ranks
-  std::vector<int> owners;                ///< per chunk the rank that speaks for it
-  bool sharded = false;                   ///< sums of gradients stay with those that add them up, who update their parts
-  friend bool operator==(const model_parameter&, const model_parameter&) = default;
-};
+}  // namespace hetsched
 
-namespace detail {
+namespace hetsched::detail {
 
-/// The chunks of a parameter: of each box that no piece of a holder begins or ends in, those of its holders' layouts.
-[[nodiscard]] inline std::vector<gradient_chunk> chunks_of(const model_parameter& m) {
+HETSCHED_INLINE std::vector<gradient_chunk> chunks_of(const model_parameter& m) {
   const std::size_t dimensions = m.shape.size();
   std::vector<std::vector<std::int64_t>> borders(dimensions);
   for (std::size_t d = 0; d < dimensions; ++d) borders[d] = {0, static_cast<std::int64_t>(m.shape[d])};
@@ -173,9 +113,8 @@ namespace detail {
   return chunks;
 }
 
-/// Where a layer's parameter is held: by pipeline and direction.
-inline void add_holders(std::vector<parameter_holder>& holders, const training_layout& t, int pipeline, const parameter_id& id,
-                        const group_cuts& cuts) {
+HETSCHED_INLINE void add_holders(std::vector<parameter_holder>& holders, const training_layout& t, int pipeline,
+                                 const parameter_id& id, const group_cuts& cuts) {
   const auto& line = t.pipelines[static_cast<std::size_t>(pipeline)];
   const auto stage = static_cast<int>(
       std::find_if(line.stages.begin(), line.stages.end(), [&](const layer_range& r) { return id.layer < r.last; }) -
@@ -192,16 +131,13 @@ inline void add_holders(std::vector<parameter_holder>& holders, const training_l
   }
 }
 
-}  // namespace detail
+}  // namespace hetsched::detail
 
-/// The parameters of a model in the order of their ids; `shapes[l][n]`: the whole one of parameter n of layer l. Owners are
-/// chosen so that their elements are spread evenly over the ranks. Requires: the layout is valid; cuts fit shapes and groups.
-/// Throws: input_error for ties of parameters that do not exist or differ in shape.
-/// Complexity: O(parameters * (stages + ranks * chunks) + ties * parameters).
-[[nodiscard]] inline std::vector<model_parameter> model_parameters(const training_layout& layout,
-                                                                   const std::vector<std::vector<tensor_shape>>& shapes,
-                                                                   const std::vector<parameter_tie>& ties,
-                                                                   const group_cuts& cuts = {}) {
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<model_parameter> model_parameters(const training_layout& layout,
+                                                              const std::vector<std::vector<tensor_shape>>& shapes,
+                                                              const std::vector<parameter_tie>& ties, const group_cuts& cuts) {
   std::vector<std::size_t> first_of(shapes.size() + 1, 0);
   for (std::size_t l = 0; l < shapes.size(); ++l) first_of[l + 1] = first_of[l] + shapes[l].size();
   std::vector<std::size_t> same(first_of.back());  // the first of those tied
@@ -248,6 +184,10 @@ inline void add_holders(std::vector<parameter_holder>& holders, const training_l
     }
   }
   return all;
+}
+
+HETSCHED_INLINE bool parameter_holder::has(int rank) const {
+  return rank >= first_rank && rank < first_rank + group.device_count();
 }
 
 }  // namespace hetsched

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/trainer/device_program.hpp>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,13 +13,14 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/runtime/trainer/pipeline_boundaries.hpp>
+#include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
 #include <hetsched/schedule/passes.hpp>
 
-#include "../../sanitizer_share.hpp"
-#include "../training.hpp"
+#include "../sanitizer_share.hpp"
+#include "device_program.hpp"
+#include "training.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;

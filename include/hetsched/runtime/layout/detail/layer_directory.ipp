@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/runtime/trainer/gradient_exchange_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/runtime/executor/rank_program.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
-#include <hetsched/runtime/layer/parameter_cut.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/detail/agreement.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
+#include <hetsched/runtime/layout/detail/layer_directory.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 
-/// The layers of a rank, stage by stage of stages_of_rank.
-[[nodiscard]] inline std::vector<int> layers_of_rank(const training_layout& t, int rank) {
+HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int rank) {
   const auto place = t.place_of(rank);
   const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
   std::vector<int> layers;
@@ -34,69 +29,8 @@ namespace hetsched::detail {
   return layers;
 }
 
-/// Appends what others have to know of a layer: the shapes of its parameters here, how they are cut and, if asked for, digests of
-/// their values. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host memory.
-/// Throws: input_error for cuts that do not fit the parameters.
-template <class Tensor, class Layer, class Seen>
-void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_values, Seen&& seen) {
-  using traits = tensor_traits<Tensor>;
-  const std::size_t count_at = told.size();
-  const auto cuts = parameter_cuts(layer);
-  told.push_back(0);
-  for (Tensor& p : layer.parameters()) {
-    const auto n = static_cast<std::size_t>(told[count_at]);
-    const auto refuse = [&](const std::string& what) {
-      throw input_error(to_text(parameter_id{number, static_cast<int>(n)}) + " " + what);
-    };
-    told[count_at] += 1;
-    const auto shape = shape_of(p);
-    told.push_back(static_cast<double>(shape.size()));
-    for (const auto extent : shape) told.push_back(static_cast<double>(extent));
-    if (n >= cuts.size()) refuse("is not in parameter_cuts()");
-    auto cut = cuts[n];
-    if (cut.dimension < -1 || cut.dimension >= static_cast<int>(shape.size()))
-      refuse("has no dimension " + std::to_string(cut.dimension) + " to cut");
-    if (cut.over_experts && (shape.empty() || cut.dimension == 0)) refuse("cannot be cut over experts");
-    if (cut.dimension < 0) cut.pieces.clear();
-    if (cut.dimension >= 0 && cut.pieces.empty()) cut.pieces = {shape[static_cast<std::size_t>(cut.dimension)]};
-    if (cut.dimension >= 0 &&
-        std::accumulate(cut.pieces.begin(), cut.pieces.end(), std::size_t{0}) != shape[static_cast<std::size_t>(cut.dimension)])
-      refuse("is not as large as its pieces");
-    told.push_back(cut.dimension);
-    told.push_back((cut.partial_over_tensor ? 1 : 0) + (cut.over_experts ? 2 : 0));
-    told.push_back(static_cast<double>(cut.pieces.size()));
-    for (const auto extent : cut.pieces) told.push_back(static_cast<double>(extent));
-    double values = 0;
-    if (with_values)
-      seen(p, [&](const Tensor& t) { values = digest().add(std::as_bytes(std::span(traits::data(t), elements(t)))).number(); });
-    told.push_back(values);
-  }
-  if (cuts.size() != static_cast<std::size_t>(told[count_at]))
-    throw input_error("layer " + std::to_string(number) + " has " + std::to_string(static_cast<int>(told[count_at])) +
-                      " parameters, but parameter_cuts() are " + std::to_string(cuts.size()));
-}
-
-/// What a rank has told of a parameter.
-struct told_parameter {
-  tensor_shape shape;
-  int dimension = -1;
-  bool partial_over_tensor = false, over_experts = false;
-  std::vector<std::int64_t> pieces;
-  double values = 0;
-};
-
-/// The parameters of a model: whole shapes by layer, and how groups cut them.
-struct parameter_directory {
-  std::vector<std::vector<tensor_shape>> shapes;
-  group_cuts cuts;
-};
-
-/// Puts together what all ranks have told. `told`: of every rank, of layers_of_rank, in this order, behind `skip` other numbers.
-/// Throws: input_error where holders of a layer, or tied parameters, are not alike. Values are compared where the same slice is
-/// held.
-/// Complexity: O(parameters * ranks^2).
-[[nodiscard]] inline parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
-                                                         std::size_t skip, const std::vector<parameter_tie>& ties) {
+HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
+                                                    std::size_t skip, const std::vector<parameter_tie>& ties) {
   // What ranks have told by layer; in two directions, of one rank twice.
   std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(static_cast<std::size_t>(t.layers));
   for (std::size_t r = 0; r < told.size(); ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/check/check.hpp>

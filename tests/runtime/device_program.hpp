@@ -18,9 +18,9 @@
 #include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/group/stage_place.hpp>
-#include <hetsched/runtime/layer/parameter.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/detail/exchange_plan.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/check/device_order.hpp>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -15,8 +14,8 @@
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
-#include <hetsched/runtime/trainer/training_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 
@@ -25,28 +24,13 @@ namespace hetsched {
 using stage_layout = std::function<layout(const tensor_shape& whole, const degrees&)>;
 
 /// The first dimension over data, the others whole: context and tensor ranks are replicas.
-[[nodiscard]] inline layout batch_layout(const tensor_shape& whole, const degrees& d) {
-  layout l{.mesh = {d.data, d.context, d.tensor}, .dimensions = {}};
-  for (const auto extent : whole) l.dimensions.push_back({.extent = static_cast<std::int64_t>(extent)});
-  if (!l.dimensions.empty()) l.dimensions.front().axes = {data_axis};
-  return l;
-}
+[[nodiscard]] layout batch_layout(const tensor_shape& whole, const degrees& d);
 
 namespace detail {
 
 /// Cuts the dimension that lies over data as the group shares its samples, if it does so unevenly.
 /// Throws: input_error where data does not cut a dimension by itself, or not one of whole samples.
-inline void cut_by_samples(layout& l, const pipeline_layout& line, int group) {
-  if (line.sample_points.empty() || line.sample_points[static_cast<std::size_t>(group)].empty()) return;
-  for (auto& d : l.dimensions) {
-    if (std::find(d.axes.begin(), d.axes.end(), static_cast<int>(data_axis)) == d.axes.end()) continue;
-    const std::int64_t each = d.extent / line.microbatch_size;
-    if (d.axes.size() != 1 || each * line.microbatch_size != d.extent || !d.points.empty())
-      throw input_error("stage " + std::to_string(group) +
-                        " has uneven shares of data, but its layout does not cut whole samples over the data axis alone");
-    for (const auto point : line.sample_points[static_cast<std::size_t>(group)]) d.points.push_back(point * each);
-  }
-}
+void cut_by_samples(layout& l, const pipeline_layout& line, int group);
 
 }  // namespace detail
 
@@ -85,3 +69,7 @@ template <class ShapeAfter>
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/layout/pipeline_boundaries.ipp>
+#endif

@@ -11,12 +11,11 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
-#include <hetsched/runtime/group/collective.hpp>
 
 namespace hetsched::detail {
 
@@ -32,59 +31,25 @@ class group_meeting {
   };
 
   /// `aborted`: the communicator's; outlives this.
-  group_meeting(group_place place, const std::atomic<bool>& aborted)
-      : place_(std::move(place)), aborted_(aborted), members_(place_.ranks.size()) {}
+  group_meeting(group_place place, const std::atomic<bool>& aborted);
 
   [[nodiscard]] const group_place& place() const { return place_; }
   [[nodiscard]] std::size_t size() const { return members_.size(); }
   [[nodiscard]] const call& of(std::size_t k) const { return members_[k].shown; }
 
   /// What a member keeps for the others, from its beginning on; null: it has not begun.
-  void keep(std::size_t me, std::shared_ptr<void> what) {
-    const std::lock_guard lock(guard_);
-    members_[me].kept = std::move(what);
-  }
-  [[nodiscard]] std::shared_ptr<void> kept_by(std::size_t k) const {
-    const std::lock_guard lock(guard_);
-    return members_[k].kept;
-  }
+  void keep(std::size_t me, std::shared_ptr<void> what);
+  [[nodiscard]] std::shared_ptr<void> kept_by(std::size_t k) const;
 
   /// Shows a call; seen by those that have come through the next meeting.
   void show(std::size_t me, const call& c) { members_[me].shown = c; }
 
   /// Waits until all have come here equally often.
-  collective_outcome meet(std::size_t me, double deadline_s) {
-    const std::uint64_t time = members_[me].times.load(std::memory_order_relaxed) + 1, all = time * size();
-    members_[me].times.store(time, std::memory_order_relaxed);
-    if (arrived_.fetch_add(1) + 1 == all) {
-      if (sleepers_.load() > 0) wake();
-      return aborted_ ? collective_outcome{wait_result::aborted, -1, {}} : collective_outcome{};
-    }
-    for (int i = 0; i < spins && arrived_.load(std::memory_order_acquire) < all && !aborted_; ++i) std::this_thread::yield();
-    if (arrived_.load() < all && !aborted_) {
-      std::unique_lock lock(guard_);
-      ++sleepers_;
-      changed_.wait_until(lock, deadline_in(deadline_s), [&] { return arrived_.load() >= all || aborted_; });
-      --sleepers_;
-    }
-    if (arrived_.load() >= all && !aborted_) return {};
-    collective_outcome outcome{.result = aborted_ ? wait_result::aborted : wait_result::deadline, .waits_for = -1, .problem = {}};
-    for (std::size_t k = size(); k-- > 0;)
-      if (members_[k].times.load(std::memory_order_relaxed) < time) outcome.waits_for = place_.ranks[k];
-    return outcome;
-  }
-  void wake() {
-    const std::lock_guard lock(guard_);
-    changed_.notify_all();
-  }
+  collective_outcome meet(std::size_t me, double deadline_s);
+  void wake();
 
   /// Between the two, this rank reads and writes what others have shown. Returns whether it may.
-  [[nodiscard]] bool begin_access(std::size_t me) {
-    members_[me].busy.store(true);
-    if (!aborted_.load()) return true;
-    members_[me].busy.store(false);
-    return false;
-  }
+  [[nodiscard]] bool begin_access(std::size_t me);
   void end_access(std::size_t me) { members_[me].busy.store(false); }
 
   /// Shows a call and, once all have done so and the calls fit each other, does its part, which may read and write what others
@@ -108,31 +73,11 @@ class group_meeting {
 
   /// Returns when nobody reads or writes any more.
   /// Requires: the communicator is aborted.
-  void settle() const {
-    for (const auto& m : members_)
-      while (m.busy.load()) std::this_thread::yield();
-  }
+  void settle() const;
 
  private:
   /// Why the others' calls do not fit this one.
-  [[nodiscard]] std::string difference(std::size_t me, const call& mine) const {
-    for (std::size_t k = 0; k < size(); ++k) {
-      const auto& other = of(k);
-      const auto says = [&](const char* what) {
-        return std::string("rank ") + std::to_string(place_.ranks[k]) + " calls " + collective_name(other.kind) + what;
-      };
-      if (other.kind != mine.kind) return says(" instead");
-      if (other.elements != mine.elements)
-        return says(mine.kind == collective_kind::broadcast ? " with another root" : " with another number of elements");
-      if (mine.kind == collective_kind::all_to_all) {
-        if (other.counts[me] != mine.receive_counts[k] || other.receive_counts[me] != mine.counts[k])
-          return says(" with counts that do not fit");
-      } else if (!std::equal(other.counts.begin(), other.counts.end(), mine.counts.begin(), mine.counts.end())) {
-        return says(" with other counts");
-      }
-    }
-    return {};
-  }
+  [[nodiscard]] std::string difference(std::size_t me, const call& mine) const;
 
   static constexpr int spins = 64;
   struct alignas(64) member {
@@ -241,3 +186,7 @@ class shared_memory_group {
 };
 
 }  // namespace hetsched::detail
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/communicator/detail/shared_memory_group.ipp>
+#endif

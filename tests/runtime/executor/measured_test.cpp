@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/runtime/measure/measured.hpp>
+#include <hetsched/runtime/executor/measured.hpp>
 
 #include <doctest/doctest.h>
 

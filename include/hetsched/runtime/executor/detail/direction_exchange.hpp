@@ -11,7 +11,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
-#include <hetsched/runtime/layer/tensor.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
 

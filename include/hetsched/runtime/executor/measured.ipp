@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
@@ -15,12 +17,7 @@
 
 namespace hetsched {
 
-/// One timeline from those of the ranks (pipeline_executor::measured()) of one step. It begins at 0 and lists every transfer
-/// once, by its sender. A transfer ends when its receiver has it, as senders may believe so too early; where the receiver's
-/// part is missing, when the sender believes so. Arrivals whose sender's part is missing are left out.
-/// Requires: the ranks' times are on one clock (see clock_offsets).
-/// Complexity: O(actions * log(actions)).
-[[nodiscard]] inline timeline merged(std::span<const timeline> parts) {
+HETSCHED_INLINE timeline merged(std::span<const timeline> parts) {
   timeline all;
   double first_s = std::numeric_limits<double>::infinity();
   const auto tensor = [](const action& a, int stage) {

@@ -1,147 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/runtime/arena_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
+#include <hetsched/core/compiled.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
-#include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
-#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 
-namespace hetsched {
+namespace hetsched::detail {
 
-/// A virtual stage on a rank.
-struct stage_copy {
-  int direction = 0;
-  int stage = 0;
-  friend constexpr bool operator==(const stage_copy&, const stage_copy&) = default;
-};
-
-/// The virtual stages of a rank, by direction, then by stage.
-/// Complexity: O(directions * stages).
-[[nodiscard]] inline std::vector<stage_copy> stages_of_rank(const schedule& order, int rank) {
-  std::vector<stage_copy> found;
-  for (int c = 0; c < order.directions; ++c)
-    for (int s = 0; s < order.stages; ++s)
-      if (order.rank(c, s) == rank) found.push_back({c, s});
-  return found;
-}
-
-/// The microbatches of a stage in the order in which their gradients are added up: that of its backwards, or of its
-/// backward_weights where the backward is split and the layers can do that. In the library's schedules it is 0, 1, 2 ... in
-/// each direction, over the microbatches that pass it.
-/// Complexity: O(actions of the rank).
-[[nodiscard]] inline std::vector<int> gradient_order(const schedule& order, int direction, int stage, bool split_layers = true) {
-  std::vector<int> microbatches;
-  const auto deferred = split_layers ? action_kind::backward_weight : action_kind::backward_input;
-  for (const auto& a : order.lanes[static_cast<std::size_t>(order.rank(direction, stage))].actions)
-    if (a.direction == direction && a.stage == stage && (a.kind == action_kind::backward || a.kind == deferred))
-      microbatches.push_back(a.microbatch);
-  return microbatches;
-}
-
-namespace detail {
-
-/// A schedule as it is run, with all transfers and the reductions over directions.
-/// Throws: input_error if it is not sound.
-[[nodiscard]] inline schedule runnable(const schedule& given, send_semantics semantics) {
-  const schedule order = without_marks(given);  // executors post early and wait for what they need
-  check_options how;
-  how.semantics = {send_semantics::buffered};
-  const auto require = [&](const schedule& s) {
-    if (const auto findings = check(s, how); !findings.empty()) throw input_error("the schedule cannot run: " + findings.front());
-  };
-  require(order);
-  if (order.directions > 2) throw input_error("schedules of more than two directions cannot be run");
-  bool transfers = false, reductions = false;
-  for (const auto& l : order.lanes)
-    for (const auto& a : l.actions) {
-      transfers = transfers || is_transfer(a.kind);
-      reductions = reductions || a.kind == action_kind::reduce_gradients;
-    }
-  schedule result = order;
-  if (!transfers) {
-    // Transfers are added to computations; the lanes of collectives stay as they are.
-    const auto middle = std::stable_partition(result.lanes.begin(), result.lanes.end(),
-                                              [](const lane& l) { return l.stream == stream::compute; });
-    const std::vector<lane> others(middle, result.lanes.end());
-    result.lanes.erase(middle, result.lanes.end());
-    result = split_streams(add_transfers(result));
-    result.lanes.insert(result.lanes.end(), others.begin(), others.end());
-  }
-  if (order.directions == 2 && !reductions && !is_forward_only(order))
-    for (int s = 0; s < order.stages; ++s)
-      for (int c = 0; c < 2; ++c) {
-        const int rank = order.rank(c, s);
-        auto at = std::find_if(result.lanes.begin(), result.lanes.end(),
-                               [&](const lane& l) { return l.rank == rank && l.stream == stream::collective; });
-        if (at == result.lanes.end())
-          at = result.lanes.insert(at, {.rank = rank, .stream = stream::collective, .peer = -1, .actions = {}});
-        at->actions.push_back({.kind = action_kind::reduce_gradients,
-                               .direction = static_cast<std::int16_t>(c),
-                               .stage = s,
-                               .microbatch = no_microbatch});
-      }
-  if (semantics == send_semantics::rendezvous) {
-    how.semantics = {send_semantics::rendezvous};
-    require(result);
-  }
-  return result;
-}
-
-/// A boundary that tensors of this rank of the schedule cross; to == from where it lies within the rank.
-struct rank_edge {
-  edge where;                     ///< ranks are those of the schedule
-  int buffers = 0;                ///< of the receiving end: enough for the order in which tensors are taken, and two at least
-  int leaving = 0;                ///< of the sending end: most tensors that are not received yet
-  std::size_t staged = 0;         ///< how many are copied from or to the host
-  std::vector<int> microbatches;  ///< in the order of their sends
-  std::vector<int> place;         ///< of each microbatch in that order, or -1
-};
-
-struct rank_op {
-  action what;
-  int copy = -1;              ///< of the rank's stages
-  int slot = -1;              ///< which of the stage's contexts it uses
-  int input = -1;             ///< which of the rank's kept inputs is its stage's; -1: the caller's
-  int gradient = -1;          ///< which of the rank's kept gradients is that of its stage's output
-  int in = -1;                ///< edge that a computation or a receive takes its tensor from
-  int out = -1;               ///< edge that a computation leaves its tensor for, or a send sends over
-  std::size_t needs = 0;      ///< first of its needs; they end with those of the next
-  std::size_t event_end = 0;  ///< behind the last op of its event
-};
-
-/// What stages take and make, as numbers that are equal for equal shapes: by direction, then by stage.
-struct stage_shapes {
-  std::vector<int> input, output;
-};
-
-/// What one rank does, with everything resolved that can be before the first step.
-struct rank_program {
-  std::vector<stage_copy> copies;
-  std::vector<int> slots;              ///< per copy: contexts
-  std::vector<int> inputs, gradients;  ///< tensors to keep: the number of their shape; -1: made by the loss
-  std::vector<rank_edge> edges;
-  std::vector<rank_op> ops;                                ///< lane by lane, and one more
-  std::vector<std::size_t> needs;                          ///< numbers of ops
-  std::vector<std::pair<std::size_t, std::size_t>> lanes;  ///< ops [first, last); the compute lane first
-  /// Over an ordered_plane: ops that communicate, in the order in which they are issued; those of a group together. With the
-  /// first ops of events that have their turn among them: copies to the host, and computations of groups of devices.
-  std::vector<std::vector<std::size_t>> issued;
-};
-
-/// By op: the stage of the rank whose gradients are final behind it, or -1.
-[[nodiscard]] inline std::vector<int> stage_ends(const rank_program& p) {
+HETSCHED_INLINE std::vector<int> stage_ends(const rank_program& p) {
   std::vector<std::size_t> last(p.copies.size(), p.ops.size());
   for (std::size_t k = p.lanes[0].first; k < p.lanes[0].second; ++k)
     if (const auto& op = p.ops[k];
@@ -422,5 +301,8 @@ class rank_compiler {
   std::vector<int> edge_of_;  ///< by edge_key
 };
 
-}  // namespace detail
-}  // namespace hetsched
+HETSCHED_INLINE rank_program compile_rank(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes) {
+  return rank_compiler(order, rank, semantics, std::move(shapes)).compile();
+}
+
+}  // namespace hetsched::detail

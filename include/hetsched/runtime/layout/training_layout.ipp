@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/reshard/layout.hpp>
+#include <hetsched/reshard/slice.hpp>
+#include <hetsched/reshard/strategies.hpp>
+#include <hetsched/runtime/group/stage_place.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/schedule/action.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<double> room_of_ranks(const training_layout& t) {
+  std::vector<double> room(static_cast<std::size_t>(t.ranks()), 1.0);
+  bool any = false;
+  for (const auto& p : t.pipelines)
+    for (std::size_t g = 0; g < p.state_shares.size(); ++g) {
+      const auto d = p.group(static_cast<int>(g));
+      const int first = p.first_of_group(static_cast<int>(g)), each = d.context * d.tensor;
+      for (std::size_t r = 0; r < p.state_shares[g].size(); ++r)
+        for (int k = 0; k < each; ++k)
+          room[static_cast<std::size_t>(first + static_cast<int>(r) * each + k)] = p.state_shares[g][r] * d.data;
+      any = any || !p.state_shares[g].empty();
+    }
+  if (!any) room.clear();
+  return room;
+}
+
+HETSCHED_INLINE void validate(const training_layout& t) {
+  if (t.layers < 1) throw input_error("a training needs at least one layer");
+  if (t.pipelines.empty()) throw input_error("a training needs at least one pipeline");
+  const int ranks = t.ranks();
+  std::vector<int> pipeline_of(static_cast<std::size_t>(std::max(ranks, 0)), -1);
+  for (std::size_t p = 0; p < t.pipelines.size(); ++p) {
+    const auto& one = t.pipelines[p];
+    const auto here = "pipeline " + std::to_string(p) + ": ";
+    const auto stages = static_cast<std::size_t>(std::max(one.order.stages, 0));
+    if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
+        one.order.rank_of.size() != stages * static_cast<std::size_t>(one.order.directions))
+      throw input_error(here + "its schedule is empty");
+    if (is_forward_only(one.order)) throw input_error(here + "its schedule has no backwards: it is one of inference");
+    if (one.stages.size() != stages)
+      throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
+                        std::to_string(stages));
+    for (const int r : one.order.rank_of)
+      if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
+    int next = 0;
+    for (const auto& range : one.stages) {
+      if (range.first != next)
+        throw input_error(here + "a stage begins with layer " + std::to_string(range.first) + ", expected " +
+                          std::to_string(next));
+      if (range.size() < 1) throw input_error(here + "the stage at layer " + std::to_string(next) + " has no layer");
+      next = range.last;
+    }
+    if (next != t.layers)
+      throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(t.layers));
+    if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
+    if (!one.groups.empty() && one.groups.size() != static_cast<std::size_t>(one.order.ranks))
+      throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
+                        std::to_string(one.order.ranks));
+    if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
+      throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
+                        std::to_string(one.stages.size()) + " stages");
+    for (const auto size :
+         {one.sample_points.size(), one.recompute.size(), one.zero.size(), one.state_shares.size(), one.tensor_shares.size()})
+      if (size != 0 && size != static_cast<std::size_t>(one.order.ranks))
+        throw input_error(here + "shares, recomputation or ZeRO stages for " + std::to_string(size) + " ranks of a schedule of " +
+                          std::to_string(one.order.ranks));
+    for (int g = 0; g < one.order.ranks; ++g) {
+      const auto d = one.group(g);
+      const auto points =
+          one.sample_points.empty() ? std::vector<std::int64_t>{} : one.sample_points[static_cast<std::size_t>(g)];
+      if (d.data < 1 || d.context < 1 || d.tensor < 1 || (points.empty() && one.microbatch_size % d.data != 0))
+        throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
+                          std::to_string(d.data) + " data ranks");
+      const auto stage = "stage " + std::to_string(g) + " ";
+      if (d.expert < 1 || d.data % d.expert != 0)
+        throw input_error(here + stage + "shares out experts among " + std::to_string(d.expert) + " of " +
+                          std::to_string(d.data) + " data ranks");
+      const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
+      if (!points.empty() && (points.size() != static_cast<std::size_t>(d.data) + 1 || points.front() != 0 ||
+                              points.back() != one.microbatch_size || !rising))
+        throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
+                          std::to_string(d.data) + " data ranks so that not every one has some");
+      const auto shares_of = [&](const std::vector<std::vector<double>>& all) {
+        return all.empty() ? std::vector<double>{} : all[static_cast<std::size_t>(g)];
+      };
+      const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
+        if (shares.empty()) return;
+        const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+        if (shares.size() != static_cast<std::size_t>(among) || !(std::abs(all - 1) <= 1e-6) ||
+            *std::min_element(shares.begin(), shares.end()) < 0)
+          throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
+                            " ranks by numbers that do not add up to 1 for these");
+      };
+      const auto state = shares_of(one.state_shares);
+      add_up(state, d.data, "state", "data");
+      add_up(shares_of(one.tensor_shares), d.tensor, "heads", "tensor");
+      // An expert's state stays with the ranks that have it, whatever the others have room for.
+      if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
+        throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
+      if (one.zero_of(g) < 0 || one.zero_of(g) > 2)
+        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(one.zero_of(g)) +
+                          ": parameters stay whole here, 0, 1 and 2 can be run");
+    }
+    for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
+      if (r < 0 || r >= ranks || pipeline_of[static_cast<std::size_t>(r)] >= 0)
+        throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +
+                          ": not every rank would be in one pipeline");
+      pipeline_of[static_cast<std::size_t>(r)] = static_cast<int>(p);
+    }
+  }
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::vector<layer_range> cut_layers(int layers, const std::vector<double>& weights) {
+  const int stages = static_cast<int>(weights.size());
+  if (layers < stages)
+    throw input_error(std::to_string(layers) + " layers cannot be cut into " + std::to_string(stages) + " stages");
+  double all = 0, before = 0;
+  for (const double w : weights) all += w;
+  std::vector<layer_range> ranges;
+  for (int s = 0, first = 0; s < stages; ++s) {
+    before += weights[static_cast<std::size_t>(s)];
+    const int wanted = static_cast<int>(before / all * layers + 0.5);
+    const int last = s + 1 == stages ? layers : std::clamp(wanted, first + 1, layers - (stages - 1 - s));
+    ranges.push_back({first, last});
+    first = last;
+  }
+  return ranges;
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE training_layout with_schedules(training_layout t, const std::vector<schedule>& orders) {
+  if (orders.size() != t.pipelines.size()) throw input_error("expected a schedule for each pipeline");
+  for (std::size_t p = 0; p < orders.size(); ++p) {
+    auto& now = t.pipelines[p].order;
+    const auto& next = orders[p];
+    if (next.ranks != now.ranks || next.stages != now.stages || next.microbatches != now.microbatches ||
+        next.stages != next.ranks || next.directions != 1 || now.directions != 1 || next.rank_of != now.rank_of)
+      throw input_error("pipeline " + std::to_string(p) +
+                        ": a schedule of other stages, ranks or microbatches than it runs, of " +
+                        "several stages on a rank or of two directions");
+    now = next;
+  }
+  validate(t);
+  return t;
+}
+
+HETSCHED_INLINE training_layout even_layout(int layers, schedule order, int microbatch_size) {
+  if (order.stages < 1) throw input_error("a schedule needs at least one stage");
+  auto stages = detail::cut_layers(layers, std::vector<double>(static_cast<std::size_t>(order.stages), 1.0));
+  training_layout t{.layers = layers, .pipelines = {}};
+  t.pipelines.push_back(
+      {.order = std::move(order), .stages = std::move(stages), .first_rank = 0, .microbatch_size = microbatch_size});
+  validate(t);
+  return t;
+}
+
+HETSCHED_INLINE int pipeline_layout::first_of_group(int schedule_rank) const {
+  if (groups.empty()) return first_rank + schedule_rank;
+  int first = first_rank;
+  for (int g = 0; g < schedule_rank; ++g) first += group(g).device_count();
+  return first;
+}
+
+HETSCHED_INLINE interval pipeline_layout::samples_of(int schedule_rank, int data) const {
+  const auto g = static_cast<std::size_t>(schedule_rank), d = static_cast<std::size_t>(data);
+  if (!sample_points.empty() && !sample_points[g].empty()) return {sample_points[g][d], sample_points[g][d + 1]};
+  const std::int64_t each = microbatch_size / group(schedule_rank).data;
+  return {data * each, (data + 1) * each};
+}
+
+HETSCHED_INLINE std::vector<double> pipeline_layout::tensor_shares_of(int schedule_rank) const {
+  return tensor_shares.empty() ? std::vector<double>{} : tensor_shares[static_cast<std::size_t>(schedule_rank)];
+}
+
+HETSCHED_INLINE int training_layout::ranks() const {
+  int all = 0;
+  for (const auto& p : pipelines) all += p.ranks();
+  return all;
+}
+
+HETSCHED_INLINE int training_layout::pipeline_of(int rank) const {
+  int p = 0;
+  for (const auto& one : pipelines) {
+    if (rank >= one.first_rank && rank < one.first_rank + one.ranks()) break;
+    ++p;
+  }
+  return p;
+}
+
+HETSCHED_INLINE rank_place training_layout::place_of(int rank) const {
+  rank_place found{.pipeline = pipeline_of(rank)};
+  const auto& line = pipelines[static_cast<std::size_t>(found.pipeline)];
+  int within = rank - line.first_rank;
+  for (; within >= line.group(found.group).device_count(); ++found.group) within -= line.group(found.group).device_count();
+  const stage_place place = hetsched::place_of(line.group(found.group), within);
+  found.data = place.data;
+  found.context = place.context;
+  found.tensor = place.tensor;
+  return found;
+}
+
+}  // namespace hetsched
