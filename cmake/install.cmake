@@ -10,6 +10,7 @@ set(cps_dir "${CMAKE_INSTALL_DATADIR}/cps/hetsched")
 # By ways from one to the other, so that the installed tree can be moved.
 file(RELATIVE_PATH pc_to_prefix "${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 file(RELATIVE_PATH prefix_to_include "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
+file(RELATIVE_PATH prefix_to_lib "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_LIBDIR}")
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
 
 # json_members(RESULT TEXTS...): the texts as strings with commas between them.
@@ -25,6 +26,7 @@ endfunction()
 #   CPS_REQUIRES  components of other packages, PACKAGE:COMPONENT, and of this one, :COMPONENT
 #   INCLUDES      folders with headers of what comes with neither
 #   LIBRARIES     such libraries, as names or whole paths
+# A component that is a library itself says so to all readers, and that its definitions are not to be compiled again.
 function(install_component name)
   cmake_parse_arguments(PARSE_ARGV 1 component "" "ABOUT" "PC_REQUIRES;CPS_REQUIRES;INCLUDES;LIBRARIES")
   set(suffix)
@@ -36,7 +38,14 @@ function(install_component name)
   if(NOT TARGET ${stem})
     return()
   endif()
-  install(TARGETS ${stem} EXPORT hetsched${suffix}-targets FILE_SET HEADERS)
+  get_target_property(type ${stem} TYPE)
+  set(archive FALSE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    set(archive TRUE)
+    install(TARGETS ${stem} EXPORT hetsched${suffix}-targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  else()
+    install(TARGETS ${stem} EXPORT hetsched${suffix}-targets FILE_SET HEADERS)
+  endif()
   install(EXPORT hetsched${suffix}-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
 
   # pkg-config
@@ -45,6 +54,10 @@ function(install_component name)
     string(APPEND cflags " -I${folder}")
   endforeach()
   set(libs)
+  if(archive)
+    string(APPEND cflags " -DHETSCHED_COMPILED")
+    list(APPEND libs "-L\${prefix}/${prefix_to_lib}" "-l${stem}")
+  endif()
   foreach(library IN LISTS component_LIBRARIES)
     if(IS_ABSOLUTE "${library}")
       list(APPEND libs "${library}")
@@ -77,6 +90,13 @@ function(install_component name)
   \"compat_version\": \"${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}.0\",\n  ")
   endif()
   set(prefix "@prefix@")
+  set(kind "\"type\": \"interface\"")
+  if(archive)
+    set(kind "\"type\": \"archive\",
+      \"location\": \"@prefix@/${prefix_to_lib}/${CMAKE_STATIC_LIBRARY_PREFIX}${stem}${CMAKE_STATIC_LIBRARY_SUFFIX}\",
+      \"link_languages\": [\"cpp\"],
+      \"definitions\": { \"*\": { \"HETSCHED_COMPILED\": null } }")
+  endif()
   configure_file(cmake/hetsched.cps.in "${PROJECT_BINARY_DIR}/hetsched${suffix}.cps" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/hetsched${suffix}.cps" DESTINATION "${cps_dir}")
 endfunction()
@@ -92,6 +112,14 @@ install_component(gloo ABOUT "Ranks as processes on several hosts, by Gloo"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
   LIBRARIES gloo pthread)
+install_component(compiled ABOUT "Definitions of what needs no template, compiled"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched)
+foreach(room IN ITEMS io gloo)
+  install_component(compiled_${room} ABOUT "Definitions of component ${room}, compiled"
+    PC_REQUIRES "hetsched-compiled = ${PROJECT_VERSION}" "hetsched-${room} = ${PROJECT_VERSION}"
+    CPS_REQUIRES :${room} :compiled)
+endforeach()
 install_component(cuda ABOUT "Ranks on GPUs of one process"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
@@ -109,8 +137,12 @@ install_component(metis ABOUT "A partitioner for the planner hexiscale, by METIS
 
 configure_package_config_file(cmake/hetsched-config.cmake.in "${PROJECT_BINARY_DIR}/hetsched-config.cmake"
   INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
+set(independent ARCH_INDEPENDENT)
+if(TARGET hetsched_compiled)
+  set(independent)
+endif()
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
-  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+  COMPATIBILITY SameMinorVersion ${independent})
 install(FILES "${PROJECT_BINARY_DIR}/hetsched-config.cmake" "${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
   DESTINATION "${package_dir}")
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hetsched")

@@ -19,6 +19,7 @@ COMPONENTS = {
     "cuda": ([], ["cudart_static", "dl", "rt", "pthread"]),
     "nccl": ([], ["nccl"]),
     "metis": (["metis/[>=5.1 <6]"], []),
+    "compiled": ([], []),
 }
 
 
@@ -27,7 +28,6 @@ class Hetsched(ConanFile):
     description = "Plans pipeline-parallel training on mixed GPUs"
     license = "Apache-2.0"
     topics = ("pipeline-parallelism", "scheduling", "gpu", "header-only")
-    package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
     options = {name: [True, False] for name in COMPONENTS}
     default_options = {name: name == "io" for name in COMPONENTS}
@@ -62,19 +62,23 @@ class Hetsched(ConanFile):
             raise ConanInvalidConfiguration("nccl=True needs cuda=True")
 
     def package_id(self):
-        self.info.settings.clear()
+        if not self.info.options.compiled:
+            self.info.settings.clear()
 
     def generate(self):
         CMakeDeps(self).generate()
         toolchain = CMakeToolchain(self)
         for name in COMPONENTS:
-            toolchain.cache_variables[f"HETSCHED_{name.upper()}"] = bool(self.options.get_safe(name))
+            option = "HETSCHED_BUILD_COMPILED" if name == "compiled" else f"HETSCHED_{name.upper()}"
+            toolchain.cache_variables[option] = bool(self.options.get_safe(name))
         for name in ("TESTS", "EXAMPLES", "BENCH"):
             toolchain.cache_variables[f"HETSCHED_BUILD_{name}"] = False
         toolchain.generate()
 
     def build(self):
-        CMake(self).configure()
+        cmake = CMake(self)
+        cmake.configure()
+        cmake.build()
 
     def package(self):
         CMake(self).install()
@@ -94,3 +98,11 @@ class Hetsched(ConanFile):
             part.requires = ["cuda" if name == "nccl" else "hetsched"]
             part.requires += [f"{p}::{p}" for p in (package.split("/")[0] for package in packages)]
             part.system_libs = libraries
+        if self.options.compiled:
+            rooms = [name for name in ("io", "gloo") if self.options.get_safe(name)]
+            for name in ["compiled", *(f"compiled_{room}" for room in rooms)]:
+                part = self.cpp_info.components[name]
+                part.set_property("pkg_config_name", f"hetsched-{name}")
+                part.bindirs, part.libdirs, part.libs = [], ["lib"], [f"hetsched_{name}"]
+                part.defines = ["HETSCHED_COMPILED"]
+                part.requires = ["compiled", name.removeprefix("compiled_")] if name != "compiled" else ["hetsched"]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compiles by itself, as far as types go: every public header, every source of the programs and benchmarks, and every program in
-the docs. Tests build many of them together, where one's #include may serve another.
+the docs. Tests build many of them together, where one's #include may serve another. Headers once with their definitions, and once
+as users of the compiled library have them.
 
 With clang, a file is compiled on top of a precompiled one of the headers that it includes: it sees nothing but what it includes,
 and costs little more than its own lines. What it lacks, g++ would lack too: both read the same standard library. Without clang,
@@ -26,12 +27,20 @@ INCLUDE = re.compile(r"^#include <(hetsched[/.][^>]+)>", re.M)
 
 
 class checker:
-    def __init__(self, include, compiler, clang, folder, left_out=()):
+    def __init__(self, include, compiler, clang, folder, left_out=(), declarations_only=False):
         self.include, self.compiler, self.clang, self.folder = include, compiler, clang, folder
+        self.flags = [*FLAGS, "-DHETSCHED_COMPILED"] if declarations_only else FLAGS
         names = [str(path.relative_to(include)) for path in sorted(include.rglob("*.hpp"))]
-        self.headers = {name: (include / name).read_text() for name in names
+        self.headers = {name: self.read(name, declarations_only) for name in names
                         if not any(re.match(rf"hetsched/{room}[/.]", name) for room in left_out)}
         self.bases = []
+
+    def read(self, name, declarations_only):
+        """A header's text, with that of its definitions if it includes them."""
+        text, definitions = (self.include / name).read_text(), (self.include / name).with_suffix(".ipp")
+        if not declarations_only and definitions.is_file():
+            text += definitions.read_text().replace(f"#include <{name}>\n", "")
+        return text
 
     @functools.lru_cache(maxsize=None)
     def below(self, text):
@@ -67,7 +76,7 @@ class checker:
         """What is wrong with a text, "" if nothing. Whole: with the templates that it instantiates."""
         source = self.folder / (re.sub(r"\W", "-", name) + ".in")
         source.write_text(text)
-        command = [self.clang or self.compiler, *FLAGS, *options, f"-I{self.include}"]
+        command = [self.clang or self.compiler, *self.flags, *options, f"-I{self.include}"]
         if base:
             command += ["-include-pch", self.precompiled(base)]
         if self.clang and not whole:
@@ -131,17 +140,25 @@ def self_test(compiler, clang):
             "lacks_one_of_two": "#include <hetsched/a/sound.hpp>\ninline int lacks_one_of_two() { return upon(); }\n",
             "upon_wrong": "#include <hetsched/a/lacks_other.hpp>\ninline int upon_wrong() { return 0; }\n",
             "warns": "inline int warns(long x) { return x; }\n",
+            "defined": "int defined();\n#ifndef HETSCHED_COMPILED\n#include <hetsched/a/defined.ipp>\n#endif\n",
+            "upon_defined": "#include <hetsched/a/defined.hpp>\ninline std::vector<int> upon_defined() { return {}; }\n",
         }
+        (folder / "hetsched/a/defined.ipp").write_text(
+            "#pragma once\n#include <vector>\n#include <hetsched/a/defined.hpp>\ninline int defined() { return 0; }\n")
         for header, text in headers.items():
             (folder / f"hetsched/a/{header}.hpp").write_text("#pragma once\n" + text)
         program = "#include <hetsched/a/upon.hpp>\nint main() { return %s; }\n"
         sources = [("sound.cpp", program % "upon()", [], False), ("lacks.cpp", program % "std::abs(1.5) > 1", [], False),
                    ("whole.cpp", program % "upon()", [], True)]
-        wrong = "".join(checker(folder, compiler, clang, folder).check_all(sources, pool))
-        named = set(re.findall(r"^([\w/.]+):$", wrong, re.M))
-        expected = {f"hetsched/a/{name}.hpp" for name in headers if name not in {"sound", "upon"}} | {"lacks.cpp"}
-        print(wrong if named != expected else f"{len(expected)} planted, all found")
-        return 0 if named == expected else 1
+        failed = 0
+        for declarations_only, sound in ((False, {"sound", "upon", "defined", "upon_defined"}), (True, {"sound", "upon", "defined"})):
+            alone = checker(folder, compiler, clang, folder, (), declarations_only)
+            wrong = "".join(alone.check_all(sources, pool))
+            named = set(re.findall(r"^([\w/.]+):$", wrong, re.M))
+            expected = {f"hetsched/a/{name}.hpp" for name in headers if name not in sound} | {"lacks.cpp"}
+            print(wrong if named != expected else f"{len(expected)} planted, all found")
+            failed += named != expected
+        return min(failed, 1)
 
 
 def main():
@@ -153,6 +170,8 @@ def main():
         alone = checker(source / "include", compiler, clang, Path(folder), sys.argv[5:])
         sources = [*built(source, commands), *shown(source)]
         wrong = alone.check_all(sources, pool)
+        declared = checker(source / "include", compiler, clang, Path(folder), sys.argv[5:], declarations_only=True)
+        wrong += declared.check_all([], pool)
     print("".join(wrong) or f"{len(alone.headers)} headers and {len(sources)} sources, no error")
     sys.exit(1 if any(wrong) or not alone.headers or not sources else 0)
 

@@ -45,6 +45,24 @@ component_io() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;io"
   build_and_run io_app
 }
+component_compiled() {
+  install
+  find "$work/prefix" -name hetsched-compiled-targets.cmake | grep -q . || { echo "skipped: built without compiled"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;compiled;io"
+  build_and_run compiled_app
+  build_and_run compiled_io_app
+}
+compiled_add_subdirectory() {
+  configure -DHETSCHED_TREE="$source" -DHETSCHED_BUILD_COMPILED=ON -DCMAKE_BUILD_TYPE=Debug
+  build_and_run compiled_app
+}
+# One program of a translation unit that brings the definitions and one that has them from the library.
+mixed_modes() {
+  install
+  find "$work/prefix" -name hetsched-compiled-targets.cmake | grep -q . || { echo "skipped: built without compiled"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;compiled"
+  build_and_run mixed_app
+}
 component_views() {
   install
   find "$work/prefix" -name hetsched-views-targets.cmake | grep -q . || { echo "skipped: built without views"; exit 77; }

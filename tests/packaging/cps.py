@@ -16,7 +16,7 @@ LIBRARIES = {"gloo": {"gloo"}, "metis": {"metis"}, "Threads::Threads": {"pthread
 
 def targets_of(text):
     """The one target of a *-targets.cmake and what it links."""
-    name = re.search(r"add_library\(hetsched::(\w+) INTERFACE IMPORTED\)", text)[1]
+    name = re.search(r"add_library\(hetsched::(\w+) (?:INTERFACE|STATIC) IMPORTED\)", text)[1]
     linked = re.search(r'INTERFACE_LINK_LIBRARIES "([^"]*)"', text)
     return name, linked[1].split(";") if linked and linked[1] else []
 
@@ -45,7 +45,11 @@ def main():
         must(said["cps_path"] == "@prefix@/" + folder.relative_to(prefix).as_posix(), "cps_path is not where it lies")
         must(list(said["components"]) == [component], f"not the component {component}")
         part = said["components"][component]
-        must(part["type"] == "interface" and part["compile_features"] == ["c++20"], "type or compile_features")
+        archive = component.startswith("compiled")
+        must(part["type"] == ("archive" if archive else "interface") and part["compile_features"] == ["c++20"], "type or compile_features")
+        if archive:
+            must(pathlib.Path(part["location"].replace("@prefix@", str(prefix))).is_file(), "the library is not where it says")
+            must(part["definitions"] == {"*": {"HETSCHED_COMPILED": None}}, "definitions")
         for include in part["includes"]:
             must(pathlib.Path(include.replace("@prefix@", str(prefix))).is_dir(), f"there is no {include}")
         must((prefix / "include/hetsched/hetsched.hpp").is_file() and part["includes"][0] == "@prefix@/include", "the headers' folder")
