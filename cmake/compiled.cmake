@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Component compiled: the definitions of x.ipp in static libraries, so that includers of x.hpp need not compile them. One library of
 # all rooms that need nothing else, and one of each room that does. Their sources are made here: one of each room, of each folder in
-# it where a room is large, so that a build has something to do for every processor.
+# it where a room is large and of each planner, so that a build has something to do for every processor.
 set(hetsched_large_rooms io planners runtime spmd)
 
 # hetsched_compiled_sources(RESULT ROOMS...): makes the sources of the rooms, unless they are as they should be.
@@ -14,6 +14,8 @@ function(hetsched_compiled_sources result)
     foreach(definition IN LISTS definitions)
       set(unit "${room}")
       if(room IN_LIST hetsched_large_rooms AND definition MATCHES "^hetsched/${room}/([^/]+)/")
+        string(APPEND unit "_${CMAKE_MATCH_1}")
+      elseif(room STREQUAL "planners" AND definition MATCHES "/([^/]+)\\.ipp$")
         string(APPEND unit "_${CMAKE_MATCH_1}")
       endif()
       list(APPEND units "${unit}")

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/plan/order.hpp>

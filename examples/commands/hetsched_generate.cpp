@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/trainer/detail/parameter_state.hpp>

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>

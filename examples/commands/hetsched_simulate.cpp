@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io.hpp>
 #include <hetsched/io/page/distribution_svg.hpp>
 #include <hetsched/schedule.hpp>

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule.hpp>

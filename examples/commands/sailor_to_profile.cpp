@@ -9,6 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/io.hpp>
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>

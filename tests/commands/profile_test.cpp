@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/io/json/cluster_json.hpp>

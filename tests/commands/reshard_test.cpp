@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/reshard.hpp>

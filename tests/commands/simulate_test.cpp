@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
 #include <hetsched/schedule.hpp>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json_reader.hpp>

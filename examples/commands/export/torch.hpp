@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <nlohmann/json.hpp>
 #include "megatron.hpp"
 #include "placed_plan.hpp"
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/model/graph_layers.hpp>

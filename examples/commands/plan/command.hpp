@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/io.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 

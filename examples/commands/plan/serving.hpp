@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/io.hpp>

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json_reader.hpp>
