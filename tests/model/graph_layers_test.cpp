@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/model/detail/cluster_operators.hpp>
 #include <hetsched/model/graph_operators.hpp>
 
 #include "../sanitizer_share.hpp"

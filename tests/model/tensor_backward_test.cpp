@@ -13,6 +13,9 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/model/symbolic_operators.hpp>
+#include <hetsched/model/tensor_experts.hpp>
+#include <hetsched/model/tensor_images.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "../spmd/random_graphs.hpp"

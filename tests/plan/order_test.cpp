@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/schedule/builders/virtual_1f1b.hpp>
 #include <hetsched/schedule/check/check.hpp>
 
 #include "stub_costs.hpp"

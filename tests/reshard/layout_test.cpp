@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 
 using namespace hetsched;
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>

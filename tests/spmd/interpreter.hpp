@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/model/tensor_images.hpp>
 #include <hetsched/spmd/program.hpp>
 #include <hetsched/spmd/ratios.hpp>
 

@@ -8,7 +8,10 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/model/symbolic_operators.hpp>
 #include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/model/tensor_experts.hpp>
+#include <hetsched/model/tensor_images.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 #include "interpreter.hpp"

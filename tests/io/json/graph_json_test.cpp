@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/io/json/graph_json.hpp>
+#include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/model/tensor_experts.hpp>
+#include <hetsched/model/tensor_images.hpp>
 
 #include <cstdint>
 #include <string>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/model/families.hpp>
 #include "../documents.hpp"
 
 using namespace hetsched;

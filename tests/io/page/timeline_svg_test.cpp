@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/io/page/detail/timeline_look.hpp>
 #include <hetsched/io/page/timeline_svg.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>

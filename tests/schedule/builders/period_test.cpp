@@ -13,6 +13,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -16,6 +16,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/interleaved.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
@@ -23,6 +24,7 @@
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/simulate/fast_path.hpp>
 
 #include "../random_pipeline.hpp"
 #include "../random_schedule.hpp"

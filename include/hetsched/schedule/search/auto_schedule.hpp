@@ -37,6 +37,8 @@ namespace detail {
 
 [[nodiscard]] order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options);
 
+[[nodiscard]] bool splits_backwards(const schedule& order);
+
 }  // namespace detail
 
 /// A good order of forwards, input gradients and weight gradients for unequal stages, slow links and limited memory: the best

@@ -179,7 +179,7 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
   }
 }
 
-[[nodiscard]] inline bool splits_backwards(const schedule& order) {
+HETSCHED_INLINE bool splits_backwards(const schedule& order) {
   return std::any_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
     return std::any_of(l.actions.begin(), l.actions.end(),
                        [](const action& a) { return a.kind == action_kind::backward_weight; });
