@@ -16,7 +16,6 @@
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
-#include <hetsched/reshard/strategies.hpp>
 #include <hetsched/runtime/group/stage_place.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/schedule/action.hpp>
