@@ -12,6 +12,7 @@
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/model/flash_attention.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "workplace.hpp"

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/schedule/bounds.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/builders/period.hpp>
 
 #include <doctest/doctest.h>
 

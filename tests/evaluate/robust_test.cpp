@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/schedule/simulate/jitter.hpp>
 
 #include <doctest/doctest.h>
 

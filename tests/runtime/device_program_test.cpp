@@ -16,6 +16,7 @@
 #include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
+#include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/passes.hpp>
 
 #include "../sanitizer_share.hpp"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/search/mixed_costs.hpp>
 
 #include <doctest/doctest.h>

@@ -13,6 +13,8 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/model/tensor_experts.hpp>
+#include <hetsched/model/tensor_images.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/spmd/costs.hpp>
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/planners/hetauto.hpp>
+#include <hetsched/planners/hetauto/detail/decisions.hpp>
+#include <hetsched/planners/interop_dp/detail/judge.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/planners/hetauto.hpp>
+#include <hetsched/search/pack_devices.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/runtime/executor/stager.hpp>
+#include <hetsched/schedule/builders/virtual_1f1b.hpp>
 
 #include <doctest/doctest.h>
 
