@@ -69,17 +69,19 @@ def circle_among(arrows):
 
 
 def circles_below(files):
-    """Circles between the wings of a room, and between headers. A definition file x.ipp and its x.hpp include each other."""
+    """Circles between the wings of a room, and between headers. A definition file x.ipp and its x.hpp are one: where headers bring
+    the definitions, a circle through them is one of headers."""
     headers, wings = {}, {}
     for name, text in files.items():
         for number, line in enumerate(text.splitlines(), 1):
             match = INCLUDE.match(line)
             if not match or match[2] not in files:
                 continue
-            target, place = match[2], f"{name}:{number}: includes {match[2]}"
-            if name.endswith(".ipp") or target.endswith(".ipp"):
+            place = f"{name}:{number}: includes {match[2]}"
+            header, target = (re.sub(r"\.ipp$", ".hpp", file) for file in (name, match[2]))
+            if header == target:
                 continue
-            headers.setdefault(name, {})[target] = place
+            headers.setdefault(header, {})[target] = place
             room = room_of(name)
             front_door = name == f"hetsched/{room}.hpp"
             if room == room_of(target) and wing_of(name) != wing_of(target) and room != "planners" and not front_door:
@@ -165,6 +167,7 @@ def self_test():
         "hetsched/cost/network/b.hpp": "#include <hetsched/cost/questions/detail/b.hpp>\n",
         "hetsched/reshard/new/a.hpp": "#include <hetsched/reshard/old/b.hpp>\n",
         "hetsched/reshard/old/b.hpp": "",
+        "hetsched/plan/b.hpp": "",
     }
     planted = [
         ("hetsched/cost/a.hpp", "#include <hetsched/schedule/pipeline.hpp>\n"),
@@ -189,6 +192,7 @@ def self_test():
         ("hetsched/cost/memory/a.hpp", "#include <hetsched/cost/network/b.hpp>\n"),
         ("hetsched/cost/attic/a.hpp", "#include <hetsched/cost/questions/b.hpp>\n"),
         ("hetsched/plan/b.hpp", "#include <hetsched/plan/a.hpp>\n"),
+        ("hetsched/plan/b.ipp", "#include <hetsched/plan/a.hpp>\n"),
         ("hetsched/reshard/old/a.hpp", "#include <hetsched/reshard/new/a.hpp>\n"),
         ("hetsched/garage/a.hpp", ""),
         ("hetsched/plan/a.hpp", None),
