@@ -12,10 +12,16 @@
 
 namespace hetsched {
 
-HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const costs_by_size& costs_for, plan p,
+HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const costs_by_size& models, plan p,
                                              const evaluate_options& options) {
   if (is_inference(p)) throw input_error("a plan with the objective " + p.objective + " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
+  std::vector<std::pair<int, any_cost_model>> known;
+  const costs_by_size costs_for = [&](int size) -> const any_cost_model& {
+    for (const auto& k : known)
+      if (k.first == size) return k.second;
+    return known.emplace_back(size, models(size)).second;
+  };
   std::vector<std::vector<detail::priced_parts>> priced(p.pipelines.size());
   const int size = p.pipelines.front().microbatch_size;
   validate(hardware, p, costs_for(size).layer_count());

@@ -2,15 +2,41 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/interop_dp/detail/interop_planner.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
+
+namespace detail {
+
+HETSCHED_INLINE outcome<plan> one_pipeline_search(const cluster& hardware, const any_cost_model& costs,
+                                                  const interop_problem& problem, const stage_prices& table,
+                                                  warmup_algebra algebra, const planning_problem& asked,
+                                                  const interop_options& options) {
+  return interop_planner(hardware, costs, problem, table, algebra, asked, options).run();
+}
+
+[[nodiscard]] inline outcome<plan> plan_with(const cluster& hardware, const any_cost_model& costs, warmup_algebra algebra,
+                                             const planning_problem& asked, const interop_options& options) {
+  return with_tables(hardware, costs, [&](const interop_problem& problem, const stage_prices& table) {
+    auto found = one_pipeline_search(hardware, costs, problem, table, algebra, asked, options);
+    // Where links are missing, the order that a local search starts with may lead nowhere.
+    constexpr std::size_t most_ordered = 8;
+    if (found || found.why_not().why != refusal::kind::infeasible || !has_free_order(hardware, options.order) ||
+        hardware.subclusters.size() > most_ordered)
+      return found;
+    auto all = options;
+    all.order = subcluster_order::all;
+    return one_pipeline_search(hardware, costs, problem, table, algebra, asked, all);
+  });
+}
+
+}  // namespace detail
 
 HETSCHED_INLINE outcome<plan> interop_dp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                          const interop_options& options) {

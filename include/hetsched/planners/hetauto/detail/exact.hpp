@@ -169,7 +169,7 @@ class uniform_planner {
         placed.barred = !std::binary_search(chosen.begin(), chosen.end(), static_cast<int>(p));
         placed.dominated = placed.barred;
       }
-      auto found = interop_planner(hardware_, costs_, part, table_, algebra_, asked, options).run();
+      auto found = one_pipeline_search(hardware_, costs_, part, table_, algebra_, asked, options);
       if (!found) continue;
       found->planner = "hetauto_exact";
       keep(*std::move(found));
@@ -276,15 +276,14 @@ class uniform_planner {
     auto asked = asked_;
     asked.beat = limit_s();
     asked.progress = [&](const search_progress&) { return effort > 0 && go_on(); };
-    auto found = interop_planner(hardware_, costs_, *apart_, table_, algebra_, asked,
-                                 {.warmup = options_.warmup,
-                                  .epsilon = options_.epsilon,
-                                  .gap = options_.gap,
-                                  .effort = effort,
-                                  .enumeration = 0,
-                                  .looks = 0,
-                                  .known_bound = bound_})
-                     .run();
+    auto found = one_pipeline_search(hardware_, costs_, *apart_, table_, algebra_, asked,
+                                     {.warmup = options_.warmup,
+                                      .epsilon = options_.epsilon,
+                                      .gap = options_.gap,
+                                      .effort = effort,
+                                      .enumeration = 0,
+                                      .looks = 0,
+                                      .known_bound = bound_});
     if (!found) return;
     if (effort > 0) bound_ = std::max(bound_, found->evidence->objective_bound);
     found->planner = "hetauto_exact";

@@ -173,7 +173,7 @@ class copied_boxes {
     problem.microbatches = (microbatches_ + b.copies - 1) / b.copies;
     auto options = options_;
     options.effort = std::min(options.effort, effort);
-    const auto found = interop_planner(hardware_, costs_, part_, table_, algebra_, problem, options).run();
+    const auto found = one_pipeline_search(hardware_, costs_, part_, table_, algebra_, problem, options);
     if (!found) return std::nullopt;
     auto stages = found_.stages_of(found->pipelines.front());
     if (!stages) return std::nullopt;
