@@ -13,7 +13,7 @@ mkdir -p "$build" "$out"
 echo "Building the commands (about a minute); the log is $build/log.txt"
 {
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DHETSCHED_IO=ON -DHETSCHED_BUILD_EXAMPLES=ON -DHETSCHED_BUILD_TRAIN=OFF -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF &&
-    cmake --build "$build" -j2 --target hetsched-plan hetsched-predict hetsched-reshard hetsched-simulate sailor-to-profile
+    cmake --build "$build" -j2 --target hetsched-plan sailor-to-profile
 } > "$build/log.txt" 2>&1 || { tail -n 40 "$build/log.txt" >&2; exit 3; }
 
 "$build/examples/sailor-to-profile" --csv "$data/sailor_gpt_neo_2.7b.csv" --measured-model GPT-Neo-2.7 --model "$data/model.json" \

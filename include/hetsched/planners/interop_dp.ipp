@@ -6,20 +6,13 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/planners/interop_dp.hpp>
-#include <hetsched/planners/interop_dp/detail/interop_planner.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
+#include <hetsched/planners/interop_dp/detail/route.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
 
 namespace detail {
-
-HETSCHED_INLINE outcome<plan> one_pipeline_search(const cluster& hardware, const any_cost_model& costs,
-                                                  const interop_problem& problem, const stage_prices& table,
-                                                  warmup_algebra algebra, const planning_problem& asked,
-                                                  const interop_options& options) {
-  return interop_planner(hardware, costs, problem, table, algebra, asked, options).run();
-}
 
 [[nodiscard]] inline outcome<plan> plan_with(const cluster& hardware, const any_cost_model& costs, warmup_algebra algebra,
                                              const planning_problem& asked, const interop_options& options) {

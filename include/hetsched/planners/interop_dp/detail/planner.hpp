@@ -20,5 +20,5 @@ namespace hetsched::detail {
 }  // namespace hetsched::detail
 
 #ifndef HETSCHED_COMPILED
-#include <hetsched/planners/interop_dp.ipp>
+#include <hetsched/planners/interop_dp/detail/planner.ipp>
 #endif
