@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the programs of bench/doors, each of which includes a door and makes one call, at -O2, and holds the kB of machine code
+that come of it against budgets: 40 processor seconds per MB are what they cost to compile. Unlike seconds they do not depend on the
+machine. Budgets are some 5 % above what there is (g++ 12).
+
+usage: text_size.py CXX SOURCE | text_size.py CXX SOURCE --all   prints all doors in both modes, without budgets
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+COMPILED = {"costs": 20, "evaluate": 20, "interop_dp": 20, "parallel_pipelines": 20, "hexiscale": 20, "hetauto": 20, "placement": 20, "find_plan": 26, "io": 10}
+HEADER_ONLY = {"evaluate": 365, "parallel_pipelines": 850}
+
+
+def kilobytes(cxx, source, door, mode):
+    with tempfile.TemporaryDirectory() as folder:
+        object = pathlib.Path(folder) / "door.o"
+        subprocess.run([cxx, "-std=c++20", "-O2", *mode, f"-I{source}/include", "-c", f"{source}/bench/doors/{door}.cpp", "-o", object], check=True)
+        told = subprocess.run(["size", object], check=True, capture_output=True, text=True).stdout
+    return int(told.splitlines()[1].split()[0]) / 1000
+
+
+def main():
+    if len(sys.argv) not in {3, 4}:
+        sys.exit(__doc__)
+    cxx, source = sys.argv[1], pathlib.Path(sys.argv[2])
+    doors = sorted(p.stem for p in (source / "bench/doors").glob("*.cpp"))
+    everything = len(sys.argv) == 4
+    over = False
+    for name, mode, budgets in (("compiled", ["-DHETSCHED_COMPILED"], COMPILED), ("header-only", [], HEADER_ONLY)):
+        for door in doors if everything else budgets:
+            found = kilobytes(cxx, source, door, mode)
+            most = budgets.get(door)
+            over = over or (not everything and found > most)
+            print(f"{name} {door}: {found:.0f} kB" + (f", at most {most}" if most else ""))
+    sys.exit(1 if over else 0)
+
+
+main()
