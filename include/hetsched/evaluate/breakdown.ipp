@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -15,7 +16,7 @@
 namespace hetsched {
 
 HETSCHED_INLINE cluster with_free_links(cluster c) {
-  const hetsched::link free{.latency_s = 0, .bandwidth = std::numeric_limits<double>::infinity()};
+  const hetsched::link free{.latency_s = 0, .bandwidth = infinity};
   for (auto& s : c.subclusters) s.intra_node = s.inter_node = free;
   for (auto& l : c.links) l.link = free;
   return c;
@@ -51,7 +52,7 @@ HETSCHED_INLINE breakdown break_down(const cluster& hardware, const evaluation& 
   parts.gradient_reduction_s = busiest.update_s - by_itself.update_s + reduction_s;
   parts.transfer_s = std::max(0.0, whole_s - free_s);
   parts.bubble_s = whole_s - parts.transfer_s - most_s - reduction_s;
-  if (parts.bubble_s < 1e-12 * whole_s) parts.bubble_s = 0;  // rounding
+  if (parts.bubble_s < tolerance::rounding * whole_s) parts.bubble_s = 0;  // rounding
   return parts;
 }
 

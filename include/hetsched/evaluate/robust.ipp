@@ -17,6 +17,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
@@ -79,12 +80,12 @@ class noisy_iterations {
 /// The quantile of a plan, if it is below `enough`; else something that is not. Plays no more iterations than that takes.
 [[nodiscard]] inline double quantile_below(const plan& p, const robust_options& options, double enough) {
   noisy_iterations noise(p, options.spread, options.seed);
-  const auto needed = static_cast<int>(std::max(std::ceil(options.share * options.samples - 1e-9), 1.0));
+  const auto needed = static_cast<int>(std::max(std::ceil(options.share * options.samples - tolerance::sums), 1.0));
   std::vector<double> seconds;
   for (int i = 0, above = 0; i < options.samples; ++i) {
     seconds.push_back(noise.next());
     above += seconds.back() >= enough;
-    if (above > options.samples - needed) return std::numeric_limits<double>::infinity();
+    if (above > options.samples - needed) return infinity;
   }
   std::sort(seconds.begin(), seconds.end());
   return quantile(seconds, options.share);
@@ -153,7 +154,7 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
                                                       std::vector<plan> plans, const robust_options& options) {
   if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0) || options.samples < 1)
     throw input_error("a robust plan needs plans to begin with, a share in (0, 1], a spread of at least 0 and a sample");
-  robust_plan best{.plan = {}, .searched_s = std::numeric_limits<double>::infinity()};
+  robust_plan best{.plan = {}, .searched_s = infinity};
   std::optional<plan> fastest;
   std::optional<refusal> first_refusal;
   bool stopped = false, moved = false;
@@ -168,7 +169,7 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
     }
     if (!moved && (!fastest || judged->plan.predicted.iteration_s < fastest->predicted.iteration_s)) fastest = judged->plan;
     const double seconds = detail::quantile_below(judged->plan, options, best.searched_s);
-    if (!(seconds < best.searched_s * (1 - 1e-9))) return false;
+    if (!(seconds < best.searched_s * (1 - tolerance::sums))) return false;
     best.plan = std::move(judged->plan);
     best.searched_s = seconds;
     return true;

@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -22,7 +23,7 @@ struct find_progress {
   search_progress search = {};
   int microbatch_size = 0;         ///< that is looked at; 0: the planner chooses among all
   std::string_view schedule = {};  ///< that is searched for on the stages that were planned; empty: stages are
-  double before = std::numeric_limits<double>::infinity();  ///< objective of the best plan of the sizes before
+  double before = infinity;        ///< objective of the best plan of the sizes before
 };
 
 /// What find_plan is asked for.
@@ -30,10 +31,10 @@ struct plan_request {
   int global_batch = 1;     ///< samples per iteration
   int microbatch_size = 0;  ///< samples, a divisor of the batch; 0: the best of them all
   plan_objective objective = plan_objective::iteration;
-  double deadline_s = std::numeric_limits<double>::infinity();  ///< under cost: no iteration may take longer
-  std::string planner = {};                                     ///< its name in planners(); empty: the first
-  std::string schedule = {};  ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
-  planner_choice how = {};    ///< its schedule, known and similar are find_plan's own business
+  double deadline_s = infinity;  ///< under cost: no iteration may take longer
+  std::string planner = {};      ///< its name in planners(); empty: the first
+  std::string schedule = {};     ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
+  planner_choice how = {};       ///< its schedule, known and similar are find_plan's own business
   bool use_all_devices = false;
   bool mixed_stages = false;               ///< stages on unlike devices, too
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance

@@ -14,6 +14,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
@@ -200,7 +201,7 @@ class plan_finder {
     const plan* best = found ? &*found : nullptr;
     auto again = of_size({.microbatch_size = size,
                           .microbatches = request_.global_batch / size,
-                          .beat = best ? objective_of(*best) : std::numeric_limits<double>::infinity(),
+                          .beat = best ? objective_of(*best) : infinity,
                           .best = best});
     if (!again && again.why_not().why != refusal::kind::stopped) return found;
     // What is known of all sizes together.
@@ -227,7 +228,7 @@ class plan_finder {
   const plan_request& request_;
   const planner_entry& planner_;
   planner_choice choice_;
-  double best_before_ = std::numeric_limits<double>::infinity();
+  double best_before_ = infinity;
   std::optional<refusal> first_refusal_;  // by the planner
   std::map<int, outcome<plan>> whole_;    // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;

@@ -10,6 +10,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/planner.hpp>
 #include <hetsched/search/frontier.hpp>
@@ -33,7 +34,7 @@ HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& har
                                                               int points) {
   problem.objective = plan_objective::cost;
   const double last_s = problem.deadline_s;
-  problem.beat = std::numeric_limits<double>::infinity();
+  problem.beat = infinity;
   validate(hardware, problem);
   if (points < 2) throw input_error("a frontier needs at least two points");
   std::vector<plan> found;
@@ -47,7 +48,7 @@ HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& har
   };
   auto quick = problem;
   quick.objective = plan_objective::iteration;
-  quick.deadline_s = std::numeric_limits<double>::infinity();
+  quick.deadline_s = infinity;
   const auto fastest = parallel_pipelines(hardware, costs, quick, options);
   if (!fastest) return fastest.why_not();
   const double fastest_s = fastest->predicted.iteration_s;
@@ -56,13 +57,13 @@ HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& har
   if (!cheapest) return detail::too_late(last_s, fastest_s);
   const double slowest_s = cheapest->predicted.iteration_s;
   const double ratio = std::pow(slowest_s / fastest_s, 1.0 / (points - 1));
-  for (double deadline = slowest_s / ratio; ratio > 1 + 1e-9 && deadline > fastest_s * (1 - 1e-9);) {
+  for (double deadline = slowest_s / ratio; ratio > 1 + tolerance::sums && deadline > fastest_s * (1 - tolerance::sums);) {
     deadline = std::max(deadline, fastest_s);
     const auto* next = ask(deadline);
     const bool stopped = next && next->evidence && problem.progress && !problem.progress({0, "plans", objective_of(*next), 0});
     if (!next || stopped || deadline <= fastest_s) break;
-    deadline = std::min(deadline / ratio, next->predicted.iteration_s * (1 - 1e-9));
-    if (deadline < fastest_s && next->predicted.iteration_s > fastest_s * (1 + 1e-9)) deadline = fastest_s;
+    deadline = std::min(deadline / ratio, next->predicted.iteration_s * (1 - tolerance::sums));
+    if (deadline < fastest_s && next->predicted.iteration_s > fastest_s * (1 + tolerance::sums)) deadline = fastest_s;
   }
   return cheaper_when_slower(std::move(found));
 }

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
@@ -28,7 +29,7 @@ namespace detail {
 
 // ": they hold 81.5 GiB at least, and the devices have room for 70 GiB".
 [[nodiscard]] inline std::string need_and_room(const placement_chain& chain) {
-  double need = std::numeric_limits<double>::infinity();
+  double need = infinity;
   std::vector<double> room(chain.pools.size(), 0.0);
   for (const auto& kind : chain.kinds) {
     need = std::min(need, kind.state_before.back() + chain.in_flight(1) * kind.in_flight_before.back() * kind.memory.scale);
@@ -52,9 +53,7 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   validate(hardware);
   detail::validate_groups(hardware, options);
   const auto instance = detail::make_instance(hardware, costs, problem, options);
-  const auto go_on = [&](std::int64_t labels) {
-    return !problem.progress || problem.progress({labels, "labels", std::numeric_limits<double>::infinity(), 0});
-  };
+  const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
   auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
                : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
                                                                  : least_iteration(instance.chain, problem.microbatches, go_on);

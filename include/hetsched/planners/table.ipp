@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
@@ -70,7 +71,7 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     options.start.push_back(given.similar);
     for (auto& line : options.start.back()) line.schedule = {.name = std::string(schedule_name(given.warmup))};
   }
-  constexpr double none = std::numeric_limits<double>::infinity();
+  constexpr double none = infinity;
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   if (problem.objective == plan_objective::iteration &&

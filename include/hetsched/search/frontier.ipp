@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/search/frontier.hpp>
 
@@ -17,7 +18,7 @@ HETSCHED_INLINE std::vector<plan> cheaper_when_slower(std::vector<plan> plans) {
     return std::pair{a.predicted.iteration_s, a.predicted.cost_per_sample.value()} <
            std::pair{b.predicted.iteration_s, b.predicted.cost_per_sample.value()};
   });
-  double least = std::numeric_limits<double>::infinity();
+  double least = infinity;
   std::erase_if(plans, [&](const plan& p) {
     if (*p.predicted.cost_per_sample >= least) return true;
     least = *p.predicted.cost_per_sample;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
@@ -15,9 +16,9 @@ namespace hetsched {
 struct size_request {
   int microbatch_size = 1;
   int microbatches = 1;
-  bool first_plan = false;                                ///< any plan will do, soon
-  double beat = std::numeric_limits<double>::infinity();  ///< the least objective known, of any size
-  const plan* best = nullptr;                             ///< the best plan so far, of any size; null before there is one
+  bool first_plan = false;     ///< any plan will do, soon
+  double beat = infinity;      ///< the least objective known, of any size
+  const plan* best = nullptr;  ///< the best plan so far, of any size; null before there is one
 };
 
 /// The sizes of equal microbatches that a batch can be cut into: its divisors, from 1 up. O(sqrt batch).

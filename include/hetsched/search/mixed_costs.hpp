@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/parts.hpp>
 #include <hetsched/cost/questions/stage_part.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -69,7 +70,7 @@ class shared_samples {
   const std::vector<int>* replicas_;
   const std::vector<double>* sample_s_;
   std::vector<int> now_, best_ = {};
-  double best_s_ = std::numeric_limits<double>::infinity();
+  double best_s_ = infinity;
 };
 
 }  // namespace detail
@@ -237,7 +238,7 @@ class mixed_costs {
     for (const auto& p : parts)
       if (!has(plain(), p.where)) return;
     const layer_range whole{0, layer_count()};
-    double best_s = 1e300;
+    double best_s = infinity;
     const auto choose = [&](auto&& self, std::size_t k, int left) -> void {
       const int ranks = parts[k].where.degrees.tensor;
       if (k + 1 < parts.size()) {
@@ -256,7 +257,7 @@ class mixed_costs {
       if (!(p.degrees == parts[0].where.degrees)) continue;
       for (auto& part : parts) part.where.recompute = p.recompute;
       best.clear();
-      best_s = 1e300;
+      best_s = infinity;
       choose(choose, 0, slices);
       if (best.empty()) continue;
       mixed_.push_back({{.mesh = mesh, .degrees = {.tensor = mesh.devices_per_node}, .recompute = p.recompute}, best});
@@ -307,7 +308,7 @@ class mixed_costs {
         }
         const layer_range whole{0, layer_count()};
         const double joined_s = update_of_parts(costs_for_, whole, one.parts);
-        if (joined_s < 1e300 && cost_of_parts(costs_for_, whole, one.parts).slowest.total_s() < 1e300)
+        if (joined_s < infinity && cost_of_parts(costs_for_, whole, one.parts).slowest.total_s() < infinity)
           mixed_.push_back(std::move(one));
       }
     }
@@ -339,7 +340,7 @@ using cost_planner = std::function<outcome<plan>(const cluster&, const any_cost_
                                                      outcome<plan> first, const cost_planner& make) {
   std::optional<plan> best;
   if (first) best = *first;
-  double bound = std::numeric_limits<double>::infinity();
+  double bound = infinity;
   bool complete = true;
   std::int64_t views = 0;
   // A search that has proved that it cannot beat the best is as good as one that came to its end.

@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
 
@@ -33,10 +34,10 @@ struct planning_problem {
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
   double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
   plan_objective objective = plan_objective::iteration;
-  double deadline_s = std::numeric_limits<double>::infinity();  ///< under cost: no iteration may take longer
+  double deadline_s = infinity;  ///< under cost: no iteration may take longer
   /// An objective that is known already: a search may end once its bound shows that it cannot beat it, or not by more than the
   /// gap that it was asked for.
-  double beat = std::numeric_limits<double>::infinity();
+  double beat = infinity;
   /// Called now and then; false stops the search, which returns the best plan so far. Time budgets and cancellation live here.
   std::function<bool(const search_progress&)> progress = {};
   parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it

@@ -11,6 +11,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/search/problem.hpp>
@@ -29,7 +30,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const planning_problem& p
     for (const auto& s : hardware.subclusters)
       if (!s.device.price_per_hour)
         throw input_error("objective cost: device " + s.device.name + " of subcluster " + s.name + " has no price_per_hour");
-  } else if (problem.deadline_s < std::numeric_limits<double>::infinity()) {
+  } else if (problem.deadline_s < infinity) {
     throw input_error("a deadline needs the objective cost");
   }
 }

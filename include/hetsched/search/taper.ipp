@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -68,7 +69,7 @@ class taper_search {
 
   /// The cuts of the least bound for so many microbatches; none if memory is short, also for the pipeline's own.
   [[nodiscard]] std::optional<std::vector<layer_range>> best(double microbatches) const {
-    double low = 0, high = bound_of_own(microbatches) * (1 + 1e-12);
+    double low = 0, high = bound_of_own(microbatches) * (1 + tolerance::rounding);
     auto found = cuts(microbatches, high);
     while (found && high - low > 1e-7 * high) {
       const double middle = (low + high) / 2;
@@ -83,7 +84,6 @@ class taper_search {
   }
 
  private:
-  static constexpr double infinity = std::numeric_limits<double>::infinity();
   struct own_stage {
     std::size_t last;
     double seconds;

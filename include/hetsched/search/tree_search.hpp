@@ -14,6 +14,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
@@ -68,10 +69,10 @@ struct tree_search_options {
 /// What a tree search found.
 template <class State>
 struct tree_search_result {
-  std::optional<State> best = {};                         ///< none: nothing feasible was seen
-  double cost = std::numeric_limits<double>::infinity();  ///< of best
-  bool complete = false;                                  ///< proved: nothing costs less, or without `best`, nothing is feasible
-  bool stopped = false;                                   ///< by progress
+  std::optional<State> best = {};  ///< none: nothing feasible was seen
+  double cost = infinity;          ///< of best
+  bool complete = false;           ///< proved: nothing costs less, or without `best`, nothing is feasible
+  bool stopped = false;            ///< by progress
   std::int64_t rollouts = 0;
   std::int64_t nodes = 0;  ///< of all trees
 };
@@ -269,7 +270,6 @@ class search_tree {
     return first + static_cast<std::size_t>(random_.uniform() * static_cast<double>(last - first));
   }
 
-  static constexpr auto infinity = std::numeric_limits<double>::infinity();
   static constexpr auto none = std::numeric_limits<std::size_t>::max();
 
   const Problem& problem_;

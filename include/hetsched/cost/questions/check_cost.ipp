@@ -6,13 +6,14 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE void check_cost(const stage_cost& c, const cluster& hardware, layer_range layers, const placement& where) {
-  const auto is_time = [](double seconds) { return seconds >= 0 && seconds < 1e300; };
+  const auto is_time = [](double seconds) { return seconds >= 0 && seconds < infinity; };
   if (is_time(c.forward_s) && is_time(c.backward_s) && is_time(c.weight_backward_s) && c.weight_bytes >= 0 &&
       c.activation_bytes >= 0 && c.temporary_bytes >= 0 && c.gradient_bytes >= 0 && c.optimizer_bytes >= 0)
     return;

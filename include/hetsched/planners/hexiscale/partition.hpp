@@ -10,6 +10,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hexiscale/device_graph.hpp>
 
 namespace hetsched {
@@ -23,7 +24,7 @@ class partition_refiner {
   partition_refiner(const device_graph& g, const partition_request& asked, std::vector<int>& part)
       : g_(g), part_(part), parts_(static_cast<std::size_t>(asked.parts)), sign_(asked.maximise ? -1 : 1) {
     const double all = std::accumulate(g.vertices.begin(), g.vertices.end(), 0.0);
-    limit_ = asked.balance * all / asked.parts * (1 + 1e-12);
+    limit_ = asked.balance * all / asked.parts * (1 + tolerance::rounding);
     load_.resize(parts_);
     members_.resize(parts_);
     joined_.resize(g.size() * parts_);
@@ -38,7 +39,7 @@ class partition_refiner {
   struct state {
     double over = 0, cut = 0;  // relative to where the pass began
     [[nodiscard]] bool better_than(const state& other) const {
-      const double small = 1e-9;
+      const double small = tolerance::sums;
       return over < other.over - small || (over < other.over + small && cut < other.cut);
     }
   };
@@ -65,7 +66,7 @@ class partition_refiner {
     state now, best;
     std::size_t best_at = 0;
     for (std::size_t step = 0; step < g_.size(); ++step) {
-      state least{std::numeric_limits<double>::infinity(), 0};
+      state least{infinity, 0};
       std::size_t which = 0;
       int where = -1;
       for (std::size_t v = 0; v < g_.size(); ++v) {
@@ -85,7 +86,8 @@ class partition_refiner {
       enter(which, where);
       moved[which] = true;
       now = least;
-      if (now.over < best.over - 1e-9 || (now.over < best.over + 1e-9 && now.cut < best.cut - 1e-9)) {
+      if (now.over < best.over - tolerance::sums ||
+          (now.over < best.over + tolerance::sums && now.cut < best.cut - tolerance::sums)) {
         best = now;
         best_at = trail.size();
       }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -122,7 +123,7 @@ struct cut_out_costs {
       auto holders = others[static_cast<std::size_t>(l)];
       holders.push_back(part.in_whole(p));
       const reduction_cost c = costs.gradient_sync(layer_range{l, l + 1}, holders);
-      if (c.seconds < 1e300) seconds += c.seconds;  // where no link leads, evaluate refuses
+      if (c.seconds < infinity) seconds += c.seconds;  // where no link leads, evaluate refuses
     }
     return seconds;
   }
@@ -215,7 +216,7 @@ inline void replace_if_better(const cluster& hardware, const any_cost_model& cos
     for (std::size_t l = 0; l < devices.size(); ++l) {
       auto one = problem;
       one.microbatches = given.pipelines[l].microbatches;
-      one.beat = std::numeric_limits<double>::infinity();
+      one.beat = infinity;
       one.progress = [&](const search_progress& at) {
         if (problem.progress && !problem.progress({at.steps, at.unit, given.predicted.iteration_s, 0})) stopped = true;
         return !stopped;

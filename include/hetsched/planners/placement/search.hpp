@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 #include <hetsched/planners/placement/detail/path.hpp>
 
@@ -18,11 +19,11 @@ namespace hetsched {
 
 /// What a search for stages found.
 struct placement_found {
-  std::optional<placed_chain> best{};                      ///< none: there are no such stages
-  double value = std::numeric_limits<double>::infinity();  ///< of best
-  double bound = std::numeric_limits<double>::infinity();  ///< no stages have a smaller value
-  bool complete = true;                                    ///< not stopped: value equals bound
-  std::int64_t labels = 0;                                 ///< looked at
+  std::optional<placed_chain> best{};  ///< none: there are no such stages
+  double value = infinity;             ///< of best
+  double bound = infinity;             ///< no stages have a smaller value
+  bool complete = true;                ///< not stopped: value equals bound
+  std::int64_t labels = 0;             ///< looked at
 };
 
 /// Called now and then with the labels so far; false stops a search.
@@ -30,7 +31,7 @@ using placement_progress = function_ref<bool(std::int64_t labels)>;
 
 namespace detail {
 
-inline constexpr double no_limit = std::numeric_limits<double>::infinity();
+inline constexpr double no_limit = infinity;
 
 /// The values that the slowest part of any stages can have, within [low, high), in order; of those that differ by rounding, the
 /// largest.
@@ -50,7 +51,7 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
   std::sort(values.begin(), values.end());
   std::vector<double> apart;
   for (const double x : values)
-    if (!apart.empty() && x - apart.back() <= 1e-12 * x)
+    if (!apart.empty() && x - apart.back() <= tolerance::rounding * x)
       apart.back() = x;
     else
       apart.push_back(x);
@@ -170,7 +171,7 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
   double low = found.bound;  // nothing is below, while in [low, from) nothing is known
   double from = low, high = found.value;
   int unknown = 0;
-  for (double at = low; high - from > 1e-9 * high && unknown < most_unknown; at = from + (high - from) / 2) {
+  for (double at = low; high - from > tolerance::sums * high && unknown < most_unknown; at = from + (high - from) / 2) {
     auto got = path.small_sum(at, most_labels, high * in_flight);
     consider(got);
     high = found.value;
@@ -226,7 +227,7 @@ struct iteration_effort {
   double reachable = detail::no_limit;  // no bound will be above this, as stages at these limits stay unknown
   // Of those whose slowest part is not below `slowest_s`; none if stopped.
   const auto solve = [&](double limit_s, double slowest_s) -> std::optional<under> {
-    auto got = path.small_sum(limit_s, effort.labels, found.value * (1 - 1e-12) - rounds * slowest_s);
+    auto got = path.small_sum(limit_s, effort.labels, found.value * (1 - tolerance::rounding) - rounds * slowest_s);
     if (got.what == answer::impossible) return under{detail::no_limit, limit_s};
     if (got.what == answer::stopped && !got.spent) return std::nullopt;
     const under u = got.spent ? under{got.bound, limit_s} : under{got.chain.sum_s, got.chain.slowest_s};
@@ -245,7 +246,7 @@ struct iteration_effort {
     double low, high, sum;
     bool halve = false;  // before all of it is asked for again
   };
-  constexpr double same = 1e-12;
+  constexpr double same = tolerance::rounding;
   std::vector<range> open;
   const auto bound_of = [&](const range& i) { return i.sum + rounds * i.low; };
   const auto later = [&](const range& a, const range& b) { return bound_of(a) > bound_of(b); };

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
@@ -58,7 +59,7 @@ struct warmup_step {
 /// Requires: period_s > 0, compute_s <= period_s.
 [[nodiscard]] inline warmup_step exact_step(double compute_s, double round_trip_s, double period_s, double next_carry) {
   const double x = (compute_s + round_trip_s) / period_s + next_carry;
-  const double n = std::clamp<double>(std::ceil(x * (1 - 1e-9)), 1, most_warmup);
+  const double n = std::clamp<double>(std::ceil(x * (1 - tolerance::sums)), 1, most_warmup);
   return {static_cast<int>(n), std::max(n - 1 + compute_s / period_s, x)};
 }
 

@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/check/check.hpp>
@@ -73,7 +74,7 @@ HETSCHED_INLINE std::vector<std::string> check(const schedule& order, const work
     if (costs && !costs->memory_capacity.empty()) {
       const auto peak = bytes_peak(order.lanes[i], index, *costs);
       // Sums of shares of a whole round differently from the whole.
-      if (peak.at >= 0 && peak.amount > costs->memory_capacity[i] * (1 + 1e-9))
+      if (peak.at >= 0 && peak.amount > costs->memory_capacity[i] * (1 + tolerance::sums))
         findings.add(rank_text(r) + " holds activations of " + amount_text(peak.amount) + where(peak) +
                      amount_text(costs->memory_capacity[i]));
     }

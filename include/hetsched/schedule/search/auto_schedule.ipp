@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -175,7 +176,7 @@ inline void add_list_schedules(const order_problem& problem, const pipeline& p, 
                            list_rule{more, 0.3, true, true}, list_rule{half, 0, true, false}}) {
     const double makespan_s = scheduler.run(rule, order);
     if (makespan_s < never_s) starts.add(makespan_s, order);
-    if (makespan_s <= bound_s * (1 + 1e-12)) return;
+    if (makespan_s <= bound_s * (1 + tolerance::rounding)) return;
   }
 }
 
@@ -231,7 +232,7 @@ HETSCHED_INLINE outcome<auto_result> auto_schedule(const pipeline& p, int microb
   detail::add_builders(problem, p, search, starts);
 
   auto& found = starts.best();
-  if (found.front().first > bound_s * (1 + 1e-12)) {
+  if (found.front().first > bound_s * (1 + tolerance::rounding)) {
     // A round is linear in the steps; small pipelines, where a single step counts more, get more of them.
     const double steps = static_cast<double>(problem.size()) * problem.steps();
     const int rounds = options.rounds > 0 ? options.rounds : static_cast<int>(std::clamp(20e6 / (steps * steps), 100.0, 4000.0));
@@ -246,7 +247,7 @@ HETSCHED_INLINE outcome<auto_result> auto_schedule(const pipeline& p, int microb
     for (int k = 0; k < tries && !stopped; ++k) {
       auto& [makespan_s, order] = found[static_cast<std::size_t>(k)];
       makespan_s = search.improve(order, bound_s, rounds / tries, go_on);
-      if (makespan_s <= bound_s * (1 + 1e-12)) break;
+      if (makespan_s <= bound_s * (1 + tolerance::rounding)) break;
     }
   }
   const auto& [makespan_s, order] =

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/search/detail/order_bound.hpp>
 #include <hetsched/schedule/search/min_memory.hpp>
 
@@ -17,7 +18,7 @@ namespace hetsched {
 HETSCHED_INLINE outcome<min_memory_result> min_memory(const pipeline& p, int microbatches, double makespan_s,
                                                       const auto_options& options) {
   if (!(makespan_s >= 0)) throw input_error("the makespan to keep is not a time >= 0");
-  const double in_time_s = makespan_s * (1 + 1e-12);
+  const double in_time_s = makespan_s * (1 + tolerance::rounding);
   const auto unlimited = auto_schedule(p, microbatches, options);
   if (!unlimited) return unlimited.why_not();
   if (unlimited->makespan_s > in_time_s)

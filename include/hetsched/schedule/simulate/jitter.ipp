@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
 #include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
@@ -51,7 +52,7 @@ HETSCHED_INLINE std::vector<double> makespans_under_jitter(const workload& w, co
 HETSCHED_INLINE double quantile(const std::vector<double>& ordered, double share) {
   HETSCHED_EXPECTS(!ordered.empty() && share >= 0 && share <= 1);
   const auto count = static_cast<double>(ordered.size());
-  const auto rank = std::max(std::ceil(share * count - 1e-9), 1.0);
+  const auto rank = std::max(std::ceil(share * count - tolerance::sums), 1.0);
   return ordered[static_cast<std::size_t>(rank) - 1];
 }
 

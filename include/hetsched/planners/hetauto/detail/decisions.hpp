@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -104,8 +105,6 @@ class hetauto_decisions {
   }
 
  private:
-  static constexpr double infinity = std::numeric_limits<double>::infinity();
-
   [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int subclusters() const { return static_cast<int>(problem_.devices.size()); }
   [[nodiscard]] int all_devices() const { return hardware_.device_count(); }

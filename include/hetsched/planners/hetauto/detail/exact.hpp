@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hetauto/detail/decisions.hpp>
 #include <hetsched/planners/hetauto/detail/uniform_path.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
@@ -99,7 +100,7 @@ class uniform_planner {
         least = std::min(least, table_.time(static_cast<int>(p), l, l + 1));
       longest = std::max(longest, least);
     }
-    return table_.additive() ? longest * (1 - 1e-9) : 0;
+    return table_.additive() ? longest * (1 - tolerance::sums) : 0;
   }
 
   // Looks for the pipeline of the least end that keeps `high`, and returns what is left to look at between the two periods. Those
@@ -110,7 +111,7 @@ class uniform_planner {
     auto found = paths_.solve(high, enough, ask);
     if (!found.complete) return {low, high, 0, steady_ * low};
     if (!(found.end < infinity)) return {low, high, infinity, infinity};
-    range left{low, high, found.end * (1 - 1e-9), found.end * (1 - 1e-9) + steady_ * low};
+    range left{low, high, found.end * (1 - tolerance::sums), found.end * (1 - tolerance::sums) + steady_ * low};
     if (found.stages.empty()) return left;
     if (const auto met = judge_.judge(std::move(found.stages), high)) {
       consider(*met);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
 
@@ -130,7 +131,7 @@ class uniform_path {
     if (algebra_.by_count())
       return 1;  // it may let the period go
     else
-      return std::max(1.0, std::ceil(latency / period_ * (1 - 1e-9)));
+      return std::max(1.0, std::ceil(latency / period_ * (1 - tolerance::sums)));
   }
 
   // Betters what is known by a suffix behind a way. Returns whether its pipeline is the good one now.
@@ -201,7 +202,7 @@ class uniform_path {
           };
           const double latency = behind.latency + t, end = std::max(latency + update, behind.end + forward);
           const double own = behind.own_latency + t, own_end = std::max(own + update, behind.own_end + forward);
-          const bool better = own_end < here.own_end * (1 - 1e-12);
+          const bool better = own_end < here.own_end * (1 - tolerance::rounding);
           if (end > enough_ || !(better || latency < here.latency || end < here.end) || !fits(least_in_flight(latency))) continue;
           here.latency = std::min(here.latency, latency);
           here.end = std::min(here.end, end);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hexiscale/detail/machine_costs.hpp>
 #include <hetsched/planners/hexiscale/detail/set_order.hpp>
 #include <hetsched/planners/hexiscale/device_graph.hpp>
@@ -101,7 +102,7 @@ class line_builder {
         for (; left >= size; left -= size) stations.push_back({p, k, &choices_of(k, size)});
       if (left > 0 && asked_.use_all) return false;
     }
-    const double beat_s = best ? best->pace.end_s(asked_.microbatches) : std::numeric_limits<double>::infinity();
+    const double beat_s = best ? best->pace.end_s(asked_.microbatches) : infinity;
     auto found = solve(stations, beat_s);
     if (!found || found->pace.end_s(asked_.microbatches) >= beat_s) return false;
     best = std::move(found);
@@ -124,10 +125,10 @@ class line_builder {
   /// the layers in every period.
   [[nodiscard]] int own_size(int subcluster, int devices) const {
     int best = 0;
-    double least = std::numeric_limits<double>::infinity();
+    double least = infinity;
     for (const auto& s : costs_.sizes(subcluster)) {
       if (s.devices > devices) continue;
-      double fastest = std::numeric_limits<double>::infinity();
+      double fastest = infinity;
       for (const int c : s.choices) {
         stage_cost one;
         costs_.grow(c, 0, 1, one);
@@ -147,20 +148,20 @@ class line_builder {
   /// `beat_s`.
   [[nodiscard]] std::optional<group_line> solve(const std::vector<station>& stations, double beat_s) {
     // The period if every station had its share of the work.
-    double rate = 0, shortest_whole = std::numeric_limits<double>::infinity();
+    double rate = 0, shortest_whole = infinity;
     for (const auto& s : stations) {
-      double whole = std::numeric_limits<double>::infinity();
+      double whole = infinity;
       for (const int c : *s.choices) whole = std::min(whole, costs_[c].whole_s);
       rate += 1 / whole;
       shortest_whole = std::min(shortest_whole, whole);
     }
     double low = 0.999 / rate;
     if (line_pace{shortest_whole, low}.end_s(asked_.microbatches) >= beat_s) return std::nullopt;
-    auto best = fill(stations, std::numeric_limits<double>::infinity());
+    auto best = fill(stations, infinity);
     if (!best) return best;
     const auto try_period = [&](double period) {
       const auto found = fill(stations, period);
-      if (!found) return std::numeric_limits<double>::infinity();
+      if (!found) return infinity;
       if (found->pace.end_s(asked_.microbatches) < best->pace.end_s(asked_.microbatches)) best = found;
       return std::min(period, found->pace.period_s);
     };
@@ -180,9 +181,7 @@ class line_builder {
 
   [[nodiscard]] warmup_step step_before(const warmup_step& next, double compute, const transfer_cost* over, double period) const {
     if (asked_.warmup == warmup_rule::exact)
-      return period < std::numeric_limits<double>::infinity()
-                 ? exact_step(compute, over ? over->round_trip_s() : 0, period, next.carry)
-                 : warmup_step{1, 0};
+      return period < infinity ? exact_step(compute, over ? over->round_trip_s() : 0, period, next.carry) : warmup_step{1, 0};
     if (!over) return {1, 0};
     const int more = asked_.warmup == warmup_rule::one_f_one_b ? 1
                      : asked_.warmup == warmup_rule::eager     ? 2
@@ -211,7 +210,7 @@ class line_builder {
         if (!line.stages.empty()) {
           const auto& next = line.stages.back();
           over = &costs_.transfer(end, c, next.choice, next.part == here.part ? proximity::same_node : proximity::other_node);
-          if (!(over->slower_way_s() < 1e300) || over->slower_way_s() > period) continue;
+          if (!(over->slower_way_s() < infinity) || over->slower_way_s() > period) continue;
         }
         const auto& choice = costs_[c];
         const double room = choice.room - (over ? 2 * static_cast<double>(over->extra_bytes) : 0.0);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/detail/group_line.hpp>
@@ -32,21 +33,21 @@ namespace detail {
   if (!costs.additive()) return 0;
   const auto layers = static_cast<std::size_t>(costs.layer_count());
   // With any price of each subcluster's time, a layer costs what it costs where it is cheapest.
-  std::vector<double> cheapest(layers, std::numeric_limits<double>::infinity());
+  std::vector<double> cheapest(layers, infinity);
   double prices = 0;
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
-    std::vector<double> least(layers, std::numeric_limits<double>::infinity());
+    std::vector<double> least(layers, infinity);
     for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
       for (const placement& p : costs.placements(mesh))
         for (std::size_t l = 0; l < layers; ++l)
           least[l] = std::min(least[l], costs.layer(static_cast<int>(l), p).total_s() * mesh.device_count());
     const double sum = std::accumulate(least.begin(), least.end(), 0.0);
-    if (!(sum > 0 && sum < 1e300)) continue;
+    if (!(sum > 0 && sum < infinity)) continue;
     prices += hardware.subclusters[k].device_count() / sum;
     for (std::size_t l = 0; l < layers; ++l) cheapest[l] = std::min(cheapest[l], least[l] / sum);
   }
   const double work = std::accumulate(cheapest.begin(), cheapest.end(), 0.0);
-  return work < 1e300 && prices > 0 ? microbatches * work / prices * (1 - 1e-9) : 0;
+  return work < infinity && prices > 0 ? microbatches * work / prices * (1 - tolerance::sums) : 0;
 }
 
 class hexiscale_planner {
@@ -90,7 +91,7 @@ class hexiscale_planner {
   [[nodiscard]] double seconds_of(const plan& p) const {
     return options_.serial_transfers ? hexiscale_iteration_s(p) : p.predicted.iteration_s;
   }
-  [[nodiscard]] double best_s() const { return best_ ? seconds_of(*best_) : std::numeric_limits<double>::infinity(); }
+  [[nodiscard]] double best_s() const { return best_ ? seconds_of(*best_) : infinity; }
 
   [[nodiscard]] bool go_on() {
     if (asked_.progress && !asked_.progress({partitions_, "partitions", best_s(), std::min(bound_, best_s())})) stopped_ = true;
@@ -283,7 +284,7 @@ class hexiscale_planner {
     double need = 0, room = 0;
     for (const auto& s : hardware_.subclusters) room += s.device_count() * static_cast<double>(s.device.memory_bytes);
     for (int l = 0; l < table_.layers(); ++l) {
-      double least = std::numeric_limits<double>::infinity(), short_of = least;
+      double least = infinity, short_of = least;
       std::string tightest;
       for (std::size_t k = 0; k < hardware_.subclusters.size(); ++k)
         for (const auto& size : table_.sizes(static_cast<int>(k)))

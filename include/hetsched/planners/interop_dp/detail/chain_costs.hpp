@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/order.hpp>
@@ -405,9 +406,8 @@ class chain_costs {
   }
 
  private:
-  static constexpr double infinity = std::numeric_limits<double>::infinity();
-  static constexpr double safely = 1 - 1e-9;  // of sums in another order than evaluate's
-  static constexpr double roundings = 16;     // bytes, more than memory is rounded by
+  static constexpr double safely = 1 - tolerance::sums;  // of sums in another order than evaluate's
+  static constexpr double roundings = 16;                // bytes, more than memory is rounded by
   // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
   static constexpr double near_best = 1.03;
   static constexpr std::size_t judged_changes = 64;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
 namespace hetsched::detail {
@@ -91,7 +92,7 @@ class plan_enumeration {
         const double start = before + way, latency = start + t + rest_[static_cast<std::size_t>(last)];
         const double own = std::max(
             {bound, start + microbatches_ * t, latency + (microbatches_ - 1) * std::max({forward, t - forward, occupied})});
-        if (own * (1 - 1e-12) >= best()) continue;
+        if (own * (1 - tolerance::rounding) >= best()) continue;
         stages.push_back({p, {first, last}});
         go = extend(stages, last, start + t, own, best, visit, go_on);
         stages.pop_back();

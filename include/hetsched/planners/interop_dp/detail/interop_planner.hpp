@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/beam.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/detail/exhaust.hpp>
@@ -287,7 +288,7 @@ class interop_planner {
       if (table_.additive()) work += least_work;
       longest = std::max(longest, least);
     }
-    return std::max(longest, work / static_cast<double>(hardware_.device_count())) * (1 - 1e-9);
+    return std::max(longest, work / static_cast<double>(hardware_.device_count())) * (1 - tolerance::sums);
   }
 
   // Of the plan chosen so far, as its warm-ups have it.
@@ -360,7 +361,7 @@ class interop_planner {
     while (high > 1e-300 && search_.may_keep(high / 2)) high /= 2;
     if (!(high > 1e-300)) return 0;
     double low = high / 2;
-    while (high > low * (1 + 1e-9)) {
+    while (high > low * (1 + tolerance::sums)) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
 
@@ -50,7 +51,7 @@ class period_bound {
         best_ = &c;
       }
     }
-    return std::max(least * (1 - 1e-12), 0.0);  // a bound in spite of rounding
+    return std::max(least * (1 - tolerance::rounding), 0.0);  // a bound in spite of rounding
   }
 
   /// Ends of stages looked at so far.

@@ -15,14 +15,13 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
 
 namespace hetsched::detail {
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A placement as the search sees it.
 struct interop_placement {
@@ -175,7 +174,7 @@ struct interop_stage {
         const auto &a = all[representatives[from]], &b = all[representatives[to]];
         for (const int j : boundaries) {
           const auto c = ask(a, b, j, near);
-          const bool moves = c.slower_way_s() < 1e300;
+          const bool moves = c.slower_way_s() < infinity;
           prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
                                  : transfer_price{infinity, infinity, infinity});
           if (!moves) continue;

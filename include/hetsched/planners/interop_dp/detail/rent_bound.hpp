@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
 
@@ -162,7 +163,7 @@ class rent_bound {
         (*device_time)[k] += time * cheapest->devices / problem_.devices[k];
       }
     }
-    for (auto& s : sum) s *= 1 - 1e-12;  // a bound in spite of rounding
+    for (auto& s : sum) s *= 1 - tolerance::rounding;  // a bound in spite of rounding
     return sum;
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
 
 namespace hetsched::detail {
@@ -66,7 +67,7 @@ class warmup_algebra {
       return true;
     }
     out = {next.warmup + step(), std::max(own, (compute + transfer.round_trip) / period + next.carry - step())};
-    return out.carry <= 1e-12;
+    return out.carry <= tolerance::rounding;
   }
 
   /// Whether whatever b can be extended to within memory, a can, too.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/layer_homes.hpp>
@@ -117,7 +118,7 @@ struct pipeline_column {
   [[nodiscard]] double iteration_s(int microbatches) const { return first_s() + (microbatches - 1) * period; }
   /// Microbatches in an iteration of `seconds`.
   [[nodiscard]] double microbatches_by(double seconds) const {
-    return seconds < first_s() ? 0 : (seconds - first_s()) / std::max(period, 1e-12) + 1;
+    return seconds < first_s() ? 0 : (seconds - first_s()) / std::max(period, least_period_s) + 1;
   }
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
 
@@ -48,7 +49,7 @@ class column_pool {
     auto found = eligible();
     for (std::size_t i = 0; i < found.items.size(); ++i)
       found.items[i].value =
-          static_cast<double>(static_cast<std::int64_t>(columns_[found.columns[i]].microbatches_by(seconds) + 1e-9));
+          static_cast<double>(static_cast<std::int64_t>(columns_[found.columns[i]].microbatches_by(seconds) + tolerance::sums));
     for (std::size_t i = 0; i < found.items.size(); ++i)
       for (std::size_t j = 0; j < i && found.items[i].value > 0; ++j)
         if (found.items[i].takes == found.items[j].takes)
@@ -94,7 +95,7 @@ class column_pool {
       if (rate_ < infinity) {
         double rate = 0;
         for (std::size_t k = 0; k < prices_.size(); ++k) rate += prices_[k] * c.devices[k];
-        if (rate > rate_ * (1 + 1e-9)) continue;
+        if (rate > rate_ * (1 + tolerance::sums)) continue;
         item.takes.push_back(rate);
       }
       found.items.push_back(std::move(item));

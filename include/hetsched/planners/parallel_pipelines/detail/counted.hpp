@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 
 namespace hetsched::detail {
@@ -241,7 +242,7 @@ class counted_batches {
     c.least = infinity;
     c.exact = true;
     for (const auto& [bound, i] : by_bound) {
-      if (bound * (1 - 1e-12) >= c.least) break;
+      if (bound * (1 - tolerance::rounding) >= c.least) break;
       const double s = iteration(lines[i], share.microbatches);
       if (s >= c.least) continue;
       c.least = s;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/counted.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 
@@ -49,7 +50,7 @@ class counted_search {
       const int after = batches_.rest_of(rest, box);
       for (std::size_t k = 0; k < used_.size(); ++k) used_[k] += taken[k];
       const double rate = worth_.rate(used_);
-      const auto cannot_win = [&](double seconds) { return worth_.value(seconds * (1 - 1e-12), rate) >= best_; };
+      const auto cannot_win = [&](double seconds) { return worth_.value(seconds * (1 - tolerance::rounding), rate) >= best_; };
       for (std::size_t i = box == first_box ? first : 0; i < lines.size(); ++i) {
         const bool same = box == first_box && i == first && !set_.empty();
         const auto& head = lines[i].stages.front();
@@ -89,7 +90,8 @@ class counted_search {
       auto used = pipelines_.devices_of(box);
       if (!std::equal(used.begin(), used.end(), devices.begin(), [](int a, int b) { return a <= b; })) continue;
       for (std::size_t k = 0; k < used.size(); ++k) used[k] += used_[k];
-      if (worth_.value(std::max(seconds, batches_.least(box, left)) * (1 - 1e-12), worth_.rate(used)) < best_) return false;
+      if (worth_.value(std::max(seconds, batches_.least(box, left)) * (1 - tolerance::rounding), worth_.rate(used)) < best_)
+        return false;
     }
     return true;
   }

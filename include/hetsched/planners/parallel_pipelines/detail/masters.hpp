@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
+
 namespace hetsched::detail {
 
 /// A knapsack of several resources: each kind of item has a value and takes so much of each resource; any number of each fits in
@@ -53,9 +55,9 @@ struct relaxed_packing {
       if (cell(rows, i) < -nothing && (in == columns || (pivots < 200 && cell(rows, i) < cell(rows, in)))) in = i;
     if (in == columns) break;
     std::size_t out = rows;
-    double least = std::numeric_limits<double>::infinity();
+    double least = infinity;
     for (std::size_t k = 0; k < rows; ++k) {
-      if (cell(k, in) <= 1e-12) continue;
+      if (cell(k, in) <= tolerance::rounding) continue;
       const double ratio = cell(k, columns - 1) / cell(k, in);
       if (ratio < least || (ratio == least && basis[k] < basis[out])) {
         least = ratio;
@@ -92,9 +94,9 @@ struct timed_packing {
 template <class Solve>
 [[nodiscard]] timed_packing when_it_holds(double wanted, double seconds, const std::vector<double>& periods, const Solve& solve) {
   timed_packing found{seconds, solve(seconds)};
-  for (int step = 0; step < 50 && found.solved.value > wanted * (1 + 1e-9); ++step) {
+  for (int step = 0; step < 50 && found.solved.value > wanted * (1 + tolerance::sums); ++step) {
     double slope = 0;
-    for (std::size_t i = 0; i < periods.size(); ++i) slope += found.solved.counts[i] / std::max(periods[i], 1e-12);
+    for (std::size_t i = 0; i < periods.size(); ++i) slope += found.solved.counts[i] / std::max(periods[i], least_period_s);
     if (!(slope > 0)) break;
     found.seconds -= (found.solved.value - wanted) / slope;
     found.solved = solve(found.seconds);
@@ -120,7 +122,7 @@ template <class Packing>
   for (std::size_t i = 0; i < items; ++i) {
     double price = 0;
     for (std::size_t k = 0; k < resources; ++k) price += prices[k] * given.items[i].takes[k];
-    rate[i] = price > 0 ? given.items[i].value / price : given.items[i].value > 0 ? 1e300 : 0;
+    rate[i] = price > 0 ? given.items[i].value / price : given.items[i].value > 0 ? infinity : 0;
     if (given.items[i].value > 0) order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rate[a] > rate[b]; });
@@ -132,7 +134,7 @@ template <class Packing>
     if (next == order.size()) return 0.0;
     double price = 0;
     for (std::size_t k = 0; k < resources; ++k) price += prices[k] * room[k];
-    return price > 0 || rate[order[next]] < 1e300 ? rate[order[next]] * price : 1e300;
+    return price > 0 || rate[order[next]] < infinity ? rate[order[next]] * price : infinity;
   };
   const auto look = [&](auto& self, std::size_t next, double value) -> bool {
     if (value > best.value) {
@@ -150,7 +152,7 @@ template <class Packing>
     const auto& item = given.items[i];
     double most_fit = 1 << 30;
     for (std::size_t k = 0; k < resources; ++k)
-      if (item.takes[k] > 0) most_fit = std::min(most_fit, room[k] / item.takes[k] * (1 + 1e-9));
+      if (item.takes[k] > 0) most_fit = std::min(most_fit, room[k] / item.takes[k] * (1 + tolerance::sums));
     for (int n = static_cast<int>(most_fit); n >= 0; --n) {
       counts[i] = n;
       for (std::size_t k = 0; k < resources; ++k) room[k] -= n * item.takes[k];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_path.hpp>
 
 namespace hetsched::detail {
@@ -137,7 +138,7 @@ class money_bound {
   rented_path& path_;
   std::vector<double> prices_, none_;
   int microbatches_;
-  double shortest_s_ = 1e-12;  // no pipeline has a shorter period
+  double shortest_s_ = least_period_s;  // no pipeline has a shorter period
 };
 
 }  // namespace hetsched::detail

@@ -13,6 +13,7 @@
 
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
@@ -162,7 +163,7 @@ class parallel_planner {
       double least = infinity;
       for (int box = worth.money() ? 1 : whole; box <= whole; ++box) {
         const double value =
-            worth.value(batches.least(box, asked_.microbatches) * (1 - 1e-12), worth.rate(listed.devices_of(box)));
+            worth.value(batches.least(box, asked_.microbatches) * (1 - tolerance::rounding), worth.rate(listed.devices_of(box)));
         if (!(value < least)) continue;
         least = value;
         best_box = box;
@@ -177,7 +178,7 @@ class parallel_planner {
     for (const auto& share : batches.split(best_box, asked_.microbatches))
       best.push_back({&batches.stages(share), share.microbatches});
     found_.consider(best);
-    if (found_.least() <= bound() * (1 + 1e-9)) return complete_ = true;
+    if (found_.least() <= bound() * (1 + tolerance::sums)) return complete_ = true;
     auto judge = [&](std::span<const line> lines) {
       found_.consider(lines);
       return found_.least();

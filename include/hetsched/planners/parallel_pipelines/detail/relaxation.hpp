@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/period_range.hpp>
@@ -61,7 +62,7 @@ class pipeline_relaxation {
         least = std::min(least, table.time(static_cast<int>(p), l, l + 1));
       shortest_ = std::max(shortest_, least);
     }
-    if (!(shortest_ > 0)) shortest_ = 1e-12;
+    if (!(shortest_ > 0)) shortest_ = least_period_s;
   }
 
   /// First columns: pipelines over everything, and of each subcluster alone, for some periods.
@@ -313,7 +314,7 @@ class pipeline_relaxation {
     const double least = solve(r) + high;
     if (!(least < infinity)) return;
     // Where the path keeps the period with the memory that there is, nothing else is cheaper.
-    if (add(path_.stages()) <= r.high * (1 + 1e-9)) return;
+    if (add(path_.stages()) <= r.high * (1 + tolerance::sums)) return;
     double fines = 0;
     for (std::size_t k = 0; k < r.fine.size(); ++k) fines += r.fine[k] * problem_.devices[k];
     const double most = goal < infinity ? goal + high : 2 * least;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
 
 namespace hetsched::detail {
@@ -26,7 +27,7 @@ struct pipeline_count {
 /// Rents in microbatches, of devices by subcluster; and what each pipeline gets off, or pays on top if that is below 0. All
 /// devices cost together what is to be done, and what the fewest pipelines get off, or less what the most pay on top.
 struct set_rents {
-  double seconds = std::numeric_limits<double>::infinity();  // the least first + period * (rent - off - 1) of all pipelines
+  double seconds = infinity;  // the least first + period * (rent - off - 1) of all pipelines
   std::vector<double> devices;
   double off = 0;
 };
@@ -54,7 +55,7 @@ struct set_rents {
     double largest = microbatches;
     for (std::size_t i = 0; i < items; ++i) {
       auto& value = given.items[i].value;
-      value = std::max(0.0, (seconds - pipelines[i].first) / std::max(pipelines[i].period, 1e-12) + 1);
+      value = std::max(0.0, (seconds - pipelines[i].first) / std::max(pipelines[i].period, least_period_s) + 1);
       largest = std::max(largest, value);
     }
     given.items.back().value = 2 * largest;
@@ -76,10 +77,10 @@ struct set_rents {
     for (std::size_t k = 0; k < kinds; ++k) all += solved.prices[k] * devices[k];
     const double total = all - off * fewest + on_top * most;
     // Where not even the fewest fit, any scale will do.
-    const double scale = total > 1e-9 * (all + on_top) ? microbatches / total : all > 0 ? far * microbatches / all : 0;
+    const double scale = total > tolerance::sums * (all + on_top) ? microbatches / total : all > 0 ? far * microbatches / all : 0;
     for (std::size_t k = 0; k < kinds; ++k) found.devices.push_back(solved.prices[k] * scale);
     found.off = (off - on_top) * scale;
-    return scale > 0 && total > 1e-9 * (all + on_top);
+    return scale > 0 && total > tolerance::sums * (all + on_top);
   };
   const double first_late = late;
   while (solve(late).value < microbatches)

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 
@@ -131,7 +132,7 @@ class rented_path {
     }
     const double* last = cost_.data() + layers * classes_;
     best_ = static_cast<std::size_t>(std::min_element(last, last + classes_) - last);
-    return last[best_] * (1 - 1e-12);  // a bound in spite of rounding
+    return last[best_] * (1 - tolerance::rounding);  // a bound in spite of rounding
   }
 
   /// The stages of the last answer. Requires: it was finite.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
@@ -67,7 +68,7 @@ class whole_sets {
     for (std::size_t k = 0; k < devices_.size(); ++k)
       if (c.devices[k] > 0) fits = std::min(fits, devices_[k] / c.devices[k]);
     const double own = found_.worth().rate(c.devices);
-    return rate < infinity ? std::min(fits, static_cast<int>(std::min(1e9, rate / own * (1 + 1e-9)))) : fits;
+    return rate < infinity ? std::min(fits, static_cast<int>(std::min(1e9, rate / own * (1 + tolerance::sums)))) : fits;
   }
   [[nodiscard]] double copies_s(const pipeline_column& c, double rate) const {
     const int fits = copies_of(c, rate);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
 namespace hetsched::detail {
@@ -34,7 +35,7 @@ namespace hetsched::detail {
     }
     sum += least;
   }
-  return microbatches * sum * (1 - 1e-9);
+  return microbatches * sum * (1 - tolerance::sums);
 }
 
 }  // namespace hetsched::detail

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 
 namespace hetsched::detail {
@@ -97,7 +98,7 @@ class placement_path {
   }
 
  private:
-  static constexpr double none = std::numeric_limits<double>::infinity();
+  static constexpr double none = infinity;
 
   using count = std::int16_t;  // of devices in use; a chain has fewer stages
 
@@ -189,11 +190,11 @@ class placement_path {
   [[nodiscard]] double score_of(double bound) const {
     if (weigh_) return bound;
     const double all = rents_of_all();
-    return all > 0 ? bound / all : -1e300;
+    return all > 0 ? bound / all : std::numeric_limits<double>::lowest();
   }
 
   // What is sought costs less. A feasibility question may lack something by rounding.
-  [[nodiscard]] double most_cost() const { return weigh_ ? below_s_ : 1e-9; }
+  [[nodiscard]] double most_cost() const { return weigh_ ? below_s_ : tolerance::sums; }
 
   // Raises the rents of pools of which the table's path takes too many, for a larger bound.
   void raise_rents() {
@@ -209,7 +210,7 @@ class placement_path {
       fill_rest();
       const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
       if (const double score = score_of(bound); score > best_score) {
-        if (!(score < best_score + 1e-9 * scale)) stale = 0;
+        if (!(score < best_score + tolerance::sums * scale)) stale = 0;
         best_score = score, best_rents = pool_rents_, best_stage_rent = stage_rent_;
       }
       if (++stale % 8 == 0) pace *= 0.5;
@@ -240,7 +241,7 @@ class placement_path {
     limit_s_ = limit_s, weigh_ = weigh;
     if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
     std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
-      return t.occupied_s <= limit_s_ && t.seconds < 1e300 ? (weigh_ ? t.seconds : 0) : none;
+      return t.occupied_s <= limit_s_ && t.seconds < infinity ? (weigh_ ? t.seconds : 0) : none;
     });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
@@ -248,7 +249,7 @@ class placement_path {
     auto& rents = weigh ? sum_rents_ : any_rents_;
     pool_rents_ = rents.first, stage_rent_ = rents.second;
     if (!weigh) {
-      if (choose_rents() > 1e-9) return {};
+      if (choose_rents() > tolerance::sums) return {};
       // Where there are such stages these rents mostly lead to them.
       constexpr std::int64_t soon = 500;
       if (auto first = walk_for_any(soon); first.what != answer::stopped || !first.spent) return first;
@@ -302,7 +303,7 @@ class placement_path {
     for (const auto& p : chain_.pools) states *= p.count + 1;
     if (!(states < 1e18)) return false;
     return std::all_of(chain_.transfers.begin(), chain_.transfers.end(),
-                       [&](const placement_transfer& t) { return t.occupied_s <= limit_s_ && t.seconds < 1e300; });
+                       [&](const placement_transfer& t) { return t.occupied_s <= limit_s_ && t.seconds < infinity; });
   }
 
   // walk for a question of feasibility where any_order: every stage takes all layers that it can, and of the labels that use
@@ -353,7 +354,7 @@ class placement_path {
           number = number * static_cast<std::uint64_t>(chain_.pools[q].count + 1) + static_cast<std::uint64_t>(counts[q]);
         }
         const double bound = rents + least[static_cast<std::size_t>(first)] - all_rents;
-        if (!(bound < 1e-9)) continue;
+        if (!(bound < tolerance::sums)) continue;
         if (const auto [known, is_new] = furthest.try_emplace(number, first); !is_new) {
           if (known->second <= first) continue;
           known->second = first;

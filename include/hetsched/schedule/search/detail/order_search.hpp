@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/search/detail/order_problem.hpp>
 
 namespace hetsched::detail {
@@ -54,7 +55,7 @@ class order_search {
     std::fill(forbidden_.begin(), forbidden_.end(), 0);
     random_source random(1);
     int idle = 0;
-    for (int round = 1; round <= rounds && best > bound_s * (1 + 1e-12) && go_on(best); ++round) {
+    for (int round = 1; round <= rounds && best > bound_s * (1 + tolerance::rounding) && go_on(best); ++round) {
       const bool moved = idle < patience && move(now, round, best);
       if (!moved) {
         now = order;
@@ -67,7 +68,7 @@ class order_search {
         idle = patience;
         now = order;
         evaluate(now);
-      } else if (makespan_s < best * (1 - 1e-12)) {
+      } else if (makespan_s < best * (1 - tolerance::rounding)) {
         best = makespan_s;
         order = now;
         idle = 0;
@@ -217,7 +218,7 @@ class order_search {
       const double e = estimate(order, i, from, to);
       if (e >= best_estimate) return;
       const std::size_t key = 2 * slot(i, order[from], static_cast<std::size_t>(index_[from])) + (from < to);
-      if (forbidden_[key] > round && e >= best * (1 - 1e-12)) return;
+      if (forbidden_[key] > round && e >= best * (1 - tolerance::rounding)) return;
       best_estimate = e, best_from = from, best_to = to;
     };
     for (std::size_t i = 0; i < p_->size(); ++i) {
@@ -228,7 +229,8 @@ class order_search {
         }
         std::size_t end = n + 1;
         while (end < (i + 1) * steps_ && critical(end) &&
-               start_[end] <= start_[end - 1] + p_->stages[i].cost[static_cast<std::size_t>(order[end - 1])] + makespan_ * 1e-12)
+               start_[end] <= start_[end - 1] + p_->stages[i].cost[static_cast<std::size_t>(order[end - 1])] +
+                                  makespan_ * tolerance::rounding)
           ++end;
         block(i, n, end, consider);
         n = end;
