@@ -10,5 +10,4 @@
 #include <hetsched/spmd/program_costs.hpp>
 #include <hetsched/spmd/ratios.hpp>
 #include <hetsched/spmd/stage_program.hpp>
-#include <hetsched/spmd/synthesis.hpp>
 #include <hetsched/spmd/synthesize.hpp>

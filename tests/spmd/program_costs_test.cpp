@@ -94,7 +94,7 @@ class tile_base {
   int size_;
 };
 
-using costs_type = program_costs<tile_base, graph_maker>;
+using costs_type = program_costs;
 
 costs_type costs_of(const cluster& c, int layers, const perceptrons& of, int size = 1) {
   return {c, tile_base(c, layers, of, size), [=](layer_range r) { return of(r, size); }, {.slices = 16, .search = {.work = 1}}};
