@@ -2,6 +2,7 @@
 #pragma once
 // Tested by the files of tests/spmd/.
 
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/costs.hpp>
 #include <hetsched/spmd/memory.hpp>
 #include <hetsched/spmd/min_sum.hpp>

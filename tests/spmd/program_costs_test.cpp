@@ -16,6 +16,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -26,6 +27,9 @@
 #include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/search/mixed_costs.hpp>
+#include <hetsched/spmd/memory.hpp>
+#include <hetsched/spmd/ratios.hpp>
+#include <hetsched/spmd/synthesize.hpp>
 
 using namespace hetsched;
 

@@ -33,12 +33,13 @@ using operator_seconds = function_ref<double(const tile_device&, const operator_
 [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
                                                             tensor_graph graph, tensor_goal goal, operator_seconds timer = {});
 
-/// The same for a timer that is a temporary, too.
+/// The same for a function by its name, or a temporary.
 template <class Timer>
 requires(std::is_invocable_r_v<double, const Timer&, const tile_device&, const operator_shape&>)
     [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
                                                                 tensor_graph graph, tensor_goal goal, const Timer& timer) {
-  return make_spmd_problem(c, devices, std::move(graph), std::move(goal), operator_seconds(timer));
+  const auto seconds = [&](const tile_device& device, const operator_shape& op) -> double { return timer(device, op); };
+  return make_spmd_problem(c, devices, std::move(graph), std::move(goal), operator_seconds(seconds));
 }
 
 }  // namespace hetsched
