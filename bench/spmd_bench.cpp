@@ -20,6 +20,7 @@
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/spmd.hpp>
+#include <hetsched/spmd/detail/shares.hpp>
 
 #include "../tests/spmd/hap_models.hpp"
 

@@ -16,6 +16,7 @@
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/graph_json.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/spmd.hpp>
 

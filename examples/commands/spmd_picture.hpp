@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/io/format.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
 namespace command {

@@ -2,6 +2,7 @@
 #pragma once
 // Tested by the files of tests/spmd/.
 
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/costs.hpp>
 #include <hetsched/spmd/memory.hpp>
 #include <hetsched/spmd/min_sum.hpp>
@@ -10,5 +11,4 @@
 #include <hetsched/spmd/program_costs.hpp>
 #include <hetsched/spmd/ratios.hpp>
 #include <hetsched/spmd/stage_program.hpp>
-#include <hetsched/spmd/synthesis.hpp>
 #include <hetsched/spmd/synthesize.hpp>

@@ -7,6 +7,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 
 namespace {
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
 namespace spmd_test {

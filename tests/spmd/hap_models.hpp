@@ -15,6 +15,7 @@
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_experts.hpp>
 #include <hetsched/model/tensor_images.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/spmd/costs.hpp>
 

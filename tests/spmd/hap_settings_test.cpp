@@ -11,7 +11,9 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/spmd/detail/program_space.hpp>
 #include <hetsched/spmd/memory.hpp>
+#include <hetsched/spmd/ratios.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "hap_models.hpp"

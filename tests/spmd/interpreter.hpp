@@ -14,6 +14,7 @@
 
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_images.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 #include <hetsched/spmd/ratios.hpp>
 

@@ -16,6 +16,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -26,6 +27,9 @@
 #include <hetsched/runtime/spmd/spmd_layer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/search/mixed_costs.hpp>
+#include <hetsched/spmd/memory.hpp>
+#include <hetsched/spmd/ratios.hpp>
+#include <hetsched/spmd/synthesize.hpp>
 
 using namespace hetsched;
 
@@ -94,7 +98,7 @@ class tile_base {
   int size_;
 };
 
-using costs_type = program_costs<tile_base, graph_maker>;
+using costs_type = program_costs;
 
 costs_type costs_of(const cluster& c, int layers, const perceptrons& of, int size = 1) {
   return {c, tile_base(c, layers, of, size), [=](layer_range r) { return of(r, size); }, {.slices = 16, .search = {.work = 1}}};

@@ -12,6 +12,7 @@
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_experts.hpp>
 #include <hetsched/model/tensor_images.hpp>
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 #include "interpreter.hpp"

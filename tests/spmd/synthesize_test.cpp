@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/spmd/detail/program_space.hpp>
 
 #include "../sanitizer_share.hpp"
 #include "exhaustive.hpp"

@@ -138,7 +138,7 @@ inline std::string sizes_of_space(const cluster& hardware, const any_cost_model&
   const auto counts = count_plans(space);
   std::string text = "plans of one pipeline, with microbatches of " + std::to_string(problem.microbatch_size) +
                      (problem.microbatch_size == 1 ? " sample:\n" : " samples:\n");
-  const auto add = [&](std::string what, const natural& count) {
+  const auto add = [&](std::string what, const plan_count& count) {
     what.resize(std::max<std::size_t>(what.size(), 46), ' ');
     text += "  " + what + " " + short_text(count) + "\n";
   };

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <map>
 #include <optional>
 #include <span>
-#include <string>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/error.hpp>
-#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/cost/network/collective.hpp>
 #include <hetsched/cost/operators/tile.hpp>
+#include <hetsched/model/tensor_backward.hpp>
+#include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched {
@@ -24,110 +21,29 @@ namespace hetsched {
 /// Returns: none if no link joins two of them.
 /// Throws: input_error without devices, or for one that is named twice.
 /// Complexity: O(devices^2).
-[[nodiscard]] inline std::optional<rank_group<>> slowest_group(const cluster& c, std::span<const device_id> devices) {
-  if (devices.empty()) throw input_error("a stage needs devices");
-  std::map<std::pair<int, int>, int> on_node;
-  for (const auto& d : devices) ++on_node[{d.subcluster, d.node}];
-  const auto slower = [](std::optional<link>& worst, const link& one) {
-    if (!worst) worst = one;
-    worst->latency_s = std::max(worst->latency_s, one.latency_s);
-    worst->bandwidth = std::min(worst->bandwidth, one.bandwidth);
-  };
-  std::optional<link> inside, across;
-  for (std::size_t i = 0; i < devices.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j) {
-      if (devices[i] == devices[j]) throw input_error("a stage has a device twice");
-      const auto between = c.between(devices[i], devices[j]);
-      if (!between) return std::nullopt;
-      const bool together = devices[i].subcluster == devices[j].subcluster && devices[i].node == devices[j].node;
-      slower(together ? inside : across, *between);
-    }
-  const int per_node = on_node.begin()->second, ranks = static_cast<int>(devices.size());
-  const bool even = std::all_of(on_node.begin(), on_node.end(), [&](const auto& node) { return node.second == per_node; });
-  if (!even) slower(across, inside.value_or(*across));
-  const link none{0, 1e18};
-  rank_group<> group{.nodes = even ? static_cast<int>(on_node.size()) : ranks, .per_node = even ? per_node : 1};
-  group.inside = even ? inside.value_or(none) : *across;
-  group.across = across.value_or(none);
-  return group;
-}
+[[nodiscard]] std::optional<rank_group<>> slowest_group(const cluster& c, std::span<const device_id> devices);
 
-namespace detail {
+/// Seconds of an operator on a device, by any operator_timer.
+using operator_seconds = function_ref<double(const tile_device&, const operator_shape&)>;
 
-// The kernel for one of n equal parts.
-[[nodiscard]] inline operator_shape one_part(operator_shape op, int n) {
-  auto& size = op.batch >= n ? op.batch : op.m;
-  const auto before = static_cast<double>(size);
-  size = ceil_div(size, n);
-  op.traffic_bytes *= static_cast<double>(size) / before;
-  return op;
-}
-
-// The line through what an equal part costs and what all of it costs. The latter is no less; both are sub-linear, so the fixed
-// part is not negative but for rounding.
-[[nodiscard]] inline share_cost line_through(double part, double all, int n) {
-  if (n == 1) return {0, all};
-  const double slope = std::max(0.0, all - part) * n / (n - 1);
-  const double fixed = std::max(0.0, all - slope);
-  return {fixed, std::max(all, part) - fixed};
-}
-
-[[nodiscard]] inline collective_costs collective_prices(const rank_group<>& group, double bytes) {
-  const int n = group.ranks();
-  if (n == 1) return {};
-  const auto by_largest = [&](collective kind) {
-    return line_through(fastest_collective_s(kind, group, bytes), fastest_collective_s(kind, group, bytes * n), n);
-  };
-  return {.all_reduce = {fastest_collective_s(collective::all_reduce, group, bytes), 0},
-          .reduce_scatter = by_largest(collective::reduce_scatter),
-          .padded_gather = by_largest(collective::all_gather),
-          .broadcast_gather = {n * fastest_collective_s(collective::broadcast, group, bytes / n), 0},
-          .all_to_all = line_through(fastest_collective_s(collective::all_to_all, group, bytes / n),
-                                     fastest_collective_s(collective::all_to_all, group, bytes), n)};
-}
-
-}  // namespace detail
-
-/// The problem of a graph on some devices of a cluster: operators timed by themselves, collectives by formula. Costs are lines
-/// through an even share and the whole. Devices of one subcluster's type are a kind.
-/// Returns: none if no link joins two of the devices.
-/// Throws: input_error without devices, or for one that is named twice.
+/// The problem of a graph on some devices of a cluster: operators timed by themselves, by predict_operator unless there is a
+/// timer, collectives by formula. Costs are lines through an even share and the whole. Devices of one subcluster's type are a
+/// kind. Returns: none if no link joins two of the devices. Throws: input_error without devices, or for one that is named twice.
 /// Complexity: O(devices^2 + kinds * different operators).
-template <operator_timer Timer = tile_timer>
 [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
-                                                            tensor_graph graph, tensor_goal goal, const Timer& timer = {}) {
-  const auto group = slowest_group(c, devices);
-  if (!group) return std::nullopt;
-  const int n = group->ranks();
-  spmd_problem problem{.graph = std::move(graph), .goal = std::move(goal)};
-  std::vector<tile_device> hardware;
-  for (const auto& d : devices) {
-    const auto& device = c.subclusters[static_cast<std::size_t>(d.subcluster)].device;
-    const auto known =
-        std::find_if(problem.kinds.begin(), problem.kinds.end(), [&](const auto& k) { return k.name == device.name; });
-    if (known != problem.kinds.end()) {
-      ++known->count;
-      continue;
-    }
-    problem.kinds.push_back({device.name, 1});
-    hardware.push_back(make_tile_device(device));
-  }
-  std::map<std::vector<double>, std::vector<share_cost>> timed;
-  for (int i = 0; i < problem.graph.size(); ++i) {
-    const auto& kernel = problem.graph.at(i).kernel;
-    if (!kernel) {
-      problem.compute.insert(problem.compute.end(), hardware.size(), share_cost{});
-    } else {
-      const auto& op = *kernel;
-      auto& lines = timed[{static_cast<double>(op.kind), static_cast<double>(op.batch), static_cast<double>(op.m),
-                           static_cast<double>(op.n), static_cast<double>(op.k), op.traffic_bytes}];
-      if (lines.empty())
-        for (const auto& h : hardware) lines.push_back(detail::line_through(timer(h, detail::one_part(op, n)), timer(h, op), n));
-      problem.compute.insert(problem.compute.end(), lines.begin(), lines.end());
-    }
-    problem.collect.push_back(detail::collective_prices(*group, tensor_bytes(problem.graph, i)));
-  }
-  return problem;
+                                                            tensor_graph graph, tensor_goal goal, operator_seconds timer = {});
+
+/// The same for a function by its name, or a temporary.
+template <class Timer>
+requires(std::is_invocable_r_v<double, const Timer&, const tile_device&, const operator_shape&>)
+    [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
+                                                                tensor_graph graph, tensor_goal goal, const Timer& timer) {
+  const auto seconds = [&](const tile_device& device, const operator_shape& op) -> double { return timer(device, op); };
+  return make_spmd_problem(c, devices, std::move(graph), std::move(goal), operator_seconds(seconds));
 }
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/spmd/costs.ipp>
+#endif

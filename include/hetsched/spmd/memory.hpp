@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include <hetsched/model/tensor_graph.hpp>
@@ -20,21 +15,9 @@ struct program_memory {
   std::vector<share_cost> steps{};  ///< of other tensors, by instruction
 
   /// Bytes at the peak. O(steps).
-  [[nodiscard]] double at(double share) const {
-    double most = 0;
-    for (const auto& s : steps) most = std::max(most, s.at(share));
-    return state.at(share) + most;
-  }
+  [[nodiscard]] double at(double share) const;
   /// The largest share with no more than `bytes` at the peak; below 0 where none is. O(steps).
-  [[nodiscard]] double largest_share(double bytes) const {
-    double most = 1;
-    for (const auto& s : steps) {
-      const double left = bytes - state.fixed_s - s.fixed_s, slope = state.slope_s + s.slope_s;
-      if (left < 0) return -1;
-      if (slope > 0) most = std::min(most, left / slope);
-    }
-    return most;
-  }
+  [[nodiscard]] double largest_share(double bytes) const;
 };
 
 /// Bytes for each number of a parameter besides the number itself: none to compute, a copy in fp32 and two moments (12 bytes; in
@@ -47,79 +30,12 @@ struct program_memory {
 /// from the step that makes it to the last that reads it so; what the goal asks for to the end. Complexity: O(instructions *
 /// inputs). `scale`: what a share is multiplied by in each segment, 1 by default; with a device's shares there, at(1) is what it
 /// holds. A tensor that is whole on both sides of a border counts twice.
-[[nodiscard]] inline program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
-                                              const std::vector<double>& scale = {}) {
-  struct instance {
-    tensor_form form = tensor_form::whole();
-    std::size_t last = 0;
-    share_cost bytes{};
-  };
-  std::vector<std::vector<instance>> of(p.graph.nodes.size());  // as a node is produced, and after its collective
-  // The tensor that is read in a form: that one, or all of it.
-  const auto read = [&](int node, tensor_form form, std::size_t step) {
-    auto& all = of[static_cast<std::size_t>(node)];
-    auto found = std::find_if(all.begin(), all.end(), [&](const instance& t) { return t.form == form; });
-    if (found == all.end()) found = std::find_if(all.begin(), all.end(), [](const instance& t) { return t.form.is_whole(); });
-    if (found != all.end()) found->last = step;
-  };
-  program_memory memory;
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto& step = program[i];
-    const auto& n = p.graph.at(step.node);
-    if (step.collective) read(step.node, step.from, i);
-    for (std::size_t k = 0; k < n.inputs.size() && !step.collective; ++k) read(n.inputs[k], step.rule.inputs[k], i);
-    const auto form = step.collective ? step.to : step.rule.result;
-    const double bytes =
-        static_cast<double>(elements_of(n.shape)) * (is_parameter(n) ? parameter_bytes : element_bytes(p.graph.format));
-    const double times = scale.empty() ? 1 : scale[static_cast<std::size_t>(n.segment)];
-    const share_cost more = form.is_cut() ? share_cost{0, times * bytes} : share_cost{bytes, 0};
-    if (!is_parameter(n)) {
-      of[static_cast<std::size_t>(step.node)].push_back({form, i, more});
-      continue;
-    }
-    memory.state.fixed_s += more.fixed_s;
-    memory.state.slope_s += more.slope_s;
-  }
-  const auto keep = [&](int node) {
-    for (auto& t : of[static_cast<std::size_t>(node)]) t.last = program.size();
-  };
-  if (p.goal.loss >= 0) keep(p.goal.loss);
-  for (const int node : p.goal.whole) keep(node);
-  for (const auto& [parameter, gradient] : p.goal.gradients)
-    if (const auto& all = of[static_cast<std::size_t>(gradient)]; !all.empty()) {
-      // Of a gradient the last form that it is brought into; both where its parameter is read in both.
-      of[static_cast<std::size_t>(gradient)].back().last = program.size();
-    }
-  std::vector<std::vector<share_cost>> made(program.size() + 1), gone(program.size() + 2);
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto& step = program[i];
-    const auto form = step.collective ? step.to : step.rule.result;
-    for (const auto& t : of[static_cast<std::size_t>(step.node)])
-      if (t.form == form) {
-        made[i].push_back(t.bytes);
-        gone[t.last + 1].push_back(t.bytes);
-      }
-  }
-  share_cost now;
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    for (const auto& t : gone[i]) now = {now.fixed_s - t.fixed_s, now.slope_s - t.slope_s};
-    for (const auto& t : made[i]) now = {now.fixed_s + t.fixed_s, now.slope_s + t.slope_s};
-    memory.steps.push_back(now);
-  }
-  return memory;
-}
+[[nodiscard]] program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+                                       const std::vector<double>& scale = {});
 
 /// Bytes at the peak of a device of each kind, by the shares of all segments. Complexity: O(instructions * inputs * kinds).
-[[nodiscard]] inline std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
-                                                    const std::vector<double>& shares, double parameter_bytes) {
-  std::vector<double> bytes;
-  for (std::size_t k = 0; k < p.kinds.size(); ++k) {
-    std::vector<double> own;
-    for (std::size_t i = k; i < shares.size(); i += p.kinds.size()) own.push_back(shares[i]);
-    bytes.push_back(memory_of(p, program, parameter_bytes, own).at(1));
-  }
-  return bytes;
-}
+[[nodiscard]] std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+                                             const std::vector<double>& shares, double parameter_bytes);
 
 /// A program within the memory of devices, or what is short.
 struct spmd_fit {
@@ -132,69 +48,7 @@ struct spmd_fit {
 
 /// Bytes that the devices hold together whatever the program: parameters with their state, and gradients, each at least once.
 /// Complexity: O(nodes).
-[[nodiscard]] inline double least_bytes(const spmd_problem& p, double parameter_bytes) {
-  const auto needed = detail::needed_nodes(p);
-  double bytes = 0;
-  for (int i = 0; i < p.graph.size(); ++i)
-    if (needed[static_cast<std::size_t>(i)] && is_parameter(p.graph.at(i)))
-      bytes += static_cast<double>(elements_of(p.graph.at(i).shape)) * parameter_bytes;
-  for (const auto& [parameter, gradient] : p.goal.gradients) bytes += tensor_bytes(p.graph, gradient);
-  return bytes;
-}
-
-namespace detail {
-
-// Shares at or below limits, as near as can be to the given ones: what is cut off goes to the others in proportion, and where
-// these have nothing evenly. Empty where limits add up to less than 1.
-[[nodiscard]] inline std::vector<double> shares_within(std::vector<double> shares, const std::vector<double>& limits,
-                                                       const std::vector<device_kind>& kinds) {
-  double room = 0;
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    if (limits[k] < 0) return {};
-    room += limits[k] * kinds[k].count;
-  }
-  if (room < 1) return {};
-  std::vector<char> full(kinds.size());
-  for (std::size_t round = 0; round <= kinds.size(); ++round) {
-    double over = 0, weight = 0, free = 0;
-    for (std::size_t k = 0; k < kinds.size(); ++k) {
-      if (shares[k] > limits[k]) {
-        over += (shares[k] - limits[k]) * kinds[k].count;
-        shares[k] = limits[k];
-        full[k] = 1;
-      }
-      if (full[k]) continue;
-      weight += shares[k] * kinds[k].count;
-      free += kinds[k].count;
-    }
-    if (over <= 0 || free == 0) break;
-    for (std::size_t k = 0; k < kinds.size(); ++k)
-      if (!full[k]) shares[k] = weight > 0 ? shares[k] * (1 + over / weight) : shares[k] + over / free;
-  }
-  return shares;
-}
-
-// Shares in proportion to memory.
-[[nodiscard]] inline std::vector<double> shares_by_room(const spmd_problem& p, std::vector<double> room) {
-  double all = 0;
-  for (std::size_t k = 0; k < room.size(); ++k) all += room[k] * p.kinds[k].count;
-  for (auto& share : room) share /= all;
-  return room;
-}
-
-// A program with the best of the shares that memory leaves; none where it leaves none.
-[[nodiscard]] inline std::optional<spmd_solution> within(const spmd_problem& p, spmd_program program, std::vector<double> shares,
-                                                         const std::vector<double>& capacity, double parameter_bytes) {
-  const auto memory = memory_of(p, program, parameter_bytes);
-  std::vector<double> limits;
-  for (const double bytes : capacity) limits.push_back(memory.largest_share(bytes));
-  shares = shares_within(std::move(shares), limits, p.kinds);
-  if (shares.empty()) return std::nullopt;
-  const double seconds = seconds_of(stages_of(p, program), shares);
-  return spmd_solution{std::move(program), std::move(shares), seconds, 0};
-}
-
-}  // namespace detail
+[[nodiscard]] double least_bytes(const spmd_problem& p, double parameter_bytes);
 
 /// synthesize within the memory of a device of each kind, in bytes. Where its program does not fit, holding tensors has a price,
 /// and that is raised until a program fits, and then lowered as far as one does: of the programs that fit, the fastest. Shares
@@ -202,96 +56,11 @@ namespace detail {
 /// that is tried. `parameter_bytes`: held for each number of a parameter.
 /// Returns: as synthesize, whose bound holds here, too; without a solution where none of the programs fits.
 /// Requires: a capacity for each kind. Complexity: that of synthesize, and of some 60 programs more where its own does not fit.
-[[nodiscard]] inline spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity,
-                                                double parameter_bytes, const synthesis_options& options = {}) {
-  spmd_fit fit;
-  auto fastest = synthesize(problem, options);
-  if (!fastest) return fit;
-  fit.bound = fastest->bound;
-  double room = 0;
-  for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem.kinds[k].count;
-  fit.none_fits = least_bytes(problem, parameter_bytes) > room;
-  if (problem.segments() > 1) {
-    fit.bytes = peak_bytes(problem, fastest->program, fastest->shares, parameter_bytes);
-    bool fits = true;
-    for (std::size_t k = 0; k < capacity.size(); ++k) fits = fits && fit.bytes[k] <= capacity[k];
-    if (fits) fit.solution = std::move(fastest);
-    return fit;
-  }
-  double nearest = std::numeric_limits<double>::infinity();
-  // Takes a program if it fits and is better; returns whether it fits.
-  const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {
-    auto found = detail::within(problem, program, shares, capacity, parameter_bytes);
-    const auto memory = memory_of(problem, program, parameter_bytes);
-    if (found) {
-      if (fit.solution && fit.solution->seconds <= found->seconds) return true;
-      fit.bytes.clear();
-      for (const double share : found->shares) fit.bytes.push_back(memory.at(share));
-      fit.solution = std::move(found);
-      fit.solution->bound = fit.bound;
-      return true;
-    }
-    if (fit.solution) return false;
-    const auto by_room = detail::shares_by_room(problem, capacity);
-    double most = 0;
-    std::vector<double> bytes;
-    for (std::size_t k = 0; k < capacity.size(); ++k) {
-      bytes.push_back(memory.at(by_room[k]));
-      most = std::max(most, bytes.back() / capacity[k]);
-    }
-    if (most < nearest) {
-      nearest = most;
-      fit.bytes = std::move(bytes);
-    }
-    return false;
-  };
-  if (take(fastest->program, fastest->shares)) return fit;
-  auto priced = problem;
-  // Holding has the high price up to a node and what belongs to its backward, the low one behind it: so alike layers need not be
-  // computed alike.
-  const auto program_at = [&](double low, double high, int to) {
-    priced.holding_s.clear();
-    for (int i = 0; i < problem.graph.size(); ++i) {
-      const auto& n = problem.graph.at(i);
-      const double per_byte = (n.gradient_of < 0 ? i : n.gradient_of) < to ? high : low;
-      priced.holding_s.push_back(per_byte * static_cast<double>(elements_of(n.shape)) *
-                                 (is_parameter(n) ? parameter_bytes : element_bytes(problem.graph.format)));
-    }
-    const detail::program_space space(priced, detail::form_pairs::none, options.largest_table);
-    bool fits = false;
-    for (const auto& shares : {detail::shares_by_speed(problem), detail::shares_by_room(problem, capacity)}) {
-      const auto prices = detail::prices_in({shares, shares}, problem, detail::shares_by_speed(problem));
-      const auto solved = space.solve(prices);
-      if (!std::isfinite(solved.value)) continue;
-      auto program = space.program(solved.values, prices);
-      const auto best = best_shares(stages_of(problem, program), problem.kinds, shares);
-      fits = take(program, best.shares) || fits;
-      fits = take(program, shares) || fits;
-    }
-    return fits;
-  };
-  double all_bytes = 0;
-  int forward = 0;
-  for (int i = 0; i < problem.graph.size(); ++i) {
-    all_bytes += tensor_bytes(problem.graph, i);
-    if (problem.graph.at(i).gradient_of < 0) forward = i + 1;
-  }
-  constexpr int most_raised = 12, halvings = 8;
-  double high = 1e-3 * fastest->seconds / all_bytes;
-  int raised = 0;
-  while (!program_at(high, high, forward) && raised < most_raised) {
-    high *= 8;
-    ++raised;
-  }
-  if (raised == most_raised && !fit.solution) return fit;
-  for (const double low : {0.0, high / 8}) {
-    int fits = forward, lacks = 0;
-    for (int halved = 0; halved < halvings && fits - lacks > 1; ++halved) {
-      const int middle = (fits + lacks) / 2;
-      (program_at(low, high, middle) ? fits : lacks) = middle;
-    }
-  }
-  return fit;
-}
+[[nodiscard]] spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity, double parameter_bytes,
+                                         const synthesis_options& options = {});
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/spmd/memory.ipp>
+#endif

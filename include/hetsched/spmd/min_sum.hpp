@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cmath>
+#include <compare>
 #include <cstddef>
-#include <functional>
-#include <iterator>
-#include <limits>
-#include <map>
-#include <numeric>
-#include <set>
-#include <utility>
 #include <vector>
-
-#include <hetsched/core/contract.hpp>
 
 namespace hetsched {
 
@@ -43,33 +32,7 @@ class min_sum {
  public:
   /// Requires: domains of at least 1; factors of variables that exist.
   /// Complexity: O(factors * log variables * scopes^2).
-  min_sum(std::vector<int> domains, const std::vector<min_sum_factor>& factors, std::size_t largest = std::size_t{1} << 20)
-      : domains_(std::move(domains)) {
-    const auto given = factors.size();
-    for (const auto& f : factors) {
-      factors_.push_back({f.variables, -1});
-      std::sort(factors_.back().scope.begin(), factors_.back().scope.end());
-    }
-    const auto sums = order(largest);
-    std::vector<int> position(domains_.size());
-    for (std::size_t i = 0; i < buckets_.size(); ++i)
-      position[static_cast<std::size_t>(buckets_[i].variable)] = static_cast<int>(i);
-    // What is eliminated first lies closest together.
-    for (auto& f : factors_)
-      std::sort(f.scope.begin(), f.scope.end(),
-                [&](int u, int v) { return position[static_cast<std::size_t>(u)] > position[static_cast<std::size_t>(v)]; });
-    std::map<step, int> known;
-    const auto keep = [&](step s) {
-      const auto [at, fresh] = known.emplace(s, static_cast<int>(steps_.size()));
-      if (!fresh) return at->second;
-      work_ += static_cast<double>(entries(s.rest) * s.values);
-      steps_.push_back(std::move(s));
-      return at->second;
-    };
-    for (std::size_t i = 0; i < factors_.size(); ++i)
-      factors_[i].table = keep(i < given ? copied(factors[i], factors_[i].scope) : summed(sums[i - given], factors_[i].scope));
-    given_ = static_cast<int>(given);
-  }
+  min_sum(std::vector<int> domains, const std::vector<min_sum_factor>& factors, std::size_t largest = std::size_t{1} << 20);
 
   /// Whether no table was too large.
   [[nodiscard]] bool exact() const { return exact_; }
@@ -78,20 +41,7 @@ class min_sum {
 
   /// Requires: the tables that the factors name, infinity for what is not allowed.
   /// Complexity: O(work()).
-  [[nodiscard]] min_sum_solution solve(const std::vector<std::vector<double>>& tables) const {
-    std::vector<std::vector<double>> computed;
-    computed.reserve(steps_.size());
-    for (const auto& s : steps_) computed.push_back(s.members.empty() ? ordered(s, tables) : reduced(s, computed));
-    min_sum_solution result{.values = std::vector<int>(domains_.size())};
-    for (std::size_t f = 0; f < factors_.size(); ++f) {
-      if (!factors_[f].scope.empty()) continue;
-      const double constant = computed[static_cast<std::size_t>(factors_[f].table)].front();
-      result.bound += constant;
-      if (static_cast<int>(f) < given_) result.value += constant;
-    }
-    for (auto b = buckets_.rbegin(); b != buckets_.rend(); ++b) result.value += assign(*b, computed, result.values);
-    return result;
-  }
+  [[nodiscard]] min_sum_solution solve(const std::vector<std::vector<double>>& tables) const;
 
  private:
   // A table that a step reads, and how far apart its entries are along the dimensions of the step's own. The variable that is
@@ -125,229 +75,25 @@ class min_sum {
   [[nodiscard]] const placed& factor(int f) const { return factors_[static_cast<std::size_t>(f)]; }
 
   // Eliminates variables, which adds the factors that come of it, and returns of which factors each of them is the sum.
-  std::vector<bucket> order(std::size_t largest) {
-    std::vector<std::vector<int>> touching(domains_.size());  // the factors of a variable, ascending
-    const auto at = [&](int v) -> std::vector<int>& { return touching[static_cast<std::size_t>(v)]; };
-    for (std::size_t f = 0; f < factors_.size(); ++f)
-      for (const int v : factors_[f].scope) at(v).push_back(static_cast<int>(f));
-    const auto neighbours = [&](int v) {
-      std::vector<int> all;
-      for (const int f : at(v)) all.insert(all.end(), factor(f).scope.begin(), factor(f).scope.end());
-      std::sort(all.begin(), all.end());
-      all.erase(std::unique(all.begin(), all.end()), all.end());
-      std::erase(all, v);
-      return all;
-    };
-    const auto tied = [&](int u, int v) {
-      for (auto x = at(u).begin(), y = at(v).begin(); x != at(u).end() && y != at(v).end();) {
-        if (*x == *y) return true;
-        ++(*x < *y ? x : y);
-      }
-      return false;
-    };
-    // What eliminating a variable costs: the pairs of neighbours that it newly ties together, by their sizes, then the size of
-    // the table.
-    using weight = std::pair<double, double>;
-    std::vector<double> logarithm;
-    for (const int size : domains_) logarithm.push_back(std::log2(size));
-    const auto log_of = [&](int v) { return logarithm[static_cast<std::size_t>(v)]; };
-    const auto weight_of = [&](int v) {
-      const auto near = neighbours(v);
-      weight w{0, 1};
-      for (std::size_t i = 0; i < near.size(); ++i) {
-        w.second *= static_cast<double>(size_of(near[i]));
-        for (std::size_t j = 0; j < i; ++j)
-          if (!tied(near[i], near[j])) w.first += log_of(near[i]) * log_of(near[j]);
-      }
-      return w;
-    };
-    std::set<std::pair<weight, int>> queue;
-    std::vector<weight> weights;
-    for (int v = 0; v < static_cast<int>(domains_.size()); ++v) queue.emplace(weights.emplace_back(weight_of(v)), v);
-    std::vector<bucket> sums;
-    while (!queue.empty()) {
-      const int v = queue.begin()->second;
-      queue.erase(queue.begin());
-      const auto near = neighbours(v);
-      buckets_.push_back({v, std::exchange(at(v), {})});
-      for (const int f : buckets_.back().factors)
-        for (const int u : factor(f).scope)
-          if (u != v) std::erase(at(u), f);
-      std::vector<std::pair<std::vector<int>, std::vector<int>>> groups;  // scopes and factors
-      for (const int f : buckets_.back().factors) {
-        const auto joined = [&](std::pair<std::vector<int>, std::vector<int>>& group) {
-          std::vector<int> both;
-          std::set_union(group.first.begin(), group.first.end(), factor(f).scope.begin(), factor(f).scope.end(),
-                         std::back_inserter(both));
-          double size = 1;
-          for (const int u : both) size *= static_cast<double>(size_of(u));
-          if (size > static_cast<double>(largest)) return false;
-          group.first = std::move(both);
-          group.second.push_back(f);
-          return true;
-        };
-        if (std::none_of(groups.begin(), groups.end(), joined)) groups.push_back({factor(f).scope, {f}});
-      }
-      exact_ = exact_ && groups.size() <= 1;
-      for (auto& [scope, members] : groups) {
-        std::erase(scope, v);
-        for (const int u : scope) at(u).push_back(static_cast<int>(factors_.size()));
-        factors_.push_back({std::move(scope), -1});
-        sums.push_back({v, std::move(members)});
-      }
-      for (const int u : near) {
-        auto& w = weights[static_cast<std::size_t>(u)];
-        queue.erase({w, u});
-        queue.emplace(w = weight_of(u), u);
-      }
-    }
-    return sums;
-  }
+  std::vector<bucket> order(std::size_t largest);
 
   // A given table in the order of a scope.
-  [[nodiscard]] step copied(const min_sum_factor& f, const std::vector<int>& scope) const {
-    step s{.given = f.table, .rest = {}, .strides = {}, .members = {}};
-    for (const int v : scope) {
-      const auto after = std::find(f.variables.begin(), f.variables.end(), v) + 1;
-      s.rest.push_back(size_of(v));
-      s.strides.push_back(std::accumulate(after, f.variables.end(), std::size_t{1},
-                                          [&](std::size_t product, int u) { return product * size_of(u); }));
-    }
-    return s;
-  }
+  [[nodiscard]] step copied(const min_sum_factor& f, const std::vector<int>& scope) const;
 
   // The least sum of factors over a variable.
-  [[nodiscard]] step summed(const bucket& of, const std::vector<int>& scope) const {
-    step s{.values = size_of(of.variable), .rest = {}, .strides = {}, .members = {}};
-    for (const int u : scope) s.rest.push_back(size_of(u));
-    for (const int f : of.factors) {
-      member m{factor(f).table, std::vector<std::size_t>(scope.size())};
-      std::size_t stride = 1;
-      for (auto u = factor(f).scope.rbegin(); u != factor(f).scope.rend(); ++u) {
-        if (*u != of.variable)
-          m.strides[static_cast<std::size_t>(std::find(scope.begin(), scope.end(), *u) - scope.begin())] = stride;
-        stride *= size_of(*u);
-      }
-      s.members.push_back(std::move(m));
-    }
-    return s;
-  }
+  [[nodiscard]] step summed(const bucket& of, const std::vector<int>& scope) const;
 
-  // Calls visit for each entry of a table of such sizes; `move(d, back)` says that dimension d goes on, or back to 0.
-  template <typename Visit, typename Move>
-  static void walk(const std::vector<std::size_t>& sizes, Visit visit, Move move) {
-    std::vector<std::size_t> digit(sizes.size());
-    while (true) {
-      visit();
-      std::size_t d = sizes.size();
-      while (d-- > 0) {
-        move(d, false);
-        if (++digit[d] < sizes[d]) break;
-        move(d, true);
-        digit[d] = 0;
-      }
-      if (d == static_cast<std::size_t>(-1)) return;
-    }
-  }
-
-  [[nodiscard]] static std::size_t entries(const std::vector<std::size_t>& sizes) {
-    return std::accumulate(sizes.begin(), sizes.end(), std::size_t{1}, std::multiplies<>());
-  }
-
-  [[nodiscard]] static std::vector<double> ordered(const step& s, const std::vector<std::vector<double>>& tables) {
-    const auto& table = tables[static_cast<std::size_t>(s.given)];
-    HETSCHED_EXPECTS(table.size() == entries(s.rest));
-    std::vector<double> result;
-    result.reserve(table.size());
-    std::size_t at = 0;
-    walk(
-        s.rest, [&] { result.push_back(table[at]); },
-        [&](std::size_t d, bool back) { at += back ? -s.strides[d] * s.rest[d] : s.strides[d]; });
-    return result;
-  }
+  [[nodiscard]] static std::vector<double> ordered(const step& s, const std::vector<std::vector<double>>& tables);
 
   // Values: how many the variable has that is eliminated; 0 for any number.
   template <std::size_t Values>
-  [[nodiscard]] static std::vector<double> reduced(const step& s, const std::vector<std::vector<double>>& computed) {
-    const auto values = Values > 0 ? Values : s.values;
-    std::vector<double> result;
-    result.reserve(entries(s.rest));
-    std::vector<const double*> from;
-    for (const auto& m : s.members) from.push_back(computed[static_cast<std::size_t>(m.table)].data());
-    std::vector<std::size_t> at(from.size());
-    std::vector<double> any(Values > 0 ? 0 : values);
-    std::array<double, Values> fixed;
-    double* const sums = Values > 0 ? fixed.data() : any.data();
-    // The last of the others is walked by itself, which saves most of the counting.
-    auto outer = s.rest;
-    std::size_t inner = 1;
-    std::vector<std::size_t> next(from.size());
-    if (!outer.empty()) {
-      inner = outer.back();
-      outer.pop_back();
-      for (std::size_t i = 0; i < from.size(); ++i) next[i] = s.members[i].strides.back();
-    }
-    walk(
-        outer,
-        [&] {
-          for (std::size_t j = 0; j < inner; ++j) {
-            std::copy_n(from[0] + at[0] + j * next[0], values, sums);
-            for (std::size_t i = 1; i < at.size(); ++i) {
-              const double* const entry = from[i] + at[i] + j * next[i];
-              for (std::size_t value = 0; value < values; ++value) sums[value] += entry[value];
-            }
-            double least = sums[0];
-            for (std::size_t value = 1; value < values; ++value) least = std::min(least, sums[value]);
-            result.push_back(least);
-          }
-        },
-        [&](std::size_t d, bool back) {
-          for (std::size_t i = 0; i < at.size(); ++i) {
-            const auto stride = s.members[i].strides[d];
-            at[i] += back ? -stride * s.rest[d] : stride;
-          }
-        });
-    return result;
-  }
+  [[nodiscard]] static std::vector<double> reduced(const step& s, const std::vector<std::vector<double>>& computed);
 
-  [[nodiscard]] static std::vector<double> reduced(const step& s, const std::vector<std::vector<double>>& computed) {
-    switch (s.values) {
-      case 2:
-        return reduced<2>(s, computed);
-      case 3:
-        return reduced<3>(s, computed);
-      case 4:
-        return reduced<4>(s, computed);
-      case 5:
-        return reduced<5>(s, computed);
-      case 6:
-        return reduced<6>(s, computed);
-      case 7:
-        return reduced<7>(s, computed);
-      default:
-        return reduced<0>(s, computed);
-    }
-  }
+  [[nodiscard]] static std::vector<double> reduced(const step& s, const std::vector<std::vector<double>>& computed);
 
   // Gives the bucket's variable its best value, all that its factors reach having theirs, and returns what the given factors are
   // then.
-  [[nodiscard]] double assign(const bucket& b, const std::vector<std::vector<double>>& computed, std::vector<int>& values) const {
-    const auto count = size_of(b.variable);
-    std::vector<double> sums(count), given(count);
-    for (const int f : b.factors) {
-      std::size_t at = 0;  // the bucket's variable is the last
-      for (const int u : factor(f).scope)
-        at = at * size_of(u) + (u == b.variable ? 0 : static_cast<std::size_t>(values[static_cast<std::size_t>(u)]));
-      for (std::size_t value = 0; value < count; ++value) {
-        const double entry = computed[static_cast<std::size_t>(factor(f).table)][at + value];
-        sums[value] += entry;
-        if (f < given_) given[value] += entry;
-      }
-    }
-    const auto best = static_cast<std::size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
-    values[static_cast<std::size_t>(b.variable)] = static_cast<int>(best);
-    return given[best];
-  }
+  [[nodiscard]] double assign(const bucket& b, const std::vector<std::vector<double>>& computed, std::vector<int>& values) const;
 
   std::vector<int> domains_;
   int given_ = 0;  // factors
@@ -359,3 +105,7 @@ class min_sum {
 };
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/spmd/min_sum.ipp>
+#endif

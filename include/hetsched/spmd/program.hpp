@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched {
@@ -64,73 +60,25 @@ struct spmd_stage {
 }
 
 /// Whether a step exchanges a tensor between two segments. Where all data is parallel their shares are equal, and it does not.
-[[nodiscard]] inline bool is_exchange(const spmd_problem& problem, const spmd_instruction& step) {
-  return !step.collective && step.rule.shared && is_border(problem.graph.at(step.node)) && !problem.data_parallel_only;
-}
+[[nodiscard]] bool is_exchange(const spmd_problem& problem, const spmd_instruction& step);
 
 /// The stages of a program.
 /// Source: Zhang et al., HAP (EuroSys 2024), sec. 3.2 and, for segments, 5.2.
 /// Complexity: O(instructions * kinds).
-[[nodiscard]] inline std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program) {
-  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * static_cast<std::size_t>(problem.segments()))};
-  std::vector<spmd_stage> stages{empty};
-  for (const auto& step : program) {
-    const auto& n = problem.graph.at(step.node);
-    if (step.collective || is_exchange(problem, step)) {
-      stages.push_back(empty);
-      auto& stage = stages.back();
-      const auto& costs = problem.collect[static_cast<std::size_t>(step.node)];
-      stage.collective = price_of(costs, step.collective ? step.how : spmd_collective::all_to_all);
-      stage.segment = n.segment;
-      stage.other = step.collective ? n.segment : problem.graph.at(n.inputs[0]).segment;
-    } else if (!is_leaf(n)) {
-      for (std::size_t k = 0; k < problem.kinds.size(); ++k) {
-        auto& sum = stages.back().compute[problem.first_share(step.node) + k];
-        const auto& one = problem.compute_of(step.node, k);
-        sum.fixed_s += step.rule.shared ? one.fixed_s : one.whole();
-        if (step.rule.shared) sum.slope_s += one.slope_s;
-      }
-    }
-  }
-  return stages;
-}
+[[nodiscard]] std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program);
 
 /// Seconds of stages when a device of each kind has that share of every cut tensor of a segment: in each the collective, then the
 /// slowest device. `shares`: per segment, in each per kind.
 /// Complexity: O(stages * shares).
-[[nodiscard]] inline double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares,
-                                       int segments = 1) {
-  const auto kinds = shares.size() / static_cast<std::size_t>(segments);
-  std::vector<double> largest(static_cast<std::size_t>(segments));
-  for (std::size_t i = 0; i < shares.size(); ++i) largest[i / kinds] = std::max(largest[i / kinds], shares[i]);
-  double seconds = 0;
-  for (const auto& s : stages) {
-    double slowest = 0;
-    for (std::size_t k = 0; k < kinds; ++k) {
-      double own = 0;
-      for (std::size_t i = k; i < shares.size(); i += kinds) own += s.compute[i].at(shares[i]);
-      slowest = std::max(slowest, own);
-    }
-    seconds +=
-        s.collective.at(std::max(largest[static_cast<std::size_t>(s.segment)], largest[static_cast<std::size_t>(s.other)])) +
-        slowest;
-  }
-  return seconds;
-}
+[[nodiscard]] double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares, int segments = 1);
 
-[[nodiscard]] inline std::string text_of(tensor_form form) {
-  return form.is_whole() ? "whole" : form.is_partial() ? "partial" : "cut " + std::to_string(form.dimension());
-}
+[[nodiscard]] std::string text_of(tensor_form form);
 
 /// One line for an instruction, as in `h = matmul(x: cut 0, w: whole): cut 0`.
-[[nodiscard]] inline std::string text_of(const tensor_graph& graph, const spmd_instruction& step) {
-  const auto& n = graph.at(step.node);
-  if (step.collective)
-    return n.name + " = " + name_of(step.how) + "(" + n.name + ": " + text_of(step.from) + "): " + text_of(step.to);
-  std::string text = n.name + " = " + n.op + "(";
-  for (std::size_t i = 0; i < n.inputs.size(); ++i)
-    text += (i > 0 ? ", " : "") + graph.at(n.inputs[i]).name + ": " + text_of(step.rule.inputs[i]);
-  return text + "): " + text_of(step.rule.result);
-}
+[[nodiscard]] std::string text_of(const tensor_graph& graph, const spmd_instruction& step);
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/spmd/program.ipp>
+#endif

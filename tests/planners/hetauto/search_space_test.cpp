@@ -103,22 +103,22 @@ TEST_CASE("plans are counted as one by one, under each principle") {
     INFO(given << (space.use_all_devices ? ", all" : ""));
     const auto counts = count_plans(space);
     const auto judge = counted_one_by_one(space);
-    CHECK(to_string(counts.all) == std::to_string(judge[0]));
-    CHECK(to_string(counts.whole_layers) == std::to_string(judge[1]));
-    CHECK(to_string(counts.one_cluster) == std::to_string(judge[2]));
-    CHECK(to_string(counts.consecutive) == std::to_string(judge[3]));
-    CHECK(to_string(counts.uniform) == std::to_string(judge[4]));
+    CHECK((counts.all == judge[0]));
+    CHECK((counts.whole_layers == judge[1]));
+    CHECK((counts.one_cluster == judge[2]));
+    CHECK((counts.consecutive == judge[3]));
+    CHECK((counts.uniform == judge[4]));
   }
 }
 
 TEST_CASE("the estimate of HetAuto's appendix A, and what there is in its example") {
   const auto power = [](std::uint64_t base, int n) {
-    natural p = 1;
+    plan_count p = 1;
     for (int i = 0; i < n; ++i) p *= base;
     return p;
   };
   // The paper multiplies rounded factors: 6e23 * 8e16 * 1e40 * 3e29.
-  CHECK(short_text(natural(6 * 8 * 3) * power(10, 23 + 16 + 40 + 29)) == "1.4e110");
+  CHECK(short_text(plan_count(6 * 8 * 3) * power(10, 23 + 16 + 40 + 29)) == "1.4e110");
   CHECK(short_text(power(2, 79)) == "6.0e23");
   CHECK(short_text(power(7, 20)) == "8.0e16");
   CHECK(short_text(power(30, 20)) == "3.5e29");
@@ -147,4 +147,31 @@ TEST_CASE("the estimate of HetAuto's appendix A, and what there is in its exampl
   const std::vector<std::string> in_docs{short_text(counts.all), short_text(counts.one_cluster), short_text(counts.consecutive),
                                          short_text(counts.uniform)};
   CHECK(in_docs == std::vector<std::string>{"3.8e309", "5.5e177", "6.3e144", "3.1e33"});
+}
+
+TEST_CASE("counts of plans are exact as far as a double is, and as large as they have to be") {
+  random_source random(3);
+  for (int i = 0; i < 2000; ++i) {
+    const auto draw = [&] { return random() >> random.integer(39, 63) << random.integer(0, 1); };
+    const std::uint64_t a = draw(), b = draw();
+    INFO(a << " " << b);
+    CHECK((plan_count(a) + plan_count(b) == plan_count(a + b)));
+    CHECK((plan_count(a) * plan_count(b) == plan_count(a * b)));
+    CHECK((plan_count(a) < plan_count(b)) == (a < b));
+  }
+  CHECK(short_text(plan_count()) == "0");
+  CHECK(short_text(1234567) == "1234567");
+  CHECK(short_text(12345678) == "1.2e7");
+  CHECK(short_text(12500000) == "1.3e7");
+  CHECK(short_text(99500000) == "1.0e8");
+  plan_count factorial = 1, power = 1;
+  for (std::uint64_t i = 2; i <= 40; ++i) factorial *= i;
+  CHECK(short_text(factorial) == "8.2e47");
+  for (int i = 0; i < 20000; ++i) power *= 2;
+  CHECK(short_text(power) == "4.0e6020");
+  CHECK(short_text(power + factorial) == "4.0e6020");
+  CHECK(factorial < power);
+  CHECK_FALSE(power < factorial);
+  CHECK((plan_count() * power == plan_count()));
+  CHECK((plan_count() + factorial == factorial));
 }

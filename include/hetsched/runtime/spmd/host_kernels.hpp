@@ -88,7 +88,8 @@ struct host_kernels {
   // Calls visit(place in the shape, places in other tensors) for all elements.
   template <class Visit>
   static void walk(const tensor_shape& shape, const std::vector<strides_type>& others, Visit visit) {
-    const std::size_t size = std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>{});
+    std::size_t size = 1;
+    for (const auto extent : shape) size *= extent;
     std::vector<std::size_t> index(shape.size()), at(others.size());
     for (std::size_t i = 0; i < size; ++i) {
       visit(i, at.data());

@@ -2,17 +2,15 @@
 #pragma once
 // Tested by tests/runtime/spmd/spmd_layer_test.cpp.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
+#include <hetsched/spmd/problem.hpp>
 #include <hetsched/spmd/program.hpp>
-#include <hetsched/spmd/ratios.hpp>
 
 namespace hetsched {
 
@@ -24,26 +22,7 @@ using part_points = std::vector<std::size_t>;
 class spmd_parts {
  public:
   /// Requires: shares of the problem's kinds, per segment, that times counts add up to 1.
-  spmd_parts(const spmd_problem& problem, const spmd_program& program, const std::vector<double>& shares) {
-    const auto numbers = cut_parts(problem.graph);
-    auto whole = round_shares(problem, program, shares).parts;
-    for (std::size_t node = 0; node < numbers.size(); ++node) {
-      points_.emplace_back();
-      for (std::size_t d = 0; d < numbers[node].size(); ++d) {
-        const auto number = numbers[node][d];
-        const std::pair of{problem.graph.nodes[node].segment, number};
-        auto found = whole.find(of);
-        if (found == whole.end()) {
-          const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(static_cast<int>(node)));
-          const std::vector<double> own{first, first + static_cast<std::ptrdiff_t>(problem.kinds.size())};
-          found = whole.emplace(of, whole_parts(number, problem.kinds, own)).first;
-        }
-        const auto rows = problem.graph.nodes[node].shape[d] / number;
-        auto& points = points_.back().emplace_back(part_points{0});
-        for (const auto parts : found->second) points.push_back(points.back() + static_cast<std::size_t>(parts * rows));
-      }
-    }
-  }
+  spmd_parts(const spmd_problem& problem, const spmd_program& program, const std::vector<double>& shares);
 
   [[nodiscard]] const part_points& points(int node, int dimension) const {
     return points_[static_cast<std::size_t>(node)][static_cast<std::size_t>(dimension)];
@@ -82,60 +61,14 @@ struct rank_step {
 // one form, whole or that of their first use.
 class rank_steps {
  public:
-  rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts, int device, int late_leaf = -1) {
-    source from{problem, parts, device, std::vector<char>(problem.graph.nodes.size())};
-    if (late_leaf >= 0) from.late[static_cast<std::size_t>(late_leaf)] = 1;
-    std::map<int, tensor_form> leaves;
-    for (const auto& step : program) {
-      const auto& n = problem.graph.at(step.node);
-      if (step.collective || !is_leaf(n)) continue;
-      auto& form = leaves.try_emplace(step.node, step.rule.result).first->second;
-      if (is_placeholder(n) || step.rule.result.is_whole()) form = tensor_form::whole();
-    }
-    for (const auto& [node, form] : leaves) given_[node] = hold(from, node, form);
-    for (const auto& step : program) {
-      const auto& n = problem.graph.at(step.node);
-      const auto at = static_cast<std::size_t>(step.node);
-      if (step.collective) {
-        add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(from, step.node, step.from)}},
-            step.to);
-      } else if (is_border(n)) {
-        if (from.late[static_cast<std::size_t>(n.inputs[0])]) from.late[at] = 1;
-        const int input = tensor_of(from, n.inputs[0], step.rule.inputs[0]);
-        if (step.rule.shared)
-          add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {input}}, step.rule.result);
-        else
-          known_[{step.node, step.rule.result}] = input;
-      } else if (!is_leaf(n)) {
-        rank_step made{.node = step.node};
-        for (std::size_t i = 0; i < n.inputs.size(); ++i) {
-          made.inputs.push_back(tensor_of(from, n.inputs[i], step.rule.inputs[i]));
-          if (from.late[static_cast<std::size_t>(n.inputs[i])]) from.late[at] = 1;
-        }
-        if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0))
-          made.row = static_cast<std::int64_t>(parts.first(n.inputs[1], 0, device));
-        if (n.op == "embedding_grad" && step.rule.result == tensor_form::cut(0))
-          made.row = static_cast<std::int64_t>(parts.first(step.node, 0, device));
-        add(from, std::move(made), step.rule.result);
-      }
-    }
-    for (const auto& [parameter, gradient] : problem.goal.gradients)
-      if (const auto leaf = leaf_of(parameter); leaf >= 0)
-        (void)tensor_of(from, gradient, held_[static_cast<std::size_t>(leaf)].form);
-  }
+  rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts, int device, int late_leaf = -1);
 
   [[nodiscard]] const std::vector<held_tensor>& held() const { return held_; }
   [[nodiscard]] const std::vector<rank_step>& steps() const { return steps_; }
   // The given tensor of a leaf; -1 if the program does not read it.
-  [[nodiscard]] int leaf_of(int node) const {
-    const auto found = given_.find(node);
-    return found == given_.end() ? -1 : found->second;
-  }
+  [[nodiscard]] int leaf_of(int node) const;
   // A tensor that the device holds at the end; -1 if it does not.
-  [[nodiscard]] int find(int node, tensor_form form) const {
-    const auto found = known_.find({node, form});
-    return found == known_.end() ? -1 : found->second;
-  }
+  [[nodiscard]] int find(int node, tensor_form form) const;
 
  private:
   // What the steps are made from.
@@ -146,36 +79,10 @@ class rank_steps {
     std::vector<char> late;  // nodes
   };
 
-  int hold(const source& from, int node, tensor_form form) {
-    tensor_shape shape;
-    for (const auto extent : from.problem.graph.at(node).shape) shape.push_back(static_cast<std::size_t>(extent));
-    if (form.is_cut()) shape[static_cast<std::size_t>(form.dimension())] = from.parts.size(node, form.dimension(), from.device);
-    held_.push_back({node, form, std::move(shape)});
-    return known_[{node, form}] = static_cast<int>(held_.size()) - 1;
-  }
-  void add(const source& from, rank_step step, tensor_form form) {
-    step.late = from.late[static_cast<std::size_t>(step.node)] != 0;
-    step.result = hold(from, step.node, form);
-    steps_.push_back(std::move(step));
-  }
+  int hold(const source& from, int node, tensor_form form);
+  void add(const source& from, rank_step step, tensor_form form);
   // The tensor in a form; where it is not there yet it is taken from the whole one, or a leaf is cut elsewhere.
-  int tensor_of(const source& from, int node, tensor_form form) {
-    if (const int here = find(node, form); here >= 0) return here;
-    const int whole = find(node, tensor_form::whole());
-    rank_step step{.node = node};
-    if (form.is_cut() && whole >= 0) {
-      step.what = rank_step::kind::part;
-      step.inputs = {whole};
-    } else if (form.is_cut() && given_.count(node) != 0) {
-      step.what = rank_step::kind::change;
-      step.inputs = {given_[node]};
-    } else {
-      throw input_error("the program reads " + from.problem.graph.at(node).name + " as " + text_of(form) +
-                        ", which it does not have");
-    }
-    add(from, std::move(step), form);
-    return steps_.back().result;
-  }
+  int tensor_of(const source& from, int node, tensor_form form);
 
   std::vector<held_tensor> held_;
   std::vector<rank_step> steps_;
@@ -185,3 +92,7 @@ class rank_steps {
 
 }  // namespace detail
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/spmd/rank_steps.ipp>
+#endif

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include <hetsched/model/tensor_experts.hpp>
+#include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {

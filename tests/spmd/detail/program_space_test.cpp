@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/spmd/synthesis.hpp>
+#include <hetsched/spmd/detail/program_space.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include <hetsched/core/random.hpp>
 
-#include "random_graphs.hpp"
+#include "../random_graphs.hpp"
 
 namespace {
 

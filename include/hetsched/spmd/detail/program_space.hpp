@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -14,22 +13,12 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
-#include <hetsched/core/function_ref.hpp>
+#include <hetsched/model/tensor_segments.hpp>
+#include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched {
-
-/// What synthesis may do.
-struct synthesis_options {
-  std::size_t largest_table = std::size_t{1} << 20;  ///< entries of a table of min_sum()
-  int rounds = 8;                                    ///< of program and shares in turn
-  double work = 1e8;                              ///< table entries to look at before the proof stops; a tenth of a second, about
-  double gap = 1e-3;                              ///< to stop at, as a share of the bound
-  function_ref<bool(double, double)> progress{};  ///< told the seconds and the bound so far; false stops
-};
-
-namespace detail {
+namespace hetsched::detail {
 
 /// The forms in which a tensor can be had.
 class tensor_forms {
@@ -55,16 +44,6 @@ class tensor_forms {
   }
   std::uint64_t bits_ = 0;
 };
-
-/// Additive prices: what a node and its collectives add to a sum whatever else the program does.
-struct node_price {
-  double whole = 0, shared = 0;
-  std::array<double, 5> collective{};
-};
-
-[[nodiscard]] inline double price_of(const node_price& price, const spmd_instruction& step) {
-  return step.collective ? price.collective[static_cast<std::size_t>(step.how)] : step.rule.shared ? price.shared : price.whole;
-}
 
 /// The nodes that the goal needs.
 [[nodiscard]] inline std::vector<char> needed_nodes(const spmd_problem& p) {
@@ -449,60 +428,4 @@ class program_space {
   std::optional<min_sum> search_;
 };
 
-/// Shares per segment of a device of each kind between two limits; times counts they add up to 1.
-struct share_box {
-  std::vector<double> low{}, high{};
-  double bound = 0;               ///< on what programs take with them
-  std::vector<double> weights{};  ///< that prove it
-};
-
-/// Prices in which the slowest device is replaced by a mean of all, with weights per device of each kind that times counts add up
-/// to 1: no program with shares in the box costs less than its sum of prices.
-/// Requires: shares that add up to 1 are in the box.
-/// Complexity: O(nodes * kinds log kinds).
-[[nodiscard]] inline std::vector<node_price> prices_in(const share_box& box, const spmd_problem& p,
-                                                       const std::vector<double>& weights) {
-  std::vector<node_price> prices(p.graph.nodes.size());
-  const auto segments = static_cast<std::size_t>(p.segments());
-  std::vector<double> largest_of(segments, 1.0 / p.device_count()), rest_of(segments, 1.0);
-  for (std::size_t i = 0; i < box.low.size(); ++i) {
-    const auto s = i / p.kinds.size();
-    largest_of[s] = std::max(largest_of[s], box.low[i]);
-    rest_of[s] -= box.low[i] * p.kinds[i % p.kinds.size()].count;
-  }
-  std::vector<std::pair<double, std::size_t>> cheapest(p.kinds.size());
-  for (std::size_t i = 0; i < prices.size(); ++i) {
-    auto& price = prices[i];
-    const auto& n = p.graph.nodes[i];
-    const auto first = p.first_share(static_cast<int>(i));
-    const double largest = largest_of[static_cast<std::size_t>(n.segment)], rest = rest_of[static_cast<std::size_t>(n.segment)];
-    for (std::size_t c = 0; c < price.collective.size(); ++c)
-      price.collective[c] = price_of(p.collect[i], static_cast<spmd_collective>(c)).at(largest);
-    if (is_border(n)) {
-      const double other = largest_of[static_cast<std::size_t>(p.graph.at(n.inputs[0]).segment)];
-      if (!p.data_parallel_only) price.shared = p.collect[i].all_to_all.at(std::max(largest, other));
-      continue;
-    }
-    for (std::size_t k = 0; k < p.kinds.size(); ++k) {
-      const auto& one = p.compute_of(static_cast<int>(i), k);
-      const double all = weights[k] * p.kinds[k].count;
-      price.whole += all * one.whole();
-      price.shared += all * one.at(box.low[first + k]);
-      cheapest[k] = {weights[k] * one.slope_s, k};
-    }
-    // What is left goes where it costs least.
-    std::sort(cheapest.begin(), cheapest.end());
-    double left = rest;
-    for (const auto& [per_share, k] : cheapest) {
-      const double taken = std::min(left, (box.high[first + k] - box.low[first + k]) * p.kinds[k].count);
-      if (taken <= 0) continue;
-      price.shared += per_share * taken;
-      left -= taken;
-    }
-  }
-  return prices;
-}
-
-}  // namespace detail
-
-}  // namespace hetsched
+}  // namespace hetsched::detail

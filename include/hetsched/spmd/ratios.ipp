@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/contract.hpp>
+#include <hetsched/model/tensor_segments.hpp>
+#include <hetsched/spmd/detail/share_master.hpp>
+#include <hetsched/spmd/ratios.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+                                           std::vector<double> start) {
+  HETSCHED_EXPECTS(!kinds.empty() && !start.empty() && start.size() % kinds.size() == 0);
+  const auto segments = start.size() / kinds.size();
+  const detail::share_master master(kinds, segments);
+  const auto seconds_with = [&](const std::vector<double>& shares) {
+    return seconds_of(stages, shares, static_cast<int>(segments));
+  };
+  optimal_shares best{.shares = start, .seconds = seconds_with(start), .bound = 0};
+  std::vector<detail::share_cut> cuts{detail::cut_at(stages, start, kinds.size())};
+  for (int round = 0; round < 1000; ++round) {
+    const auto next = master.solve(cuts);
+    best.bound = std::max(best.bound, next.value);
+    const double seconds = seconds_with(next.shares);
+    if (seconds < best.seconds) {
+      best.seconds = seconds;
+      best.shares = next.shares;
+    }
+    if (best.seconds - best.bound <= 1e-12 * best.seconds) break;
+    auto cut = detail::cut_at(stages, next.shares, kinds.size());
+    // A cut that is there already says that only rounding is left.
+    const bool known =
+        std::any_of(cuts.begin(), cuts.end(), [&](const auto& c) { return c.height == cut.height && c.slopes == cut.slopes; });
+    if (known) break;
+    cuts.push_back(std::move(cut));
+  }
+  best.bound = std::min(best.bound, best.seconds);
+  return best;
+}
+
+HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
+                                                      const std::vector<double>& shares) {
+  std::vector<std::int64_t> whole;
+  std::vector<std::pair<double, std::size_t>> rest;
+  std::int64_t given = 0;
+  for (std::size_t k = 0; k < kinds.size(); ++k)
+    for (int i = 0; i < kinds[k].count; ++i) {
+      const double exact = shares[k] * static_cast<double>(parts);
+      whole.push_back(std::min(parts - given, static_cast<std::int64_t>(std::floor(exact + 1e-9))));
+      given += whole.back();
+      rest.emplace_back(static_cast<double>(whole.back()) - exact, whole.size() - 1);
+    }
+  std::stable_sort(rest.begin(), rest.end());
+  for (std::size_t i = 0; given < parts; i = (i + 1) % rest.size(), ++given) ++whole[rest[i].second];
+  return whole;
+}
+
+HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+                                          const std::vector<double>& shares) {
+  const auto parts = cut_parts(problem.graph);
+  using key = std::pair<int, std::int64_t>;
+  const auto kinds = problem.kinds.size();
+  // Seconds of stages: what is fixed, and what is shared by the parts of one segment and number.
+  struct stage {
+    double fixed = 0, of_largest = 0;  // times the largest share
+    std::vector<key> largest{};        // of these
+    std::vector<double> alone{};
+    std::map<key, std::vector<double>> shared{};
+  };
+  const stage empty{.alone = std::vector<double>(kinds)};
+  std::vector<stage> stages{empty};
+  whole_shares whole;
+  const auto use = [&](int node, tensor_form f) {
+    const key of{problem.graph.at(node).segment, parts[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())]};
+    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(node));
+    if (whole.parts.count(of) == 0)
+      whole.parts.emplace(of, whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
+    return of;
+  };
+  for (const auto& step : program) {
+    const auto& n = problem.graph.at(step.node);
+    if (step.collective || is_exchange(problem, step)) {
+      stages.push_back(empty);
+      auto& now = stages.back();
+      const auto how = step.collective ? step.how : spmd_collective::all_to_all;
+      const auto& price = price_of(problem.collect[static_cast<std::size_t>(step.node)], how);
+      now.fixed = price.fixed_s;
+      now.of_largest = price.slope_s;
+      if (!step.collective)
+        now.largest = {use(step.node, step.rule.result), use(n.inputs[0], step.rule.inputs[0])};
+      else if (step.to.is_cut() || step.from.is_cut())
+        now.largest = {use(step.node, step.to.is_cut() ? step.to : step.from)};
+    } else if (!is_leaf(n)) {
+      std::optional<key> of;
+      if (step.rule.result.is_cut()) of = use(step.node, step.rule.result);
+      for (std::size_t i = 0; i < n.inputs.size(); ++i)
+        if (step.rule.inputs[i].is_cut()) of = use(n.inputs[i], step.rule.inputs[i]);
+      for (std::size_t k = 0; k < kinds; ++k) {
+        const auto& one = problem.compute_of(step.node, k);
+        stages.back().alone[k] += step.rule.shared ? one.fixed_s : one.whole();
+        if (!step.rule.shared || !of) continue;
+        auto& shared = stages.back().shared[*of];
+        shared.resize(kinds);
+        shared[k] += one.slope_s;
+      }
+    }
+  }
+  const auto seconds = [&] {
+    const auto share = [&](const key& of, std::size_t device) {
+      return static_cast<double>(whole.parts.at(of)[device]) / static_cast<double>(of.second);
+    };
+    double all = 0;
+    for (const auto& s : stages) {
+      double slowest = 0, largest = s.largest.empty() ? 1 : 0;
+      for (std::size_t k = 0, device = 0; k < kinds; ++k)
+        for (int i = 0; i < problem.kinds[k].count; ++i, ++device) {
+          double own = s.alone[k];
+          for (const auto& [of, slopes] : s.shared) own += slopes[k] * share(of, device);
+          slowest = std::max(slowest, own);
+          for (const auto& of : s.largest) largest = std::max(largest, share(of, device));
+        }
+      all += s.fixed + slowest + s.of_largest * largest;
+    }
+    return all;
+  };
+  whole.seconds = seconds();
+  std::vector<std::size_t> first;  // device of a kind
+  for (std::size_t k = 0, device = 0; k < kinds; device += static_cast<std::size_t>(problem.kinds[k++].count))
+    first.push_back(device);
+  bool better = true;
+  for (int round = 0; better && round < 100; ++round) {
+    better = false;
+    for (auto& [number, own] : whole.parts)
+      for (std::size_t from = 0; from < kinds; ++from)
+        for (std::size_t to = 0; to < kinds; ++to) {
+          if (from == to) continue;
+          const auto begin = [&](std::size_t k) { return own.begin() + static_cast<std::ptrdiff_t>(first[k]); };
+          const auto most = std::max_element(begin(from), begin(from) + problem.kinds[from].count);
+          const auto least = std::min_element(begin(to), begin(to) + problem.kinds[to].count);
+          if (*most == 0) continue;
+          --*most;
+          ++*least;
+          const double now = seconds();
+          if (now < whole.seconds * (1 - 1e-12)) {
+            whole.seconds = now;
+            better = true;
+          } else {
+            ++*most;
+            --*least;
+          }
+        }
+  }
+  return whole;
+}
+
+}  // namespace hetsched
