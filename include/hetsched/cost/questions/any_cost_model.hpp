@@ -16,6 +16,20 @@ namespace hetsched {
 
 namespace detail::cost_model {
 
+// Whether a model that forwards to another one says at run time what it is able to answer.
+template <class M>
+concept says_additive = requires(const M& m) {
+  { m.additive() } -> std::convertible_to<bool>;
+};
+template <class M>
+concept says_has_transfer_class = requires(const M& m) {
+  { m.has_transfer_class() } -> std::convertible_to<bool>;
+};
+template <class M>
+concept says_asks_proximity = requires(const M& m) {
+  { m.asks_proximity() } -> std::convertible_to<bool>;
+};
+
 /// The questions that a cost model answers, and what it is able to answer.
 struct question_table {
   int (*layer_count)(const void*);
@@ -89,25 +103,19 @@ template <stage_cost_model M>
         return cost_of::boundary_class(model_at<M>(m), boundary);
       },
       .additive = [](const void* m) -> bool {
-        if constexpr (requires {
-                        { model_at<M>(m).additive() } -> std::convertible_to<bool>;
-                      })
+        if constexpr (says_additive<M>)
           return model_at<M>(m).additive();
         else
           return additive_cost_model<M>;
       },
       .has_transfer_class = [](const void* m) -> bool {
-        if constexpr (requires {
-                        { model_at<M>(m).has_transfer_class() } -> std::convertible_to<bool>;
-                      })
+        if constexpr (says_has_transfer_class<M>)
           return model_at<M>(m).has_transfer_class();
         else
           return has_transfer_class<M>;
       },
       .asks_proximity = [](const void* m) -> bool {
-        if constexpr (requires {
-                        { model_at<M>(m).asks_proximity() } -> std::convertible_to<bool>;
-                      })
+        if constexpr (says_asks_proximity<M>)
           return model_at<M>(m).asks_proximity();
         else
           return asks_proximity<M>;
