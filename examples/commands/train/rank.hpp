@@ -146,8 +146,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
 
   const auto there = layout.place_of(comm.rank());
   const auto& own_line = layout.pipelines[static_cast<std::size_t>(there.pipeline)];
-  const auto recompute =
-      own_line.recompute.empty() ? recomputation::none : own_line.recompute[static_cast<std::size_t>(there.group)];
+  const auto recompute = own_line.group(there.group).recompute;
   using trainer_type = pipeline_trainer<tensor, typename Rank::layer, Communicator, typename Rank::optimizer,
                                         typename Rank::backend, typename Rank::stager>;
   const auto backend = here.make_backend();
