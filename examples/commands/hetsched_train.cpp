@@ -15,6 +15,7 @@
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule.hpp>
 
+#include <gpt/shapes.hpp>
 #include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>

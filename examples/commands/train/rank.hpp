@@ -249,8 +249,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   // Since the last call; -1: the communicator does not count.
   auto sent_bytes = [&, before = std::uint64_t{0}]() mutable {
     if constexpr (requires { comm.bytes_sent(); }) {
-      const std::uint64_t now = comm.bytes_sent();
-      return static_cast<double>(now - std::exchange(before, now));
+      const std::optional<std::uint64_t> now = comm.bytes_sent();
+      return now ? static_cast<double>(*now - std::exchange(before, *now)) : -1.0;
     } else {
       return -1.0;
     }

@@ -211,8 +211,9 @@ TEST_CASE("layouts and plans that cannot be") {
 
 TEST_CASE("a plan's degrees become groups of ranks, and its strategies those of the boundaries") {
   auto p = plan_of({line_of({1, 2, 1}, 4, {3, 2, 1}), line_of({2, 2}, 4, {2, 1})}, "h1f1b");
-  CHECK(make_training_layout(p).pipelines[0].groups == std::vector<group_layout>(3));
-  for (const auto& s : make_training_layout(p).pipelines[0].stages) CHECK(s.reshard == reshard_strategy::direct);
+  const auto plain = make_training_layout(p).pipelines[0];
+  CHECK(plain.groups == std::vector<group_layout>(3));
+  for (const auto& s : plain.stages) CHECK(s.reshard == reshard_strategy::direct);
   for (auto& line : p.pipelines) line.microbatch_size = 6;
   p.pipelines[0].stages[0].degrees = {.data = 2, .tensor = 2};
   p.pipelines[0].stages[2].degrees = {.data = 3};
