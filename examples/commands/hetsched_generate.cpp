@@ -11,10 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
+#include <hetsched/runtime/group/any_communicator.hpp>
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/trainer/detail/parameter_state.hpp>
 
 #include <gpt/inference.hpp>
+#include <gpt/shapes.hpp>
 #include <train/checkpoint.hpp>
 #include <train/layers.hpp>
 #include <train/model.hpp>
@@ -26,6 +28,9 @@
 #endif
 
 #include "command.hpp"
+
+extern template class gpt::cached_layer<float>;
+extern template class gpt::cached_layer<double>;
 
 namespace {
 
@@ -72,8 +77,8 @@ void list_parameters(std::vector<state_slice>& slices, const gpt::config& m, int
   }
 }
 
-template <class Real, class Communicator>
-void generate_on(job& j, Communicator& comm) {
+template <class Real>
+void generate_on(job& j, any_communicator<gpt::tensor<Real>>& comm) {
   using tensor = gpt::tensor<Real>;
   const auto rank = static_cast<std::size_t>(comm.rank());
   const double deadline_s = j.given.place.deadline_s;
@@ -127,7 +132,10 @@ void generate_as(job& j) {
     train::on_threads<tensor>(j.place.ranks, [&](auto& comm) { generate_on<Real>(j, comm); });
 #ifdef HETSCHED_WITH_GLOO
   if (j.given.place.transport == "gloo")
-    train::on_gloo<tensor>(j.given.place, j.place, [&](auto& comm) { generate_on<Real>(j, comm); });
+    train::on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
+      any_communicator<tensor> comm(network);
+      generate_on<Real>(j, comm);
+    });
 #endif
 }
 

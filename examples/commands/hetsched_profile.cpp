@@ -18,6 +18,7 @@
 #include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
+#include <train/model.hpp>
 #include <train/operators.hpp>
 
 #include "command.hpp"

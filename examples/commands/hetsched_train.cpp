@@ -15,6 +15,7 @@
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule.hpp>
 
+#include <gpt/shapes.hpp>
 #include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
@@ -81,13 +82,14 @@ std::string json_text(const train::job& j) {
   auto& pipelines = out["pipelines"] = nlohmann::ordered_json::array();
   for (const auto& line : r.layout.pipelines) {
     auto stages = nlohmann::ordered_json::array();
-    for (const auto& s : line.stages) stages.push_back({s.first, s.last - 1});
+    for (const auto& s : line.stages) stages.push_back({s.layers.first, s.layers.last - 1});
     pipelines.push_back({{"microbatches", line.order.microbatches}, {"microbatch_size", line.microbatch_size}});
     pipelines.back()["stages"] = std::move(stages);
     auto& groups = pipelines.back()["degrees"] = nlohmann::ordered_json::array();
     for (int g = 0; g < line.order.ranks; ++g) {
-      groups.push_back({{"data", line.group(g).data}, {"context", line.group(g).context}, {"tensor", line.group(g).tensor}});
-      if (line.group(g).expert > 1) groups.back()["expert"] = line.group(g).expert;
+      const auto& d = line.degrees_of(g);
+      groups.push_back({{"data", d.data}, {"context", d.context}, {"tensor", d.tensor}});
+      if (d.expert > 1) groups.back()["expert"] = d.expert;
     }
   }
   return hetsched::detail::dump(out);
@@ -99,8 +101,9 @@ std::string summary(const train::job& j) {
   for (std::size_t p = 0; p < r.layout.pipelines.size(); ++p) {
     const auto& line = r.layout.pipelines[p];
     for (int s = 0; s < line.order.stages; ++s) {
-      const auto range = line.stages[static_cast<std::size_t>(s)];
-      const int group = line.order.rank(0, s), first = line.first_of_group(group), devices = line.group(group).device_count();
+      const auto range = line.stages[static_cast<std::size_t>(s)].layers;
+      const int group = line.order.rank(0, s), first = line.first_of_group(group),
+                devices = line.degrees_of(group).device_count();
       rows.push_back({std::to_string(first) + (devices > 1 ? "-" + std::to_string(first + devices - 1) : ""), std::to_string(s),
                       train::layer_name(j.config, range.first) +
                           (range.size() > 1 ? " to " + train::layer_name(j.config, range.last - 1) : "")});

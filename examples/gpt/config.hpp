@@ -9,9 +9,12 @@
 
 #include <hetsched/core/error.hpp>
 
-#include <gpt/norm.hpp>
-
 namespace gpt {
+
+enum class norm_kind {
+  layer,  ///< mean 0 and variance 1, times a gain, plus a bias (Ba et al. 2016)
+  rms,    ///< mean square 1, times a gain (Zhang and Sennrich 2019)
+};
 
 enum class activation_kind { gelu, swiglu };
 

@@ -28,12 +28,7 @@ class cached_layer {
   using state = cache<Real>;
   explicit cached_layer(hetsched::any_layer<tensor<Real>> layer) : layer_(std::move(layer)) {}
 
-  const tensor<Real>& infer(const tensor<Real>& x, state& past) {
-    if (auto* const first = layer_.template get<embedding<Real>>()) return first->infer(x, embedding_, past);
-    if (auto* const inner = layer_.template get<block<Real>>()) return inner->infer(x, block_, past);
-    if (auto* const inner = layer_.template get<block<Real, experts<Real>>>()) return inner->infer(x, sparse_, past);
-    return layer_.template get<head<Real>>()->infer(x, head_);
-  }
+  const tensor<Real>& infer(const tensor<Real>& x, state& past);
   [[nodiscard]] hetsched::any_layer<tensor<Real>>& layer() { return layer_; }
 
  private:
@@ -44,6 +39,15 @@ class cached_layer {
   typename block<Real, experts<Real>>::context sparse_;
   typename head<Real>::context head_;
 };
+
+// Not in the class, and so not inline: who says extern template does not compile the layers once more.
+template <class Real>
+const tensor<Real>& cached_layer<Real>::infer(const tensor<Real>& x, state& past) {
+  if (auto* const first = layer_.template get<embedding<Real>>()) return first->infer(x, embedding_, past);
+  if (auto* const inner = layer_.template get<block<Real>>()) return inner->infer(x, block_, past);
+  if (auto* const inner = layer_.template get<block<Real, experts<Real>>>()) return inner->infer(x, sparse_, past);
+  return layer_.template get<head<Real>>()->infer(x, head_);
+}
 
 template <class Real>
 using cached_stage = hetsched::inference_list<tensor<Real>, cached_layer<Real>>;

@@ -4,14 +4,10 @@
 #include <cmath>
 #include <cstddef>
 
+#include <gpt/config.hpp>
 #include <gpt/parameter.hpp>
 
 namespace gpt {
-
-enum class norm_kind {
-  layer,  ///< mean 0 and variance 1, times a gain, plus a bias (Ba et al. 2016)
-  rms,    ///< mean square 1, times a gain (Zhang and Sennrich 2019)
-};
 
 /// Normalises each row by itself.
 template <class Real>

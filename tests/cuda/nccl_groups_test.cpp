@@ -247,7 +247,7 @@ struct planned_program {
 planned_program plans_of(const joint_task& t) {
   auto layout = even_layout(t.order.stages, t.order, 4);
   auto& line = layout.pipelines[0];
-  line.groups = t.of_rank;
+  for (const auto& d : t.of_rank) line.groups.push_back({.degrees = d});
   const std::vector groups{make_pipeline_groups(line, [](int) { return tensor_shape{4, 3}; })};
   planned_program found{.program = make_device_program(layout, groups, {}), .order = {}};
   auto& steps = found.program.steps;

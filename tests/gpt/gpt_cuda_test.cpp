@@ -390,11 +390,10 @@ TEST_CASE("several pipelines, data ranks, shared states and recomputation train 
       CHECK(found.losses[s] == doctest::Approx(wanted.losses[s]).epsilon(within));
   };
   auto recomputed = small.on_gpus({0, 1}, adam, 0.5, false);
-  recomputed.layout.pipelines[0].recompute.assign(2, recomputation::full);
+  recomputed.layout.pipelines[0].groups.assign(2, {.recompute = recomputation::full});
   compare(recomputed, 1e-12);
   auto shared = small.on_gpus({0, 1}, adam, 0.5, false);
-  shared.layout.pipelines[0].groups = {{.data = 2}, {.data = 1}};
-  shared.layout.pipelines[0].zero = {2, 0};
+  shared.layout.pipelines[0].groups = {{.degrees = {.data = 2}, .zero = 2}, {}};
   shared.places = {0, -1, 2};
   compare(shared, 1e-6);
   auto two = small.on_gpus({0, 1}, adam, 0.5, false);
@@ -402,7 +401,7 @@ TEST_CASE("several pipelines, data ranks, shared states and recomputation train 
   first.order = one_f_one_b({2, 1}, 3);
   auto other = first;
   other.order = one_f_one_b({1}, 1);
-  other.stages = {{0, gpt::layer_count(small.model)}};
+  other.stages = {{.layers = {0, gpt::layer_count(small.model)}}};
   other.first_rank = 2;
   two.layout.pipelines.push_back(other);
   two.places = {0, 1, -1};

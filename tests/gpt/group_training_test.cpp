@@ -21,6 +21,7 @@
 
 #include <gpt/batch.hpp>
 
+#include "../runtime/set_groups.hpp"
 #include "gradient_check.hpp"
 
 using namespace hetsched;
@@ -32,9 +33,9 @@ using tensor = gpt::tensor<double>;
 using channel = thread_communicator<tensor>;
 constexpr int samples = 4;
 
-training_layout grouped(const gpt::config& m, schedule order, std::vector<degrees> groups) {
+training_layout grouped(const gpt::config& m, schedule order, const std::vector<degrees>& groups) {
   auto layout = even_layout(gpt::layer_count(m), std::move(order), samples);
-  layout.pipelines[0].groups = std::move(groups);
+  test::set_groups(layout.pipelines[0], &group_layout::degrees, groups);
   return layout;
 }
 
@@ -47,8 +48,8 @@ std::vector<double> train(const gpt::config& m, const training_layout& layout, i
   run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
     const auto there = layout.place_of(comm.rank());
     const auto& line = layout.pipelines[0];
-    const auto d = line.group(there.group);
-    const auto recompute = line.recompute.empty() ? recomputation::none : line.recompute[static_cast<std::size_t>(there.group)];
+    const auto d = line.degrees_of(there.group);
+    const auto recompute = line.group(there.group).recompute;
     auto trainer = make_trainer<tensor>(
         layout,
         [&](int layer, const stage_group<tensor, channel>& group) { return gpt::make_layer<double>(m, layer, group, recompute); },
@@ -129,20 +130,20 @@ TEST_CASE("[threads] a training whose experts lie on several devices is the trai
     const int zero = groups[1].data == 4 ? 2 : groups[1].tensor == 2 ? 1 : 0;
     CAPTURE(zero);
     auto layout = grouped(m, zb_h1(2, 3), groups);
-    layout.pipelines[0].zero = {0, zero};
+    test::set_groups(layout.pipelines[0], &group_layout::zero, {0, zero});
     CHECK(difference(train(m, layout), alone) < 1e-9);
   }
   // Uneven shares of the samples, and the forward once more before each backward.
   auto layout = grouped(m, zb_h1(2, 3), {{2, 1, 1}, {2, 1, 1, 2}});
-  layout.pipelines[0].sample_points = {{0, 3, 4}, {0, 1, 4}};
-  layout.pipelines[0].recompute = {recomputation::none, recomputation::full};
+  test::set_groups(layout.pipelines[0], &group_layout::sample_points, {{0, 3, 4}, {0, 1, 4}});
+  layout.pipelines[0].groups[1].recompute = recomputation::full;
   std::vector<training_bytes> shared, whole;
   CHECK(difference(train(m, layout, 4, &shared), alone) < 1e-9);
-  layout.pipelines[0].groups[1].expert = 1;
+  layout.pipelines[0].groups[1].degrees.expert = 1;
   CHECK(difference(train(m, layout, 4, &whole), alone) < 1e-9);
   // Up and down of two of four experts, 16 x 12 each, with biases.
   CHECK(whole[2].parameters - shared[2].parameters == 2 * (2 * 16 * 12 + 12 + 16) * sizeof(double));
-  layout.pipelines[0].groups[1].expert = 3;
+  layout.pipelines[0].groups[1].degrees.expert = 3;
   CHECK_THROWS_AS(validate(layout), input_error);
 }
 
@@ -158,8 +159,8 @@ TEST_CASE("[threads] uneven shares of the samples are the training by one device
   for (const auto& [groups, cuts] : shapes)
     for (const auto how : all_reshard_strategies) {
       auto layout = grouped(m, zb_h1(2, 3), groups);
-      layout.pipelines[0].sample_points = cuts;
-      layout.pipelines[0].reshard = {how};
+      test::set_groups(layout.pipelines[0], &group_layout::sample_points, cuts);
+      test::set_reshard(layout.pipelines[0], how);
       CAPTURE(cuts);
       CAPTURE(name_of(how));
       CHECK(difference(train(m, layout), alone) < 1e-9);
@@ -176,12 +177,12 @@ TEST_CASE("[threads] uneven shares of heads are the training by one device") {
   };
   for (const auto& [groups, shares] : shapes) {
     auto layout = grouped(m, zb_h1(2, 3), groups);
-    layout.pipelines[0].tensor_shares = shares;
+    test::set_groups(layout.pipelines[0], &group_layout::tensor_shares, shares);
     CAPTURE(shares);
     CHECK(difference(train(m, layout), alone) < 1e-9);
   }
   auto layout = grouped(m, zb_h1(2, 3), {{1, 1, 2}, {1, 1, 1}});
-  layout.pipelines[0].tensor_shares = {{0.75, 0.35}, {}};
+  layout.pipelines[0].groups[0].tensor_shares = {0.75, 0.35};
   CHECK_THROWS_WITH_AS(validate(layout),
                        "pipeline 0: stage 0 shares its heads among 2 tensor ranks by numbers that do not add up to 1 for these",
                        input_error);
@@ -201,13 +202,13 @@ TEST_CASE("[threads] what stages recompute and share out changes no bit of a tra
       std::vector<training_bytes> plain, with;
       const auto wanted = train(m, layout, 2, &plain);
       for (const auto& recompute : {std::vector{full, full}, {selective, full}, {none, selective}}) {
-        layout.pipelines[0].recompute = recompute;
+        test::set_groups(layout.pipelines[0], &group_layout::recompute, recompute);
         CHECK(train(m, layout, 2) == wanted);
       }
-      layout.pipelines[0].recompute = {full, none};
+      test::set_groups(layout.pipelines[0], &group_layout::recompute, {full, none});
       for (const auto& zero : {std::vector{1, 0}, {1, 1}, {1, 2}, {2, 2}}) {
         CAPTURE(zero);
-        layout.pipelines[0].zero = zero;
+        test::set_groups(layout.pipelines[0], &group_layout::zero, zero);
         CHECK(train(m, layout, 2, &with) == wanted);
         for (int r = 0; r < layout.ranks(); ++r) {
           CAPTURE(r);

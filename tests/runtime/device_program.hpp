@@ -84,7 +84,7 @@ class program_builder {
     const auto& line = layout_.pipelines[at(p)];
     for (int s = 0; line.order.directions == 2 && s < line.order.stages; ++s) {
       const int a = line.order.rank(0, s), b = line.order.rank(1, s);
-      for (int i = 0; a != b && i < line.group(a).device_count(); ++i) {
+      for (int i = 0; a != b && i < line.degrees_of(a).device_count(); ++i) {
         const std::vector<int> members{line.first_of_group(a) + i, line.first_of_group(b) + i};
         const action what{.kind = reduce_gradients, .stage = s, .microbatch = no_microbatch};
         (void)add({collective, members, {ends_of(p, 0, s, members[0]), ends_of(p, 1, s, members[1])}, p, what, 0});
@@ -160,7 +160,7 @@ class program_builder {
   }
 
   void add_computations(const pipeline_layout& line, const lane& l) {
-    const int first = line.first_of_group(l.rank), count = line.group(l.rank).device_count();
+    const int first = line.first_of_group(l.rank), count = line.degrees_of(l.rank).device_count();
     std::vector<action> computations;
     bool apart = true;  // from the computation before it, by an action that is none
     for (action a : l.actions) {
@@ -192,11 +192,11 @@ class program_builder {
 
   /// What the layers of a stage call inside a computation: each call between two pieces of it, on all ranks of an axis.
   void add_calls(const pipeline_layout& line, int group, int first, const action& a) {
-    const auto d = line.group(group);
+    const auto& d = line.degrees_of(group);
     if (d.expert > 1)
       throw input_error("a device program has no collectives of an expert axis, as stage " + std::to_string(a.stage) +
                         " has one");
-    const int layers = line.stages[at(a.stage)].size();
+    const int layers = line.stages[at(a.stage)].layers.size();
     const auto times = [&](const layer_calls& c) {
       if (a.kind == forward || a.kind == recompute) return c.forward;
       return (a.kind != backward_weight ? c.backward_input : 0) + (a.kind != backward_input ? c.backward_weight : 0);
@@ -272,7 +272,8 @@ class program_builder {
   [[nodiscard]] int stage_of(const parameter_holder& h) const {
     const auto& stages = layout_.pipelines[at(h.pipeline)].stages;
     return static_cast<int>(
-        std::find_if(stages.begin(), stages.end(), [&](const layer_range& r) { return h.what.layer < r.last; }) - stages.begin());
+        std::find_if(stages.begin(), stages.end(), [&](const stage_layout& s) { return h.what.layer < s.layers.last; }) -
+        stages.begin());
   }
 
   const training_layout& layout_;

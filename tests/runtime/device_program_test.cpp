@@ -51,7 +51,7 @@ instance make_instance(training_layout layout, bool sharded) {
         auto& cut = cuts[{{l, 0}, static_cast<int>(p), g}];
         cut.dimension = 0;
         auto& points = cut.points.emplace_back();
-        const int parts = i.layout.pipelines[p].group(g).tensor;
+        const int parts = i.layout.pipelines[p].degrees_of(g).tensor;
         for (int k = 0; k <= parts; ++k) points.push_back(12 * k / parts);
       }
   i.parameters = model_parameters(i.layout, std::vector(at(i.layout.layers), std::vector<tensor_shape>(1, shape)), {}, cuts);
@@ -218,10 +218,10 @@ training_layout layout_of(std::string_view name, int ranks, int microbatches, st
   for (int g = 0; g < order.ranks; ++g) {
     // Copies of a stage in two directions are on groups of one size.
     const auto k = first_degrees + (equal ? 0 : at(order.directions == 2 ? std::min(g, order.ranks - 1 - g) : g));
-    layout.pipelines[0].groups.push_back(all_degrees[k % all_degrees.size()]);
+    layout.pipelines[0].groups.push_back({.degrees = all_degrees[k % all_degrees.size()]});
   }
   for (int s = 0; s + 1 < order.stages; ++s)
-    layout.pipelines[0].reshard.push_back(all_reshard_strategies[(first_degrees + at(s)) % all_reshard_strategies.size()]);
+    layout.pipelines[0].stages[at(s)].reshard = all_reshard_strategies[(first_degrees + at(s)) % all_reshard_strategies.size()];
   return layout;
 }
 
@@ -339,7 +339,7 @@ TEST_CASE("orders of trainings are proved if and only if they run, and 500 plant
 TEST_CASE("a call inside a forward stands between the receive and the send") {
   // Two stages of two tensor ranks each, a layer each that calls once, one microbatch.
   auto layout = even_layout(2, schedule_of("gpipe", 2, 1), 2);
-  layout.pipelines[0].groups = {{1, 1, 2}, {1, 1, 2}};
+  layout.pipelines[0].groups.assign(2, {.degrees = {.tensor = 2}});
   const std::vector groups{make_pipeline_groups(layout.pipelines[0], [](int) { return tensor_shape{2, 2}; })};
   const device_program_options options{.tensor = {.forward = 1, .backward_input = 1}, .context = {}};
   const auto program = make_device_program(layout, groups, {}, options);
@@ -372,7 +372,7 @@ TEST_CASE("groups of another training are refused") {
   auto layout = even_layout(2, schedule_of("1f1b", 2, 3), 2);
   std::vector groups{make_pipeline_groups(layout.pipelines[0], [](int) { return tensor_shape{2, 2}; })};
   CHECK_THROWS_AS((void)make_device_program(layout, {}, {}), input_error);
-  layout.pipelines[0].groups = {{2, 1, 1}, {1, 1, 1}};
+  layout.pipelines[0].groups = {{.degrees = {.data = 2}}, {}};
   CHECK_THROWS_AS((void)make_device_program(layout, groups, {}), input_error);
   groups[0].boundaries.clear();
   CHECK_THROWS_AS((void)make_device_program(layout, groups, {}), input_error);

@@ -65,7 +65,7 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
     cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
                                std::to_string(line.microbatch_size) + " samples evenly");
   std::vector<std::string> stages;
-  for (std::size_t v = 0; v < placed.stages().size(); ++v) stages.push_back(megatron_stage(placed, placed.stages()[v], v));
+  for (std::size_t v = 0; v < placed.stages().size(); ++v) stages.push_back(megatron_stage(placed, placed.stages()[v].layers, v));
   const auto layout = megatron_layout(stages);
   std::string flags;
   const auto add = [&](const std::string& flag, const std::string& value = "") {

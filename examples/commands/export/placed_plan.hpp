@@ -18,7 +18,7 @@
 
 namespace command {
 
-/// The pipeline of a plan, its schedule, and the layers of each virtual stage.
+/// The pipeline of a plan, its schedule, and each virtual stage.
 struct placed_plan {
   hetsched::plan_file file;
   hetsched::training_layout layout;
@@ -26,7 +26,7 @@ struct placed_plan {
 
   [[nodiscard]] const hetsched::pipeline_plan& line() const { return file.plan.pipelines.front(); }
   [[nodiscard]] const hetsched::schedule& order() const { return layout.pipelines.front().order; }
-  [[nodiscard]] const std::vector<hetsched::layer_range>& stages() const { return layout.pipelines.front().stages; }
+  [[nodiscard]] const std::vector<hetsched::stage_layout>& stages() const { return layout.pipelines.front().stages; }
   [[nodiscard]] int layers() const { return line().stages.back().layers.last; }
   [[nodiscard]] int ranks() const { return layout.ranks(); }
 };

@@ -132,7 +132,7 @@ if __name__ == "__main__":
                                std::to_string(line.microbatch_size) + " samples evenly");
   auto stages = nlohmann::ordered_json::array();
   for (std::size_t v = 0; v < placed.stages().size(); ++v) {
-    const auto layers = placed.stages()[v];
+    const auto layers = placed.stages()[v].layers;
     auto modules = nlohmann::ordered_json::array();
     for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
     stages.push_back({{"stage", v},

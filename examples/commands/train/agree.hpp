@@ -39,8 +39,7 @@ namespace train {
 }
 
 /// Throws known_to_all, on all ranks, for the first of some settings that a rank has otherwise than rank 0. Throws as gather.
-template <class Communicator>
-void agree_on(Communicator& comm, const std::map<std::string, std::string>& settings, double deadline_s) {
+inline void agree_on(control comm, const std::map<std::string, std::string>& settings, double deadline_s) {
   std::string text;
   for (const auto& [name, value] : settings) text += name + '\n' + value + '\n';
   const auto told = gather(comm, {text.begin(), text.end()}, deadline_s, "comparing options");

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -51,9 +52,9 @@ using training_notes = std::map<std::string, std::string>;
 
 /// The newest whole checkpoint of a folder, the same on all ranks. say(text): rank 0's remarks. Throws as compare_notes, on rank
 /// 0.
-template <class Communicator, class Say>
-[[nodiscard]] std::optional<hetsched::checkpoint> find_newest(Communicator& comm, const std::string& folder,
-                                                              const training_notes& notes, double deadline_s, Say&& say) {
+[[nodiscard]] inline std::optional<hetsched::checkpoint> find_newest(control comm, const std::string& folder,
+                                                                     const training_notes& notes, double deadline_s,
+                                                                     const std::function<void(const std::string&)>& say) {
   // One rank looks for it, as that means to read all of it.
   std::vector<double> mine;
   work_together(comm, deadline_s, "looking for a checkpoint", [&](const auto& alive) {
@@ -72,17 +73,16 @@ template <class Communicator, class Say>
 }
 
 /// Fills every rank's slices with what a checkpoint holds of them; returns when all have read it.
-template <class Communicator>
-void load_on_all(Communicator& comm, const hetsched::checkpoint& from, std::span<hetsched::state_slice> slices,
-                 double deadline_s) {
+inline void load_on_all(control comm, const hetsched::checkpoint& from, std::span<hetsched::state_slice> slices,
+                        double deadline_s) {
   work_together(comm, deadline_s, "reading a checkpoint",
                 [&](const auto& alive) { hetsched::load_checkpoint(from, slices, alive); });
 }
 
 /// Loads the newest whole checkpoint into a trainer that has not begun, on all ranks; returns its step. None: there is none, and
 /// the training may start. say(text): rank 0's remarks. Throws: known_to_all if there is none, and it may not.
-template <class Trainer, class Communicator, class Say>
-[[nodiscard]] std::optional<std::int64_t> resume(Trainer& trainer, Communicator& comm, const checkpoint_arguments& given,
+template <class Trainer, class Say>
+[[nodiscard]] std::optional<std::int64_t> resume(Trainer& trainer, control comm, const checkpoint_arguments& given,
                                                  const training_notes& notes, double deadline_s, Say&& say) {
   const auto found = find_newest(comm, given.folder, notes, deadline_s, say);
   if (!found && !given.or_start)
@@ -121,10 +121,9 @@ template <class Trainer, class Communicator, class Say>
 }
 
 /// The checkpoints that a training writes. All ranks call its members between steps.
-template <class Communicator>
 class checkpoints {
  public:
-  checkpoints(Communicator& comm, const checkpoint_arguments& given, training_notes notes, double deadline_s)
+  checkpoints(control comm, const checkpoint_arguments& given, training_notes notes, double deadline_s)
       : comm_(comm), given_(given), notes_(std::move(notes)), deadline_s_(deadline_s), writer_(given.folder) {}
 
   /// Begins one, and ends it unless it is to be written while the training goes on.
@@ -167,7 +166,7 @@ class checkpoints {
     });
   }
 
-  Communicator& comm_;
+  control comm_;
   checkpoint_arguments given_;
   training_notes notes_;
   double deadline_s_;

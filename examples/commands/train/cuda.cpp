@@ -68,7 +68,9 @@ void train::train_on_gpus(job& j) {
     return place_of(j.given.device, here.ranks, here.rank, all.count());
   };
   const auto make_rank = [&](const hetsched::process_place& here) { return rank(all, place(here), here.rank, j.given); };
-  if (!j.given.nccl) return train_on_processes<rank>(j, make_rank);
+  if (!j.given.nccl)
+    return train_on_processes<tensor>(
+        j, [&](auto& comm, const hetsched::process_place& here) { train_rank(j, comm, make_rank(here), j.told); });
 #ifdef HETSCHED_WITH_NCCL
   if (j.given.elastic) throw hetsched::input_error("--elastic: NCCL does not go on where a rank is lost");
   on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include <hetsched/gloo.hpp>
 
@@ -22,15 +23,13 @@ namespace train {
           .secret = read_secret(given.secret_file)};
 }
 
-template <class Communicator>
-void tell_strangers(const Communicator& comm) {
-  if (comm.strangers().empty()) return;
-  std::cerr << "rank " + std::to_string(comm.rank()) + " turned away " + hetsched::to_text(comm.strangers()) + '\n' << std::flush;
+inline void tell_strangers(int rank, const std::vector<hetsched::stranger>& strangers) {
+  if (strangers.empty()) return;
+  std::cerr << "rank " + std::to_string(rank) + " turned away " + hetsched::to_text(strangers) + '\n' << std::flush;
 }
 
 /// Ranks over NCCL tell each other more than others do, so all or none are to be. Throws: known_to_all; as gather.
-template <class Communicator>
-void agree_on_nccl(Communicator& comm, bool nccl, double deadline_s) {
+inline void agree_on_nccl(control comm, bool nccl, double deadline_s) {
   const auto told = gather(comm, {nccl ? 1.0 : 0.0}, deadline_s, "comparing --nccl");
   for (std::size_t r = 1; r < told.size(); ++r)
     if (told[r] != told[0]) {
@@ -43,7 +42,7 @@ void agree_on_nccl(Communicator& comm, bool nccl, double deadline_s) {
 template <class Tensor, class Body>
 void on_gloo(const place_arguments& given, const hetsched::process_place& place, Body&& body) {
   hetsched::gloo_communicator<Tensor> comm(place, options_of(given));
-  tell_strangers(comm);
+  tell_strangers(comm.rank(), comm.strangers());
   try {
     body(comm);
   } catch (const known_to_all&) {

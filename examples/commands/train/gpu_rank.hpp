@@ -83,7 +83,7 @@ class gpu_rank {
     refuse(m.experts > 0, "experts are not trained");
     for (const auto& line : layout.pipelines)
       for (int g = 0; g < line.order.ranks; ++g) {
-        const auto d = line.group(g);
+        const auto& d = line.degrees_of(g);
         refuse(d.context > 1, "stages are not cut along context");
         refuse(!direct && d.data * d.tensor > 1, "stages of several processes without NCCL are not trained");
         refuse(graphs_ && d.tensor > 1, "stages that are cut along tensors are not captured in graphs");

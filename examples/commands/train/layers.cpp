@@ -4,6 +4,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 #include <gpt/batch.hpp>
+#include <gpt/inference.hpp>
 #include <gpt/model.hpp>
 #include <train/layers.hpp>
 #include <train/model.hpp>
@@ -74,3 +75,6 @@ template double matrix_flops<float>();
 template double matrix_flops<double>();
 
 }  // namespace train
+
+template class gpt::cached_layer<float>;
+template class gpt::cached_layer<double>;

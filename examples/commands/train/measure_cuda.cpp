@@ -9,6 +9,7 @@
 #include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
+#include <train/model.hpp>
 #include <train/operators.hpp>
 
 void train::measure_on_gpus(measuring& m) {

@@ -55,11 +55,10 @@ inline constexpr std::size_t numbers_per_action = 9;
 
 /// What the ranks have measured in some steps, by pipeline and step, told by the first device of each group, from 0 at the first
 /// action of any; on clocks that differ, as rank 0 saw it. All ranks call it, for the same steps.
-template <class Communicator>
-[[nodiscard]] std::vector<std::vector<hetsched::timeline>> gather_timelines(Communicator& comm,
-                                                                            const hetsched::training_layout& layout,
-                                                                            std::span<const hetsched::timeline> steps,
-                                                                            bool one_clock, double deadline_s) {
+[[nodiscard]] inline std::vector<std::vector<hetsched::timeline>> gather_timelines(control comm,
+                                                                                   const hetsched::training_layout& layout,
+                                                                                   std::span<const hetsched::timeline> steps,
+                                                                                   bool one_clock, double deadline_s) {
   std::vector<hetsched::clock_offset> offsets(static_cast<std::size_t>(comm.ranks()));
   if (!one_clock) {
     offsets = hetsched::clock_offsets(comm, hetsched::deadline_in(deadline_s));

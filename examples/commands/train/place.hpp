@@ -4,19 +4,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <exception>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <hetsched/core/error.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+
+#include "control.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace train {
 
@@ -26,25 +28,7 @@ struct place_arguments {
   double deadline_s = 30, connect_deadline_s = 30;
 };
 
-inline void add_place_options(CLI::App& app, place_arguments& given) {
-  app.add_option("--transport", given.transport, "threads of this process, or gloo: one process per rank")
-      ->check(CLI::IsMember({"threads", "gloo"}))
-      ->capture_default_str();
-  app.add_option("--ranks", given.ranks, "threads: how many; gloo: as the launcher says")->check(CLI::Range(1, 1024));
-  app.add_option("--store", given.store,
-                 "gloo: where ranks meet, file:FOLDER, redis://HOST:PORT or torch://HOST:PORT (torchrun's own, unless said)");
-  app.add_option("--run-name", given.run, "gloo: tells runs apart that meet in one store");
-  app.add_option("--interface", given.interface, "gloo: network interface to use");
-  app.add_option("--address", given.address, "gloo: own address to use");
-  app.add_option("--secret-file", given.secret_file,
-                 "gloo: a file whose first line all ranks prove to know (else HETSCHED_SECRET, if it is set)");
-  app.add_option("--connect-deadline", given.connect_deadline_s, "gloo: seconds until all ranks have come")
-      ->check(CLI::Range(0.01, 1e6))
-      ->capture_default_str();
-  app.add_option("--deadline", given.deadline_s, "seconds that a rank waits for others before the run ends with an error")
-      ->check(CLI::Range(0.01, 1e6))
-      ->capture_default_str();
-}
+void add_place_options(CLI::App& app, place_arguments& given);
 
 /// Bad input that every rank finds by itself: none has to tell the others.
 class known_to_all : public hetsched::input_error {
@@ -91,13 +75,12 @@ inline constexpr bool with_gloo = false;
 }
 
 /// Every rank's numbers to every rank. Throws error if a rank does not come.
-template <class Communicator>
-[[nodiscard]] std::vector<std::vector<double>> gather(Communicator& comm, const std::vector<double>& mine, double deadline_s,
-                                                      const std::string& what) {
+[[nodiscard]] inline std::vector<std::vector<double>> gather(control comm, const std::vector<double>& mine, double deadline_s,
+                                                             const std::string& what) {
   std::vector<std::vector<double>> all;
   auto result = comm.gather(mine, all, hetsched::deadline_in(deadline_s));
   if (result == hetsched::wait_result::progress) return all;
-  result = hetsched::detail::with_blame(comm, result);
+  if (result == hetsched::wait_result::deadline) result = comm.ask();
   auto text = "rank " + std::to_string(comm.rank()) + ", " + what + ": ";
   const std::string why = comm.failure();
   if (result == hetsched::wait_result::aborted)
@@ -110,8 +93,8 @@ template <class Communicator>
 
 /// Runs work(alive) on every rank, and returns when all have come to its end. Work that takes longer than the others may wait
 /// calls alive() now and then; so a rank that hangs is told from one that works. Throws as gather.
-template <class Communicator, class Work>
-void work_together(Communicator& comm, double deadline_s, const std::string& what, Work work) {
+template <class Work>
+void work_together(control comm, double deadline_s, const std::string& what, Work work) {
   using clock = std::chrono::steady_clock;
   auto last = clock::now();
   work([&] {

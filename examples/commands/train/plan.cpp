@@ -9,6 +9,7 @@
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 
+#include <gpt/shapes.hpp>
 #include <train/model.hpp>
 #include <train/plan.hpp>
 

@@ -14,13 +14,13 @@
 #include <hetsched/runtime/layout/plan_layout.hpp>
 
 #include <train/gloo.hpp>
-#include <train/rank.hpp>
+#include <train/training.hpp>
 
 namespace train {
 
 /// As long as there are ranks: those that are left go on from the last checkpoint, on a plan for as many as they are.
-template <class Rank, class MakeRank>
-void train_elastically(job& j, MakeRank&& make_rank) {
+template <class Tensor, class Train>
+void train_elastically(job& j, Train&& train) {
   using clock = std::chrono::steady_clock;
   const auto planned = j.plan;
   const auto given = j.given;
@@ -30,7 +30,7 @@ void train_elastically(job& j, MakeRank&& make_rank) {
   if (given.snapshot_every > 0) j.snapshots = &snapshots.emplace("/dev/shm/hetsched-train-" + std::to_string(getpid()));
   const bool has_folder = !given.checkpoint.folder.empty();
   const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
-    tell_strangers(comm);
+    tell_strangers(comm.rank(), comm.strangers());
     agree_on_nccl(comm, false, given.place.deadline_s);
     j.place = here.place;
     j.given = given;
@@ -44,21 +44,21 @@ void train_elastically(job& j, MakeRank&& make_rank) {
       next = clock::now() + std::chrono::milliseconds(200);
       return here.somebody_waits();
     };
-    train_rank(j, comm, make_rank(here.place), j.told);
+    train(comm, here.place);
     return !j.told.lets_others_in;
   };
-  hetsched::run_elastically<typename Rank::tensor>(
+  hetsched::run_elastically<Tensor>(
       j.place, options_of(given.place),
       {.joins = given.join, .settle_s = given.settle_s, .say = [](const std::string& text) { say(text); }}, body);
 }
 
-/// Trains on this process's rank, or on one after the other. make_rank: (const process_place&) -> Rank.
-template <class Rank, class MakeRank>
-void train_on_processes(job& j, MakeRank&& make_rank) {
-  if (j.given.elastic) return train_elastically<Rank>(j, make_rank);
-  on_gloo<typename Rank::tensor>(j.given.place, j.place, [&](auto& comm) {
+/// Trains on this process's rank, or on one after the other. train: (communicator, const process_place&), for `told`.
+template <class Tensor, class Train>
+void train_on_processes(job& j, Train&& train) {
+  if (j.given.elastic) return train_elastically<Tensor>(j, train);
+  on_gloo<Tensor>(j.given.place, j.place, [&](auto& comm) {
     agree_on_nccl(comm, false, j.given.place.deadline_s);
-    train_rank(j, comm, make_rank(j.place), j.told);
+    train(comm, j.place);
   });
 }
 

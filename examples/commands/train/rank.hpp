@@ -146,8 +146,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
 
   const auto there = layout.place_of(comm.rank());
   const auto& own_line = layout.pipelines[static_cast<std::size_t>(there.pipeline)];
-  const auto recompute =
-      own_line.recompute.empty() ? recomputation::none : own_line.recompute[static_cast<std::size_t>(there.group)];
+  const auto recompute = own_line.group(there.group).recompute;
   using trainer_type = pipeline_trainer<tensor, typename Rank::layer, Communicator, typename Rank::optimizer,
                                         typename Rank::backend, typename Rank::stager>;
   const auto backend = here.make_backend();
@@ -250,8 +249,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   // Since the last call; -1: the communicator does not count.
   auto sent_bytes = [&, before = std::uint64_t{0}]() mutable {
     if constexpr (requires { comm.bytes_sent(); }) {
-      const std::uint64_t now = comm.bytes_sent();
-      return static_cast<double>(now - std::exchange(before, now));
+      const std::optional<std::uint64_t> now = comm.bytes_sent();
+      return now ? static_cast<double>(*now - std::exchange(before, *now)) : -1.0;
     } else {
       return -1.0;
     }

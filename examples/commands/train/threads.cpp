@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include <train/rank.hpp>
+#include <train/host.hpp>
 #include <train/threads.hpp>
 
 namespace {
@@ -11,7 +11,7 @@ void train_on_threads_as(train::job& j) {
   train::job::result told;
   train::on_threads<gpt::tensor<Real>>(j.place.ranks, [&](auto& comm) {
     train::job::result result;
-    train::train_rank(j, comm, train::host_rank<Real>(), result);
+    train::train_on_host(j, comm, result);
     if (comm.rank() == 0) told = std::move(result);
   });
   j.told = std::move(told);

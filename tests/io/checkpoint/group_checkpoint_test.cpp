@@ -20,6 +20,7 @@
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 
+#include "../../runtime/set_groups.hpp"
 #include "../../runtime/training.hpp"
 
 using namespace hetsched;
@@ -93,10 +94,10 @@ struct way {
   bool shards = false;
 };
 
-training_layout grouped(const char* schedule, std::vector<degrees> groups, std::vector<int> zero = {}) {
+training_layout grouped(const char* schedule, const std::vector<degrees>& groups, const std::vector<int>& zero = {}) {
   auto t = even_layout(layer_count, schedule_of(schedule, static_cast<int>(groups.size()), 4), rows);
-  t.pipelines[0].groups = std::move(groups);
-  t.pipelines[0].zero = std::move(zero);
+  test::set_groups(t.pipelines[0], &group_layout::degrees, groups);
+  if (!zero.empty()) test::set_groups(t.pipelines[0], &group_layout::zero, zero);
   validate(t);
   return t;
 }

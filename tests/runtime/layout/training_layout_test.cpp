@@ -15,6 +15,8 @@
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/text.hpp>
 
+#include "../set_groups.hpp"
+
 using namespace hetsched;
 
 namespace {
@@ -44,6 +46,12 @@ plan plan_of(std::vector<pipeline_plan> pipelines, const char* schedule) {
   return p;
 }
 
+std::vector<layer_range> layers_of(const training_layout& t, std::size_t pipeline = 0) {
+  std::vector<layer_range> found;
+  for (const auto& s : t.pipelines[pipeline].stages) found.push_back(s.layers);
+  return found;
+}
+
 template <class Call>
 std::string why(Call call) {
   try {
@@ -68,7 +76,7 @@ TEST_CASE("even_layout cuts layers into parts that differ by one at most") {
       REQUIRE(t.pipelines.size() == 1);
       CHECK(t.pipelines[0].microbatch_size == 4);
       int least = layers, most = 0, next = 0;
-      for (const auto& r : t.pipelines[0].stages) {
+      for (const auto& [r, reshard] : t.pipelines[0].stages) {
         CHECK(r.first == next);
         next = r.last;
         least = std::min(least, r.size());
@@ -89,8 +97,8 @@ TEST_CASE("a plan with its own schedule keeps its stages and warm-ups") {
   REQUIRE(t.pipelines.size() == 2);
   CHECK(t.pipelines[0].order == one_f_one_b({5, 3, 1}, 6));
   CHECK(t.pipelines[1].order == one_f_one_b({2, 1}, 4));
-  CHECK(t.pipelines[0].stages == std::vector<layer_range>{{0, 3}, {3, 4}, {4, 6}});
-  CHECK(t.pipelines[1].stages == std::vector<layer_range>{{0, 2}, {2, 6}});
+  CHECK(layers_of(t) == std::vector<layer_range>{{0, 3}, {3, 4}, {4, 6}});
+  CHECK(layers_of(t, 1) == std::vector<layer_range>{{0, 2}, {2, 6}});
   CHECK(t.pipelines[0].first_rank == 0);
   CHECK(t.pipelines[1].first_rank == 3);
   CHECK(t.pipelines[1].microbatch_size == 2);
@@ -130,20 +138,20 @@ TEST_CASE("every schedule has a layout, in which ranks keep the share that the p
       CHECK(t.ranks() == ranks);
       if (name == "chimera" || name == "dualpipe" || line.order.stages == ranks) {
         for (int s = 0; s < ranks; ++s)
-          CHECK(line.stages[static_cast<std::size_t>(s)].size() == sizes[static_cast<std::size_t>(s)]);
+          CHECK(line.stages[static_cast<std::size_t>(s)].layers.size() == sizes[static_cast<std::size_t>(s)]);
         continue;
       }
       std::vector<int> held(sizes.size(), 0);
       for (int s = 0; s < line.order.stages; ++s)
-        held[static_cast<std::size_t>(line.order.rank(0, s))] += line.stages[static_cast<std::size_t>(s)].size();
+        held[static_cast<std::size_t>(line.order.rank(0, s))] += line.stages[static_cast<std::size_t>(s)].layers.size();
       // Both ends of each of a rank's two stages are rounded.
       for (std::size_t r = 0; r < sizes.size(); ++r) CHECK(std::abs(held[r] - sizes[r]) <= 2);
     }
   // Shares that come out even.
   const auto v = make_training_layout(plan_of({line_of({2, 4, 6}, 6, {3, 2, 1})}, "zb_v"));
-  CHECK(v.pipelines[0].stages == std::vector<layer_range>{{0, 1}, {1, 3}, {3, 6}, {6, 9}, {9, 11}, {11, 12}});
+  CHECK(layers_of(v) == std::vector<layer_range>{{0, 1}, {1, 3}, {3, 6}, {6, 9}, {9, 11}, {11, 12}});
   const auto loop = make_training_layout(plan_of({line_of({3, 6}, 6, {2, 1})}, "interleaved_1f1b"), {.chunks = 3});
-  CHECK(loop.pipelines[0].stages == std::vector<layer_range>{{0, 1}, {1, 3}, {3, 4}, {4, 6}, {6, 7}, {7, 9}});
+  CHECK(layers_of(loop) == std::vector<layer_range>{{0, 1}, {1, 3}, {3, 4}, {4, 6}, {6, 7}, {7, 9}});
   CHECK(contains(why([] {
                    (void)make_training_layout(plan_of({line_of({1, 2}, 6, {2, 1})}, "zb_v"));
                  }),
@@ -181,8 +189,12 @@ TEST_CASE("layouts and plans that cannot be") {
   broken([](training_layout& t) { t.pipelines.clear(); }, "at least one pipeline");
   broken([](training_layout& t) { t.layers = 5; }, "its stages end at layer 4, the model at 5");
   broken([](training_layout& t) { t.pipelines[0].stages.pop_back(); }, "pipeline 0: layers for 1 stages, but the schedule has 2");
-  broken([](training_layout& t) { t.pipelines[0].stages[1].first = 3; }, "begins with layer 3, expected 2");
-  broken([](training_layout& t) { t.pipelines[0].stages = {{0, 4}, {4, 4}}; }, "the stage at layer 4 has no layer");
+  broken([](training_layout& t) { t.pipelines[0].stages[1].layers.first = 3; }, "begins with layer 3, expected 2");
+  broken(
+      [](training_layout& t) {
+        t.pipelines[0].stages = {{.layers = {0, 4}}, {.layers = {4, 4}}};
+      },
+      "the stage at layer 4 has no layer");
   broken([](training_layout& t) { t.pipelines[1].first_rank = 1; }, "pipeline 1: its ranks begin at 1");
   broken([](training_layout& t) { t.pipelines[1].first_rank = 3; }, "pipeline 1: its ranks begin at 3");
   broken([](training_layout& t) { t.pipelines[1].microbatch_size = 0; }, "microbatches of 0 samples");
@@ -199,17 +211,20 @@ TEST_CASE("layouts and plans that cannot be") {
 
 TEST_CASE("a plan's degrees become groups of ranks, and its strategies those of the boundaries") {
   auto p = plan_of({line_of({1, 2, 1}, 4, {3, 2, 1}), line_of({2, 2}, 4, {2, 1})}, "h1f1b");
-  CHECK(make_training_layout(p).pipelines[0].groups.empty());
-  CHECK(make_training_layout(p).pipelines[0].reshard.empty());
+  const auto plain = make_training_layout(p).pipelines[0];
+  CHECK(plain.groups == std::vector<group_layout>(3));
+  for (const auto& s : plain.stages) CHECK(s.reshard == reshard_strategy::direct);
   for (auto& line : p.pipelines) line.microbatch_size = 6;
   p.pipelines[0].stages[0].degrees = {.data = 2, .tensor = 2};
   p.pipelines[0].stages[2].degrees = {.data = 3};
   p.pipelines[0].boundaries[1].reshard = "regroup_after";
   const auto t = make_training_layout(p);
   CHECK(t.ranks() == 10);
-  CHECK(t.pipelines[0].groups == std::vector<degrees>{{.data = 2, .tensor = 2}, {}, {.data = 3}});
-  CHECK(t.pipelines[0].reshard == std::vector{reshard_strategy::direct, reshard_strategy::regroup_after});
-  CHECK(t.pipelines[1].groups.empty());
+  CHECK(test::of_groups(t.pipelines[0], &group_layout::degrees) ==
+        std::vector<degrees>{{.data = 2, .tensor = 2}, {}, {.data = 3}});
+  CHECK(t.pipelines[0].stages[0].reshard == reshard_strategy::direct);
+  CHECK(t.pipelines[0].stages[1].reshard == reshard_strategy::regroup_after);
+  CHECK(t.pipelines[1].groups == std::vector<group_layout>(2));
   CHECK(t.pipelines[1].first_rank == 8);
   CHECK(t.place_of(3) == rank_place{.pipeline = 0, .group = 0, .data = 1, .tensor = 1});
   CHECK(t.place_of(6) == rank_place{.pipeline = 0, .group = 2, .data = 1});
@@ -221,24 +236,22 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   auto p = plan_of({line_of({1, 2, 1}, 4, {3, 2, 1})}, "h1f1b");
   p.pipelines[0].microbatch_size = 5;
   auto& stages = p.pipelines[0].stages;
-  CHECK(make_training_layout(p).pipelines[0].sample_points.empty());
-  CHECK(make_training_layout(p).pipelines[0].recompute.empty());
-  CHECK(make_training_layout(p).pipelines[0].zero.empty());
+  CHECK(make_training_layout(p).pipelines[0].group(1) == group_layout{});
   stages[1].degrees = {.data = 2, .tensor = 2};
   CHECK(contains(why([&] { (void)make_training_layout(p); }), "microbatches of 5 samples on 2 data ranks"));
   stages[1].shares = {.data = {0.6, 0.4}, .tensor = {0.5, 0.5}};
   stages[1].recompute = recomputation::full;
   stages[2].zero = 2;
-  CHECK(make_training_layout(p).pipelines[0].state_shares.empty());
   CHECK(room_of_ranks(make_training_layout(p)).empty());
   stages[1].shares.state = {0.75, 0.25};
   const auto line = make_training_layout(p).pipelines[0];
-  CHECK(line.sample_points == std::vector<std::vector<std::int64_t>>{{}, {0, 3, 5}, {}});
+  CHECK(test::of_groups(line, &group_layout::sample_points) == std::vector<std::vector<std::int64_t>>{{}, {0, 3, 5}, {}});
   CHECK(line.samples_of(1, 1) == interval{3, 5});
   CHECK(line.samples_of(2, 0) == interval{0, 5});
-  CHECK(line.recompute == std::vector{recomputation::none, recomputation::full, recomputation::none});
-  CHECK(line.zero == std::vector{0, 0, 2});
-  CHECK(line.state_shares == std::vector<std::vector<double>>{{}, {0.75, 0.25}, {}});
+  CHECK(test::of_groups(line, &group_layout::recompute) ==
+        std::vector{recomputation::none, recomputation::full, recomputation::none});
+  CHECK(test::of_groups(line, &group_layout::zero) == std::vector{0, 0, 2});
+  CHECK(test::of_groups(line, &group_layout::state_shares) == std::vector<std::vector<double>>{{}, {0.75, 0.25}, {}});
   CHECK(room_of_ranks(make_training_layout(p)) == std::vector{1.0, 1.5, 1.5, 0.5, 0.5, 1.0});
 
   const auto refused = [&](auto change, const char* text) {
@@ -250,8 +263,8 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   };
   auto heads = p;
   heads.pipelines[0].stages[1].shares.tensor = {0.6, 0.4};
-  CHECK(make_training_layout(heads).pipelines[0].tensor_shares_of(1) == std::vector{0.6, 0.4});
-  CHECK(make_training_layout(heads).pipelines[0].tensor_shares_of(2).empty());
+  CHECK(make_training_layout(heads).pipelines[0].group(1).tensor_shares == std::vector{0.6, 0.4});
+  CHECK(make_training_layout(heads).pipelines[0].group(2).tensor_shares.empty());
   refused(
       [](stage_plan& s) {
         s.shares.tensor = {0.6, 0.3};

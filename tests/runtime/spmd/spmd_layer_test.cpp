@@ -341,7 +341,7 @@ TEST_CASE("[threads] spmd_layer: a pipeline with a stage of unlike devices train
     for (const auto& step : found->program) text += text_of(problem.graph, step) + "\n";
     CAPTURE(text);
     auto layout = even_layout(layers, test::schedule_of(instance % 3 == 0 ? "gpipe" : "1f1b", 3, microbatches), rows);
-    layout.pipelines[0].groups = {{}, {.tensor = problem.device_count()}, {}};
+    layout.pipelines[0].groups = {{}, {.degrees = {.tensor = problem.device_count()}}, {}};
     validate(layout);
     const auto losses = train(layout, [&](int l, const auto& group) {
       if (l != 1) return plain(l);

@@ -65,9 +65,11 @@ instance random_instance(random_source& random, const limits& most) {
     parts.push_back(even_layout(layers, schedule_of(name, ranks, 2), 6));
     auto& line = parts.back().pipelines[0];
     for (std::size_t s = 1; s < line.stages.size(); ++s)
-      line.stages[s - 1].last = line.stages[s].first = random.integer(line.stages[s - 1].first + 1, line.stages[s].last - 1);
+      line.stages[s - 1].layers.last = line.stages[s].layers.first =
+          random.integer(line.stages[s - 1].layers.first + 1, line.stages[s].layers.last - 1);
     for (int r = 0; r < ranks; ++r)
-      line.groups.push_back({random.integer(1, most.data), random.integer(1, most.context), random.integer(1, most.tensor)});
+      line.groups.push_back(
+          {.degrees = {random.integer(1, most.data), random.integer(1, most.context), random.integer(1, most.tensor)}});
   }
   i.layout = side_by_side(parts);
   for (int l = 0; l < layers; ++l) {
@@ -98,7 +100,7 @@ instance random_instance(random_source& random, const limits& most) {
           const auto extent = i.shapes[static_cast<std::size_t>(l)][n][static_cast<std::size_t>(cut.dimension)];
           const auto pieces = rising(random, 0, static_cast<std::int64_t>(extent), random.integer(1, 3));
           for (std::size_t k = 1; k < pieces.size(); ++k)
-            cut.points.push_back(rising(random, pieces[k - 1], pieces[k], i.layout.pipelines[p].group(g).tensor));
+            cut.points.push_back(rising(random, pieces[k - 1], pieces[k], i.layout.pipelines[p].degrees_of(g).tensor));
         }
   return i;
 }
@@ -108,8 +110,8 @@ std::string text_of(const instance& i) {
   for (const auto& p : i.layout.pipelines) {
     text += "pipeline of " + std::to_string(p.order.stages) + " stages x " + std::to_string(p.order.directions) + ":";
     for (int g = 0; g < p.order.ranks; ++g)
-      text += " " + std::to_string(p.group(g).data) + "x" + std::to_string(p.group(g).context) + "x" +
-              std::to_string(p.group(g).tensor);
+      text += " " + std::to_string(p.degrees_of(g).data) + "x" + std::to_string(p.degrees_of(g).context) + "x" +
+              std::to_string(p.degrees_of(g).tensor);
     text += "; ";
   }
   for (const auto& [a, b] : i.ties) text += to_text(a) + " tied to " + to_text(b) + "; ";
@@ -159,13 +161,13 @@ tensor serial_sum(const instance& i, const std::set<parameter_id>& all, int step
     for (const auto& id : all)
       for (int c = 0; c < line.order.directions; ++c) {
         std::size_t stage = 0;
-        while (line.stages[stage].last <= id.layer) ++stage;
+        while (line.stages[stage].layers.last <= id.layer) ++stage;
         const int group = line.order.rank(c, static_cast<int>(stage));
         const parameter_holder h{static_cast<int>(p),
                                  id,
                                  c,
                                  line.first_of_group(group),
-                                 line.group(group),
+                                 line.degrees_of(group),
                                  i.cuts.at({id, static_cast<int>(p), group})};
         const bool partial = h.cut.dimension < 0 && h.cut.partial_over_tensor;
         for (int place = 0; place < h.group.device_count(); place += partial ? 1 : h.group.tensor)
@@ -210,8 +212,8 @@ std::vector<held_tensor> held_by(const std::vector<model_parameter>& model, cons
       if (!h.has(rank)) continue;
       std::size_t stage = 0;
       while (copies[stage].direction != h.direction ||
-             line.stages[static_cast<std::size_t>(copies[stage].stage)].last <= h.what.layer ||
-             line.stages[static_cast<std::size_t>(copies[stage].stage)].first > h.what.layer)
+             line.stages[static_cast<std::size_t>(copies[stage].stage)].layers.last <= h.what.layer ||
+             line.stages[static_cast<std::size_t>(copies[stage].stage)].layers.first > h.what.layer)
         ++stage;
       held.push_back({h, stage, {}, {}});
       held.back().value = held.back().gradient = part_of(tensor(m.shape), h, rank);
@@ -322,7 +324,7 @@ TEST_CASE("[threads] tensor parallelism of 1, 2, 4 with 1, 2, 3 data ranks") {
         CAPTURE(data_ranks);
         instance i;
         i.layout = even_layout(2, schedule_of("1f1b", 2, 2), 6);
-        i.layout.pipelines[0].groups.assign(2, {data_ranks, 1, tensor_ranks});
+        i.layout.pipelines[0].groups.assign(2, {.degrees = {data_ranks, 1, tensor_ranks}});
         i.shapes = {{{4, 8}, {1, 8}}, {{8, 4}, {1, 4}}};
         for (int g = 0; g < 2; ++g)
           for (int l = 0; l < 2; ++l) {
@@ -411,7 +413,7 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
     std::vector<parameter_cut>& parameter_cuts() { return cuts; }
   };
   auto layout = even_layout(1, schedule_of("1f1b", 1, 1), 2);
-  layout.pipelines[0].groups = {{.data = 2, .context = 1, .tensor = 2}};
+  layout.pipelines[0].groups = {{.degrees = {.data = 2, .tensor = 2}}};
   // Two matrices side by side, of 3 and 5 columns; the first rank has 1 and 4 of them.
   const auto held = [](int rank) {
     const std::size_t first = rank % 2 == 0 ? 1 : 2, second = rank % 2 == 0 ? 4 : 1;

@@ -18,6 +18,7 @@
 #include <hetsched/runtime/group/stage_group.hpp>
 
 #include "../../sanitizer_share.hpp"
+#include "../set_groups.hpp"
 #include "../training.hpp"
 
 using namespace hetsched;
@@ -41,9 +42,9 @@ void put_rows(tensor& all, const tensor& part, interval rows) {
     for (std::size_t j = 0; j < part.columns(); ++j) all(static_cast<std::size_t>(rows.first) + i, j) = part(i, j);
 }
 
-training_layout grouped(int layers, schedule order, int microbatch_size, std::vector<degrees> groups) {
+training_layout grouped(int layers, schedule order, int microbatch_size, const std::vector<degrees>& groups) {
   auto t = even_layout(layers, std::move(order), microbatch_size);
-  t.pipelines[0].groups = std::move(groups);
+  test::set_groups(t.pipelines[0], &group_layout::degrees, groups);
   validate(t);
   return t;
 }
@@ -59,10 +60,10 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
   std::vector<any_layer<tensor>> net;
   std::vector<int> data_of, group_of;
   for (std::size_t s = 0; s < line.stages.size(); ++s)
-    for (int l = line.stages[s].first; l < line.stages[s].last; ++l) {
+    for (int l = line.stages[s].layers.first; l < line.stages[s].layers.last; ++l) {
       net.push_back(t.make(l));
       group_of.push_back(line.order.rank(0, static_cast<int>(s)));
-      data_of.push_back(line.group(group_of.back()).data);
+      data_of.push_back(line.degrees_of(group_of.back()).data);
     }
   result found;
   const int rows = line.microbatch_size;
@@ -179,7 +180,7 @@ TEST_CASE("[threads] groups of data ranks give the bits of one device that adds 
       check_same(on_devices(t, layout, 3, make), expected);
       for (const auto how : all_reshard_strategies) {
         if (how != reshard_strategy::leader_broadcast && std::string_view(name) != "1f1b") continue;
-        layout.pipelines[0].reshard.assign(layout.pipelines[0].stages.size() - 1, how);
+        test::set_reshard(layout.pipelines[0], how);
         check_same(on_devices(t, layout, 1, make), alone(t, layout, 1));
       }
     }
@@ -204,10 +205,9 @@ TEST_CASE("[threads] data ranks with uneven shares give the bits of one device t
     CAPTURE(name);
     CAPTURE(points);
     auto layout = even_layout(t.layers, schedule_of(name, ranks, 3), size);
-    layout.pipelines[0].groups = groups;
-    layout.pipelines[0].sample_points = points;
-    layout.pipelines[0].reshard.assign(layout.pipelines[0].stages.size() - 1,
-                                       all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
+    test::set_groups(layout.pipelines[0], &group_layout::degrees, groups);
+    test::set_groups(layout.pipelines[0], &group_layout::sample_points, points);
+    test::set_reshard(layout.pipelines[0], all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
     check_same(on_devices(t, layout, 2, make), alone(t, layout, 2));
   }
 }
@@ -248,12 +248,12 @@ TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and
       return std::pair{parameters, state};
     };
     const auto [expected, whole] = train(layout);
-    layout.pipelines[0].zero.assign(static_cast<std::size_t>(ranks), 1 + run % 2);
+    for (auto& g : layout.pipelines[0].groups) g.zero = 1 + run % 2;
     std::vector<double> shares;
     double all = 0;
     for (int d = 0; d < data; ++d) all += shares.emplace_back(d == 1 && run % 3 == 0 ? 0.0 : random.uniform(0.2, 1));
     for (auto& s : shares) s /= all;
-    layout.pipelines[0].state_shares.assign(static_cast<std::size_t>(ranks), shares);
+    for (auto& g : layout.pipelines[0].groups) g.state_shares = shares;
     validate(layout);
     CAPTURE(run);
     CAPTURE(shares);
@@ -271,7 +271,7 @@ TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and
 TEST_CASE("[threads] a layout that does not cut whole samples over data cannot be uneven") {
   const toy<double> t{.layers = 4};
   auto layout = grouped(t.layers, gpipe(2, 2), 4, {{.data = 2}, {}});
-  layout.pipelines[0].sample_points = {{0, 3, 4}, {}};
+  layout.pipelines[0].groups[0].sample_points = {0, 3, 4};
   const auto of_columns = [](const tensor_shape& whole, const degrees& d) {
     layout_type l{.mesh = {d.data, d.context, d.tensor}, .dimensions = {}};
     for (const auto extent : whole) l.dimensions.push_back({.extent = static_cast<std::int64_t>(extent)});
@@ -300,10 +300,10 @@ TEST_CASE("[threads] tensor ranks that are replicas count once, in losses as in 
   for (const auto& groups : shapes) {
     auto layout = grouped(t.layers, schedule_of("1f1b", 3, 4), 4, groups);
     auto plain = layout;
-    for (auto& g : plain.pipelines[0].groups) g = {.data = g.data};
+    for (auto& g : plain.pipelines[0].groups) g.degrees = {.data = g.degrees.data};
     const auto expected = alone(t, plain, 2);
     for (const auto how : all_reshard_strategies) {
-      layout.pipelines[0].reshard.assign(2, how);
+      test::set_reshard(layout.pipelines[0], how);
       check_same(on_devices(t, layout, 2, make), expected);
     }
   }
@@ -329,7 +329,7 @@ TEST_CASE("[threads] what does not fit the groups is refused") {
   const toy<double> t{.layers = 4};
   const auto make = [&](int l) { return t.make(l); };
   const auto layout = grouped(t.layers, gpipe(2, 2), 2, {{.data = 2}, {}});
-  const auto why = [&](const stage_layout& of) {
+  const auto why = [&](const layout_rule& of) {
     try {
       (void)on_devices(t, layout, 1, make, {.boundary_layout = of});
     } catch (const input_error& e) {

@@ -157,7 +157,7 @@ TEST_CASE("[threads] master weights: the same bits on one rank, several stages, 
   const auto expected = trained(one, {.clip_norm = 0.5}, 1, 20);
   CHECK(trained(even_layout(layers, test::schedule_of("1f1b", 2, microbatches), rows), {.clip_norm = 0.5}, 1, 20) == expected);
   auto wide_layout = even_layout(layers, test::schedule_of("1f1b", 2, microbatches), rows);
-  wide_layout.pipelines[0].groups = {{.data = 2}, {.data = 2}};
+  wide_layout.pipelines[0].groups.assign(2, {.degrees = {.data = 2}});
   validate(wide_layout);
   const auto whole = trained(wide_layout, {}, 1, 20);
   CHECK(trained(wide_layout, {.shard_optimizer = true}, 1, 20) == whole);

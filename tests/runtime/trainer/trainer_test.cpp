@@ -193,7 +193,7 @@ TEST_CASE("[threads] batches that are accumulated are a step of all their microb
     if (whole.pipelines[0].order.directions > 1) continue;
     CAPTURE(name);
     auto part = even_layout(t.layers, schedule_of(name, 2, 4));
-    if (k % 3 == 2) part.pipelines[0].zero = {2, 2};
+    if (k % 3 == 2) part.pipelines[0].groups.assign(2, {.zero = 2});
     const trainer_options options{.clip_norm = 0.7, .shard_optimizer = k++ % 3 == 1};
     const auto expected = train(t, whole, steps, usual, {.clip_norm = 0.7});
     std::vector<std::vector<double>> losses(2), norms(2);
@@ -407,7 +407,8 @@ TEST_CASE("[threads] layers are made where they are held, and the learning rate 
     std::vector<int> expected;
     for (int s = 0; s < line.order.stages; ++s)
       if (line.order.rank(0, s) == comm.rank() - line.first_rank)
-        for (int l = line.stages[static_cast<std::size_t>(s)].first; l < line.stages[static_cast<std::size_t>(s)].last; ++l)
+        for (int l = line.stages[static_cast<std::size_t>(s)].layers.first;
+             l < line.stages[static_cast<std::size_t>(s)].layers.last; ++l)
           expected.push_back(l);
     if (held != expected) throw std::logic_error("other layers than the layout's");
     const auto before = copies_of<double>(trainer.layers()[0].second->parameters());
@@ -442,8 +443,8 @@ TEST_CASE("[threads] a rank with another plan is named on all ranks") {
       side_by_side({usual_layout, even_layout(t.layers, schedule_of("1f1b", 2, 1))}).pipelines[2];
   others.back().layout.pipelines[1].first_rank = 2;
   auto& stages = other("stages").layout.pipelines[0].stages;
-  ++stages[0].last;
-  ++stages[1].first;
+  ++stages[0].layers.last;
+  ++stages[1].layers.first;
   other("schedule").layout.pipelines[1].order = schedule_of("gpipe", 2, 2);
   other("optimizer").optimizer.momentum = 0;
   other("optimizer").optimizer.learning_rate = 0.04;

@@ -117,7 +117,7 @@ HETSCHED_INLINE void add_holders(std::vector<parameter_holder>& holders, const t
                                  const parameter_id& id, const group_cuts& cuts) {
   const auto& line = t.pipelines[static_cast<std::size_t>(pipeline)];
   const auto stage = static_cast<int>(
-      std::find_if(line.stages.begin(), line.stages.end(), [&](const layer_range& r) { return id.layer < r.last; }) -
+      std::find_if(line.stages.begin(), line.stages.end(), [&](const stage_layout& s) { return id.layer < s.layers.last; }) -
       line.stages.begin());
   for (int c = 0; c < line.order.directions; ++c) {
     const int group = line.order.rank(c, stage);
@@ -126,7 +126,7 @@ HETSCHED_INLINE void add_holders(std::vector<parameter_holder>& holders, const t
                        .what = id,
                        .direction = c,
                        .first_rank = line.first_of_group(group),
-                       .group = line.group(group),
+                       .group = line.degrees_of(group),
                        .cut = cut == cuts.end() ? group_cut{} : cut->second});
   }
 }
@@ -172,7 +172,7 @@ HETSCHED_INLINE std::vector<model_parameter> model_parameters(const training_lay
       for (const auto& id : own) detail::add_holders(one.holders, layout, static_cast<int>(p), id, cuts);
     // One sum serves all that hold it: if one of their stages wants to keep a part only, all do.
     one.sharded = std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
-      return layout.pipelines[static_cast<std::size_t>(h.pipeline)].zero_of(layout.place_of(h.first_rank).group) >= 1;
+      return layout.pipelines[static_cast<std::size_t>(h.pipeline)].group(layout.place_of(h.first_rank).group).zero >= 1;
     });
     one.chunks = detail::chunks_of(one);
     for (const auto& c : one.chunks) {

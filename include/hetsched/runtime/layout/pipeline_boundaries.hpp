@@ -21,7 +21,7 @@ namespace hetsched {
 
 /// How a stage of these degrees lays out what lies between it and a neighbour, a tensor of this whole shape. Of more dimensions
 /// than the shape where the shape's first is several in one, as in [batch * sequence, hidden].
-using stage_layout = std::function<layout(const tensor_shape& whole, const degrees&)>;
+using layout_rule = std::function<layout(const tensor_shape& whole, const degrees&)>;
 
 /// The first dimension over data, the others whole: context and tensor ranks are replicas.
 [[nodiscard]] layout batch_layout(const tensor_shape& whole, const degrees& d);
@@ -39,19 +39,20 @@ void cut_by_samples(layout& l, const pipeline_layout& line, int group);
 /// Throws: input_error for layouts that are not of the shape; as validate(layout) and plan_transfer.
 template <class ShapeAfter>
 [[nodiscard]] pipeline_groups make_pipeline_groups(const pipeline_layout& line, ShapeAfter&& shape_after,
-                                                   const stage_layout& layout_of = {}) {
+                                                   const layout_rule& layout_of = {}) {
   pipeline_groups found;
   int outer = 0;
   for (int g = 0; g < line.order.ranks; ++g) {
-    found.devices.push_back(line.group(g).device_count());
-    outer = std::gcd(outer, line.group(g).data);
+    found.devices.push_back(line.degrees_of(g).device_count());
+    outer = std::gcd(outer, line.degrees_of(g).data);
   }
   for (int c = 0; c < line.order.directions; ++c)
     for (int s = 0; s + 1 < line.order.stages; ++s) {
-      const int layer = line.stages[static_cast<std::size_t>(s)].last - 1;
+      const auto& [layers, strategy] = line.stages[static_cast<std::size_t>(s)];
+      const int layer = layers.last - 1;
       const tensor_shape whole = shape_after(layer);
       const auto made = [&](int stage) {
-        const auto d = line.group(line.order.rank(c, stage));
+        const auto d = line.degrees_of(line.order.rank(c, stage));
         auto l = layout_of ? layout_of(whole, d) : batch_layout(whole, d);
         detail::cut_by_samples(l, line, line.order.rank(c, stage));
         validate(l);
@@ -61,7 +62,6 @@ template <class ShapeAfter>
       const int merged = static_cast<int>(from.dimensions.size()) - static_cast<int>(whole.size()) + 1;
       if (merged < 1 || detail::shape_of_slice(from.whole(), merged) != whole)
         throw input_error("the layout behind layer " + std::to_string(layer) + " is of a tensor of another shape");
-      const auto strategy = line.reshard.empty() ? reshard_strategy::direct : line.reshard[static_cast<std::size_t>(s)];
       found.boundaries.push_back(
           make_boundary_transfer(std::move(from), std::move(to), strategy, {.outer = std::max(outer, 1)}, merged));
     }

@@ -29,14 +29,15 @@ HETSCHED_INLINE layout batch_layout(const tensor_shape& whole, const degrees& d)
 namespace hetsched::detail {
 
 HETSCHED_INLINE void cut_by_samples(layout& l, const pipeline_layout& line, int group) {
-  if (line.sample_points.empty() || line.sample_points[static_cast<std::size_t>(group)].empty()) return;
+  const auto& points = line.group(group).sample_points;
+  if (points.empty()) return;
   for (auto& d : l.dimensions) {
     if (std::find(d.axes.begin(), d.axes.end(), static_cast<int>(data_axis)) == d.axes.end()) continue;
     const std::int64_t each = d.extent / line.microbatch_size;
     if (d.axes.size() != 1 || each * line.microbatch_size != d.extent || !d.points.empty())
       throw input_error("stage " + std::to_string(group) +
                         " has uneven shares of data, but its layout does not cut whole samples over the data axis alone");
-    for (const auto point : line.sample_points[static_cast<std::size_t>(group)]) d.points.push_back(point * each);
+    for (const auto point : points) d.points.push_back(point * each);
   }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 // Tested by tests/runtime/layout/training_layout_test.cpp.
 
-#include <cstdint>
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
@@ -21,18 +21,13 @@ struct layout_options {
 
 namespace detail {
 
-/// The layers of every stage of a schedule on the stages of a plan: see make_training_layout.
-[[nodiscard]] std::vector<layer_range> stages_of_plan(const pipeline_plan& p, const schedule& order);
+/// Every stage of a schedule on the stages of a plan: see make_training_layout. Tensors travel as the plan says of the boundary
+/// between the two groups; directly where it says nothing.
+[[nodiscard]] std::vector<stage_layout> stages_of_plan(const pipeline_plan& p, const schedule& order);
 
-/// The degrees of the stages; none if each is one device.
-[[nodiscard]] std::vector<degrees> groups_of_plan(const pipeline_plan& p);
-
-/// Where data ranks' samples begin in each stage; none where all have as many.
+/// What the plan says of its stages, each a rank of the schedule.
 /// Throws: input_error, naming the stage, for uneven shares of the context axis.
-[[nodiscard]] std::vector<std::vector<std::int64_t>> sample_points_of_plan(const pipeline_plan& p, std::size_t pipeline);
-
-/// What the plan says of the boundary between the two groups; direct where it says nothing.
-[[nodiscard]] std::vector<reshard_strategy> strategies_of_plan(const pipeline_plan& p, const schedule& order);
+[[nodiscard]] std::vector<group_layout> groups_of_plan(const pipeline_plan& p, std::size_t pipeline);
 
 /// The pipeline's own schedule, or the one that was asked for.
 [[nodiscard]] schedule schedule_of_plan(const pipeline_plan& p, const layout_options& options);

@@ -19,68 +19,57 @@
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE std::vector<layer_range> stages_of_plan(const pipeline_plan& p, const schedule& order) {
+HETSCHED_INLINE std::vector<stage_layout> stages_of_plan(const pipeline_plan& p, const schedule& order) {
   if (order.stages < 1 || order.rank_of.size() < static_cast<std::size_t>(order.stages))
     throw input_error("a schedule needs at least one stage");
   for (const int rank : order.rank_of)
     if (rank < 0 || rank >= order.ranks) throw input_error("a stage of the schedule lies on no rank");
   bool as_planned = static_cast<std::size_t>(order.stages) == p.stages.size();
   for (int s = 0; as_planned && s < order.stages; ++s) as_planned = order.rank(0, s) == s;
-  std::vector<layer_range> ranges;
+  std::vector<stage_layout> found;
   if (as_planned) {
-    for (const auto& s : p.stages) ranges.push_back(s.layers);
-    return ranges;
+    for (const auto& s : p.stages) found.push_back({.layers = s.layers});
+  } else {
+    std::vector<int> held(p.stages.size(), 0);
+    for (int s = 0; s < order.stages; ++s) ++held[static_cast<std::size_t>(order.rank(0, s))];
+    std::vector<double> weights;
+    for (int s = 0; s < order.stages; ++s) {
+      const auto r = static_cast<std::size_t>(order.rank(0, s));
+      weights.push_back(static_cast<double>(p.stages[r].layers.size()) / held[r]);
+    }
+    found = cut_layers(p.stages.back().layers.last - p.stages.front().layers.first, weights);
   }
-  std::vector<int> held(p.stages.size(), 0);
-  for (int s = 0; s < order.stages; ++s) ++held[static_cast<std::size_t>(order.rank(0, s))];
-  std::vector<double> weights;
-  for (int s = 0; s < order.stages; ++s) {
-    const auto r = static_cast<std::size_t>(order.rank(0, s));
-    weights.push_back(static_cast<double>(p.stages[r].layers.size()) / held[r]);
+  for (int s = 0; s + 1 < order.stages; ++s) {
+    const auto before = static_cast<std::size_t>(std::min(order.rank(0, s), order.rank(0, s + 1)));
+    if (before < p.boundaries.size())
+      found[static_cast<std::size_t>(s)].reshard =
+          find_reshard_strategy(p.boundaries[before].reshard).value_or(reshard_strategy::direct);
   }
-  return cut_layers(p.stages.back().layers.last - p.stages.front().layers.first, weights);
+  return found;
 }
 
-HETSCHED_INLINE std::vector<degrees> groups_of_plan(const pipeline_plan& p) {
-  std::vector<degrees> groups;
-  for (const auto& s : p.stages) groups.push_back(s.degrees);
-  if (std::all_of(groups.begin(), groups.end(), [](const degrees& d) { return d == degrees{}; })) groups.clear();
-  return groups;
-}
-
-HETSCHED_INLINE std::vector<std::vector<std::int64_t>> sample_points_of_plan(const pipeline_plan& p, std::size_t pipeline) {
+HETSCHED_INLINE std::vector<group_layout> groups_of_plan(const pipeline_plan& p, std::size_t pipeline) {
   const auto uneven = [](const std::vector<double>& shares) {
     return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
   };
-  std::vector<std::vector<std::int64_t>> found(p.stages.size());
-  bool any = false;
+  std::vector<group_layout> found;
   for (std::size_t s = 0; s < p.stages.size(); ++s) {
-    const auto& shares = p.stages[s].shares;
+    const auto& stage = p.stages[s];
+    const auto& shares = stage.shares;
+    auto& one = found.emplace_back(group_layout{.degrees = stage.degrees,
+                                                .recompute = stage.recompute,
+                                                .zero = stage.zero,
+                                                .state_shares = shares.state,
+                                                .tensor_shares = shares.tensor});
     if (uneven(shares.context))
       throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) +
                         " has uneven shares of its context axis: layers cut it evenly, data and tensor can be run unevenly");
     if (!uneven(shares.data)) continue;
-    if (shares.data.size() != static_cast<std::size_t>(p.stages[s].degrees.data))
+    if (shares.data.size() != static_cast<std::size_t>(stage.degrees.data))
       throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has " +
-                        std::to_string(shares.data.size()) + " shares for " + std::to_string(p.stages[s].degrees.data) +
-                        " data ranks");
-    found[s] = cut_points(p.microbatch_size, shares.data);
-    any = true;
+                        std::to_string(shares.data.size()) + " shares for " + std::to_string(stage.degrees.data) + " data ranks");
+    one.sample_points = cut_points(p.microbatch_size, shares.data);
   }
-  if (!any) found.clear();
-  return found;
-}
-
-HETSCHED_INLINE std::vector<reshard_strategy> strategies_of_plan(const pipeline_plan& p, const schedule& order) {
-  std::vector<reshard_strategy> found;
-  bool any = false;
-  for (int s = 0; s + 1 < order.stages; ++s) {
-    const auto before = static_cast<std::size_t>(std::min(order.rank(0, s), order.rank(0, s + 1)));
-    const auto known = before < p.boundaries.size() ? find_reshard_strategy(p.boundaries[before].reshard) : std::nullopt;
-    found.push_back(known.value_or(reshard_strategy::direct));
-    any = any || found.back() != reshard_strategy::direct;
-  }
-  if (!any) found.clear();
   return found;
 }
 
@@ -122,31 +111,11 @@ HETSCHED_INLINE training_layout make_training_layout(const plan& p, const layout
                         std::to_string(one.stages.front().layers.first));
     t.layers = std::max(t.layers, one.stages.back().layers.last);
     auto stages = detail::stages_of_plan(one, order);
-    auto reshard = detail::strategies_of_plan(one, order);
-    std::vector<recomputation> recompute;
-    std::vector<int> zero;
-    std::vector<std::vector<double>> state_shares, tensor_shares;
-    for (const auto& s : one.stages) {
-      state_shares.push_back(s.shares.state);
-      tensor_shares.push_back(s.shares.tensor);
-      recompute.push_back(s.recompute);
-      zero.push_back(s.zero);
-    }
-    if (std::count(recompute.begin(), recompute.end(), recomputation::none) == ranks) recompute.clear();
-    if (std::count(zero.begin(), zero.end(), 0) == ranks) zero.clear();
-    for (auto* all : {&state_shares, &tensor_shares})
-      if (std::all_of(all->begin(), all->end(), [](const auto& shares) { return shares.empty(); })) all->clear();
     t.pipelines.push_back({.order = std::move(order),
                            .stages = std::move(stages),
                            .first_rank = first_rank,
                            .microbatch_size = one.microbatch_size,
-                           .groups = detail::groups_of_plan(one),
-                           .reshard = std::move(reshard),
-                           .sample_points = detail::sample_points_of_plan(one, i),
-                           .recompute = std::move(recompute),
-                           .zero = std::move(zero),
-                           .state_shares = std::move(state_shares),
-                           .tensor_shares = std::move(tensor_shares)});
+                           .groups = detail::groups_of_plan(one, i)});
     first_rank += t.pipelines.back().ranks();
   }
   validate(t);

@@ -16,35 +16,40 @@
 
 namespace hetsched {
 
+/// A stage of a schedule, in either direction.
+struct stage_layout {
+  layer_range layers{};
+  reshard_strategy reshard = reshard_strategy::direct;  ///< how tensors travel to the stage behind it, if there is one
+  friend bool operator==(const stage_layout&, const stage_layout&) = default;
+};
+
+/// A rank of a schedule, which is a stage of the plan: a group of devices, and what they do with all stages that it has.
+struct group_layout {
+  hetsched::degrees degrees{};
+  /// Where the data ranks' samples of a microbatch begin, and where the last one's end; empty: equally many each.
+  std::vector<std::int64_t> sample_points{};
+  /// What layers compute again before a backward. Full: they keep their inputs only. Selective is left to them.
+  recomputation recompute = recomputation::none;
+  /// What data ranks share out: from 1 on the optimizer's state, at 2 also gradients, once they are summed.
+  int zero = 0;
+  /// The data ranks' shares of that, as memory has room for it; empty: equal. A data rank may have none.
+  std::vector<double> state_shares{};
+  /// The tensor ranks' shares of heads and columns, which layers turn into whole ones; empty: equal.
+  std::vector<double> tensor_shares{};
+  friend bool operator==(const group_layout&, const group_layout&) = default;
+};
+
 /// The ranks that train one share of the batch together, a rank per device. A rank of the schedule is a group of them, with data
 /// outermost and tensor innermost; groups follow each other from first_rank on.
 struct pipeline_layout {
   schedule order;
-  std::vector<layer_range> stages;  ///< the layers of each virtual stage
+  std::vector<stage_layout> stages;  ///< of the schedule
   int first_rank = 0;
-  int microbatch_size = 1;        ///< samples per microbatch, of all data ranks together
-  std::vector<degrees> groups{};  ///< of each rank of the schedule; empty: one device each
-  /// How tensors travel behind each stage but the last; empty: directly.
-  std::vector<reshard_strategy> reshard{};
-  /// Of each rank of the schedule: where its data ranks' samples of a microbatch begin, and where the last one's end. Empty, as a
-  /// whole or for one: equally many each.
-  std::vector<std::vector<std::int64_t>> sample_points{};
-  /// Of each rank of the schedule what its layers compute again before a backward; empty: nothing. Full: layers keep their inputs
-  /// only. Selective is left to the layers.
-  std::vector<recomputation> recompute{};
-  /// Of each rank of the schedule what its data ranks share out: from 1 on the optimizer's state, at 2 also gradients, once they
-  /// are summed; empty: nothing.
-  std::vector<int> zero{};
-  /// Of each rank of the schedule its data ranks' shares of that, as memory has room for it; empty, as a whole or for one: equal.
-  /// A data rank may have none.
-  std::vector<std::vector<double>> state_shares{};
-  /// Of each rank of the schedule its tensor ranks' shares of heads and columns, which layers turn into whole ones; empty, as a
-  /// whole or for one: equal.
-  std::vector<std::vector<double>> tensor_shares{};
+  int microbatch_size = 1;             ///< samples per microbatch, of all data ranks together
+  std::vector<group_layout> groups{};  ///< of each rank of the schedule; empty: one device each
 
-  [[nodiscard]] degrees group(int schedule_rank) const {
-    return groups.empty() ? degrees{} : groups[static_cast<std::size_t>(schedule_rank)];
-  }
+  [[nodiscard]] const group_layout& group(int schedule_rank) const;
+  [[nodiscard]] const degrees& degrees_of(int schedule_rank) const { return group(schedule_rank).degrees; }
   /// The first rank of a group. O(groups before).
   [[nodiscard]] int first_of_group(int schedule_rank) const;
   [[nodiscard]] int ranks() const { return first_of_group(order.ranks) - first_rank; }
@@ -54,11 +59,6 @@ struct pipeline_layout {
   [[nodiscard]] double share_of(int schedule_rank, int data) const {
     return static_cast<double>(samples_of(schedule_rank, data).size()) / microbatch_size;
   }
-  [[nodiscard]] bool recomputes(int schedule_rank) const {
-    return !recompute.empty() && recompute[static_cast<std::size_t>(schedule_rank)] == recomputation::full;
-  }
-  [[nodiscard]] std::vector<double> tensor_shares_of(int schedule_rank) const;
-  [[nodiscard]] int zero_of(int schedule_rank) const { return zero.empty() ? 0 : zero[static_cast<std::size_t>(schedule_rank)]; }
   friend bool operator==(const pipeline_layout&, const pipeline_layout&) = default;
 };
 
@@ -94,8 +94,8 @@ void validate(const training_layout& t);
 
 namespace detail {
 
-/// Contiguous ranges, one per weight, as near to the weights' shares as whole layers can be, and none empty.
-[[nodiscard]] std::vector<layer_range> cut_layers(int layers, const std::vector<double>& weights);
+/// Stages of contiguous layers, one per weight, as near to the weights' shares as whole layers can be, and none empty.
+[[nodiscard]] std::vector<stage_layout> cut_layers(int layers, const std::vector<double>& weights);
 
 }  // namespace detail
 

@@ -26,13 +26,14 @@ HETSCHED_INLINE std::vector<double> room_of_ranks(const training_layout& t) {
   std::vector<double> room(static_cast<std::size_t>(t.ranks()), 1.0);
   bool any = false;
   for (const auto& p : t.pipelines)
-    for (std::size_t g = 0; g < p.state_shares.size(); ++g) {
-      const auto d = p.group(static_cast<int>(g));
+    for (std::size_t g = 0; g < p.groups.size(); ++g) {
+      const auto& d = p.groups[g].degrees;
+      const auto& shares = p.groups[g].state_shares;
       const int first = p.first_of_group(static_cast<int>(g)), each = d.context * d.tensor;
-      for (std::size_t r = 0; r < p.state_shares[g].size(); ++r)
+      for (std::size_t r = 0; r < shares.size(); ++r)
         for (int k = 0; k < each; ++k)
-          room[static_cast<std::size_t>(first + static_cast<int>(r) * each + k)] = p.state_shares[g][r] * d.data;
-      any = any || !p.state_shares[g].empty();
+          room[static_cast<std::size_t>(first + static_cast<int>(r) * each + k)] = shares[r] * d.data;
+      any = any || !shares.empty();
     }
   if (!any) room.clear();
   return room;
@@ -57,7 +58,7 @@ HETSCHED_INLINE void validate(const training_layout& t) {
     for (const int r : one.order.rank_of)
       if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
     int next = 0;
-    for (const auto& range : one.stages) {
+    for (const auto& [range, reshard] : one.stages) {
       if (range.first != next)
         throw input_error(here + "a stage begins with layer " + std::to_string(range.first) + ", expected " +
                           std::to_string(next));
@@ -70,18 +71,10 @@ HETSCHED_INLINE void validate(const training_layout& t) {
     if (!one.groups.empty() && one.groups.size() != static_cast<std::size_t>(one.order.ranks))
       throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
                         std::to_string(one.order.ranks));
-    if (!one.reshard.empty() && one.reshard.size() + 1 != one.stages.size())
-      throw input_error(here + "strategies for " + std::to_string(one.reshard.size()) + " boundaries of " +
-                        std::to_string(one.stages.size()) + " stages");
-    for (const auto size :
-         {one.sample_points.size(), one.recompute.size(), one.zero.size(), one.state_shares.size(), one.tensor_shares.size()})
-      if (size != 0 && size != static_cast<std::size_t>(one.order.ranks))
-        throw input_error(here + "shares, recomputation or ZeRO stages for " + std::to_string(size) + " ranks of a schedule of " +
-                          std::to_string(one.order.ranks));
     for (int g = 0; g < one.order.ranks; ++g) {
-      const auto d = one.group(g);
-      const auto points =
-          one.sample_points.empty() ? std::vector<std::int64_t>{} : one.sample_points[static_cast<std::size_t>(g)];
+      const auto& group = one.group(g);
+      const auto& d = group.degrees;
+      const auto& points = group.sample_points;
       if (d.data < 1 || d.context < 1 || d.tensor < 1 || (points.empty() && one.microbatch_size % d.data != 0))
         throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
                           std::to_string(d.data) + " data ranks");
@@ -94,9 +87,6 @@ HETSCHED_INLINE void validate(const training_layout& t) {
                               points.back() != one.microbatch_size || !rising))
         throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
                           std::to_string(d.data) + " data ranks so that not every one has some");
-      const auto shares_of = [&](const std::vector<std::vector<double>>& all) {
-        return all.empty() ? std::vector<double>{} : all[static_cast<std::size_t>(g)];
-      };
       const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
         if (shares.empty()) return;
         const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
@@ -105,14 +95,14 @@ HETSCHED_INLINE void validate(const training_layout& t) {
           throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
                             " ranks by numbers that do not add up to 1 for these");
       };
-      const auto state = shares_of(one.state_shares);
+      const auto& state = group.state_shares;
       add_up(state, d.data, "state", "data");
-      add_up(shares_of(one.tensor_shares), d.tensor, "heads", "tensor");
+      add_up(group.tensor_shares, d.tensor, "heads", "tensor");
       // An expert's state stays with the ranks that have it, whatever the others have room for.
       if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
         throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
-      if (one.zero_of(g) < 0 || one.zero_of(g) > 2)
-        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(one.zero_of(g)) +
+      if (group.zero < 0 || group.zero > 2)
+        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(group.zero) +
                           ": parameters stay whole here, 0, 1 and 2 can be run");
     }
     for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
@@ -128,21 +118,21 @@ HETSCHED_INLINE void validate(const training_layout& t) {
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE std::vector<layer_range> cut_layers(int layers, const std::vector<double>& weights) {
+HETSCHED_INLINE std::vector<stage_layout> cut_layers(int layers, const std::vector<double>& weights) {
   const int stages = static_cast<int>(weights.size());
   if (layers < stages)
     throw input_error(std::to_string(layers) + " layers cannot be cut into " + std::to_string(stages) + " stages");
   double all = 0, before = 0;
   for (const double w : weights) all += w;
-  std::vector<layer_range> ranges;
+  std::vector<stage_layout> found;
   for (int s = 0, first = 0; s < stages; ++s) {
     before += weights[static_cast<std::size_t>(s)];
     const int wanted = static_cast<int>(before / all * layers + 0.5);
     const int last = s + 1 == stages ? layers : std::clamp(wanted, first + 1, layers - (stages - 1 - s));
-    ranges.push_back({first, last});
+    found.push_back({.layers = {first, last}});
     first = last;
   }
-  return ranges;
+  return found;
 }
 
 }  // namespace hetsched::detail
@@ -175,22 +165,24 @@ HETSCHED_INLINE training_layout even_layout(int layers, schedule order, int micr
   return t;
 }
 
+HETSCHED_INLINE const group_layout& pipeline_layout::group(int schedule_rank) const {
+  static const group_layout one_device;
+  return groups.empty() ? one_device : groups[static_cast<std::size_t>(schedule_rank)];
+}
+
 HETSCHED_INLINE int pipeline_layout::first_of_group(int schedule_rank) const {
   if (groups.empty()) return first_rank + schedule_rank;
   int first = first_rank;
-  for (int g = 0; g < schedule_rank; ++g) first += group(g).device_count();
+  for (int g = 0; g < schedule_rank; ++g) first += degrees_of(g).device_count();
   return first;
 }
 
 HETSCHED_INLINE interval pipeline_layout::samples_of(int schedule_rank, int data) const {
-  const auto g = static_cast<std::size_t>(schedule_rank), d = static_cast<std::size_t>(data);
-  if (!sample_points.empty() && !sample_points[g].empty()) return {sample_points[g][d], sample_points[g][d + 1]};
-  const std::int64_t each = microbatch_size / group(schedule_rank).data;
+  const auto& own = group(schedule_rank);
+  const auto d = static_cast<std::size_t>(data);
+  if (!own.sample_points.empty()) return {own.sample_points[d], own.sample_points[d + 1]};
+  const std::int64_t each = microbatch_size / own.degrees.data;
   return {data * each, (data + 1) * each};
-}
-
-HETSCHED_INLINE std::vector<double> pipeline_layout::tensor_shares_of(int schedule_rank) const {
-  return tensor_shares.empty() ? std::vector<double>{} : tensor_shares[static_cast<std::size_t>(schedule_rank)];
 }
 
 HETSCHED_INLINE int training_layout::ranks() const {
@@ -212,8 +204,9 @@ HETSCHED_INLINE rank_place training_layout::place_of(int rank) const {
   rank_place found{.pipeline = pipeline_of(rank)};
   const auto& line = pipelines[static_cast<std::size_t>(found.pipeline)];
   int within = rank - line.first_rank;
-  for (; within >= line.group(found.group).device_count(); ++found.group) within -= line.group(found.group).device_count();
-  const stage_place place = hetsched::place_of(line.group(found.group), within);
+  for (; within >= line.degrees_of(found.group).device_count(); ++found.group)
+    within -= line.degrees_of(found.group).device_count();
+  const stage_place place = hetsched::place_of(line.degrees_of(found.group), within);
   found.data = place.data;
   found.context = place.context;
   found.tensor = place.tensor;

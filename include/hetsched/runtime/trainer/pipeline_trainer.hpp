@@ -234,7 +234,7 @@ class pipeline_trainer {
   [[nodiscard]] const pipeline_layout& pipeline() const { return layout_.pipelines[pipeline_]; }
   /// Where this rank works, and the degrees of its group.
   [[nodiscard]] rank_place place() const { return layout_.place_of(comm_.rank()); }
-  [[nodiscard]] degrees group() const { return pipeline().group(place().group); }
+  [[nodiscard]] degrees group() const { return pipeline().degrees_of(place().group); }
   /// The samples of a microbatch that are this rank's, in its first and last stages.
   [[nodiscard]] interval samples() const { return pipeline().samples_of(place().group, place().data); }
   [[nodiscard]] training_bytes held() const {
@@ -339,15 +339,17 @@ class pipeline_trainer {
         },
         options_.boundary_layout);
     const int schedule_rank = place().group;
-    const auto degrees_here = group();
+    const auto& here = line.group(schedule_rank);
+    const auto& degrees_here = here.degrees;
     std::vector<int> ranks;
     for (int i = 0; i < degrees_here.device_count(); ++i) ranks.push_back(line.first_of_group(schedule_rank) + i);
     if (!options_.loss_in_parts) loss_share_ = line.share_of(schedule_rank, place().data);
     for (const auto& copy : stages_of_rank(line.order, schedule_rank)) {
-      const stage_group_options how{copy.stage, copy.direction, line.tensor_shares_of(schedule_rank), options_.deadline_s};
+      const stage_group_options how{copy.stage, copy.direction, here.tensor_shares, options_.deadline_s};
       const auto& group = ranks.size() == 1 ? groups_.emplace_back() : groups_.emplace_back(comm_, ranks, degrees_here, how);
       std::vector<Layer> layers;
-      for (int l = line.stages[at(copy.stage)].first; l < line.stages[at(copy.stage)].last; ++l) {
+      const auto range = line.stages[at(copy.stage)].layers;
+      for (int l = range.first; l < range.last; ++l) {
         if constexpr (requires { make_layer(l, group); }) {
           layers.push_back(make_layer(l, group));
         } else {
@@ -358,7 +360,7 @@ class pipeline_trainer {
           layers.push_back(make_layer(l));
         }
       }
-      layers_type list(std::move(layers), line.recomputes(schedule_rank));
+      layers_type list(std::move(layers), here.recompute == recomputation::full);
       if constexpr (std::same_as<stage_type, layers_type>)
         stages_.push_back(std::move(list));
       else
@@ -375,7 +377,7 @@ class pipeline_trainer {
         },
         detail::another(comm_),
         exchange_options{.bucket_bytes = options_.bucket_bytes,
-                         .frees_buffers = line.zero_of(schedule_rank) >= 2,
+                         .frees_buffers = here.zero >= 2,
                          .room = room_of_ranks(layout_),
                          .waves = detail::exchange_waves(layout_)},
         queue_, backend_.memory_queue());
@@ -421,7 +423,7 @@ class pipeline_trainer {
     const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
     for (std::size_t s = 0; s < stages_.size(); ++s)
       detail::list_parameters(parameters_, std::span<Layer>(detail::layers_of(stages_[s]).layers()),
-                              pipeline().stages[at(copies[s].stage)].first, s, copies[s].direction);
+                              pipeline().stages[at(copies[s].stage)].layers.first, s, copies[s].direction);
     for (std::size_t m = 0; m < model_.size(); ++m)
       for (const auto& h : model_[m].holders)
         for (auto& p : parameters_)
@@ -438,7 +440,7 @@ class pipeline_trainer {
             for (const auto& r : runs_of(held.array, chunks[c].part, chunks[c].part, 0, element_count(chunks[c].part)))
               p.owned.push_back(r);
       p.sharded = model_[p.model].sharded && !chunks.empty() && chunks.front().terms.size() > 1;
-      p.lean = p.sharded && pipeline().zero_of(place().group) >= 2;
+      p.lean = p.sharded && pipeline().group(place().group).zero >= 2;
       if constexpr (requires { backend_.captures(); })
         if (p.lean && backend_.captures())
           throw input_error("at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured");

@@ -48,7 +48,7 @@ struct trainer_options {
   /// to the others: the same bits in less memory (ZeRO-1). Requires an optimizer that takes every element for itself; it sees
   /// tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves others with the state after the
   /// update and the parameters before: go on from a checkpoint then. Without it, that is so for what stages of ZeRO stage 1 or 2
-  /// hold (pipeline_layout::zero). At stage 2 the gradients of such parameters are empty tensors, too, once they are summed and
+  /// hold (group_layout::zero). At stage 2 the gradients of such parameters are empty tensors, too, once they are summed and
   /// until the next step begins, and the exchange has buffers only while it runs: layers hold their tensors, not their elements,
   /// and steps allocate.
   bool shard_optimizer = false;
@@ -56,7 +56,7 @@ struct trainer_options {
   /// What the loss of a device of the last stage is: a mean over its own samples, the same on all its context and tensor ranks;
   /// or (parts) its part of the mean over the microbatch, so that those of all devices of the stage add up to it.
   bool loss_in_parts = false;
-  stage_layout boundary_layout = {};  ///< empty: batch_layout
+  layout_rule boundary_layout = {};  ///< empty: batch_layout
 };
 
 /// What a step has done; the same on every rank.

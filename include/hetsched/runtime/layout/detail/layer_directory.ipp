@@ -23,7 +23,7 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
   const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
   std::vector<int> layers;
   for (const auto& copy : stages_of_rank(line.order, place.group)) {
-    const auto range = line.stages[static_cast<std::size_t>(copy.stage)];
+    const auto range = line.stages[static_cast<std::size_t>(copy.stage)].layers;
     for (int l = range.first; l < range.last; ++l) layers.push_back(l);
   }
   return layers;
@@ -70,7 +70,7 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
         const int rank = known[l][i].first;
         const auto place = t.place_of(rank);
         const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
-        const auto group = line.group(place.group);
+        const auto group = line.degrees_of(place.group);
         const int base = line.first_of_group(place.group);
         const auto told_by = [&](int r) -> const told_parameter& {
           return std::find_if(known[l].begin(), known[l].end(), [&](const auto& k) { return k.first == r; })->second[n];

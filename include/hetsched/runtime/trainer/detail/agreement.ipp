@@ -23,19 +23,15 @@ HETSCHED_INLINE digest digest_of_ranks(const training_layout& t) {
   digest d;
   for (const auto& p : t.pipelines) {
     for (const int number : {p.first_rank, p.order.ranks, p.order.microbatches, p.microbatch_size}) d.add(std::int64_t{number});
-    for (const auto& g : p.groups)
-      for (const int number : {g.data, g.context, g.tensor, g.expert}) d.add(std::int64_t{number});
-    for (int g = 0; g < p.order.ranks; ++g) d.add(static_cast<std::int64_t>(p.zero_of(g)));
-    for (const auto& points : p.sample_points) {
-      d.add(static_cast<std::int64_t>(points.size()));
-      for (const auto point : points) d.add(point);
+    for (int r = 0; r < p.order.ranks; ++r) {
+      const auto& g = p.group(r);
+      for (const int number : {g.degrees.data, g.degrees.context, g.degrees.tensor, g.degrees.expert, g.zero})
+        d.add(std::int64_t{number});
+      d.add(static_cast<std::int64_t>(g.recompute)).add(static_cast<std::int64_t>(g.sample_points.size()));
+      for (const auto point : g.sample_points) d.add(point);
+      for (const auto* shares : {&g.state_shares, &g.tensor_shares})
+        d.add(static_cast<std::int64_t>(shares->size())).add(std::as_bytes(std::span(*shares)));
     }
-    for (const auto r : p.recompute) d.add(static_cast<std::int64_t>(r));
-    for (const auto* all : {&p.state_shares, &p.tensor_shares})
-      for (const auto& shares : *all) {
-        d.add(static_cast<std::int64_t>(shares.size()));
-        d.add(std::as_bytes(std::span(shares)));
-      }
   }
   return d;
 }
@@ -44,7 +40,7 @@ HETSCHED_INLINE digest digest_of_stages(const training_layout& t) {
   digest d;
   d.add(std::int64_t{t.layers});
   for (const auto& p : t.pipelines)
-    for (const auto& s : p.stages) d.add(std::int64_t{s.last});
+    for (const auto& s : p.stages) d.add(std::int64_t{s.layers.last});
   return d;
 }
 
@@ -52,7 +48,7 @@ HETSCHED_INLINE digest digest_of_schedules(const training_layout& t) {
   digest d;
   for (const auto& p : t.pipelines) {
     d.add(std::int64_t{p.order.directions});
-    for (const auto how : p.reshard) d.add(static_cast<std::int64_t>(how));
+    for (const auto& s : p.stages) d.add(static_cast<std::int64_t>(s.reshard));
     for (const int rank : p.order.rank_of) d.add(std::int64_t{rank});
     for (const auto& l : p.order.lanes) {
       for (const int number : {l.rank, static_cast<int>(l.stream), l.peer}) d.add(std::int64_t{number});

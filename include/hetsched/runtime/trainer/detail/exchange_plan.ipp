@@ -20,7 +20,7 @@ HETSCHED_INLINE std::vector<int> exchange_waves(const training_layout& t) {
   std::vector<int> waves;
   for (const auto& p : t.pipelines)
     if (p.order.stages * p.order.directions > p.order.ranks)
-      for (const auto& s : p.stages) waves.push_back(s.first);
+      for (const auto& s : p.stages) waves.push_back(s.layers.first);
   std::sort(waves.begin(), waves.end());
   waves.erase(std::unique(waves.begin(), waves.end()), waves.end());
   return waves;

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <train/host.hpp>
+#include <train/rank.hpp>
+
+namespace train {
+
+template <class Real>
+void train_on_host(const job& j, hetsched::any_communicator<gpt::tensor<Real>>& comm, job::result& result) {
+  train_rank(j, comm, host_rank<Real>(), result);
+}
+
+template void train_on_host<float>(const job&, hetsched::any_communicator<gpt::tensor<float>>&, job::result&);
+template void train_on_host<double>(const job&, hetsched::any_communicator<gpt::tensor<double>>&, job::result&);
+
+}  // namespace train

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <hetsched/cost/models/replica_profile.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/measure/profile_links.hpp>
+
+#include <gpt/shapes.hpp>
+#include <train/layers.hpp>
+#include <train/measure.hpp>
+#include <train/model.hpp>
+
+namespace train {
+
+template <class Real>
+void measure_rank(measuring& m, hetsched::any_communicator<gpt::tensor<Real>>& comm, double host) {
+  using tensor = gpt::tensor<Real>;
+  using communicator = hetsched::any_communicator<tensor>;
+  const auto say = [&](const std::string& what) {
+    if (comm.rank() == 0) m.before(what);
+  };
+  measurements found;
+  const auto hosts = gather(comm, {host}, m.given.deadline_s, "at the start");
+  const int ranks = comm.ranks();
+  for (int r = 0; r < ranks; ++r) {
+    const bool next = r == 0 || m.how.each_rank || hosts[static_cast<std::size_t>(r)] != hosts[static_cast<std::size_t>(r) - 1];
+    if (next) found.groups.push_back({r, r});
+    found.groups.back().last = r;
+  }
+
+  const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
+  std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                                                     static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
+  for (std::size_t t = 0; t < m.how.tensors.size(); ++t) {
+    // Ranks that follow each other compute together, all such groups at the same time.
+    const int tensors = m.how.tensors[t];
+    hetsched::stage_group<tensor, communicator> together;
+    if (tensors > 1) {
+      for (const auto& g : found.groups)
+        if (g.size() % tensors != 0)
+          throw known_to_all("--tensor: " + g.name() + " cannot be cut into groups of " + std::to_string(tensors));
+      const auto own =
+          std::find_if(found.groups.begin(), found.groups.end(), [&](const auto& g) { return comm.rank() <= g.last; });
+      std::vector<int> members(static_cast<std::size_t>(tensors));
+      std::iota(members.begin(), members.end(), comm.rank() - (comm.rank() - own->first) % tensors);
+      together = {comm,
+                  members,
+                  {.data = 1, .context = 1, .tensor = tensors},
+                  {.stage = static_cast<int>(t), .deadline_s = m.given.deadline_s}};
+    }
+    for (const int size : m.how.microbatch_sizes) {
+      const auto say_layer = [&](int layer) {
+        say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size) +
+            (tensors > 1 ? ", tensor degree " + std::to_string(tensors) : ""));
+        // Layer by layer: a rank that hangs is told from one whose layers take long.
+        (void)gather(comm, {}, m.given.deadline_s, "timing layers");
+      };
+      const hetsched::profile_options how{.warmup = m.how.warmup, .repeats = m.how.repeats, .before_layer = say_layer};
+      for (const auto& l : profile_model<Real>(m.config, m.corpus, size, how, together.tensor()))
+        mine.insert(mine.end(), {l.forward.median_s, l.forward.spread_s, l.backward.median_s, l.backward.spread_s,
+                                 static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
+    }
+  }
+  const auto per_size = static_cast<std::size_t>(gpt::layer_count(m.config));
+  for (const auto& n : gather(comm, mine, m.given.deadline_s, "timing layers")) {
+    found.flops.push_back(n[0]);
+    found.memory_bytes.push_back(n[1]);
+    auto& by_size = found.layers.emplace_back();
+    for (std::size_t i = 2; i + 6 <= n.size(); i += 6) {
+      if (by_size.empty() || by_size.back().size() == per_size) by_size.emplace_back();
+      by_size.back().push_back({.forward = {n[i], n[i + 1]},
+                                .backward = {n[i + 2], n[i + 3]},
+                                .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
+                                .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
+    }
+  }
+
+  const auto boundary = static_cast<std::size_t>(m.how.microbatch_sizes.back()) * static_cast<std::size_t>(m.config.sequence) *
+                        static_cast<std::size_t>(m.config.hidden);
+  hetsched::link_options sizes{.elements = {64, 4096, boundary, 4 * boundary}, .deadline_s = m.given.deadline_s};
+  std::sort(sizes.elements.begin(), sizes.elements.end());
+  sizes.elements.erase(std::unique(sizes.elements.begin(), sizes.elements.end()), sizes.elements.end());
+  int call = 0;
+  const auto time_link = [&](std::size_t a, std::size_t b, int from, int to) {
+    say("link from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+    found.links.push_back(
+        {static_cast<int>(a), static_cast<int>(b), hetsched::profile_link<tensor>(comm, from, to, call++, sizes)});
+  };
+  for (std::size_t a = 0; a < found.groups.size(); ++a) {
+    const auto& g = found.groups[a];
+    if (g.size() > 1) time_link(a, a, g.first, g.first + 1);
+    for (std::size_t b = a + 1; b < found.groups.size(); ++b) time_link(a, b, g.first, found.groups[b].first);
+  }
+  if (comm.rank() == 0) m.found = std::move(found);
+}
+
+template void measure_rank<float>(measuring&, hetsched::any_communicator<gpt::tensor<float>>&, double);
+template void measure_rank<double>(measuring&, hetsched::any_communicator<gpt::tensor<double>>&, double);
+
+hetsched::cluster to_cluster(const measurements& m) {
+  using namespace hetsched;
+  cluster result;
+  for (const auto& g : m.groups) {
+    const auto r = static_cast<std::size_t>(g.first);
+    device host{.name = "host-" + g.name(),
+                .memory_bytes = static_cast<bytes_t>(m.memory_bytes[r]),
+                .memory_bandwidth = 1e10};  // not measured: profiles do not need it
+    host.peak_flops[static_cast<std::size_t>(precision::fp32)] = m.flops[r];
+    if (!m.gpus.empty()) host = m.gpus[r];
+    result.subclusters.push_back({.name = g.name(),
+                                  .device = host,
+                                  .nodes = 1,
+                                  .devices_per_node = g.size(),
+                                  .intra_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)},
+                                  .inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)}});
+  }
+  // By the cards' rates: for clusters of several such nodes, of which one was here.
+  double rates = 0;
+  for (const auto& n : m.nics) rates += n.bandwidth;
+  for (auto& s : result.subclusters)
+    if (rates > 0) {
+      s.inter_node.bandwidth = rates;
+      if (m.nics.size() == 1) s.inter_node_path.nic = m.nics.front().name;
+    }
+  for (const auto& l : m.links) {
+    const auto fitted = fit_link(l.samples);
+    if (l.from == l.to)
+      result.subclusters[static_cast<std::size_t>(l.from)].intra_node = fitted;
+    else
+      result.links.push_back({.a = l.from, .b = l.to, .link = fitted});
+  }
+  return result;
+}
+
+hetsched::replica_profile to_profile(const measurements& m, const gpt::config& config, const measure_arguments& how,
+                                     int element_bytes) {
+  using namespace hetsched;
+  replica_profile result;
+  const auto chain = make_chain(gpt::to_transformer(config, element_bytes), granularity::block);
+  const auto layers = static_cast<std::size_t>(gpt::layer_count(config));
+  for (std::size_t l = 0; l < layers; ++l)
+    result.layers.push_back(
+        {layer_name(config, static_cast<int>(l)), m.layers[0][0][l].output_bytes * how.tensors[0] / how.microbatch_sizes[0]});
+  const std::size_t sizes = how.microbatch_sizes.size();
+  for (const auto& g : m.groups)
+    for (std::size_t i = 0; i < how.tensors.size() * sizes; ++i) {
+      replica_row row{
+          .subcluster = g.name(), .tensor = how.tensors[i / sizes], .microbatch_size = how.microbatch_sizes[i % sizes]};
+      for (std::size_t l = 0; l < layers; ++l) {
+        double forward_s = 0, backward_s = 0;
+        for (int r = g.first; r <= g.last; ++r) {
+          const auto& measured = m.layers[static_cast<std::size_t>(r)][i][l];
+          forward_s += measured.forward.median_s / g.size();
+          backward_s += measured.backward.median_s / g.size();
+        }
+        const auto parameters = m.layers[0][i][l].parameter_bytes;
+        row.forward_s.push_back(forward_s);
+        row.backward_s.push_back(backward_s);
+        row.weight_bytes.push_back(4 * parameters + (m.half.empty() ? 0 : m.half[l]));
+        row.gradient_bytes.push_back(parameters);
+        if (!m.activation.empty())
+          row.activation_bytes.push_back(m.activation[static_cast<std::size_t>(g.first)][i][l]);
+        else
+          row.activation_bytes.push_back(
+              l < chain.layers.size() ? ceil_div(row.microbatch_size * chain.layers[l].activation_bytes, row.tensor) : 0);
+      }
+      result.rows.push_back(std::move(row));
+    }
+  return result;
+}
+
+}  // namespace train
