@@ -29,9 +29,6 @@
 
 #include "command.hpp"
 
-extern template class gpt::cached_layer<float>;
-extern template class gpt::cached_layer<double>;
-
 namespace {
 
 using namespace hetsched;
