@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
-#include <hetsched/runtime/group/any_communicator.hpp>
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/trainer/detail/parameter_state.hpp>
 
@@ -20,12 +19,9 @@
 #include <train/checkpoint.hpp>
 #include <train/layers.hpp>
 #include <train/model.hpp>
+#include <train/on_hosts.hpp>
 #include <train/place.hpp>
 #include <train/plan.hpp>
-#include <train/threads.hpp>
-#ifdef HETSCHED_WITH_GLOO
-#include <train/gloo.hpp>
-#endif
 
 #include "command.hpp"
 
@@ -75,7 +71,7 @@ void list_parameters(std::vector<state_slice>& slices, const gpt::config& m, int
 }
 
 template <class Real>
-void generate_on(job& j, any_communicator<gpt::tensor<Real>>& comm) {
+void generate_on(job& j, train::host_communicator<Real>& comm) {
   using tensor = gpt::tensor<Real>;
   const auto rank = static_cast<std::size_t>(comm.rank());
   const double deadline_s = j.given.place.deadline_s;
@@ -120,20 +116,6 @@ void generate_on(job& j, any_communicator<gpt::tensor<Real>>& comm) {
   j.first_token_s = first_s - start_s;
   j.tokens_per_s = last_s > first_s ? static_cast<double>(tokens - 1) / (last_s - first_s) : 0;
   j.texts = std::move(texts);
-}
-
-template <class Real>
-void generate_as(job& j) {
-  using tensor = gpt::tensor<Real>;
-  if (j.given.place.transport == "threads")
-    train::on_threads<tensor>(j.place.ranks, [&](auto& comm) { generate_on<Real>(j, comm); });
-#ifdef HETSCHED_WITH_GLOO
-  if (j.given.place.transport == "gloo")
-    train::on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
-      any_communicator<tensor> comm(network);
-      generate_on<Real>(j, comm);
-    });
-#endif
 }
 
 /// Fills in the cut, and which rank this process is. Returns whether it has work.
@@ -200,7 +182,11 @@ int generate_command(const arguments& given) {
     say("rank " + std::to_string(launched) + ": the plan has no work for it");
     return command::done;
   }
-  given.model.precision == "fp64" ? generate_as<double>(j) : generate_as<float>(j);
+  const auto generate = [&](auto& comm) { generate_on(j, comm); };
+  if (given.model.precision == "fp64")
+    train::on_hosts<double>(given.place, j.place, generate);
+  else
+    train::on_hosts<float>(given.place, j.place, generate);
   if (j.place.rank == 0) std::cout << (given.json ? json_text(j) : summary(j));
   return command::done;
 }

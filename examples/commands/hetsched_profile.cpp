@@ -192,10 +192,7 @@ int profile_command(arguments given, const CLI::App& app) {
 #ifdef HETSCHED_WITH_CUDA
   if (given.device != "cpu") train::measure_on_gpus(m);
 #endif
-  if (given.device == "cpu" && given.place.transport == "threads") train::measure_on_threads(m);
-#ifdef HETSCHED_WITH_GLOO
-  if (given.device == "cpu" && given.place.transport == "gloo") train::measure_on_gloo(m);
-#endif
+  if (given.device == "cpu") train::measure_on_hosts(m);
   if (m.place.rank != 0) return command::done;
   const auto costs = train::to_profile(m.found, m.config, m.how, given.model.element_bytes());
   const auto hardware = train::to_cluster(m.found);

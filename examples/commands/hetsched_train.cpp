@@ -240,10 +240,7 @@ int train_command(const train::arguments& given) {
 #ifdef HETSCHED_WITH_CUDA
     if (given.device != "cpu") train::train_on_gpus(j);
 #endif
-    if (given.device == "cpu" && given.place.transport == "threads") train::train_on_threads(j);
-#ifdef HETSCHED_WITH_GLOO
-    if (given.device == "cpu" && given.place.transport == "gloo") train::train_on_gloo(j);
-#endif
+    if (given.device == "cpu") train::train_on_hosts(j);
   } catch (const train::no_plan& why) {
     train::say(why.what());
     return command::infeasible;

@@ -17,6 +17,7 @@
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/group/any_communicator.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/inference/inference_layer.hpp>

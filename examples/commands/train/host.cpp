@@ -5,11 +5,11 @@
 namespace train {
 
 template <class Real>
-void train_on_host(const job& j, hetsched::any_communicator<gpt::tensor<Real>>& comm, job::result& result) {
+void train_on_host(const job& j, host_communicator<Real>& comm, job::result& result) {
   train_rank(j, comm, host_rank<Real>(), result);
 }
 
-template void train_on_host<float>(const job&, hetsched::any_communicator<gpt::tensor<float>>&, job::result&);
-template void train_on_host<double>(const job&, hetsched::any_communicator<gpt::tensor<double>>&, job::result&);
+template void train_on_host<float>(const job&, host_communicator<float>&, job::result&);
+template void train_on_host<double>(const job&, host_communicator<double>&, job::result&);
 
 }  // namespace train

@@ -2,15 +2,13 @@
 // A rank that computes on the host, compiled once for all that connects such ranks.
 #pragma once
 
-#include <hetsched/runtime/group/any_communicator.hpp>
-
-#include <gpt/tensor.hpp>
+#include <train/on_hosts.hpp>
 #include <train/training.hpp>
 
 namespace train {
 
 /// See train_rank; for float and double.
 template <class Real>
-void train_on_host(const job& j, hetsched::any_communicator<gpt::tensor<Real>>& comm, job::result& result);
+void train_on_host(const job& j, host_communicator<Real>& comm, job::result& result);
 
 }  // namespace train

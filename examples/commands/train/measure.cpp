@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <unistd.h>
 
+#include <hetsched/core/checksum.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
@@ -16,13 +18,20 @@
 #include <train/layers.hpp>
 #include <train/measure.hpp>
 #include <train/model.hpp>
+#include <train/on_hosts.hpp>
+#ifdef HETSCHED_WITH_GLOO
+#include <hetsched/gloo/mesh.hpp>
+#endif
 
 namespace train {
 
+namespace {
+
+/// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
+/// apart.
 template <class Real>
-void measure_rank(measuring& m, hetsched::any_communicator<gpt::tensor<Real>>& comm, double host) {
+void measure_rank(measuring& m, host_communicator<Real>& comm, double host) {
   using tensor = gpt::tensor<Real>;
-  using communicator = hetsched::any_communicator<tensor>;
   const auto say = [&](const std::string& what) {
     if (comm.rank() == 0) m.before(what);
   };
@@ -41,7 +50,7 @@ void measure_rank(measuring& m, hetsched::any_communicator<gpt::tensor<Real>>& c
   for (std::size_t t = 0; t < m.how.tensors.size(); ++t) {
     // Ranks that follow each other compute together, all such groups at the same time.
     const int tensors = m.how.tensors[t];
-    hetsched::stage_group<tensor, communicator> together;
+    hetsched::stage_group<tensor, host_communicator<Real>> together;
     if (tensors > 1) {
       for (const auto& g : found.groups)
         if (g.size() % tensors != 0)
@@ -101,8 +110,21 @@ void measure_rank(measuring& m, hetsched::any_communicator<gpt::tensor<Real>>& c
   if (comm.rank() == 0) m.found = std::move(found);
 }
 
-template void measure_rank<float>(measuring&, hetsched::any_communicator<gpt::tensor<float>>&, double);
-template void measure_rank<double>(measuring&, hetsched::any_communicator<gpt::tensor<double>>&, double);
+}  // namespace
+
+void measure_on_hosts(measuring& m) {
+  double host = 0;  // of processes, a number that tells hosts apart
+#ifdef HETSCHED_WITH_GLOO
+  if (m.given.transport == "gloo") {
+    const auto name = hetsched::detail::host_identity();
+    host = static_cast<double>(hetsched::crc64(std::as_bytes(std::span(name))) >> 11);
+  }
+#endif
+  if (m.wide)
+    on_hosts<double>(m.given, m.place, [&](auto& comm) { measure_rank<double>(m, comm, host); });
+  else
+    on_hosts<float>(m.given, m.place, [&](auto& comm) { measure_rank<float>(m, comm, host); });
+}
 
 hetsched::cluster to_cluster(const measurements& m) {
   using namespace hetsched;

@@ -9,12 +9,10 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cuda/find_nics.hpp>
-#include <hetsched/runtime/group/any_communicator.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/runtime/measure/profile_links.hpp>
 
 #include <gpt/config.hpp>
-#include <gpt/tensor.hpp>
 #include <train/place.hpp>
 
 namespace train {
@@ -63,14 +61,8 @@ struct measuring {
   measurements found;                             ///< rank 0's
   std::string device = "cpu", products = "bf16";  ///< where ranks compute
 };
-void measure_on_threads(measuring& m);
+void measure_on_hosts(measuring& m);
 void measure_on_gpus(measuring& m);
-void measure_on_gloo(measuring& m);
-
-/// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
-/// apart. For float and double.
-template <class Real>
-void measure_rank(measuring& m, hetsched::any_communicator<gpt::tensor<Real>>& comm, double host);
 
 /// The ranks as a cluster: a subcluster of one node per group, a device per rank.
 [[nodiscard]] hetsched::cluster to_cluster(const measurements& m);

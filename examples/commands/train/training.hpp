@@ -92,8 +92,7 @@ inline void forget_plan(job& j) {
 }
 
 /// Trains on all ranks of this process, and fills `told`.
-void train_on_threads(job& j);
-void train_on_gloo(job& j);
+void train_on_hosts(job& j);
 void train_on_gpus(job& j);
 
 /// What a step trains.

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/executor/thread_ranks.hpp>
+
+#include <train/host.hpp>
+#include <train/on_hosts.hpp>
+#ifdef HETSCHED_WITH_GLOO
+#include <train/processes.hpp>
+#endif
+
+namespace train {
+
+template <class Real>
+void on_hosts(const place_arguments& given, const hetsched::process_place& place,
+              const std::function<void(host_communicator<Real>&)>& body) {
+  using tensor = gpt::tensor<Real>;
+  if (given.transport == "threads")
+    return hetsched::run_on_threads(hetsched::thread_communicator<tensor>::connect(place.ranks), [&](const auto& threads) {
+      host_communicator<Real> comm(threads);
+      body(comm);
+    });
+#ifdef HETSCHED_WITH_GLOO
+  on_gloo<tensor>(given, place, [&](const auto& network) {
+    host_communicator<Real> comm(network);
+    body(comm);
+  });
+#endif
+}
+
+template void on_hosts<float>(const place_arguments&, const hetsched::process_place&,
+                              const std::function<void(host_communicator<float>&)>&);
+template void on_hosts<double>(const place_arguments&, const hetsched::process_place&,
+                               const std::function<void(host_communicator<double>&)>&);
+
+namespace {
+
+template <class Real>
+void train_on_hosts_as(job& j) {
+  if (j.given.place.transport == "threads") {
+    job::result told;
+    on_hosts<Real>(j.given.place, j.place, [&](auto& comm) {
+      job::result result;
+      train_on_host(j, comm, result);
+      if (comm.rank() == 0) told = std::move(result);
+    });
+    j.told = std::move(told);
+    return;
+  }
+#ifdef HETSCHED_WITH_GLOO
+  train_on_processes<gpt::tensor<Real>>(j, [&](const auto& network, const hetsched::process_place&) {
+    host_communicator<Real> comm(network);
+    train_on_host(j, comm, j.told);
+  });
+#endif
+}
+
+}  // namespace
+
+void train_on_hosts(job& j) { j.given.model.precision == "fp64" ? train_on_hosts_as<double>(j) : train_on_hosts_as<float>(j); }
+
+}  // namespace train
