@@ -410,7 +410,7 @@ TEST_CASE("[threads] stages that are captured as CUDA graphs train with the bits
     fake_machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 2 == 0});
     const auto text = to_csv(c.layout.pipelines[0].order);
     CAPTURE(text);
-    if (c.layout.pipelines[0].zero_of(0) == 2) {
+    if (c.layout.pipelines[0].group(0).zero == 2) {
       CHECK_THROWS_WITH_AS((void)on_fake<cuda_graph_backend<fake_cuda>>(machine, places, c.model, c.layout, c.run),
                            "at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured", input_error);
       continue;

@@ -104,7 +104,7 @@ TEST_CASE("[threads] a training over any communicator is that over the one that 
 
 TEST_CASE("[threads] a copy is an end of the same rank, and what the communicator counts and whom it blames is told") {
   auto ends = threads::connect(2);
-  any counts(counting(ends[0])), plain(ends[1]);
+  any counts{counting(ends[0])}, plain(ends[1]);
   CHECK(counts.bytes_sent() == 42u);
   CHECK(!plain.bytes_sent());
   CHECK(counts.ask() == wait_result::aborted);
