@@ -14,8 +14,8 @@
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/trainer/detail/parameter_state.hpp>
 
-#include <gpt/inference.hpp>
 #include <gpt/shapes.hpp>
+#include <train/cached_layers.hpp>
 #include <train/checkpoint.hpp>
 #include <train/layers.hpp>
 #include <train/model.hpp>

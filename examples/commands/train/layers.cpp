@@ -4,8 +4,8 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 #include <gpt/batch.hpp>
-#include <gpt/inference.hpp>
 #include <gpt/model.hpp>
+#include <train/cached_layers.hpp>
 #include <train/layers.hpp>
 #include <train/model.hpp>
 

@@ -13,12 +13,7 @@
 #include <hetsched/runtime/measure/profile_layers.hpp>
 
 #include <gpt/config.hpp>
-#include <gpt/inference.hpp>
 #include <gpt/tensor.hpp>
-
-// Compiled by layers.cpp.
-extern template class gpt::cached_layer<float>;
-extern template class gpt::cached_layer<double>;
 
 namespace train {
 

@@ -10,6 +10,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 

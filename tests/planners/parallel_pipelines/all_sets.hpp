@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 
 #include "../interop_dp/brute_force.hpp"

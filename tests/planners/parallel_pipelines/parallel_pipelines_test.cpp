@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <hetsched/planners/parallel_pipelines.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/pipeline_kinds.hpp>
 
 #include "all_sets.hpp"
 #include "brute_sets.hpp"
