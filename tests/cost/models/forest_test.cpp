@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/models/forest.hpp>
 #include <hetsched/cost/models/layer_features.hpp>
