@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cuda/step_graph.hpp>
+#include <hetsched/schedule/passes.hpp>
 
 #include <doctest/doctest.h>
 
