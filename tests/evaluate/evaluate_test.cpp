@@ -5,6 +5,7 @@
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/period.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 #include <doctest/doctest.h>
 

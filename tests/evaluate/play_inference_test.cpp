@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
 
 #include <doctest/doctest.h>
