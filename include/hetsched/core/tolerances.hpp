@@ -10,7 +10,7 @@ namespace hetsched {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// No time is as long: what takes longer cannot be done, and sums of what can stay finite.
-inline constexpr double longest_s = 1e300;
+inline constexpr double longest_time_s = 1e300;
 
 /// By which share figures may part that are equal but for rounding.
 namespace tolerance {

@@ -40,7 +40,7 @@ struct inference_station {
   };
   const auto& stages = line.stages;
   if (stages.size() == 1) return 0;
-  if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < longest_s) return direct_s;
+  if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < longest_time_s) return direct_s;
   double sum = 0;
   for (std::size_t i = 1; i < stages.size(); ++i) sum += way_s(stages[i], stages[i - 1]);
   return sum;

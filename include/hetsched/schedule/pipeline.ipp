@@ -27,7 +27,7 @@ HETSCHED_INLINE void validate(const pipeline& p) {
     throw input_error("gradient_transfer_s needs one entry per boundary (stages - 1), or none");
   const auto check = [](const std::vector<double>& times, const char* name) {
     for (std::size_t i = 0; i < times.size(); ++i)
-      if (!(times[i] >= 0 && times[i] < longest_s))
+      if (!(times[i] >= 0 && times[i] < longest_time_s))
         throw input_error(std::string(name) + "[" + std::to_string(i) + "] is not a finite time >= 0");
   };
   const auto check_part = [](const std::vector<double>& part, const std::vector<double>& whole, const char* name,

@@ -22,7 +22,8 @@ HETSCHED_INLINE void validate(const workload& w) {
   if (!w.memory_capacity.empty() && w.memory_capacity.size() != size(w.ranks))
     throw input_error("memory_capacity needs one entry per rank, or none");
   const auto time = [](double seconds, const char* name) {
-    if (!(seconds >= 0 && seconds < longest_s)) throw input_error(std::string(name) + " of a workload is not a finite time >= 0");
+    if (!(seconds >= 0 && seconds < longest_time_s))
+      throw input_error(std::string(name) + " of a workload is not a finite time >= 0");
   };
   for (const auto& s : w.work) {
     time(s.forward_s, "forward_s");

@@ -238,7 +238,7 @@ class mixed_costs {
     for (const auto& p : parts)
       if (!has(plain(), p.where)) return;
     const layer_range whole{0, layer_count()};
-    double best_s = longest_s;
+    double best_s = longest_time_s;
     const auto choose = [&](auto&& self, std::size_t k, int left) -> void {
       const int ranks = parts[k].where.degrees.tensor;
       if (k + 1 < parts.size()) {
@@ -257,7 +257,7 @@ class mixed_costs {
       if (!(p.degrees == parts[0].where.degrees)) continue;
       for (auto& part : parts) part.where.recompute = p.recompute;
       best.clear();
-      best_s = longest_s;
+      best_s = longest_time_s;
       choose(choose, 0, slices);
       if (best.empty()) continue;
       mixed_.push_back({{.mesh = mesh, .degrees = {.tensor = mesh.devices_per_node}, .recompute = p.recompute}, best});
@@ -308,7 +308,7 @@ class mixed_costs {
         }
         const layer_range whole{0, layer_count()};
         const double joined_s = update_of_parts(costs_for_, whole, one.parts);
-        if (joined_s < longest_s && cost_of_parts(costs_for_, whole, one.parts).slowest.total_s() < longest_s)
+        if (joined_s < longest_time_s && cost_of_parts(costs_for_, whole, one.parts).slowest.total_s() < longest_time_s)
           mixed_.push_back(std::move(one));
       }
     }

@@ -264,7 +264,7 @@ struct priced_parts {
     s.cost = now.cost.slowest;
     s.update_s = update_of_parts(costs_for, s.layers, now.parts);
     s.overheads = now.cost.overheads.front();
-    if (now.parts.size() > 1 && !(std::max(s.cost.total_s(), s.update_s) < longest_s))
+    if (now.parts.size() > 1 && !(std::max(s.cost.total_s(), s.update_s) < longest_time_s))
       return refusal{refusal::kind::infeasible, name + ": no link joins all of its devices"};
     if (i == 0) continue;
     const int boundary = s.layers.first - 1;
@@ -275,7 +275,7 @@ struct priced_parts {
     };
     const auto c = transfer_of_parts(from, now.parts, one);
     check_transfer(c, hardware, boundary, from.front().where, now.parts.front().where);
-    if (!(c.slower_way_s() < longest_s))
+    if (!(c.slower_way_s() < longest_time_s))
       return refusal{refusal::kind::infeasible, name + ": no link leads from " + describe(hardware, from.front().where) + " to " +
                                                     describe(hardware, now.parts.front().where)};
     // What is no less than the whole need not be said.
@@ -336,7 +336,7 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
     const reduction_cost c = costs.gradient_sync(g.layers, holders);
     if (!(c.seconds >= 0) || c.bytes < 0)
       throw input_error("the reduction of the gradients of " + describe(g.layers) + " is negative or not a number");
-    if (!(c.seconds < longest_s))
+    if (!(c.seconds < longest_time_s))
       return refusal{refusal::kind::infeasible,
                      "no link joins all pipelines: the gradients of " + describe(g.layers) + " cannot be added up"};
     sync.bytes = c.bytes;

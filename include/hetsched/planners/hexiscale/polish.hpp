@@ -123,7 +123,7 @@ struct cut_out_costs {
       auto holders = others[static_cast<std::size_t>(l)];
       holders.push_back(part.in_whole(p));
       const reduction_cost c = costs.gradient_sync(layer_range{l, l + 1}, holders);
-      if (c.seconds < longest_s) seconds += c.seconds;  // where no link leads, evaluate refuses
+      if (c.seconds < longest_time_s) seconds += c.seconds;  // where no link leads, evaluate refuses
     }
     return seconds;
   }

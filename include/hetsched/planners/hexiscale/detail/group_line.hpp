@@ -210,7 +210,7 @@ class line_builder {
         if (!line.stages.empty()) {
           const auto& next = line.stages.back();
           over = &costs_.transfer(end, c, next.choice, next.part == here.part ? proximity::same_node : proximity::other_node);
-          if (!(over->slower_way_s() < longest_s) || over->slower_way_s() > period) continue;
+          if (!(over->slower_way_s() < longest_time_s) || over->slower_way_s() > period) continue;
         }
         const auto& choice = costs_[c];
         const double room = choice.room - (over ? 2 * static_cast<double>(over->extra_bytes) : 0.0);

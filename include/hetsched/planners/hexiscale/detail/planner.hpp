@@ -42,12 +42,12 @@ namespace detail {
         for (std::size_t l = 0; l < layers; ++l)
           least[l] = std::min(least[l], costs.layer(static_cast<int>(l), p).total_s() * mesh.device_count());
     const double sum = std::accumulate(least.begin(), least.end(), 0.0);
-    if (!(sum > 0 && sum < longest_s)) continue;
+    if (!(sum > 0 && sum < longest_time_s)) continue;
     prices += hardware.subclusters[k].device_count() / sum;
     for (std::size_t l = 0; l < layers; ++l) cheapest[l] = std::min(cheapest[l], least[l] / sum);
   }
   const double work = std::accumulate(cheapest.begin(), cheapest.end(), 0.0);
-  return work < longest_s && prices > 0 ? microbatches * work / prices * (1 - tolerance::sums) : 0;
+  return work < longest_time_s && prices > 0 ? microbatches * work / prices * (1 - tolerance::sums) : 0;
 }
 
 class hexiscale_planner {

@@ -174,7 +174,7 @@ struct interop_stage {
         const auto &a = all[representatives[from]], &b = all[representatives[to]];
         for (const int j : boundaries) {
           const auto c = ask(a, b, j, near);
-          const bool moves = c.slower_way_s() < longest_s;
+          const bool moves = c.slower_way_s() < longest_time_s;
           prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
                                  : transfer_price{infinity, infinity, infinity});
           if (!moves) continue;

@@ -241,7 +241,7 @@ class placement_path {
     limit_s_ = limit_s, weigh_ = weigh;
     if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
     std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
-      return t.occupied_s <= limit_s_ && t.seconds < longest_s ? (weigh_ ? t.seconds : 0) : none;
+      return t.occupied_s <= limit_s_ && t.seconds < longest_time_s ? (weigh_ ? t.seconds : 0) : none;
     });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
@@ -303,7 +303,7 @@ class placement_path {
     for (const auto& p : chain_.pools) states *= p.count + 1;
     if (!(states < 1e18)) return false;
     return std::all_of(chain_.transfers.begin(), chain_.transfers.end(),
-                       [&](const placement_transfer& t) { return t.occupied_s <= limit_s_ && t.seconds < longest_s; });
+                       [&](const placement_transfer& t) { return t.occupied_s <= limit_s_ && t.seconds < longest_time_s; });
   }
 
   // walk for a question of feasibility where any_order: every stage takes all layers that it can, and of the labels that use
