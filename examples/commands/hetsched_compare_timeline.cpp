@@ -32,7 +32,7 @@ struct arguments {
 timeline play(const pipeline& times, int microbatches, const std::string& name, const std::vector<int>& warmups,
               const auto_options& limits) {
   schedule order;
-  if (name == "auto") {
+  if (name == auto_schedule_name) {
     auto best = auto_with_little_memory(times, microbatches, limits);
     if (!best) throw input_error("no schedule: " + best.why_not().reason);
     order = std::move(best->order);

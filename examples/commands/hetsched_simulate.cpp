@@ -162,7 +162,7 @@ void check_options_of(const arguments& given, const std::string& name, bool has_
   };
   if (!given.warmup.empty() && !has_warmups) refuse("--warmup", "warm-up counts");
   if (given.chunks != 0 && !has_chunks) refuse("--chunks", "chunks");
-  if (given.cut_stages && name != "auto") refuse("--cut-stages", "choice of where to cut");
+  if (given.cut_stages && name != auto_schedule_name) refuse("--cut-stages", "choice of where to cut");
   if (!given.cross.empty() && name != "virtual_1f1b") refuse("--cross", "boundaries between clusters");
 }
 
@@ -196,7 +196,7 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   if (what.line && what.line->schedule.actions && name == what.schedule && given.chunks == 0 && given.memory_caps.empty() &&
       given.warmup.empty() && given.cross.empty() && !given.cut_stages)
     return choice{.order = *what.line->schedule.actions, .period_s = {}};
-  if (name == "auto") {
+  if (name == auto_schedule_name) {
     check_options_of(given, name, false, false);
     if (cells > 200'000) std::cerr << "hetsched-simulate: auto orders " << cells << " microbatches of stages\n";
     if (what.line && capacities.empty())
@@ -215,7 +215,7 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
     return choice{.order = read_own_schedule(given, what), .period_s = {}};
   }
   if (name != forward_schedule_name && std::find(names.begin(), names.end(), name) == names.end()) {
-    std::vector<std::string_view> known{"auto", "@FILE", forward_schedule_name};
+    std::vector<std::string_view> known{auto_schedule_name, "@FILE", forward_schedule_name};
     known.insert(known.end(), names.begin(), names.end());
     command::unknown_name("--schedule", name, known);
   }
@@ -582,7 +582,7 @@ int main(int argc, char** argv) {
       "hetsched-simulate --pipeline pipeline.json --schedule 1f1b\n"
       "hetsched-simulate --plan plan.json --schedule auto --report report.html");
   arguments given;
-  std::vector<std::string> names{"auto", std::string(forward_schedule_name)};
+  std::vector<std::string> names{std::string(auto_schedule_name), std::string(forward_schedule_name)};
   for (const auto name : schedule_names()) names.emplace_back(name);
   app.add_option("--pipeline", given.pipeline, "pipeline.json: the bare times of a pipeline");
   app.add_option("--plan", given.plan, "plan.json: its stages, and its schedule and warm-ups unless told otherwise");

@@ -163,11 +163,10 @@ int train_command(const train::arguments& given) {
   if (given.nccl && given.place.transport != "gloo") throw input_error("--nccl is for processes: it needs --transport gloo");
   if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
-  if (!given.schedule.empty() && given.schedule != "auto") {
-    const auto names = schedule_names();
-    if (std::find(names.begin(), names.end(), given.schedule) == names.end())
-      throw input_error("--schedule: there is no schedule \"" + given.schedule + "\"");
-  }
+  const auto names = schedule_names();
+  if (!given.schedule.empty() && given.schedule != auto_schedule_name &&
+      std::find(names.begin(), names.end(), given.schedule) == names.end())
+    throw input_error("--schedule: there is no schedule \"" + given.schedule + "\"");
   const std::pair<const char*, double> rates[] = {{"--lr", given.learning_rate},
                                                   {"--momentum", given.momentum},
                                                   {"--weight-decay", given.weight_decay},

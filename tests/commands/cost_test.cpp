@@ -62,9 +62,9 @@ TEST_CASE("the cheapest plan, the cheapest within a deadline, and none that is f
   const workplace w;
   fill(w);
   const auto fast = planned(w, "");
-  CHECK(fast.objective == "iteration");
+  CHECK(fast.objective == plan_objective::iteration);
   const auto cheap = planned(w, "--objective cost");
-  CHECK(cheap.objective == "cost");
+  CHECK(cheap.objective == plan_objective::cost);
   for (const auto* p : {&fast, &cheap}) CHECK(p->predicted.cost_per_sample.value() == doctest::Approx(money_per_sample(*p)));
   CHECK(cheap.evidence.value().objective_value == *cheap.predicted.cost_per_sample);
   CHECK(cheap.evidence->objective_bound <= cheap.evidence->objective_value);

@@ -54,7 +54,7 @@ struct made_up {
 static_assert(inference_costs<made_up>);
 
 plan on(std::vector<int> subclusters, int in_flight) {
-  plan p{.objective = "latency"};
+  plan p{.objective = plan_objective::latency};
   p.pipelines.push_back({.microbatches = in_flight, .microbatch_size = 2, .schedule = {.name = "forward"}});
   for (int i = 0; i < 3; ++i)
     p.pipelines[0].stages.push_back({.layers = {i, i + 1}, .devices = {{{subclusters[static_cast<std::size_t>(i)], 1, 1}, 0}}});

@@ -61,7 +61,7 @@ cluster devices_with(int count, double latency_s) {
 }
 
 plan served_by(const cluster& hardware, const played_costs& costs, int in_flight) {
-  plan p{.objective = "throughput"};
+  plan p{.objective = plan_objective::throughput};
   auto& line = p.pipelines.emplace_back();
   line.microbatches = in_flight;
   line.schedule.name = "forward";

@@ -33,7 +33,7 @@ inline const std::map<std::string, hetsched::warmup_rule> warmup_rules{{"h1f1b",
 
 /// Throws input_error unless it is auto or one that build_schedule knows.
 inline void check_schedule_name(const std::string& name) {
-  std::vector<std::string_view> known{"auto"};
+  std::vector<std::string_view> known{hetsched::auto_schedule_name};
   for (const auto other : hetsched::schedule_names()) known.push_back(other);
   if (std::find(known.begin(), known.end(), name) == known.end()) unknown_name("--schedule", name, known);
 }
@@ -250,7 +250,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
   std::string planners;
-  std::vector<std::string> planner_names, schedule_names{"auto"};
+  std::vector<std::string> planner_names, schedule_names{std::string(hetsched::auto_schedule_name)};
   for (const auto& entry : table) {
     planners += (planners.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
     planner_names.emplace_back(entry.name);

@@ -120,7 +120,7 @@ class sized_costs {
 }
 
 /// Where a search stands, in words, and how much of it is done.
-inline void show(progress_line& progress, const std::string& objective, const hetsched::find_progress& at) {
+inline void show(progress_line& progress, hetsched::plan_objective objective, const hetsched::find_progress& at) {
   using namespace hetsched;
   const auto& state = at.search;
   const bool any = std::isfinite(state.incumbent) && state.incumbent > 0;
@@ -165,7 +165,7 @@ inline void show(progress_line& progress, const std::string& objective, const he
   request.flops_per_sample = source.flops_per_sample();
   request.setting = source.setting(hardware);
   request.lacks = [&](int size) { return source.lacks(hardware, size); };
-  request.progress = [&, objective = std::string(name_of(given.objective))](const find_progress& at) {
+  request.progress = [&, objective = given.objective](const find_progress& at) {
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);
   };
   request.go_on = [&] { return in_time(given, progress); };

@@ -101,7 +101,7 @@ struct new_orders {
   for (std::size_t i = 0; i < p.pipelines.size(); ++i) {
     auto line = with_measured(p.pipelines[i], numbers.data() + first);
     first += numbers_per_stage * line.stages.size();
-    line.schedule = {.name = "auto", .actions = {}};
+    line.schedule = {.name = std::string(hetsched::auto_schedule_name), .actions = {}};
     for (auto& s : line.stages) s.warmup = 0;
     const auto times = hetsched::to_pipeline(line);
     const auto& now = orders[i];

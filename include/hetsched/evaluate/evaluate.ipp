@@ -14,7 +14,9 @@ namespace hetsched {
 
 HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const costs_by_size& models, plan p,
                                              const evaluate_options& options) {
-  if (is_inference(p)) throw input_error("a plan with the objective " + p.objective + " is for inference: it has no iteration");
+  if (is_inference(p))
+    throw input_error("a plan with the objective " + std::string(name_of(p.objective)) +
+                      " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
   std::vector<std::pair<int, any_cost_model>> known;
   const costs_by_size costs_for = [&](int size) -> const any_cost_model& {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/units.hpp>
+#include <hetsched/plan/objective.hpp>
 
 namespace hetsched {
 
@@ -43,9 +44,9 @@ template <class... Arguments>
 /// Money without its currency, four significant digits: 12.34, 0.001234, 1.234e-07.
 [[nodiscard]] inline std::string format_money(double amount) { return detail::print("%.4g", amount); }
 
-/// An objective's value, by the objective's name: seconds, or money per sample.
-[[nodiscard]] inline std::string format_objective(std::string_view objective, double value) {
-  return objective == "cost" ? format_money(value) + " per sample" : format_seconds(value);
+/// An objective's value: seconds, or money per sample.
+[[nodiscard]] inline std::string format_objective(plan_objective objective, double value) {
+  return objective == plan_objective::cost ? format_money(value) + " per sample" : format_seconds(value);
 }
 
 /// Rows under a heading in aligned columns, two spaces apart. Columns whose heading starts with '>' are aligned to the right.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +14,8 @@ namespace hetsched {
 
 /// Whether a schedule of that name is told by its warm-up counts alone.
 [[nodiscard]] inline bool has_warmups(std::string_view schedule_name) {
-  const auto all = detail::named_schedules();
-  return std::any_of(std::begin(all), std::end(all), [&](const auto& s) { return s.name == schedule_name && s.has_warmups; });
+  const auto* known = detail::find_schedule(schedule_name);
+  return known && known->has_warmups;
 }
 
 /// The warm-up counts of a schedule that they tell: the stages' own where they are set, else those of the rule.

@@ -28,12 +28,12 @@ HETSCHED_INLINE outcome<pipeline_order> order_of(const pipeline_plan& line, cons
                         std::to_string(actions->microbatches) + " microbatches, the pipeline has " +
                         std::to_string(line.stages.size()) + " and " + std::to_string(line.microbatches));
     if (is_forward_only(*actions)) throw input_error("the actions of schedule " + name + " have no backwards");
-    if (name != "auto" || !one_stage_per_rank(*actions)) return pipeline_order{.order = *actions};
+    if (name != auto_schedule_name || !one_stage_per_rank(*actions)) return pipeline_order{.order = *actions};
     const auto problem = detail::make_order_problem(to_pipeline(line), line.microbatches, {.memory_capacity = capacities});
     return pipeline_order{.order = *actions, .lower_bound_s = detail::order_bound(problem).seconds()};
   }
   const auto bare = to_pipeline(line);
-  if (name == "auto") {
+  if (name == auto_schedule_name) {
     auto found = auto_with_little_memory(bare, line.microbatches, {.memory_capacity = capacities, .progress = progress});
     if (!found) return found.why_not();
     return pipeline_order{.order = std::move(found->order), .lower_bound_s = found->lower_bound_s};
@@ -47,7 +47,7 @@ HETSCHED_INLINE void set_order(pipeline_plan& line, std::string name, schedule o
   for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = counts[i];
   line.schedule = {.name = std::move(name), .actions = {}};
   bool rebuilt = false;
-  if (line.schedule.name != "auto") {
+  if (line.schedule.name != auto_schedule_name) {
     try {
       const auto again = order_of(line, {});
       rebuilt = again && again->order == order;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/cost/questions/stage_cost.hpp>
+#include <hetsched/plan/objective.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
@@ -132,31 +132,10 @@ struct plan_setting {
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 
-/// What plans are compared by.
-enum class plan_objective {
-  iteration,  ///< seconds of an iteration
-  cost,       ///< money per sample
-  latency,    ///< seconds of a request (inference)
-  throughput  ///< seconds per request (inference)
-};
-
-/// Whether an objective is one of inference.
-[[nodiscard]] constexpr bool is_inference(plan_objective o) {
-  return o == plan_objective::latency || o == plan_objective::throughput;
-}
-
-/// The name of an objective in files.
-[[nodiscard]] constexpr std::string_view name_of(plan_objective o) {
-  return o == plan_objective::cost         ? "cost"
-         : o == plan_objective::latency    ? "latency"
-         : o == plan_objective::throughput ? "throughput"
-                                           : "iteration";
-}
-
 /// Who computes what, and when.
 struct plan {
   std::string planner = {};
-  std::string objective = "iteration";
+  plan_objective objective = plan_objective::iteration;
   std::vector<pipeline_plan> pipelines = {};
   std::vector<gradient_sync_plan> gradient_sync = {};
   plan_setting setting = {};
@@ -169,9 +148,7 @@ struct plan {
 [[nodiscard]] double objective_of(const plan& p);
 
 /// Whether a plan serves requests: under the objectives of inference.
-[[nodiscard]] inline bool is_inference(const plan& p) {
-  return p.objective == name_of(plan_objective::latency) || p.objective == name_of(plan_objective::throughput);
-}
+[[nodiscard]] inline bool is_inference(const plan& p) { return is_inference(p.objective); }
 
 /// Microbatches of all pipelines together, per iteration.
 [[nodiscard]] inline int microbatch_count(const plan& p) {

@@ -10,9 +10,8 @@ namespace hetsched {
 
 HETSCHED_INLINE double objective_of(const plan& p) {
   if (p.predicted.inference)
-    return p.objective == name_of(plan_objective::latency) ? p.predicted.inference->latency_s
-                                                           : 1 / p.predicted.inference->requests_per_s;
-  return p.objective == name_of(plan_objective::cost) ? p.predicted.cost_per_sample.value() : p.predicted.iteration_s;
+    return p.objective == plan_objective::latency ? p.predicted.inference->latency_s : 1 / p.predicted.inference->requests_per_s;
+  return p.objective == plan_objective::cost ? p.predicted.cost_per_sample.value() : p.predicted.iteration_s;
 }
 
 HETSCHED_INLINE pipeline to_pipeline(const pipeline_plan& p) {

@@ -241,10 +241,7 @@ inline void validate(const plan_request& request) {
   if (request.microbatch_size < 0 || (request.microbatch_size > 0 && request.global_batch % request.microbatch_size != 0))
     throw input_error("microbatches of " + std::to_string(request.microbatch_size) +
                       " samples do not divide the global batch of " + std::to_string(request.global_batch));
-  const auto names = schedule_names();
-  if (request.schedule.empty() || request.schedule == "auto" ||
-      std::find(names.begin(), names.end(), request.schedule) != names.end())
-    return;
+  if (request.schedule.empty() || request.schedule == auto_schedule_name || find_schedule(request.schedule)) return;
   throw input_error("there is no schedule " + request.schedule);
 }
 

@@ -65,7 +65,7 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
                        (instance.chain.stages > 0 ? ", " + std::to_string(instance.chain.stages) + " of them" : "") +
                        detail::need_and_room(instance.chain)};
   }
-  plan p{.planner = "placement", .objective = std::string(name_of(problem.objective))};
+  plan p{.planner = "placement", .objective = problem.objective};
   p.pipelines.push_back({.microbatches = problem.microbatches,
                          .microbatch_size = problem.microbatch_size,
                          .stages = instance.stages(*found.best),

@@ -105,7 +105,7 @@ plan_file random_plan(random_source& random) {
   }
   auto& p = file.plan;
   if (random.integer(0, 3) > 0) p.planner = "planner " + std::to_string(random.integer(0, 9));
-  if (random.integer(0, 3) == 0) p.objective = "cost";
+  if (random.integer(0, 3) == 0) p.objective = plan_objective::cost;
   const int layers = random.integer(1, 30), pipelines = random.integer(1, 4);
   for (int l = 0; l < pipelines; ++l) {
     auto& line = p.pipelines.emplace_back();
@@ -230,7 +230,7 @@ TEST_CASE("all that a document of version 2 says") {
   const auto file = parse(documents::plan);
   const auto& p = file.plan;
   CHECK(p.planner == "interop_dp");
-  CHECK(p.objective == "iteration");
+  CHECK(p.objective == plan_objective::iteration);
   CHECK(file.subclusters == std::vector<std::string>{"v100e", "a100"});
   CHECK(file.device_counts == std::vector{32, 8});
   CHECK(p.setting == plan_setting{"analytic", "block", 1024, "fp16", "flash"});
@@ -282,7 +282,7 @@ TEST_CASE("files of version 1 are read: transfers of both ways alike, one schedu
   const auto file = parse(documents::plan_1);
   const auto& p = file.plan;
   CHECK(p.planner == "interop_dp");
-  CHECK(p.objective == "iteration");
+  CHECK(p.objective == plan_objective::iteration);
   CHECK(!p.evidence);
   CHECK(microbatch_count(p) == 64);
   REQUIRE(p.pipelines.size() == 1);
@@ -388,7 +388,7 @@ TEST_CASE("on a cluster: names are found, devices are there, and none belongs to
 }
 
 TEST_CASE("plan.json: a plan for inference has its own figures, and no backward") {
-  plan p{.planner = "placement", .objective = "latency"};
+  plan p{.planner = "placement", .objective = plan_objective::latency};
   p.pipelines.push_back({.microbatches = 4, .microbatch_size = 2, .schedule = {.name = "forward"}});
   p.pipelines[0].stages.push_back({.layers = {0, 3}, .devices = {{{0, 1, 1}, 0}}, .cost = {.forward_s = 0.5}});
   p.predicted.inference =
@@ -400,4 +400,9 @@ TEST_CASE("plan.json: a plan for inference has its own figures, and no backward"
   CHECK(back.plan == p);
   CHECK_THROWS_AS(static_cast<void>(parse_plan(text.substr(0, text.find("\"token_s\"")) + "\"iteration_s\": 1}}", "plan.json")),
                   file_error);
+  auto other = text;
+  other.replace(other.find("latency\""), 7, "energy");
+  CHECK_THROWS_WITH_AS(static_cast<void>(parse_plan(other, "plan.json")),
+                       "plan.json: /objective: expected one of iteration, cost, latency, throughput, found \"energy\"",
+                       file_error);
 }

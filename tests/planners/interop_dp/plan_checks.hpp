@@ -101,7 +101,7 @@ template <class Costs>
 void check_plan(const cluster& hardware, const Costs& costs, const planning_problem& problem, const interop_options& options,
                 const plan& found) {
   REQUIRE(found.planner == "interop_dp");
-  REQUIRE(found.objective == "iteration");
+  REQUIRE(found.objective == plan_objective::iteration);
   REQUIRE(found.pipelines.size() == 1);
   REQUIRE(found.gradient_sync.empty());
   const auto& p = found.pipelines.front();

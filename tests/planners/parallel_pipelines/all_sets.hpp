@@ -44,7 +44,7 @@ void check(const instance& given, const Costs& costs, const plan& p) {
   REQUIRE(again->shortage == "");
   REQUIRE(again->plan.predicted == p.predicted);
   REQUIRE(p.evidence);
-  REQUIRE(p.objective == name_of(given.problem.objective));
+  REQUIRE(p.objective == given.problem.objective);
   REQUIRE(p.evidence->objective_value == objective_of(p));
   REQUIRE(p.evidence->objective_bound <= objective_of(p));
   REQUIRE(p.predicted.iteration_s <= given.problem.deadline_s);

@@ -44,7 +44,7 @@ std::vector<published> published_splits() {
 }
 
 /// Those blocks on a5000, a5000, a4000; the embedding with the first, the head with the last.
-plan split_plan(const std::vector<int>& blocks, int in_flight, const std::string& objective, recomputation recompute) {
+plan split_plan(const std::vector<int>& blocks, int in_flight, plan_objective objective, recomputation recompute) {
   plan p{.objective = objective};
   p.pipelines.push_back({.microbatches = in_flight, .schedule = {.name = "exact_1f1b"}});
   int next = 0;
@@ -82,10 +82,11 @@ TEST_CASE("placement: HAP5's splits and the uniform ones are no better than ours
     REQUIRE(soonest);
     REQUIRE(most);
     for (const auto& blocks : {split, uniform(model.layers)}) {
-      const auto other = evaluate(hardware, training, split_plan(blocks, 12, "iteration", recomputation::full));
+      const auto other = evaluate(hardware, training, split_plan(blocks, 12, plan_objective::iteration, recomputation::full));
       REQUIRE(other);
       CHECK(trained->predicted.iteration_s <= other->plan.predicted.iteration_s);
-      const auto served = evaluate_inference(hardware, serving, split_plan(blocks, 8, "latency", recomputation::none));
+      const auto served =
+          evaluate_inference(hardware, serving, split_plan(blocks, 8, plan_objective::latency, recomputation::none));
       REQUIRE(served);
       CHECK(soonest->predicted.inference->latency_s <= served->plan.predicted.inference->latency_s);
       CHECK(most->predicted.inference->requests_per_s >= served->plan.predicted.inference->requests_per_s);

@@ -94,10 +94,11 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
     result.parts.stages.push_back({.in_flight = played.peak_memory_bytes[i], .end_s = played.rank_end_s[i]});
     settle(line.stages[i], counts[i], held_by(line, order, i), result.parts.stages[i]);
   }
-  result.period_s = line.schedule.name == "gpipe" ? gpipe_period(bare) : played.period_s;
+  const auto* known = find_schedule(line.schedule.name);
+  result.period_s = known && known->period_s ? known->period_s(bare) : played.period_s;
   // Equal bounds differ by rounding.
   result.lower_bound_s = std::min(std::max(found->lower_bound_s, makespan_lower_bound(bare, work, order)), played.makespan_s);
-  if (line.schedule.name == "auto" && !line.schedule.actions) line.schedule.actions = std::move(order);
+  if (line.schedule.name == auto_schedule_name && !line.schedule.actions) line.schedule.actions = std::move(order);
   return result;
 }
 

@@ -351,7 +351,11 @@ HETSCHED_INLINE plan_file parse_plan(std::string_view text, std::string_view fil
   const auto top = document.with_keys(
       {"planner", "objective", "subclusters", "setting", "pipelines", "gradient_sync", "predicted", "evidence"});
   if (const auto planner = top.find("planner")) p.planner = planner->name();
-  if (const auto objective = top.find("objective")) p.objective = objective->name();
+  if (const auto objective = top.find("objective")) {
+    const auto known = objective_named(objective->name());
+    if (!known) objective->expected("one of iteration, cost, latency, throughput");
+    p.objective = *known;
+  }
   if (const auto names = top.find("subclusters"))
     for (std::size_t i = 0; i < names->size(); ++i) {
       const auto entry = (*names)[i].object({"name", "devices"});
@@ -520,7 +524,7 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
   using json = nlohmann::ordered_json;
   json out{{"format", "hetsched/plan"}, {"version", 2}};
   if (!p.planner.empty()) out["planner"] = p.planner;
-  out["objective"] = p.objective;
+  out["objective"] = name_of(p.objective);
   auto& names = out["subclusters"] = json::array();
   for (std::size_t i = 0; i < subclusters.size(); ++i) {
     names.push_back({{"name", subclusters[i]}});

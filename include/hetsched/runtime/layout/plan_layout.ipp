@@ -78,7 +78,7 @@ HETSCHED_INLINE schedule schedule_of_plan(const pipeline_plan& p, const layout_o
   line.boundaries.resize(line.stages.size() - 1);  // a plan by hand may have none: they count as free
   if (!options.schedule.empty() && options.schedule != p.schedule.name) line.schedule = {.name = std::string(options.schedule)};
   const auto& name = line.schedule.name;
-  const bool told = line.schedule.actions || name == "auto" || (has_warmups(name) && name == p.schedule.name);
+  const bool told = line.schedule.actions || name == auto_schedule_name || (has_warmups(name) && name == p.schedule.name);
   if (!told)
     return build_schedule(name, to_pipeline(line), p.microbatches, {.chunks = options.chunks, .cross = subcluster_boundaries(p)});
   auto found = order_of(line, activation_rooms(p));

@@ -36,6 +36,7 @@ struct named_schedule {
   bool has_warmups;
   bool cuts_stages;  // several virtual stages per rank
   schedule (*build)(const pipeline&, int, const build_options&);
+  double (*period_s)(const pipeline&) = nullptr;  // where there is a closed form
 };
 
 [[nodiscard]] inline const std::vector<int>& positive(const std::vector<int>& caps) {
@@ -65,7 +66,7 @@ template <schedule (*Build)(int, int, int)>
 [[nodiscard]] schedule from_cross(const pipeline& p, int microbatches, const build_options& options);
 
 inline constexpr named_schedule schedule_table[] = {
-    {"gpipe", false, false, from_counts<gpipe>},
+    {"gpipe", false, false, from_counts<gpipe>, gpipe_period},
     {schedule_name(warmup_rule::one_f_one_b), true, false, from_rule<warmup_rule::one_f_one_b>},
     {schedule_name(warmup_rule::eager), true, false, from_rule<warmup_rule::eager>},
     {schedule_name(warmup_rule::h1f1b), true, false, from_rule<warmup_rule::h1f1b>},
@@ -86,7 +87,17 @@ inline constexpr named_schedule schedule_table[] = {
 /// Of all builders.
 [[nodiscard]] inline std::span<const named_schedule> named_schedules() { return schedule_table; }
 
+/// Null for a name that no builder has.
+[[nodiscard]] inline const named_schedule* find_schedule(std::string_view name) {
+  const auto found = std::find_if(std::begin(schedule_table), std::end(schedule_table),
+                                  [name](const named_schedule& s) { return s.name == name; });
+  return found == std::end(schedule_table) ? nullptr : &*found;
+}
+
 }  // namespace detail
+
+/// The name, in files and commands, of the schedule that auto_schedule finds. It is none of schedule_names(), which are built.
+inline constexpr std::string_view auto_schedule_name = "auto";
 
 /// Every name that build_schedule takes.
 [[nodiscard]] inline std::vector<std::string_view> schedule_names() {

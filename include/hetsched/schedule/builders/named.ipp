@@ -41,16 +41,14 @@ namespace hetsched {
 HETSCHED_INLINE schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
                                         const build_options& options) {
   validate(p);
-  std::string known;
-  for (const auto& s : detail::named_schedules()) {
-    if (s.name == name) {
-      if (!s.has_warmups && !(options.warmups.empty() && options.caps.empty()))
-        throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
-      return s.build(p, microbatches, options);
-    }
-    known += (known.empty() ? "" : ", ") + std::string(s.name);
+  if (const auto* s = detail::find_schedule(name)) {
+    if (!s->has_warmups && !(options.warmups.empty() && options.caps.empty()))
+      throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
+    return s->build(p, microbatches, options);
   }
-  if (name == "auto") throw input_error("auto is no builder: auto_schedule finds it");
+  if (name == auto_schedule_name) throw input_error("auto is no builder: auto_schedule finds it");
+  std::string known;
+  for (const auto& s : detail::named_schedules()) known += (known.empty() ? "" : ", ") + std::string(s.name);
   throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
 }
 

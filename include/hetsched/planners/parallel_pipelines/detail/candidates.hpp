@@ -73,7 +73,7 @@ class plan_candidates {
   void keep(plan p) {
     fastest_s_ = std::min(fastest_s_, p.predicted.iteration_s);
     p.planner = "parallel_pipelines";
-    p.objective = name_of(asked_.objective);
+    p.objective = asked_.objective;
     if (p.predicted.iteration_s > worth_.deadline_s() || (asked_.use_all_devices && !uses_all(p))) return;
     if (objective_of(p) < least() || (objective_of(p) == least() && p.predicted.iteration_s < best_s())) best_ = std::move(p);
   }
