@@ -13,17 +13,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/forward_costs.hpp>
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
-#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
-#include <hetsched/model/flash_attention.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
@@ -107,7 +105,7 @@ class cost_source {
       throw hetsched::input_error("--extrapolate: " + given.profile + " is of version 1, which holds the costs of one size");
     if (!model_path.empty())
       model_ =
-          hetsched::read_model(model_path, {.cut = granularities.at(given.granularity.empty() ? "sublayer" : given.granularity),
+          hetsched::read_model(model_path, {.cut = cut(),
                                             .sequence = given.sequence,
                                             .dtype = given.dtype.empty() ? std::nullopt : hetsched::find_precision(given.dtype)});
   }
@@ -139,10 +137,8 @@ class cost_source {
     if (given_.formulas == "tile" && !model_->family)
       throw hetsched::input_error("--cost: tile needs a transformer, whose operators are known; found a file of layers");
     if (!given_.formulas.empty()) return given_.formulas;
-    const bool known = std::all_of(hardware.subclusters.begin(), hardware.subclusters.end(), [](const auto& s) {
-      return s.device.multiprocessors > 0 && s.device.flops(hetsched::precision::fp32) > 0;
-    });
-    return model_->family && known ? "tile" : "analytic";
+    const auto chosen = formulas_for(hardware, model_->family.has_value(), hetsched::cost_formulas::automatic);
+    return chosen == hetsched::cost_formulas::tile ? "tile" : "analytic";
   }
 
   [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
@@ -227,27 +223,18 @@ class cost_source {
   [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size,
                                                const hetsched::degrees& offered = {}) const {
     if (measured()) return measured_costs(hardware, microbatch_size);
-    const auto set = [&](auto options) {
-      options.microbatch_size = microbatch_size;
-      options.precision = model_->precision;
-      options.recompute = recomputations();
-      options.zero = zero_stages();
-      // Mixed precision with Adam, or fp32 throughout for models of that.
-      if (model_->chain.parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
-      options.max_context = std::max(offered.context, model_->family ? given_.max_context : 1);
-      options.max_expert = std::max(offered.expert, given_.max_expert);
-      return options;
-    };
-    if (kind(hardware) == "analytic") {
-      auto chain = flash() ? with_flash_attention(model_->chain) : model_->chain;
-      return hetsched::any_cost_model::owner_of(
-          hetsched::analytic_cost_model(hardware, std::move(chain), set(hetsched::analytic_options{})));
-    }
-    const auto kernels = flash() ? hetsched::attention_kernels::flash : hetsched::attention_kernels::plain;
-    return hetsched::any_cost_model::owner_of(
-        hetsched::make_tile_cost(hardware, *model_->family, set(hetsched::tile_cost_options{}),
-                                 {.attention = kernels, .causal = causal(), .sequence_parallel = true},
-                                 granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity)));
+    const bool tile = kind(hardware) == "tile";
+    const hetsched::training_cost_options options{
+        .formulas = tile ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
+        .precision = model_->precision,
+        .cut = cut(),
+        .flash_attention = flash(),
+        .recompute = recomputations(),
+        .zero = zero_stages(),
+        .max_context = std::max(offered.context, model_->family ? given_.max_context : 1),
+        .max_expert = std::max(offered.expert, given_.max_expert)};
+    return (tile ? training_costs(hardware, *model_->family, options)
+                 : training_costs(hardware, model_->chain, options))(microbatch_size);
   }
 
   /// Costs of serving requests; `how` but for what the model and the command line's costs say. Throws input_error where there
@@ -259,7 +246,7 @@ class cost_source {
       throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
     if (!flash()) throw hetsched::input_error("--attention: inference is priced with flash only");
     how.precision = model_->precision;
-    how.cut = granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
+    how.cut = cut();
     return hetsched::inference_cost_model<>(hardware, *model_->family, how);
   }
 
@@ -285,6 +272,9 @@ class cost_source {
   }
 
  private:
+  [[nodiscard]] hetsched::granularity cut() const {
+    return granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
+  }
   [[nodiscard]] bool flash() const { return given_.attention != "standard"; }
   [[nodiscard]] bool causal() const { return model_->family->head == hetsched::output_head::language_model; }
 

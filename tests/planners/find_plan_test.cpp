@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
@@ -183,4 +184,20 @@ TEST_CASE("plans of the frontier: none is both slower and dearer than another") 
     CHECK(plans[i].predicted.iteration_s > plans[i - 1].predicted.iteration_s);
     CHECK(*plans[i].predicted.cost_per_sample < *plans[i - 1].predicted.cost_per_sample);
   }
+}
+
+TEST_CASE("find_plan of a transformer is that of its costs, and remembers them") {
+  const auto hardware = two_kinds();
+  const transformer model = gpt({.layers = 4, .hidden = 512, .heads = 8, .vocab = 1000, .sequence = 128});
+  const training_cost_options options{.recompute = {recomputation::none}, .zero = {0}};
+  const auto found = find_plan(hardware, model, {.global_batch = 8, .planner = "interop_dp"}, options);
+  const auto by_costs =
+      find_plan(hardware, training_costs(hardware, model, options), {.global_batch = 8, .planner = "interop_dp"});
+  REQUIRE(found);
+  REQUIRE(by_costs);
+  CHECK(found->pipelines == by_costs->pipelines);
+  CHECK(found->predicted.mfu > 0);
+  CHECK(found->setting.costs == "tile");
+  CHECK(found->setting.sequence == 128);
+  CHECK(found->setting.precision == "fp16");
 }

@@ -10,8 +10,10 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
+#include <hetsched/model/transformer.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/table.hpp>
 #include <hetsched/search/problem.hpp>
@@ -64,6 +66,13 @@ struct plan_request {
 ///     const auto found = find_plan(hardware, costs, {.global_batch = 256});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request);
+
+/// The same of a transformer, by formulas: the request's arithmetic, flops_per_sample and setting are the model's.
+/// Throws: also as training_costs.
+/// Example:
+///     const auto found = find_plan(hardware, model, {.global_batch = 256}, {.precision = precision::bf16});
+[[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
+                                      const training_cost_options& options = {});
 
 /// The same by a planner of another table; request.planner is not looked at.
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,

@@ -253,6 +253,19 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   return detail::plan_finder(hardware, costs, request, planner).run();
 }
 
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
+                                        const training_cost_options& options) {
+  request.arithmetic = options.precision;
+  request.flops_per_sample = training_flops(make_chain(model, options.cut));
+  const bool tile = formulas_for(hardware, true, options.formulas) == cost_formulas::tile;
+  request.setting = {.costs = tile ? "tile" : "analytic",
+                     .granularity = options.cut == granularity::block ? "block" : "sublayer",
+                     .sequence = model.sequence,
+                     .precision = std::string(name_of(options.precision)),
+                     .attention = options.flash_attention ? "flash" : "standard"};
+  return find_plan(hardware, training_costs(hardware, model, options), request);
+}
+
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request) {
   return find_plan(hardware, costs, request, request.planner.empty() ? planners().front() : planner_named(request.planner));
 }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/placement.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/model/layer.hpp>
+#include <hetsched/model/transformer.hpp>
+
+namespace hetsched {
+
+/// Formulas for the costs of training.
+enum class cost_formulas {
+  automatic,  ///< tile where a model's operators and all devices are known well enough, else analytic
+  analytic,   ///< analytic_cost_model
+  tile        ///< tile_cost_model
+};
+
+/// What training_costs leaves open.
+struct training_cost_options {
+  cost_formulas formulas = cost_formulas::automatic;
+  hetsched::precision precision = hetsched::precision::fp16;
+  granularity cut = granularity::sublayer;  ///< of a transformer into layers
+  bool flash_attention = true;
+  std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
+  std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have
+  int max_context = 1;
+  int max_expert = 1;
+};
+
+/// The formulas that `automatic` stands for: tile for a transformer on devices of which the catalogue knows multiprocessors and
+/// fp32, else analytic; what is asked for stays.
+[[nodiscard]] cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked);
+
+/// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state in
+/// mixed precision, or in fp32 throughout for models of 4 bytes a parameter.
+/// Throws: input_error, when asked for a size, as analytic_cost_model and make_tile_cost.
+/// Example:
+///   const auto costs = training_costs(hardware, {.layers = 24, .hidden = 2048, .heads = 16, .vocab = 50257, .sequence = 1024});
+///   const auto found = find_plan(hardware, costs, {.global_batch = 256});
+[[nodiscard]] costs_by_size training_costs(const cluster& hardware, const transformer& model,
+                                           const training_cost_options& options = {});
+
+/// The same of a chain of layers, whose operators are not known: options.cut and `tile` do not apply.
+/// Throws: input_error for cost_formulas::tile; and when asked for a size, as analytic_cost_model.
+[[nodiscard]] costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
+                                           const training_cost_options& options = {});
+
+}  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/training_costs.ipp>
+#endif

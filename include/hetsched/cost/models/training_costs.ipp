@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/cost/models/training_costs.hpp>
+#include <hetsched/model/flash_attention.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+template <class Options>
+[[nodiscard]] Options options_of(const training_cost_options& asked, int parameter_bytes, int microbatch_size) {
+  Options options;
+  options.microbatch_size = microbatch_size;
+  options.precision = asked.precision;
+  options.recompute = asked.recompute;
+  options.zero = asked.zero;
+  if (parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
+  options.max_context = asked.max_context;
+  options.max_expert = asked.max_expert;
+  return options;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked) {
+  if (asked != cost_formulas::automatic) return asked;
+  const bool known = std::all_of(hardware.subclusters.begin(), hardware.subclusters.end(), [](const subcluster& s) {
+    return s.device.multiprocessors > 0 && s.device.flops(precision::fp32) > 0;
+  });
+  return knows_operators && known ? cost_formulas::tile : cost_formulas::analytic;
+}
+
+HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
+                                             const training_cost_options& options) {
+  if (options.formulas == cost_formulas::tile)
+    throw input_error("the tile formulas need a transformer, whose operators are known; found a chain of layers");
+  auto chain = options.flash_attention ? with_flash_attention(model) : model;
+  return [hardware, chain = std::move(chain), options](int microbatch_size) {
+    return any_cost_model::owner_of(analytic_cost_model(
+        hardware, chain, detail::options_of<analytic_options>(options, chain.parameter_bytes, microbatch_size)));
+  };
+}
+
+HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const transformer& model,
+                                             const training_cost_options& options) {
+  if (formulas_for(hardware, true, options.formulas) == cost_formulas::analytic) {
+    auto own = options;
+    own.formulas = cost_formulas::analytic;
+    return training_costs(hardware, make_chain(model, options.cut), own);
+  }
+  return [hardware, model, options](int microbatch_size) {
+    return any_cost_model::owner_of(
+        make_tile_cost(hardware, model, detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size),
+                       {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
+                        .causal = model.head == output_head::language_model,
+                        .sequence_parallel = true},
+                       options.cut));
+  };
+}
+
+}  // namespace hetsched
