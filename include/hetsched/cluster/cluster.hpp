@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -92,7 +93,7 @@ struct cluster {
   [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
     HETSCHED_EXPECTS(!(a == b));
     if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
-    const auto& s = subclusters[static_cast<std::size_t>(a.subcluster)];
+    const auto& s = at(subclusters, a.subcluster);
     return a.node == b.node ? s.intra_node : s.inter_node;
   }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 
 namespace hetsched {
@@ -20,7 +21,7 @@ inline constexpr int precision_count = 4;
 /// The name of a precision in files.
 [[nodiscard]] constexpr std::string_view name_of(precision p) {
   constexpr std::string_view names[] = {"fp32", "tf32", "fp16", "bf16"};
-  return names[static_cast<std::size_t>(p)];
+  return at(names, p);
 }
 
 /// The precision of that name, if there is one.
@@ -74,13 +75,13 @@ struct device {
   /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
   /// its stages would be cast to the format of the same size; else fp32.
   [[nodiscard]] precision computes_in(precision p) const {
-    const auto has = [&](precision q) { return peak_flops[static_cast<std::size_t>(q)] > 0; };
+    const auto has = [&](precision q) { return at(peak_flops, q) > 0; };
     if (has(p)) return p;
     return p == precision::bf16 && has(precision::fp16) ? precision::fp16 : precision::fp32;
   }
 
   /// Peak FLOP/s of what products of precision `p` run in.
-  [[nodiscard]] double flops(precision p) const { return peak_flops[static_cast<std::size_t>(computes_in(p))]; }
+  [[nodiscard]] double flops(precision p) const { return at(peak_flops, computes_in(p)); }
 
   friend bool operator==(const device&, const device&) = default;
 };

@@ -6,6 +6,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -22,7 +23,7 @@ struct submesh {
 /// The subcluster that a submesh is cut from.
 [[nodiscard]] inline const subcluster& subcluster_of(const cluster& c, const submesh& mesh) {
   HETSCHED_EXPECTS(mesh.subcluster >= 0 && mesh.subcluster < static_cast<int>(c.subclusters.size()));
-  return c.subclusters[static_cast<std::size_t>(mesh.subcluster)];
+  return at(c.subclusters, mesh.subcluster);
 }
 
 /// The shapes that a stage may take in a subcluster of N nodes with M devices each: (1,1), (1,2), (1,4) ... (1,M), (2,M) ...

@@ -9,6 +9,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 
 namespace hetsched {
@@ -41,8 +42,7 @@ HETSCHED_INLINE void validate(const cluster& c) {
     const auto& l = c.links[i];
     require(l.a >= 0 && l.a < count && l.b >= 0 && l.b < count && l.a != l.b,
             "a link must join two different subclusters of the cluster");
-    const std::string who =
-        "link " + c.subclusters[static_cast<std::size_t>(l.a)].name + " - " + c.subclusters[static_cast<std::size_t>(l.b)].name;
+    const std::string who = "link " + at(c.subclusters, l.a).name + " - " + at(c.subclusters, l.b).name;
     require(usable(l.link), who + ": needs bandwidth > 0 and latency >= 0");
     for (std::size_t j = 0; j < i; ++j) {
       const auto& other = c.links[j];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -20,7 +21,7 @@ struct lost_devices {
 /// A cluster without some devices: whole nodes, and what is left of one as a subcluster of its own, which the others reach as
 /// before. Requires: the subcluster is there and has as many. Returns: no subclusters if all are lost.
 [[nodiscard]] inline cluster without_devices(cluster c, const lost_devices& lost) {
-  const auto at = static_cast<std::size_t>(lost.subcluster);
+  const auto at = as_size(lost.subcluster);
   auto& s = c.subclusters[at];
   const int left = s.device_count() - lost.count, whole = left / s.devices_per_node, rest = left % s.devices_per_node;
   if (left == 0) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 namespace detail {
@@ -20,8 +22,7 @@ inline constexpr auto crc64_tables = [] {
     tables[0][b] = r;
   }
   for (std::size_t k = 1; k < 8; ++k)
-    for (std::size_t b = 0; b < 256; ++b)
-      tables[k][b] = (tables[k - 1][b] >> 8) ^ tables[0][static_cast<std::size_t>(tables[k - 1][b] & 0xff)];
+    for (std::size_t b = 0; b < 256; ++b) tables[k][b] = (tables[k - 1][b] >> 8) ^ at(tables[0], tables[k - 1][b] & 0xff);
   return tables;
 }();
 
@@ -40,10 +41,10 @@ inline constexpr auto crc64_tables = [] {
     for (std::size_t k = 0; k < 8; ++k) word |= static_cast<std::uint64_t>(bytes[i + k]) << (8 * k);
     r ^= word;
     std::uint64_t next = 0;
-    for (std::size_t k = 0; k < 8; ++k) next ^= t[7 - k][static_cast<std::size_t>((r >> (8 * k)) & 0xff)];
+    for (std::size_t k = 0; k < 8; ++k) next ^= at(t[7 - k], (r >> (8 * k)) & 0xff);
     r = next;
   }
-  for (; i < bytes.size(); ++i) r = (r >> 8) ^ t[0][static_cast<std::size_t>((r ^ static_cast<std::uint64_t>(bytes[i])) & 0xff)];
+  for (; i < bytes.size(); ++i) r = (r >> 8) ^ at(t[0], (r ^ static_cast<std::uint64_t>(bytes[i])) & 0xff);
   return ~r;
 }
 

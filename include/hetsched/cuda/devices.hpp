@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/detail/pinned_pool.hpp>
 #include <hetsched/cuda/queue.hpp>
@@ -127,7 +128,7 @@ class cuda_devices {
   explicit cuda_devices(Api api = {}, cuda_options options = {}) : api_(std::move(api)), options_(options), pinned_(api_) {
     int count = 0;
     detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
-    pools_.resize(static_cast<std::size_t>(count));
+    pools_.resize(as_size(count));
     idle_.resize(pools_.size());
     asked_.resize(pools_.size());
   }
@@ -152,10 +153,10 @@ class cuda_devices {
   /// `idle` is called again and again while a thread waits for a queue of this device, and may end what the queue waits for. For
   /// a device that one thread uses. `who` asks for it; an empty function: no more.
   void while_waiting(int device, const void* who, std::function<void()> idle) {
-    auto& list = asked_[static_cast<std::size_t>(device)];
+    auto& list = at(asked_, device);
     std::erase_if(list, [&](const auto& a) { return a.first == who; });
     if (idle) list.emplace_back(who, std::move(idle));
-    auto& all = idle_[static_cast<std::size_t>(device)];
+    auto& all = at(idle_, device);
     if (list.empty())
       all = nullptr;
     else
@@ -166,7 +167,7 @@ class cuda_devices {
 
   [[nodiscard]] cuda_memory_use memory(int device) const {
     const std::lock_guard lock(guard_);
-    const auto& p = pools_[static_cast<std::size_t>(device)];
+    const auto& p = at(pools_, device);
     if (!p) return {};
     const std::lock_guard lock_of_pool(p->guard);
     return p->use;
@@ -183,7 +184,7 @@ class cuda_devices {
   }
   /// The same for work of q that is captured; to be used behind what this has enqueued elsewhere.
   [[nodiscard]] void* allocate_captured(const cuda_queue<Api>& q, std::size_t bytes) {
-    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    auto& p = *at(pools_, q.device());
     {
       const std::lock_guard lock(guard_);
       if (!p.allocates) p.allocates = &make_stream(q.device(), "memory of CUDA graphs");
@@ -197,7 +198,7 @@ class cuda_devices {
   }
   /// Frees it behind what is on q.
   void forget_captured(const cuda_queue<Api>& q, void* memory, std::size_t bytes) {
-    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    auto& p = *at(pools_, q.device());
     {
       const std::lock_guard lock(p.captured_guard);
       p.captured.erase(memory);
@@ -208,7 +209,7 @@ class cuda_devices {
 
  private:
   [[nodiscard]] void* allocate_on(const cuda_queue<Api>& q, std::size_t bytes, typename Api::stream stream) {
-    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    auto& p = *at(pools_, q.device());
     {
       const std::lock_guard lock(p.guard);
       if (options_.limit_bytes > 0 && p.use.now_bytes + bytes > options_.limit_bytes)
@@ -232,7 +233,7 @@ class cuda_devices {
   /// Frees what was allocated on q, behind these moments. Nobody waits; the queue itself does only where it has done the last.
   void free(const cuda_queue<Api>& q, void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     if (q.on_host()) return pinned_.free(memory, bytes, uses);
-    auto& p = *pools_[static_cast<std::size_t>(q.device())];
+    auto& p = *at(pools_, q.device());
     const std::lock_guard no_capture(q.own()->capture_guard());
     auto* const capturing = q.own()->capturing();
     if (capturing && capturing->reuse(memory, bytes, uses)) return;
@@ -272,14 +273,14 @@ class cuda_devices {
 
   // Both with guard_ held.
   void use(int device) {
-    auto& own = pools_[static_cast<std::size_t>(device)];
+    auto& own = at(pools_, device);
     if (own) return;
     auto made = std::make_unique<pool>(api_, device);
     const auto share = [&](const pool& p, int of, int with) {
       detail::require_cuda(api_, api_.share_pool(p.memory, of, with), "cudaMemPoolSetAccess", "copies", of);
     };
     for (int peer = 0; peer < count(); ++peer)
-      if (const auto& other = pools_[static_cast<std::size_t>(peer)]) {
+      if (const auto& other = at(pools_, peer)) {
         share(*made, device, peer);
         share(*other, peer, device);
       }
@@ -287,8 +288,7 @@ class cuda_devices {
     own = std::move(made);
   }
   stream_type& make_stream(int device, const std::string& name) {
-    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s,
-                                 &idle_[static_cast<std::size_t>(device)]);
+    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, &at(idle_, device));
   }
   static bool is_captured(pool& p, void* memory) {
     if (!p.has_captured) return false;

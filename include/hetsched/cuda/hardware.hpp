@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/backend.hpp>
@@ -75,17 +76,17 @@ template <cuda_api Api>
     work_on(there, {}, {&source},
             [&] { there.own()->require(there.api().set_zero(source.data(), bytes, there.stream()), "cudaMemsetAsync"); });
     const int runs = how.warmup + how.repeats;
-    auto clock = own.make_clock(std::vector<std::string>(static_cast<std::size_t>(runs), "copy"));
+    auto clock = own.make_clock(std::vector<std::string>(as_size(runs), "copy"));
     for (int run = 0; run < runs; ++run) {
       source.begin_read(q);
-      clock.time(static_cast<std::size_t>(run), [&] { enqueue_copy(q, target, source); });
+      clock.time(as_size(run), [&] { enqueue_copy(q, target, source); });
       source.end_read(q, q.record());
     }
     q.finish();
     clock.read();
     std::vector<double> seconds;
     for (int run = how.warmup; run < runs; ++run) {
-      const auto k = static_cast<std::size_t>(run);
+      const auto k = as_size(run);
       seconds.push_back(clock.end_s(k) - clock.start_s(k));
     }
     found.push_back({.bytes = static_cast<bytes_t>(bytes), .took = median_and_spread(std::move(seconds))});

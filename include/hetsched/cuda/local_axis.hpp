@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/communicator/collective.hpp>
@@ -48,7 +49,7 @@ class cuda_local_axis {
     const group_place place{.ranks = std::move(ranks), .number = options.number, .direction = options.direction};
     auto meeting = comm.open_meeting(place);
     auto own = std::make_shared<shown>();
-    meeting->keep(at(rank_), own);
+    meeting->keep(as_size(rank_), own);
     held_ = std::make_shared<held>(held{std::move(comm), options, std::move(meeting), std::move(own), {}, {}});
   }
   [[nodiscard]] int rank() const { return rank_; }
@@ -72,7 +73,7 @@ class cuda_local_axis {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return detail::assign(all, mine, q);
     call({.kind = collective_kind::all_gather, .counts = counts}, mine, &all, q, [&](const auto& bring) {
-      for (int k = 0; k < size_; ++k) bring(all, detail::offset_of(counts, at(k)), k, 0, counts[at(k)]);
+      for (int k = 0; k < size_; ++k) bring(all, detail::offset_of(counts, as_size(k)), k, 0, at(counts, k));
     });
   }
   /// mine: part rank() of the sum over all ranks of `all`, in size() parts of one size.
@@ -83,7 +84,7 @@ class cuda_local_axis {
   void reduce_scatter(const Tensor& all, Tensor& mine, counts_type counts, const Queue& q) const {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return detail::assign(mine, all, q);
-    const auto first = detail::offset_of(counts, at(rank_)), n = counts[at(rank_)];
+    const auto first = detail::offset_of(counts, as_size(rank_)), n = at(counts, rank_);
     call({.kind = collective_kind::reduce_scatter, .counts = counts}, all, &mine, q, [&](const auto& bring) {
       if (n > 0) add_up(mine, q, [&](Tensor& t, int k) { bring(t, 0, k, first, n); });
     });
@@ -98,8 +99,8 @@ class cuda_local_axis {
     call({.kind = collective_kind::all_to_all, .counts = send_counts, .receive_counts = receive_counts}, send, &receive, q,
          [&](const auto& bring) {
            for (int k = 0; k < size_; ++k)
-             bring(receive, detail::offset_of(receive_counts, at(k)), k,
-                   detail::offset_of(held_->meeting->of(at(k)).counts, at(rank_)), receive_counts[at(k)]);
+             bring(receive, detail::offset_of(receive_counts, as_size(k)), k,
+                   detail::offset_of(held_->meeting->of(as_size(k)).counts, as_size(rank_)), at(receive_counts, k));
          });
   }
   /// values: those of rank `root` of the axis.
@@ -107,7 +108,7 @@ class cuda_local_axis {
     sizes().expect_root(root);
     if (size_ == 1) return;
     const auto n = elements(values);
-    const detail::group_meeting::call c{.kind = collective_kind::broadcast, .elements = at(root), .counts = {&n, 1}};
+    const detail::group_meeting::call c{.kind = collective_kind::broadcast, .elements = as_size(root), .counts = {&n, 1}};
     const auto take = [&](const auto& bring) { bring(values, 0, root, 0, n); };
     rank_ == root ? call(c, values, nullptr, q, [](const auto&) {}) : call(c, values, &values, q, take);
   }
@@ -128,10 +129,9 @@ class cuda_local_axis {
     std::vector<Queue> ways;                  ///< of a rank on the host, to each GPU
   };
 
-  static std::size_t at(int k) { return static_cast<std::size_t>(k); }
   static std::size_t elements(const Tensor& t) { return detail::elements_in_buffer(t); }
   [[nodiscard]] detail::axis_sizes<Tensor> sizes() const { return {rank_, size_}; }
-  [[nodiscard]] std::vector<std::size_t> even(std::size_t part) const { return std::vector<std::size_t>(at(size_), part); }
+  [[nodiscard]] std::vector<std::size_t> even(std::size_t part) const { return std::vector<std::size_t>(as_size(size_), part); }
 
   /// sum: of what bring(tensor, k) brings of all ranks, in their order.
   template <class Bring>
@@ -165,7 +165,7 @@ class cuda_local_axis {
       const auto& source = traits::buffer(from);
       if (to) traits::buffer(*to).begin_write(q);
       source.begin_read(q);
-      held_->meeting->keep(at(rank_), held_->own);  // another axis of the same ranks may have been made
+      held_->meeting->keep(as_size(rank_), held_->own);  // another axis of the same ranks may have been made
       held_->all.clear();
       held_->own->from = &source;
       held_->own->ready = q.record();
@@ -192,8 +192,8 @@ class cuda_local_axis {
   /// What is enqueued on q from now on begins behind all that others do with what this rank has given.
   void wait_for_readers(const Queue& q) const {
     for (int k = 0; k < size_; ++k) {
-      const bool is_known = at(k) < held_->all.size();
-      const auto other = is_known ? held_->all[at(k)] : std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k)));
+      const bool is_known = as_size(k) < held_->all.size();
+      const auto other = is_known ? at(held_->all, k) : std::static_pointer_cast<shown>(held_->meeting->kept_by(as_size(k)));
       if (!other || k == rank_) continue;
       for (const auto& m : other->done) q.wait(m);
     }
@@ -206,14 +206,14 @@ class cuda_local_axis {
       if (!failure) failure = std::current_exception();
       held_->comm.abort("rank " + std::to_string(held_->comm.rank()) + ": " + e.what());
     };
-    const auto outcome = held_->meeting->together(at(rank_), c, held_->options.deadline_s, [&] {
+    const auto outcome = held_->meeting->together(as_size(rank_), c, held_->options.deadline_s, [&] {
       try {
-        for (int k = 0; k < size_; ++k) all.push_back(std::static_pointer_cast<shown>(held_->meeting->kept_by(at(k))));
+        for (int k = 0; k < size_; ++k) all.push_back(std::static_pointer_cast<shown>(held_->meeting->kept_by(as_size(k))));
         for (const auto& other : all)
           if (other != held_->own) q.wait(other->ready);
         body([&](Tensor& to, std::size_t first, int k, std::size_t there, std::size_t n) {
           if (n > 0)
-            copy(q, traits::buffer(to), first * sizeof(element), *all[at(k)]->from, there * sizeof(element), n * sizeof(element));
+            copy(q, traits::buffer(to), first * sizeof(element), *at(all, k)->from, there * sizeof(element), n * sizeof(element));
         });
       } catch (const std::exception& e) {
         fail(e);

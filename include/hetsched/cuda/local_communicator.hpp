@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/local_axis.hpp>
@@ -37,7 +38,7 @@ class cuda_mover {
 
   cuda_mover(cuda_devices<Api>& devices, std::vector<int> places) : devices_(&devices), places_(std::move(places)) {}
 
-  [[nodiscard]] int place(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int place(int rank) const { return at(places_, rank); }
   [[nodiscard]] lane open(const edge& e) const {
     const int from = place(e.from), to = place(e.to);
     if (from == to) return std::nullopt;

@@ -10,6 +10,7 @@
 #include <cuda_fp16.h>
 #include <nccl.h>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/cuda/nccl_communicator.hpp>
 
@@ -82,7 +83,7 @@ struct nccl_runtime {
   static ncclDataType_t type_of(nccl_type t) {
     constexpr ncclDataType_t types[] = {ncclInt8,    ncclUint8,    ncclInt32,   ncclInt64,
                                         ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};
-    return types[static_cast<std::size_t>(t)];
+    return at(types, t);
   }
 };
 

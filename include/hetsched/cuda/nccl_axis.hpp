@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/detail/axis_sizes.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
@@ -69,10 +70,10 @@ class nccl_axis {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return traits::assign(all, mine, q);
     call("ncclBroadcast", mine, all, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
-      auto* at = static_cast<std::byte*>(to);
+      auto* cursor = static_cast<std::byte*>(to);
       return grouped(nccl, size_, 1, [&](int k) {
-        const auto n = counts[static_cast<std::size_t>(k)];
-        auto* const here = std::exchange(at, at + n * sizeof(typename traits::element));
+        const auto n = at(counts, k);
+        auto* const here = std::exchange(cursor, cursor + n * sizeof(typename traits::element));
         return n == 0 ? 0 : nccl.broadcast(k == rank_ ? from : here, here, n, type, k, with, s);
       });
     });
@@ -90,10 +91,10 @@ class nccl_axis {
     sizes().expect_parts(mine, all, counts);
     if (size_ == 1) return traits::assign(mine, all, q);
     call("ncclReduce", all, mine, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
-      const auto* at = static_cast<const std::byte*>(from);
+      const auto* cursor = static_cast<const std::byte*>(from);
       return grouped(nccl, size_, 1, [&](int k) {
-        const auto n = counts[static_cast<std::size_t>(k)];
-        const auto* const here = std::exchange(at, at + n * sizeof(typename traits::element));
+        const auto n = at(counts, k);
+        const auto* const here = std::exchange(cursor, cursor + n * sizeof(typename traits::element));
         return n == 0 ? 0 : nccl.reduce(here, k == rank_ ? to : nullptr, n, type, k, with, s);
       });
     });
@@ -105,7 +106,7 @@ class nccl_axis {
     sizes().expect_sum(send, send_counts);
     sizes().expect_sum(receive, receive_counts);
     if (size_ == 1) return traits::assign(receive, send, q);
-    const auto at = [](auto* first, std::span<const std::size_t> counts, int k) {
+    const auto part = [](auto* first, std::span<const std::size_t> counts, int k) {
       const auto before = std::accumulate(counts.begin(), counts.begin() + k, std::size_t{0});
       return first + before * sizeof(typename traits::element);
     };
@@ -114,13 +115,13 @@ class nccl_axis {
       return grouped(nccl, size_, 2, [&](int d) {
         const int next = (rank_ + d) % size_, last = (rank_ - d + size_) % size_;
         const auto bytes = [](std::span<const std::size_t> counts, int k) {
-          return counts[static_cast<std::size_t>(k)] * sizeof(typename traits::element);
+          return at(counts, k) * sizeof(typename traits::element);
         };
         int code = 0;
         if (const auto n = bytes(send_counts, next); n > 0)
-          code = nccl.send(at(static_cast<const std::byte*>(from), send_counts, next), n, next, with, s);
+          code = nccl.send(part(static_cast<const std::byte*>(from), send_counts, next), n, next, with, s);
         if (const auto n = bytes(receive_counts, last); n > 0 && (code == 0 || code == detail::nccl_in_progress))
-          code = nccl.receive(at(static_cast<std::byte*>(to), receive_counts, last), n, last, with, s);
+          code = nccl.receive(part(static_cast<std::byte*>(to), receive_counts, last), n, last, with, s);
         return code;
       });
     });

@@ -22,6 +22,7 @@
 
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/clock.hpp>
@@ -254,7 +255,7 @@ class nccl_communicator {
       for (auto& c : channels) c.is_planned = false;
       for (const auto& group : wanted) add(group);
       for (const auto& g : plan)
-        for (const auto& p : g.operations) channels[static_cast<std::size_t>(p.what.channel)].is_planned = true;
+        for (const auto& p : g.operations) at(channels, p.what.channel).is_planned = true;
       std::vector<std::string> names;
       for (const auto& g : plan) names.push_back(g.operations.empty() || device < 0 ? "" : name_of(g));
       clock = cuda_clock<Api>(links.queue(), std::move(names));
@@ -280,20 +281,20 @@ class nccl_communicator {
     /// Cuts a group into those of one peer, pair by pair, in an order that both ends have.
     void add(std::vector<planned_operation> group) {
       const auto place = [&](const planned_operation& o) {
-        const auto& e = channels.at(static_cast<std::size_t>(o.channel)).where;
+        const auto& e = channels.at(as_size(o.channel)).where;
         return std::tuple(std::min(e.from, e.to), std::max(e.from, e.to), e.from, e.what, e.direction, e.stage, e.part);
       };
       std::stable_sort(group.begin(), group.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
       if (group.empty()) plan.emplace_back();
       int last_peer = -1;
       for (const auto& o : group) {
-        const auto& e = channels[static_cast<std::size_t>(o.channel)].where;
+        const auto& e = at(channels, o.channel).where;
         const int peer = o.sends ? e.to : e.from;
         if (std::exchange(last_peer, peer) != peer || plan.back().operations.size() == most_operations)
           plan.push_back({.peer = peer, .operations = {}});
         auto& list = plan.back().operations;
         const auto same = [&](const planned& p) { return p.what.channel == o.channel; };
-        list.push_back({.what = o, .behind = static_cast<std::size_t>(std::count_if(list.begin(), list.end(), same))});
+        list.push_back({.what = o, .behind = as_size(std::count_if(list.begin(), list.end(), same))});
       }
     }
 
@@ -303,7 +304,7 @@ class nccl_communicator {
       for (const auto& g : plan)
         for (const auto& p : g.operations) {
           if (g.peer != peer) continue;
-          const auto& e = channels[static_cast<std::size_t>(p.what.channel)].where;
+          const auto& e = at(channels, p.what.channel).where;
           const auto& w = p.what.what;
           const std::array<std::int64_t, 10> numbers{e.from,
                                                      static_cast<int>(e.what),
@@ -442,7 +443,7 @@ class nccl_communicator {
           return;
         }
         for (const auto& p : group.operations)
-          if (channels[static_cast<std::size_t>(p.what.channel)].waiting.size() <= p.behind) return;
+          if (at(channels, p.what.channel).waiting.size() <= p.behind) return;
         try {
           enqueue(group);
         } catch (const nccl_error& e) {
@@ -455,11 +456,11 @@ class nccl_communicator {
     }
 
     void enqueue(planned_group& group) {
-      const auto number = static_cast<std::size_t>(&group - plan.data());
+      const auto number = as_size(&group - plan.data());
       const auto& q = links.queue();
       std::vector<posted> taken;
       for (const auto& p : group.operations) {
-        auto& waiting = channels[static_cast<std::size_t>(p.what.channel)].waiting;
+        auto& waiting = at(channels, p.what.channel).waiting;
         taken.push_back(waiting.front());
         waiting.pop_front();
         check(p, taken.back());
@@ -502,7 +503,7 @@ class nccl_communicator {
 
     /// Throws: input_error unless this is what was planned.
     void check(const planned& p, const posted& found) const {
-      const auto& where = channels[static_cast<std::size_t>(p.what.channel)].where;
+      const auto& where = at(channels, p.what.channel).where;
       const auto& b = traits::buffer(*found.tensor);
       stamp expected = p.what.what;
       expected.step = found.what.step;
@@ -518,7 +519,7 @@ class nccl_communicator {
 
     [[nodiscard]] std::string name_of(const planned_group& group) const {
       const auto& p = group.operations.front().what;
-      return to_text(channels[static_cast<std::size_t>(p.channel)].where) + ", microbatch " + std::to_string(p.what.microbatch);
+      return to_text(at(channels, p.channel).where) + ", microbatch " + std::to_string(p.what.microbatch);
     }
     [[nodiscard]] std::string oldest() const {
       for (const auto& i : under_way)
@@ -581,7 +582,7 @@ class nccl_communicator {
   void post(int number, const stamp& what, Tensor& t, operation& op, bool sends) {
     auto& s = *shared_;
     const std::lock_guard lock(s.guard);
-    auto& c = s.channels[static_cast<std::size_t>(number)];
+    auto& c = at(s.channels, number);
     op.ended_ = false;
     if (s.has_failed()) return;
     if (!c.is_planned || sends != (c.where.from == rank()))

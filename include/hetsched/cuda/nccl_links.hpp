@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/nccl_api.hpp>
@@ -91,7 +92,7 @@ class nccl_links {
     std::vector<nccl_clique> own;
     for (const auto& c : added) {
       nccl_id id{};
-      const auto first = static_cast<std::size_t>(c.ranks.front());
+      const auto first = as_size(c.ranks.front());
       for (std::size_t k = 0; k < id.size(); ++k) {
         const auto word = static_cast<std::uint32_t>(all[first].at(next[first] + k / 4));
         id[k] = static_cast<unsigned char>(word >> 8 * (k % 4));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -196,7 +197,7 @@ class cuda_stream {
     require(api_.wait(stream_, other.event_of_captured(point)), "cudaStreamWaitEvent");
   }
   [[nodiscard]] typename Api::event event_of_captured(std::uint64_t point) const {
-    return captured_[static_cast<std::size_t>(point & 0xffffffffu) - 1];
+    return captured_[as_size(point & 0xffffffffu) - 1];
   }
   void forget_captured() {
     for (auto& e : std::exchange(captured_, {})) (void)api_.destroy_event(e);

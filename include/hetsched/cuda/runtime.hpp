@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/hardware.hpp>
@@ -97,7 +98,7 @@ struct cuda_runtime {
     if (const int code = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device); code != 0) return code;
     found = {.name = all.name,
              .memory_bytes = all.totalGlobalMem,
-             .l2_bytes = static_cast<std::size_t>(all.l2CacheSize),
+             .l2_bytes = as_size(all.l2CacheSize),
              .multiprocessors = all.multiProcessorCount,
              .clock_hz = 1e3 * khz,
              .major = all.major,

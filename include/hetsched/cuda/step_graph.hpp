@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/graphs.hpp>
@@ -38,17 +39,16 @@ namespace detail {
 [[nodiscard]] inline std::vector<action> computations_in_one_order(const schedule& order) {
   const action_index index(order);
   const auto all = dependencies(order, index);
-  const auto at = [](int k) { return static_cast<std::size_t>(k); };
-  std::vector<char> done(at(index.size()), 0);
+  std::vector<char> done(as_size(index.size()), 0);
   std::vector<std::size_t> next(order.lanes.size(), 0);
   std::vector<action> found;
   for (bool moved = true; moved;) {
     moved = false;
     for (std::size_t l = 0; l < order.lanes.size(); ++l)
       for (; next[l] < order.lanes[l].actions.size(); ++next[l], moved = true) {
-        const auto k = at(index.lane_first[l]) + next[l];
-        const auto needs = std::span(all.needs).subspan(at(all.first[k]), at(all.first[k + 1] - all.first[k]));
-        if (!std::all_of(needs.begin(), needs.end(), [&](int n) { return done[at(n)] != 0; })) break;
+        const auto k = as_size(index.lane_first[l]) + next[l];
+        const auto needs = std::span(all.needs).subspan(as_size(all.first[k]), as_size(all.first[k + 1] - all.first[k]));
+        if (!std::all_of(needs.begin(), needs.end(), [&](int n) { return at(done, n) != 0; })) break;
         done[k] = 1;
         if (const auto& a = order.lanes[l].actions[next[l]]; is_compute(a.kind)) found.push_back(a);
       }
@@ -83,13 +83,13 @@ class cuda_step_graph {
         places_(std::move(places)),
         actions_(detail::computations_in_one_order(order_)),
         forward_only_(is_forward_only(order_)) {
-    if (places_.size() != at(order_.ranks))
+    if (places_.size() != as_size(order_.ranks))
       throw input_error(std::to_string(places_.size()) + " places are not those of " + std::to_string(order_.ranks) + " ranks");
     for (int r = 0; r < order_.ranks; ++r) {
-      if (places_[at(r)] < 0) throw input_error("rank " + std::to_string(r) + " is on the host, and a CUDA graph is of GPUs");
-      queues_.push_back(devices.make_queue(places_[at(r)], "rank " + std::to_string(r) + "'s computations"));
+      if (at(places_, r) < 0) throw input_error("rank " + std::to_string(r) + " is on the host, and a CUDA graph is of GPUs");
+      queues_.push_back(devices.make_queue(at(places_, r), "rank " + std::to_string(r) + "'s computations"));
     }
-    arrivals_.resize(at(order_.ranks * order_.ranks));
+    arrivals_.resize(as_size(order_.ranks * order_.ranks));
     for (int c = 0; c < order_.directions; ++c)
       for (int s = 0; s < order_.stages; ++s) {
         const auto& q = queue_of(c, s);
@@ -104,13 +104,13 @@ class cuda_step_graph {
       for (Tensor& g : s.gradients()) gradients_.back().push_back(&g);
     }
     contexts_.resize(stages_.size());
-    flights_.resize(stages_.size() * at(order_.microbatches));
-    directions_.resize(at(order_.microbatches));
+    flights_.resize(stages_.size() * as_size(order_.microbatches));
+    directions_.resize(as_size(order_.microbatches));
     for (const auto& a : actions_) {
-      directions_[at(a.microbatch)] = a.direction;
+      at(directions_, a.microbatch) = a.direction;
       if (a.kind == action_kind::recompute) flight_of(a).again = true;
     }
-    losses_ = typename cuda_backend<Api>::numbers(queues_.front(), at(order_.microbatches));
+    losses_ = typename cuda_backend<Api>::numbers(queues_.front(), as_size(order_.microbatches));
   }
   cuda_step_graph(const cuda_step_graph&) = delete;
   cuda_step_graph& operator=(const cuda_step_graph&) = delete;
@@ -124,7 +124,7 @@ class cuda_step_graph {
 
   [[nodiscard]] Stage& stage(int direction, int s) { return stages_[number(direction, s)]; }
   /// On which its stage's parameters are updated: what is enqueued there is behind the step before, and before the next one.
-  [[nodiscard]] const queue& queue_of(int direction, int s) const { return queues_[at(order_.rank(direction, s))]; }
+  [[nodiscard]] const queue& queue_of(int direction, int s) const { return at(queues_, order_.rank(direction, s)); }
 
   /// Enqueues a step. `inputs`, `targets`: of each microbatch, the same tensors every time, of which the numbers may change; on
   /// the device of the first, or the last, stage or in pinned memory. `loss`: (const Tensor& output, const Tensor& target, queue,
@@ -133,7 +133,7 @@ class cuda_step_graph {
   /// cuda_error; what layers and loss throw. Behind any of these it cannot be used again.
   template <class Loss>
   void step(std::span<const Tensor> inputs, std::span<const Tensor> targets, const Loss& loss) {
-    const auto count = at(order_.microbatches);
+    const auto count = as_size(order_.microbatches);
     if (inputs.size() != count || targets.size() != count)
       throw input_error("a step needs one input and one target per microbatch");
     if (steps_++ == 0) {
@@ -168,19 +168,18 @@ class cuda_step_graph {
     std::vector<int> idle;
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] std::size_t number(int direction, int s) const { return at(direction * order_.stages + s); }
+  [[nodiscard]] std::size_t number(int direction, int s) const { return as_size(direction * order_.stages + s); }
   [[nodiscard]] flight& flight_of(int direction, int s, int m) {
-    return flights_[number(direction, s) * at(order_.microbatches) + at(m)];
+    return flights_[number(direction, s) * as_size(order_.microbatches) + as_size(m)];
   }
   [[nodiscard]] flight& flight_of(const action& a) { return flight_of(a.direction, a.stage, a.microbatch); }
-  [[nodiscard]] std::optional<queue>& arrivals(int from, int to) { return arrivals_[at(from * order_.ranks + to)]; }
+  [[nodiscard]] std::optional<queue>& arrivals(int from, int to) { return at(arrivals_, from * order_.ranks + to); }
 
   /// Where tensors of one rank arrive at another, if that is on another device.
   void open(cuda_devices<Api>& devices, int from, int to) {
     auto& q = arrivals(from, to);
-    if (q || places_[at(from)] == places_[at(to)]) return;
-    q = devices.make_queue(places_[at(to)], "the way from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+    if (q || at(places_, from) == at(places_, to)) return;
+    q = devices.make_queue(at(places_, to), "the way from rank " + std::to_string(from) + " to rank " + std::to_string(to));
   }
   template <class Body>
   void for_each_shared(Body&& body) {  ///< with what others use, too: (tensor, the queue that reads it)
@@ -220,8 +219,8 @@ class cuda_step_graph {
   void mark_end() {
     ends_.clear();
     for (const auto& q : queues_) ends_.push_back(q.record());
-    for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, queues_[at(rank)], ends_[at(rank)]); });
-    for_each_gradient([&](Tensor& g, int rank) { detail::end_write(g, queues_[at(rank)], ends_[at(rank)]); });
+    for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, at(queues_, rank), at(ends_, rank)); });
+    for_each_gradient([&](Tensor& g, int rank) { detail::end_write(g, at(queues_, rank), at(ends_, rank)); });
   }
   void launch() {
     const auto& first = queues_.front();
@@ -237,14 +236,14 @@ class cuda_step_graph {
   template <class Loss>
   void enqueue(const Loss& loss) {
     for (std::size_t i = 0; i < stages_.size() && !forward_only_; ++i)
-      for (Tensor* g : gradients_[i]) detail::zero(*g, queues_[at(order_.rank_of[i])]);
+      for (Tensor* g : gradients_[i]) detail::zero(*g, at(queues_, order_.rank_of[i]));
     for (const auto& a : actions_) compute(a, loss);
     if (forward_only_) return;
     if (order_.directions == 2)
       for (int s = 0; s < order_.stages; ++s) add_directions(s);
     for (std::size_t i = 0; i < stages_.size(); ++i)
       for (Tensor* g : gradients_[i])
-        if (order_.microbatches > 1) detail::scale(*g, 1.0 / order_.microbatches, queues_[at(order_.rank_of[i])]);
+        if (order_.microbatches > 1) detail::scale(*g, 1.0 / order_.microbatches, at(queues_, order_.rank_of[i]));
   }
 
   template <class Loss>
@@ -256,8 +255,8 @@ class cuda_step_graph {
     auto& f = flight_of(a);
     const bool back = a.kind != forward && a.kind != recompute;
     if (f.context < 0) f.context = take_context(a);
-    auto& context = *contexts_[number(a.direction, a.stage)].all[at(f.context)];
-    const Tensor& x = a.stage == 0 ? inputs_[at(a.microbatch)] : f.input;
+    auto& context = *at(contexts_[number(a.direction, a.stage)].all, f.context);
+    const Tensor& x = a.stage == 0 ? inputs_[a.microbatch] : f.input;
     detail::begin_read(x, q);
     if (back) detail::begin_read(f.gradient, q);
     Tensor made;
@@ -270,7 +269,7 @@ class cuda_step_graph {
     else
       detail::backward_weight<Tensor>(stage, f.gradient, context, q);
     if (a.kind == forward && a.stage + 1 == order_.stages) {
-      const auto& target = targets_[at(a.microbatch)];
+      const auto& target = targets_[a.microbatch];
       detail::begin_read(target, q);
       auto gradient = loss(std::as_const(made), target, q, losses_.data()[a.microbatch]);
       detail::end_read(target, q, q.record());

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <span>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/queue.hpp>
@@ -122,7 +123,7 @@ struct cuda_tensor_traits {
       if (!q.on_host()) return enqueue_rows(q, to, first_to, stride_to, from, first_from, stride_from, length, rows);
       for (std::int64_t row = 0; row < rows; ++row)
         std::memcpy(data(to) + first_to + row * stride_to, data(from) + first_from + row * stride_from,
-                    static_cast<std::size_t>(length) * sizeof(element));
+                    as_size(length) * sizeof(element));
     });
   }
   static void copy_part(T& to, std::span<const interval> to_slice, const T& from, std::span<const interval> from_slice,
@@ -139,11 +140,10 @@ struct cuda_tensor_traits {
   /// On a GPU's queue, between work_on.
   static void enqueue_rows(const queue& q, T& to, std::int64_t first_to, std::int64_t stride_to, const T& from,
                            std::int64_t first_from, std::int64_t stride_from, std::int64_t length, std::int64_t rows) {
-    const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(element); };
-    q.own()->require(
-        q.api().copy_rows(data(to) + first_to, bytes(rows > 1 ? stride_to : length), data(from) + first_from,
-                          bytes(rows > 1 ? stride_from : length), bytes(length), static_cast<std::size_t>(rows), q.stream()),
-        "cudaMemcpy2DAsync");
+    const auto bytes = [](std::int64_t n) { return as_size(n) * sizeof(element); };
+    q.own()->require(q.api().copy_rows(data(to) + first_to, bytes(rows > 1 ? stride_to : length), data(from) + first_from,
+                                       bytes(rows > 1 ? stride_from : length), bytes(length), as_size(rows), q.stream()),
+                     "cudaMemcpy2DAsync");
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
@@ -41,7 +42,7 @@ HETSCHED_INLINE breakdown break_down(const cluster& hardware, const evaluation& 
   const auto free = detail::evaluate_priced(hardware, std::move(unhindered), {});
   const double whole_s = whole.plan.predicted.iteration_s, free_s = free ? free->plan.predicted.iteration_s : whole_s;
 
-  const auto l = static_cast<std::size_t>(parts.pipeline), i = static_cast<std::size_t>(parts.stage);
+  const auto l = as_size(parts.pipeline), i = as_size(parts.stage);
   const auto &busiest = lines[l].stages[i], &by_itself = alone.plan.pipelines[l].stages[i];
   double reduction_s = 0;
   for (const auto& g : whole.plan.gradient_sync)

@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
@@ -32,7 +33,7 @@ HETSCHED_INLINE outcome<evaluation> evaluate_inference(const cluster& hardware, 
   inference_prediction served;
   double slowest_s = 0;
   std::vector<double> arrived_s{0};  // by piece of the prompt: at the stage
-  if (costs.tells_tokens()) arrived_s.assign(static_cast<std::size_t>(costs.chunk_count()), 0.0);
+  if (costs.tells_tokens()) arrived_s.assign(as_size(costs.chunk_count()), 0.0);
   double others_s = 0;  // all tokens behind the first
   for (std::size_t i = 0; i < line.stages.size(); ++i) {
     auto& s = line.stages[i];

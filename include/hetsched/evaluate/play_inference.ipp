@@ -13,6 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/boundary.hpp>
@@ -98,11 +99,11 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   struct times {
     double begun_s = 0, first_s = 0, end_s = 0;
   };
-  std::vector<times> told(static_cast<std::size_t>(requests));
+  std::vector<times> told(as_size(requests));
   int begun = 0;
   const auto begin = [&](double now_s) {
     if (begun == requests) return;
-    told[static_cast<std::size_t>(begun)].begun_s = now_s;
+    at(told, begun).begun_s = now_s;
     for (int c = 0; c < pieces; ++c) coming.push({now_s, numbers++, begun, c, 0});
     ++begun;
   };
@@ -110,7 +111,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   while (!coming.empty()) {
     const auto a = coming.top();
     coming.pop();
-    auto& request = told[static_cast<std::size_t>(a.request)];
+    auto& request = at(told, a.request);
     if (a.station == static_cast<int>(stations.size())) {
       if (a.step + 1 < pieces) continue;
       if (a.step + 1 == pieces) request.first_s = a.time_s;
@@ -122,8 +123,8 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
       }
       continue;
     }
-    auto& s = stations[static_cast<std::size_t>(a.station)];
-    const double start_s = std::max(a.time_s, s.free_s), takes_s = s.step_s[static_cast<std::size_t>(std::min(a.step, pieces))];
+    auto& s = at(stations, a.station);
+    const double start_s = std::max(a.time_s, s.free_s), takes_s = at(s.step_s, std::min(a.step, pieces));
     s.free_s = start_s + s.occupied * takes_s;
     coming.push({start_s + takes_s, numbers++, a.request, a.step, a.station + 1});
   }
@@ -136,7 +137,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
     ends_s.push_back(t.end_s);
   }
   std::sort(ends_s.begin(), ends_s.end());
-  const auto from = static_cast<std::size_t>(in_flight) - 1, to = static_cast<std::size_t>(requests - in_flight) - 1;
+  const auto from = as_size(in_flight) - 1, to = as_size(requests - in_flight) - 1;
   if (ends_s[to] > ends_s[from])
     seen.requests_per_s = static_cast<double>(to - from) * line.microbatch_size / (ends_s[to] - ends_s[from]);
   return seen;

@@ -15,6 +15,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -52,7 +53,7 @@ class noisy_iterations {
   [[nodiscard]] double next() {
     std::size_t stage = 0;
     for (std::size_t l = 0; l < orders_.size(); ++l) {
-      std::vector<double> ranks(static_cast<std::size_t>(orders_[l].ranks)), wires(work_[l].wires.size());
+      std::vector<double> ranks(as_size(orders_[l].ranks)), wires(work_[l].wires.size());
       for (auto* factors : {&ranks, &wires})
         for (double& f : *factors) f = noise_factor(random_, spread_);
       const auto noisy = with_factors(work_[l], orders_[l], ranks, wires);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/parts.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/state_shares.hpp>
@@ -57,8 +58,8 @@ namespace detail {
     // The margin is on all that is held.
     const double margin = 1 + cost.overheads[k].margin;
     const auto capacity = static_cast<double>(subcluster_of(hardware, parts[k].where.mesh).device.memory_bytes);
-    held.insert(held.end(), static_cast<std::size_t>(data), static_cast<double>(all.total()) / margin - shared_out);
-    room.insert(room.end(), static_cast<std::size_t>(data), capacity / margin);
+    held.insert(held.end(), as_size(data), static_cast<double>(all.total()) / margin - shared_out);
+    room.insert(room.end(), as_size(data), capacity / margin);
   }
   return bytes > 0 ? filled_evenly(held, room, bytes) : std::vector<double>{};
 }

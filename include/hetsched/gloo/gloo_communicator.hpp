@@ -14,6 +14,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/channel_end.hpp>
 #include <hetsched/gloo/detail/channel_engine.hpp>
 #include <hetsched/gloo/detail/frame.hpp>
@@ -75,20 +76,20 @@ class gloo_communicator {
 
   /// Throws, as post_receive: input_error for a tensor that is on a device.
   void post_send(int number, const stamp& s, Tensor& t, operation& op) {
-    HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
+    HETSCHED_EXPECTS(at(open_, number)->sending);
     post(number, s, std::as_writable_bytes(elements_of(t)), detail::shape_hash(traits::shape(t)), op);
   }
   void post_receive(int number, const stamp& s, Tensor& t, operation& op) {
-    HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
+    HETSCHED_EXPECTS(!at(open_, number)->sending);
     post(number, s, std::as_writable_bytes(elements_of(t)), detail::shape_hash(traits::shape(t)), op);
   }
   /// See byte_plane.
   void post_send_bytes(int number, const stamp& s, std::span<const std::byte> bytes, operation& op) {
-    HETSCHED_EXPECTS(open_[static_cast<std::size_t>(number)]->sending);
+    HETSCHED_EXPECTS(at(open_, number)->sending);
     post(number, s, {const_cast<std::byte*>(bytes.data()), bytes.size()}, detail::no_shape, op);  // they are only read
   }
   void post_receive_bytes(int number, const stamp& s, std::span<std::byte> bytes, operation& op) {
-    HETSCHED_EXPECTS(!open_[static_cast<std::size_t>(number)]->sending);
+    HETSCHED_EXPECTS(!at(open_, number)->sending);
     post(number, s, bytes, detail::no_shape, op);
   }
 
@@ -124,7 +125,7 @@ class gloo_communicator {
     auto& transfer = op.transfer_;
     transfer.data = reinterpret_cast<char*>(bytes.data());
     transfer.header.note = {.bytes = bytes.size(), .elements = bytes.size() / sizeof(typename traits::element), .shape = shape};
-    engine_->post(*open_[static_cast<std::size_t>(number)], transfer, s);
+    engine_->post(*at(open_, number), transfer, s);
   }
 
   std::shared_ptr<detail::channel_engine> engine_;

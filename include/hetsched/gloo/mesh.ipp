@@ -15,6 +15,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/core/sha256.hpp>
 #include <hetsched/gloo/detail/proof.hpp>
@@ -172,7 +173,7 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
   ranks.run(until, options.connect_deadline_s);
   mesh.strangers = ranks.strangers();
 
-  mesh.lines.resize(static_cast<std::size_t>(place.ranks));
+  mesh.lines.resize(as_size(place.ranks));
   for (int r = 0; r < place.ranks; ++r)
     for (std::size_t line = 0; line < lines_per_pair && r != place.rank; ++line) {
       auto connected = ranks.take(r, line);
@@ -181,7 +182,7 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
           setsockopt(connected.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
         throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " +
                     std::strerror(errno));
-      mesh.lines[static_cast<std::size_t>(r)][line] = std::move(connected);
+      at(mesh.lines, r)[line] = std::move(connected);
     }
   return mesh;
 }

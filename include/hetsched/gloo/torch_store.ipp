@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/torch_store.hpp>
 
 namespace hetsched {
@@ -56,7 +57,7 @@ HETSCHED_INLINE void torch_store::write(const request& ask, clock::time_point un
     ready(POLLOUT, until);
     const auto sent = send(server_.number(), left.data(), left.size(), MSG_NOSIGNAL);
     if (sent > 0)
-      left.remove_prefix(static_cast<std::size_t>(sent));
+      left.remove_prefix(as_size(sent));
     else if (errno != EAGAIN && errno != EINTR)
       fail(std::strerror(errno));
   }
@@ -70,7 +71,7 @@ HETSCHED_INLINE void torch_store::read(char* to, std::size_t size, clock::time_p
     if (came < 0 && errno != EAGAIN && errno != EINTR) fail(std::strerror(errno));
     if (came < 0) continue;
     to += came;
-    size -= static_cast<std::size_t>(came);
+    size -= as_size(came);
   }
 }
 

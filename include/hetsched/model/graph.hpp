@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -35,7 +36,7 @@ struct operator_graph {
   int heads = 0;            ///< attention heads; 0 if unknown
 
   [[nodiscard]] int size() const { return static_cast<int>(nodes.size()); }
-  [[nodiscard]] const graph_node& at(int node) const { return nodes[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] const graph_node& at(int node) const { return hetsched::at(nodes, node); }
   friend bool operator==(const operator_graph&, const operator_graph&) = default;
 };
 

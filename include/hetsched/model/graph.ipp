@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/graph.hpp>
 
 namespace hetsched {
@@ -58,16 +59,15 @@ HETSCHED_INLINE std::vector<char> needs_gradient(const operator_graph& graph) {
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const auto& n = graph.nodes[i];
     needs[i] = n.parameters > 0 || n.shared_parameters > 0 ||
-               std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) { return needs[static_cast<std::size_t>(j)] != 0; });
+               std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) { return at(needs, j) != 0; });
   }
   return needs;
 }
 
 HETSCHED_INLINE product_gradients gradients_of(const operator_graph& graph, const std::vector<char>& needs, int node) {
   const auto& n = graph.at(node);
-  if (!has_product(n) || needs[static_cast<std::size_t>(node)] == 0) return {};
-  const auto wanted =
-      std::count_if(n.inputs.begin(), n.inputs.end(), [&](int j) { return needs[static_cast<std::size_t>(j)] != 0; });
+  if (!has_product(n) || at(needs, node) == 0) return {};
+  const auto wanted = std::count_if(n.inputs.begin(), n.inputs.end(), [&](int j) { return at(needs, j) != 0; });
   if (multiplies_weights(n)) return {wanted > 0 ? 1 : 0, true};
   return {n.op.kind == operator_kind::flash_attention ? 2 : static_cast<int>(std::min<std::ptrdiff_t>(wanted, 2)), false};
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -36,10 +37,10 @@ HETSCHED_INLINE std::vector<int> operator_tokens(const operator_graph& graph) {
                                   n.shared_parameters,
                                   n.output_bytes,
                                   n.saved_bytes,
-                                  needs[static_cast<std::size_t>(i)],
-                                  cores[static_cast<std::size_t>(i)],
+                                  at(needs, i),
+                                  at(cores, i),
                                   static_cast<std::int64_t>(n.inputs.size())};
-    for (const int j : n.inputs) key.insert(key.end(), {graph.at(j).output_bytes, needs[static_cast<std::size_t>(j)]});
+    for (const int j : n.inputs) key.insert(key.end(), {graph.at(j).output_bytes, at(needs, j)});
     for (const int j : n.kept) key.push_back(j == i ? -1 : graph.at(j).output_bytes);
     tokens.push_back(operators(key));
   }
@@ -50,7 +51,7 @@ HETSCHED_INLINE std::vector<bytes_t> cut_bytes(const operator_graph& graph) {
   const auto n = graph.nodes.size();
   std::vector<int> last_read(n, -1);
   for (int i = 0; i < graph.size(); ++i)
-    for (const int j : graph.at(i).inputs) last_read[static_cast<std::size_t>(j)] = i;
+    for (const int j : graph.at(i).inputs) at(last_read, j) = i;
   // a result enters the cuts behind its maker and leaves behind its last reader
   // as (storage, cut), in order, and the node or its complement
   std::vector<std::pair<std::uint64_t, int>> events;
@@ -58,9 +59,9 @@ HETSCHED_INLINE std::vector<bytes_t> cut_bytes(const operator_graph& graph) {
   for (int i = 0; i < graph.size(); ++i) {
     const auto& node = graph.at(i);
     const bool view = !node.launches && !node.inputs.empty();
-    const int last = last_read[static_cast<std::size_t>(i)];
-    const int storage = view ? storages[static_cast<std::size_t>(node.inputs.front())] : i;
-    storages[static_cast<std::size_t>(i)] = storage;
+    const int last = at(last_read, i);
+    const int storage = view ? at(storages, node.inputs.front()) : i;
+    at(storages, i) = storage;
     if (last < 0 || !graph.at(storage).launches) continue;
     const auto at = [&](int cut) { return static_cast<std::uint64_t>(storage) << 32 | static_cast<std::uint32_t>(cut); };
     events.emplace_back(at(i + 1), i);
@@ -90,11 +91,11 @@ HETSCHED_INLINE std::vector<char> attention_cores(const operator_graph& graph) {
   std::vector<char> behind(n), before(n);  // whether such a product feeds it, and whether it feeds one
   for (std::size_t i = 0; i < n; ++i)
     for (const int j : graph.nodes[i].inputs)
-      if (scores(graph.at(j)) || (!has_product(graph.at(j)) && behind[static_cast<std::size_t>(j)] != 0)) behind[i] = 1;
+      if (scores(graph.at(j)) || (!has_product(graph.at(j)) && at(behind, j) != 0)) behind[i] = 1;
   for (std::size_t i = n; i-- > 0;) {
     const auto& node = graph.nodes[i];
     if (scores(node) || (!has_product(node) && before[i] != 0))
-      for (const int j : node.inputs) before[static_cast<std::size_t>(j)] = 1;
+      for (const int j : node.inputs) at(before, j) = 1;
   }
   std::vector<char> core(n);
   for (std::size_t i = 0; i < n; ++i) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
@@ -53,7 +54,7 @@ class layer_sums {
     l.forward_flops += flops;
     l.backward_flops += flops * (gradients.operands + (gradients.weights ? 1 : 0));
     if (gradients.weights) l.weight_backward_flops += flops;
-    if (cores_[static_cast<std::size_t>(i)] != 0) l.selective_flops += flops;
+    if (at(cores_, i) != 0) l.selective_flops += flops;
   }
 
   const operator_graph& graph_;

@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/detail/cluster_operators.hpp>
 #include <hetsched/model/graph_layers.hpp>
@@ -70,19 +71,19 @@ HETSCHED_INLINE graph_layers make_layers(const operator_graph& graph, const grap
       ends.insert(ends.end(), more.begin(), more.end());
     }
   };
-  int at = 0;
+  int done = 0;
   for (const auto& [start, module] : parts) {
-    const auto m = static_cast<std::size_t>(module);
+    const auto m = as_size(module);
     const layer_range run{static_cast<int>(start), static_cast<int>(start) + result.modules[m].length};
-    between({at, run.first});
+    between({done, run.first});
     if (cuts[m].empty()) {
       cuts[m] = detail::layer_ends(graph, sequence.cut_bytes, run, cap);
       for (auto& end : cuts[m]) end -= run.first;
     }
     for (const int end : cuts[m]) ends.push_back(run.first + end);
-    at = run.last;
+    done = run.last;
   }
-  between({at, graph.size()});
+  between({done, graph.size()});
 
   auto& chain = result.chain;
   chain.parameter_bytes = graph.parameter_bytes;
@@ -93,15 +94,14 @@ HETSCHED_INLINE graph_layers make_layers(const operator_graph& graph, const grap
   for (const int end : ends) {
     const layer_range run{result.operators_of.empty() ? 0 : result.operators_of.back().last, end};
     auto& l = chain.layers.emplace_back(sums(run));
-    l.boundary_bytes = sequence.cut_bytes[static_cast<std::size_t>(end)];
+    l.boundary_bytes = at(sequence.cut_bytes, end);
     l.recomputable = run.first > 0 && end < graph.size();
     l.name = detail::common_name(graph, run);
-    const auto name = static_cast<std::size_t>(names(l.name));
+    const auto name = as_size(names(l.name));
     uses.resize(std::max(uses.size(), name + 1));
     if (const int used = uses[name]++; used > 0) l.name += " (" + std::to_string(used + 1) + ")";
-    const auto tokens =
-        std::span(sequence.tokens).first(static_cast<std::size_t>(end)).last(static_cast<std::size_t>(run.size()));
-    const auto kind = static_cast<std::size_t>(kinds(tokens));
+    const auto tokens = std::span(sequence.tokens).first(as_size(end)).last(as_size(run.size()));
+    const auto kind = as_size(kinds(tokens));
     if (kind == first_of.size()) first_of.push_back(chain.size() - 1);
     result.kind.push_back(first_of[kind]);
     result.operators_of.push_back(run);
@@ -120,7 +120,7 @@ HETSCHED_INLINE layer layer_sums::operator()(layer_range range) {
   std::int64_t looked_up = 0, copies = 0, owners_hold = 0;
   for (int i = range.first; i < range.last; ++i) {
     const auto& n = graph_.at(i);
-    const char core = cores_[static_cast<std::size_t>(i)];
+    const char core = at(cores_, i);
     l.parameters = checked_add(l.parameters, n.parameters);
     if (n.launches) {
       traffic += n.op.traffic_bytes - weight_traffic(n);
@@ -130,9 +130,9 @@ HETSCHED_INLINE layer layer_sums::operator()(layer_range range) {
     l.activation_bytes = checked_add(l.activation_bytes, n.saved_bytes);
     if (core != 0) l.selective_saved_bytes = checked_add(l.selective_saved_bytes, n.saved_bytes);
     for (const int j : n.kept) {
-      if (std::exchange(seen_[static_cast<std::size_t>(j)], stamp_) == stamp_) continue;
+      if (std::exchange(at(seen_, j), stamp_) == stamp_) continue;
       l.activation_bytes = checked_add(l.activation_bytes, graph_.at(j).output_bytes);
-      if (cores_[static_cast<std::size_t>(j)] == 2 && j >= range.first)
+      if (at(cores_, j) == 2 && j >= range.first)
         l.selective_saved_bytes = checked_add(l.selective_saved_bytes, graph_.at(j).output_bytes);
     }
     // A copy is needed of what another layer owns, once.
@@ -141,7 +141,7 @@ HETSCHED_INLINE layer layer_sums::operator()(layer_range range) {
       copies = checked_add(copies, n.shared_parameters);
       if (n.owners.empty()) owners_hold = checked_add(owners_hold, n.shared_parameters);
       for (const int j : n.owners)
-        if (elsewhere(j) && std::exchange(owned_[static_cast<std::size_t>(j)], stamp_) != stamp_)
+        if (elsewhere(j) && std::exchange(at(owned_, j), stamp_) != stamp_)
           owners_hold = checked_add(owners_hold, graph_.at(j).parameters);
     }
   }

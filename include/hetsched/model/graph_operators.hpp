@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/graph.hpp>
 #include <hetsched/model/graph_analysis.hpp>
 #include <hetsched/model/graph_layers.hpp>
@@ -48,7 +49,7 @@ class graph_operators {
   [[nodiscard]] const layer_chain& chain() const { return layers_.chain; }
   [[nodiscard]] int kind(int index) const {
     HETSCHED_EXPECTS(index >= 0 && index < chain().size());
-    return layers_.kind[static_cast<std::size_t>(index)];
+    return at(layers_.kind, index);
   }
 
   /// What a layer launches for so many samples.

@@ -3,6 +3,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/graph_operators.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -12,7 +13,7 @@ HETSCHED_INLINE node_backward backward_operators(const operator_graph& graph, co
                                                  std::int64_t samples) {
   const auto& n = graph.at(node);
   node_backward result;
-  if (!n.launches || needs[static_cast<std::size_t>(node)] == 0) return result;
+  if (!n.launches || at(needs, node) == 0) return result;
   auto op = scaled(n, samples);
   if (op.kind == operator_kind::flash_attention) {
     result.all.push_back({op, 2.5});
@@ -42,12 +43,12 @@ HETSCHED_INLINE layer_operators graph_operators::operators(int index, const laye
   if (share.tensor != 1 || share.context != 1 || share.expert != 1)
     throw input_error("an operator graph's layers are not sharded: tensor, context and expert degrees must be 1");
   layer_operators all;
-  const auto run = layers_.operators_of[static_cast<std::size_t>(index)];
+  const auto run = at(layers_.operators_of, index);
   for (int i = run.first; i < run.last; ++i) {
     if (!graph_.at(i).launches) continue;
     const operator_use forward{scaled(graph_.at(i), share.samples), 1};
     all.forward.push_back(forward);
-    if (cores_[static_cast<std::size_t>(i)] != 0) all.selective.push_back(forward);
+    if (at(cores_, i) != 0) all.selective.push_back(forward);
     const auto backward = backward_operators(graph_, needs_, i, share.samples);
     all.backward.insert(all.backward.end(), backward.all.begin(), backward.all.end());
     all.weight_backward.insert(all.weight_backward.end(), backward.weights.begin(), backward.weights.end());

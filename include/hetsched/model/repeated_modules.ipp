@@ -11,6 +11,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/repeated_modules.hpp>
 
 namespace hetsched::detail {
@@ -32,7 +33,7 @@ class fingerprints {
   }
 
   [[nodiscard]] std::uint64_t operator()(int first, int length) const {
-    const auto f = static_cast<std::size_t>(first), n = static_cast<std::size_t>(length);
+    const auto f = as_size(first), n = as_size(length);
     std::uint64_t part[2];
     for (std::size_t k = 0; k < 2; ++k)
       part[k] = (sums_[f + n][k] + prime[k] - sums_[f][k] * powers_[n][k] % prime[k]) % prime[k];
@@ -70,10 +71,10 @@ class module_search {
   module_search(const operator_sequence& given, int least)
       : sequence_(given), least_(least), print_(given.tokens), segments_{{0, given.size()}} {
     for (int i = 0; i < given.size(); ++i)
-      if (given.intensive[static_cast<std::size_t>(i)] != 0) intensive_.push_back(i);
+      if (at(given.intensive, i) != 0) intensive_.push_back(i);
     if (static_cast<int>(intensive_.size()) < least_) return;
-    alive_.assign(intensive_.size() - static_cast<std::size_t>(least_) + 1, 1);
-    for (int w = 0; w < static_cast<int>(alive_.size()); ++w) candidates_.emplace_back(print_(at(w), window_length(w)), w);
+    alive_.assign(intensive_.size() - as_size(least_) + 1, 1);
+    for (int w = 0; w < static_cast<int>(alive_.size()); ++w) candidates_.emplace_back(print_(start_of(w), window_length(w)), w);
     std::sort(candidates_.begin(), candidates_.end());
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       if (i == 0 || candidates_[i].first != candidates_[i - 1].first) groups_.emplace_back();
@@ -107,16 +108,16 @@ class module_search {
 
   [[nodiscard]] static int count_of(const rank& r) { return static_cast<int>(r.first >> 32); }
 
-  [[nodiscard]] int at(int window) const { return intensive_[static_cast<std::size_t>(window)]; }
-  [[nodiscard]] int window_length(int window) const { return at(window + least_ - 1) + 1 - at(window); }
-  [[nodiscard]] std::vector<int>& windows_of(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  [[nodiscard]] int start_of(int window) const { return at(intensive_, window); }
+  [[nodiscard]] int window_length(int window) const { return start_of(window + least_ - 1) + 1 - start_of(window); }
+  [[nodiscard]] std::vector<int>& windows_of(int group) { return at(groups_, group); }
 
   rank rank_of(int group) {
     auto& windows = windows_of(group);
-    std::erase_if(windows, [&](int w) { return alive_[static_cast<std::size_t>(w)] == 0; });
+    std::erase_if(windows, [&](int w) { return at(alive_, w) == 0; });
     if (windows.empty()) return {0, group};
     starts_.clear();
-    for (const int w : windows) starts_.push_back(at(w));
+    for (const int w : windows) starts_.push_back(start_of(w));
     const int count = without_overlap(starts_, window_length(windows.front()), [](int) {});
     return {static_cast<std::uint64_t>(count) << 32 | (0xffffffffu - static_cast<std::uint32_t>(starts_.front())), group};
   }
@@ -154,9 +155,9 @@ class module_search {
     const int window = window_length(windows.front());
     int next = 0;
     for (const int w : windows) {
-      const auto& [first, last] = *std::prev(segments_.upper_bound(at(w)));
-      next = std::max(next, std::max(first, at(w) + window - length));
-      for (const int end = std::min(at(w), last - length); next <= end; ++next)
+      const auto& [first, last] = *std::prev(segments_.upper_bound(start_of(w)));
+      next = std::max(next, std::max(first, start_of(w) + window - length));
+      for (const int end = std::min(start_of(w), last - length); next <= end; ++next)
         candidates_.emplace_back(print_(next, length), next);
     }
     std::sort(candidates_.begin(), candidates_.end());
@@ -182,7 +183,7 @@ class module_search {
     return best;
   }
 
-  [[nodiscard]] bytes_t cut(int before) const { return sequence_.cut_bytes[static_cast<std::size_t>(before)]; }
+  [[nodiscard]] bytes_t cut(int before) const { return at(sequence_.cut_bytes, before); }
 
   // Splits the segment around an occurrence, and ends the windows that reach into it.
   void take(int first, int length) {
@@ -192,8 +193,8 @@ class module_search {
     if (first + length < end) segments_.emplace(first + length, end);
     if (segment->first == first) segments_.erase(segment);
     const auto inside = static_cast<int>(std::lower_bound(intensive_.begin(), intensive_.end(), first) - intensive_.begin());
-    for (int w = std::max(0, inside - least_ + 1); w < static_cast<int>(alive_.size()) && at(w) < first + length; ++w)
-      alive_[static_cast<std::size_t>(w)] = 0;
+    for (int w = std::max(0, inside - least_ + 1); w < static_cast<int>(alive_.size()) && start_of(w) < first + length; ++w)
+      at(alive_, w) = 0;
   }
 
   const operator_sequence& sequence_;

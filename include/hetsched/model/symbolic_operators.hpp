@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/operator.hpp>
 #include <hetsched/model/trace.hpp>
@@ -55,7 +56,7 @@ inline void require(bool holds, const char* type, const tensor& a, const std::st
 
 [[nodiscard]] inline std::size_t axis_of(const char* type, const tensor& x, int axis) {
   require(axis >= 0 && axis < x.rank(), type, x, "has no axis " + std::to_string(axis));
-  return static_cast<std::size_t>(axis);
+  return as_size(axis);
 }
 
 // Over the last `axes` axes.

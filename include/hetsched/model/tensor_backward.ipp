@@ -8,6 +8,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_experts.hpp>
 #include <hetsched/model/tensor_images.hpp>
@@ -27,9 +28,9 @@ class gradient_sums {
  public:
   explicit gradient_sums(tensor_graph& graph) : graph_(&graph), of_(graph.nodes.size(), -1) {}
 
-  [[nodiscard]] int of(int node) const { return of_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] int of(int node) const { return at(of_, node); }
   void add(int node, int gradient) {
-    auto& sum = of_[static_cast<std::size_t>(node)];
+    auto& sum = at(of_, node);
     sum =
         sum < 0 ? gradient : add_elementwise(*graph_, "d_" + graph_->at(node).name, "add", {sum, gradient}, linear_inputs("add"));
   }
@@ -48,7 +49,7 @@ class gradient_sums {
 inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std::vector<char>& wanted, int node) {
   const auto n = graph.at(node);  // a copy: nodes are added
   const int dy = sums.of(node);
-  const auto wants = [&](std::size_t i) { return wanted[static_cast<std::size_t>(n.inputs[i])] != 0; };
+  const auto wants = [&](std::size_t i) { return at(wanted, n.inputs[i]) != 0; };
   const auto name = [&](std::size_t i) { return "d_" + graph.at(n.inputs[i]).name; };
   if (n.op == "matmul") {
     // The gradient of one factor is the product of the other with dy over the same loops.
@@ -85,7 +86,7 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
     if (wants(0)) sums.add(n.inputs[0], add_reshape(graph, name(0), dy, graph.at(n.inputs[0]).shape));
   } else if (n.op == "transpose") {
     std::vector<int> back(n.result_loops.size());
-    for (std::size_t d = 0; d < back.size(); ++d) back[static_cast<std::size_t>(n.result_loops[d])] = static_cast<int>(d);
+    for (std::size_t d = 0; d < back.size(); ++d) at(back, n.result_loops[d]) = static_cast<int>(d);
     if (wants(0)) sums.add(n.inputs[0], add_transpose(graph, name(0), dy, back));
   } else if (n.op == "sum") {
     if (wants(0)) sums.add(n.inputs[0], add_expand(graph, name(0), dy, graph.at(n.inputs[0]).shape));
@@ -150,11 +151,11 @@ inline void tell_apart(tensor_graph& graph, std::size_t first) {
 
 /// Adds the gradients of all nodes up to `last` that depend on wanted leaves, from its own: node `seed`.
 inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>& wanted, int last, int seed) {
-  const auto first = static_cast<std::size_t>(seed);
+  const auto first = as_size(seed);
   gradient_sums sums(graph);
   sums.add(last, seed);
   for (int i = last; i >= 0; --i) {
-    if (!wanted[static_cast<std::size_t>(i)] || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
+    if (!at(wanted, i) || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
     const auto before = graph.nodes.size();
     add_gradients_of(graph, sums, wanted, i);
     // What flows back over a border belongs to the other side.
@@ -173,9 +174,8 @@ inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>&
   std::vector<char> wanted(graph.nodes.size());
   for (int i = 0; i < graph.size(); ++i) {
     const auto& n = graph.at(i);
-    wanted[static_cast<std::size_t>(i)] =
-        is_parameter(n) || std::find(leaves.begin(), leaves.end(), i) != leaves.end() ||
-        std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) { return wanted[static_cast<std::size_t>(j)] != 0; });
+    at(wanted, i) = is_parameter(n) || std::find(leaves.begin(), leaves.end(), i) != leaves.end() ||
+                    std::any_of(n.inputs.begin(), n.inputs.end(), [&](int j) { return at(wanted, j) != 0; });
   }
   return wanted;
 }
@@ -192,7 +192,7 @@ HETSCHED_INLINE tensor_goal add_backward(tensor_graph& graph, int loss) {
   const int forward = graph.size();
   const auto wanted = detail::trained_nodes(graph);
   tensor_goal goal{.loss = loss};
-  if (!wanted[static_cast<std::size_t>(loss)]) return goal;
+  if (!at(wanted, loss)) return goal;
   // The gradient of the loss in itself.
   const int one = detail::put(graph, {.name = "d_" + graph.at(loss).name, .op = "ones", .shape = graph.at(loss).shape});
   graph.nodes.back().gradient_of = loss;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/operator.hpp>
 
@@ -51,7 +52,7 @@ struct tensor_graph {
   number_format format = number_format::fp16;
 
   [[nodiscard]] int size() const { return static_cast<int>(nodes.size()); }
-  [[nodiscard]] const tensor_node& at(int node) const { return nodes[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] const tensor_node& at(int node) const { return hetsched::at(nodes, node); }
   friend bool operator==(const tensor_graph&, const tensor_graph&) = default;
 };
 

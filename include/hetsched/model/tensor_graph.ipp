@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 
 namespace hetsched::detail {
@@ -47,7 +48,7 @@ HETSCHED_INLINE int put(tensor_graph& graph, tensor_node node) {
 namespace hetsched {
 
 HETSCHED_INLINE int add_placeholder(tensor_graph& graph, std::string name, std::vector<std::int64_t> shape, int batch_dimension) {
-  if (batch_dimension < 0 || (batch_dimension > 0 && static_cast<std::size_t>(batch_dimension) >= shape.size()))
+  if (batch_dimension < 0 || (batch_dimension > 0 && as_size(batch_dimension) >= shape.size()))
     throw input_error("operator " + name + " (placeholder): it has no batch dimension " + std::to_string(batch_dimension));
   return detail::put(
       graph, {.name = std::move(name), .op = "placeholder", .shape = std::move(shape), .batch_dimension = batch_dimension});
@@ -63,12 +64,11 @@ HETSCHED_INLINE int add_contraction(tensor_graph& graph, std::string name, std::
                 .input_loops = {std::move(left), std::move(right)},
                 .result_loops = std::move(result),
                 .linear = {{0}, {1}}};
-  for (const int loop : n.result_loops) n.shape.push_back(n.loops.at(static_cast<std::size_t>(loop)).size);
+  for (const int loop : n.result_loops) n.shape.push_back(n.loops.at(as_size(loop)).size);
   for (std::size_t i = 0; i < 2; ++i) {
     const auto& shape = graph.at(n.inputs[i]).shape;
     bool fits = shape.size() == n.input_loops[i].size();
-    for (std::size_t d = 0; fits && d < shape.size(); ++d)
-      fits = n.loops.at(static_cast<std::size_t>(n.input_loops[i][d])).size == shape[d];
+    for (std::size_t d = 0; fits && d < shape.size(); ++d) fits = n.loops.at(as_size(n.input_loops[i][d])).size == shape[d];
     if (!fits) detail::refuse_shapes(graph, n.name, n.op, n.inputs, "the sizes do not fit");
   }
   n.kernel = detail::product_kernel(n, graph.format);
@@ -120,7 +120,7 @@ HETSCHED_INLINE int add_elementwise(tensor_graph& graph, std::string name, std::
     const auto& shape = graph.at(i).shape;
     auto dims = detail::count_up(shape.size(), static_cast<int>(n.shape.size() - shape.size()));
     for (std::size_t d = 0; d < shape.size(); ++d)
-      if (shape[d] != n.shape[static_cast<std::size_t>(dims[d])]) dims[d] = -1;
+      if (shape[d] != at(n.shape, dims[d])) dims[d] = -1;
     n.input_loops.push_back(std::move(dims));
   }
   n.kernel = elementwise(elements_of(n.shape), static_cast<int>(n.inputs.size()), 1, graph.format);
@@ -195,7 +195,7 @@ HETSCHED_INLINE int add_transpose(tensor_graph& graph, std::string name, int x, 
   tensor_node n{.name = std::move(name), .op = "transpose", .inputs = {x}, .loops = detail::loops_over(shape), .linear = {{0}}};
   n.input_loops = {dimensions};
   n.result_loops = permutation;
-  for (const int d : permutation) n.shape.push_back(shape[static_cast<std::size_t>(d)]);
+  for (const int d : permutation) n.shape.push_back(at(shape, d));
   n.kernel = elementwise(elements_of(shape), 1, 1, graph.format);
   return detail::put(graph, std::move(n));
 }
@@ -230,9 +230,9 @@ HETSCHED_INLINE int add_expand(tensor_graph& graph, std::string name, int x, con
   n.result_loops = detail::count_up(shape.size());
   auto dims = detail::count_up(from.size(), static_cast<int>(shape.size() - std::min(shape.size(), from.size())));
   for (std::size_t d = 0; d < from.size(); ++d) {
-    if (from.size() > shape.size() || (from[d] != 1 && from[d] != shape[static_cast<std::size_t>(dims[d])]))
+    if (from.size() > shape.size() || (from[d] != 1 && from[d] != at(shape, dims[d])))
       detail::refuse_shapes(graph, n.name, n.op, n.inputs, "expected a shape that it broadcasts to");
-    if (from[d] != shape[static_cast<std::size_t>(dims[d])]) dims[d] = -1;
+    if (from[d] != at(shape, dims[d])) dims[d] = -1;
   }
   n.input_loops = {std::move(dims)};
   return detail::put(graph, std::move(n));

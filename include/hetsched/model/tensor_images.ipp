@@ -7,6 +7,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/tensor_images.hpp>
 
@@ -69,17 +70,17 @@ HETSCHED_INLINE int add_convolution(tensor_graph& graph, std::string name, int x
 
 HETSCHED_INLINE int add_convolution_gradient(tensor_graph& graph, std::string name, int convolution, int dy, int input) {
   const auto of = graph.at(convolution);  // a copy: a node is added
-  const int other = of.inputs[static_cast<std::size_t>(1 - input)];
+  const int other = at(of.inputs, 1 - input);
   tensor_node n{.name = std::move(name),
                 .op = input == 0 ? "conv2d_input_grad" : "conv2d_weight_grad",
                 .inputs = input == 0 ? std::vector<int>{dy, other} : std::vector<int>{other, dy},
-                .shape = graph.at(of.inputs[static_cast<std::size_t>(input)]).shape,
+                .shape = graph.at(at(of.inputs, input)).shape,
                 .loops = of.loops,
                 .linear = {{0}, {1}}};
-  const auto& follows = of.input_loops[static_cast<std::size_t>(1 - input)];
+  const auto& follows = at(of.input_loops, 1 - input);
   n.input_loops = input == 0 ? std::vector<std::vector<int>>{of.result_loops, follows}
                              : std::vector<std::vector<int>>{follows, of.result_loops};
-  n.result_loops = of.input_loops[static_cast<std::size_t>(input)];
+  n.result_loops = at(of.input_loops, input);
   n.settings = of.settings;
   n.kernel =
       detail::convolution_kernel(graph.at(of.inputs[0]).shape, graph.at(of.inputs[1]).shape, of.shape, graph.format, input);

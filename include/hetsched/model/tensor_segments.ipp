@@ -8,6 +8,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 
 namespace hetsched {
@@ -26,7 +27,7 @@ HETSCHED_INLINE std::pair<tensor_graph, std::vector<int>> in_segments(const tens
   std::vector<char> read(graph.nodes.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
     for (const int j : graph.nodes[i].inputs) {
-      const auto from = static_cast<std::size_t>(j);
+      const auto from = as_size(j);
       if (is_leaf(graph.at(j)) && !read[from]) segment[from] = segment[i];
       read[from] = 1;
     }
@@ -37,7 +38,7 @@ HETSCHED_INLINE std::pair<tensor_graph, std::vector<int>> in_segments(const tens
     auto n = graph.nodes[i];
     n.segment = segment[i];
     for (auto& input : n.inputs) {
-      const int from = now[static_cast<std::size_t>(input)];
+      const int from = at(now, input);
       if (cut.at(from).segment == n.segment) {
         input = from;
         continue;
@@ -59,14 +60,14 @@ HETSCHED_INLINE std::vector<int> segments_of(const tensor_graph& graph, int segm
   for (std::size_t i = 0; i < nodes; ++i) {
     work[i + 1] = work[i] + detail::work_of(graph.nodes[i]);
     last[i] = i;
-    for (const int j : graph.nodes[i].inputs) last[static_cast<std::size_t>(j)] = i;
+    for (const int j : graph.nodes[i].inputs) at(last, j) = i;
   }
   for (std::size_t i = 0; i < nodes; ++i)
     for (std::size_t c = i + 1; !is_leaf(graph.nodes[i]) && c <= last[i]; ++c)
       crossing[c] += tensor_bytes(graph, static_cast<int>(i));
   // least[s][c]: bytes on the borders of s segments before node c.
   const double even = work[nodes] / segments, none = std::numeric_limits<double>::infinity();
-  const auto count = static_cast<std::size_t>(segments);
+  const auto count = as_size(segments);
   std::vector<std::vector<double>> least(count + 1, std::vector<double>(nodes + 1, none));
   std::vector<std::vector<std::size_t>> begin(count + 1, std::vector<std::size_t>(nodes + 1));
   least[0][0] = 0;

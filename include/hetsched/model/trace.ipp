@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/trace.hpp>
 
 namespace hetsched::symbolic {
@@ -36,7 +37,7 @@ HETSCHED_INLINE tensor tracer::record(traced_operator what) {
 }
 
 HETSCHED_INLINE void tracer::read_parameter(graph_node& node, int index, int id) {
-  auto& w = parameters_[static_cast<std::size_t>(id)];
+  auto& w = at(parameters_, id);
   if (w.owner == index) return;
   if (w.owner < 0) {
     w.owner = index;

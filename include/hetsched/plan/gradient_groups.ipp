@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/gradient_groups.hpp>
 
 namespace hetsched {
@@ -12,15 +13,14 @@ namespace hetsched {
 HETSCHED_INLINE std::vector<gradient_group> gradient_groups(const plan& p) {
   std::vector<gradient_group> groups;
   if (p.pipelines.size() < 2) return groups;
-  std::vector<int> at(p.pipelines.size(), 0);
+  std::vector<int> stage_of(p.pipelines.size(), 0);
   const int layers = p.pipelines.front().stages.back().layers.last;
   for (int first = 0; first < layers;) {
     int last = layers;
-    for (std::size_t l = 0; l < at.size(); ++l)
-      last = std::min(last, p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last);
-    groups.push_back({{first, last}, at});
-    for (std::size_t l = 0; l < at.size(); ++l)
-      if (p.pipelines[l].stages[static_cast<std::size_t>(at[l])].layers.last == last) ++at[l];
+    for (std::size_t l = 0; l < stage_of.size(); ++l) last = std::min(last, at(p.pipelines[l].stages, stage_of[l]).layers.last);
+    groups.push_back({{first, last}, stage_of});
+    for (std::size_t l = 0; l < stage_of.size(); ++l)
+      if (at(p.pipelines[l].stages, stage_of[l]).layers.last == last) ++stage_of[l];
     first = last;
   }
   return groups;

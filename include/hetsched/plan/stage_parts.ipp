@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 
@@ -21,7 +22,7 @@ inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, co
   const int count = static_cast<int>(samples.size());
   for (int first = 0; first < count;) {
     int last = first;
-    while (last < count && samples[static_cast<std::size_t>(last)] == samples[static_cast<std::size_t>(first)]) ++last;
+    while (last < count && at(samples, last) == at(samples, first)) ++last;
     // Whole nodes, or what is on one node.
     int taken = last - first;
     if (each < on_node)
@@ -34,7 +35,7 @@ inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, co
     degrees.data = taken;
     parts.push_back({.where = {.mesh = mesh, .degrees = degrees, .recompute = s.recompute, .zero = s.zero},
                      .devices = {{.mesh = mesh, .first_device = g.first_device + first * each}},
-                     .samples = taken * samples[static_cast<std::size_t>(first)]});
+                     .samples = taken * at(samples, first)});
     first += taken;
   }
 }
@@ -47,7 +48,7 @@ inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, co
         "1; here they are " +
         std::to_string(s.degrees.data) + " and " + std::to_string(s.degrees.context));
   if (slices == 0) throw input_error("tensor ranks with unlike devices or uneven shares have no price in these costs");
-  const auto ranks = static_cast<std::size_t>(s.degrees.tensor);
+  const auto ranks = as_size(s.degrees.tensor);
   const auto shares = s.shares.tensor.empty() ? std::vector<double>(ranks, 1) : s.shares.tensor;
   if (shares.size() != ranks)
     throw input_error("it has " + std::to_string(shares.size()) + " shares for a tensor degree of " + std::to_string(ranks));
@@ -89,7 +90,7 @@ HETSCHED_INLINE std::vector<stage_part> parts_of(const stage_plan& s, int microb
   if (!mixed && !detail::are_uneven(s.shares.data))
     return {{.where = s.where(), .devices = s.devices, .samples = microbatch_size}};
   if (s.degrees.expert > 1) throw input_error("experts on data ranks with different devices or numbers of samples have no price");
-  const auto ranks = static_cast<std::size_t>(s.degrees.data);
+  const auto ranks = as_size(s.degrees.data);
   const auto shares = s.shares.data.empty() ? std::vector<double>(ranks, 1) : s.shares.data;
   if (shares.size() != ranks)
     throw input_error("it has " + std::to_string(shares.size()) + " shares for a data degree of " + std::to_string(ranks));

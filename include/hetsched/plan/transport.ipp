@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/transport.hpp>
 
 namespace hetsched {
@@ -9,8 +10,8 @@ namespace hetsched {
 HETSCHED_INLINE transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
                                                   const std::vector<device_group>& to) {
   const int a = from.front().mesh.subcluster, b = to.front().mesh.subcluster;
-  const auto& s = hardware.subclusters[static_cast<std::size_t>(a)];
-  const auto& t = hardware.subclusters[static_cast<std::size_t>(b)];
+  const auto& s = at(hardware.subclusters, a);
+  const auto& t = at(hardware.subclusters, b);
   if (from == to) return {transport::same_devices, {}, "both stages are on the same devices"};
   if (a == b && proximity_of(from, to, s.devices_per_node) == proximity::same_node)
     return {transport::peer, {}, "all devices are on one node of " + s.name};

@@ -7,6 +7,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/validate.hpp>
 
 namespace hetsched {
@@ -17,7 +18,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
     int pipeline = -1, stage = -1;
   };
   std::vector<std::vector<owner>> owners;
-  for (const auto& s : hardware.subclusters) owners.emplace_back(static_cast<std::size_t>(s.device_count()));
+  for (const auto& s : hardware.subclusters) owners.emplace_back(as_size(s.device_count()));
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
     const auto counts = [&](bool holds, const std::string& what) {
@@ -48,13 +49,13 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
       require(d.data >= 1 && d.context >= 1 && d.tensor >= 1 && s.zero >= 0 && s.zero <= 3 && s.warmup >= 0,
               "degrees must be at least 1, the ZeRO stage 0 to 3, and a warm-up not negative");
       const auto& state = s.shares.state;
-      require(state.empty() || state.size() == static_cast<std::size_t>(d.data),
+      require(state.empty() || state.size() == as_size(d.data),
               "it has " + std::to_string(state.size()) + " shares of its state for a data degree of " + std::to_string(d.data));
       require(d.expert >= 1 && d.data % d.expert == 0, "its expert degree of " + std::to_string(d.expert) +
                                                            " does not divide its data degree of " + std::to_string(d.data));
       int devices = 0;
       for (const auto& g : s.devices) {
-        const auto k = static_cast<std::size_t>(g.mesh.subcluster);
+        const auto k = as_size(g.mesh.subcluster);
         require(g.mesh.subcluster >= 0 && k < hardware.subclusters.size(), "it lies on a subcluster that is not there");
         const auto& on = hardware.subclusters[k];
         require(g.mesh.nodes >= 1 && g.mesh.devices_per_node >= 1 && g.mesh.nodes <= on.nodes &&
@@ -65,10 +66,10 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
                     "x" + std::to_string(on.devices_per_node));
         devices += g.mesh.device_count();
         for (int n = g.first_device; n < g.first_device + g.mesh.device_count(); ++n) {
-          auto& by = owners[k][static_cast<std::size_t>(n)];
-          require(by.stage < 0, "device " + std::to_string(n) + " of " + on.name + " belongs to " +
-                                    stage_name(p, static_cast<std::size_t>(by.pipeline), static_cast<std::size_t>(by.stage)) +
-                                    " already");
+          auto& by = at(owners[k], n);
+          if (by.stage >= 0)
+            require(false, "device " + std::to_string(n) + " of " + on.name + " belongs to " +
+                               stage_name(p, as_size(by.pipeline), as_size(by.stage)) + " already");
           by = {static_cast<int>(l), static_cast<int>(i)};
         }
       }

@@ -7,6 +7,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 
@@ -101,10 +102,10 @@ HETSCHED_INLINE std::vector<bucket_part> bucket_parts(const gradient_chunk& chun
   const auto devices = static_cast<std::int64_t>(chunk.devices.size());
   std::int64_t parts = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(least_elements, 1), 1, devices);
   auto owners = chunk.devices;
-  const auto load_of = [&](const chunk_device& d) -> std::int64_t& { return load[static_cast<std::size_t>(d.device)]; };
+  const auto load_of = [&](const chunk_device& d) -> std::int64_t& { return at(load, d.device); };
   std::vector<std::int64_t> points;
   if (!room.empty()) {
-    const auto room_of = [&](const chunk_device& d) { return room[static_cast<std::size_t>(d.device)]; };
+    const auto room_of = [&](const chunk_device& d) { return at(room, d.device); };
     // What each lacks of its share of all that these devices will own then.
     double all = static_cast<double>(elements), weight = 0;
     for (const auto& d : owners) {
@@ -117,19 +118,19 @@ HETSCHED_INLINE std::vector<bucket_part> bucket_parts(const gradient_chunk& chun
     };
     std::stable_sort(owners.begin(), owners.end(), [&](const auto& a, const auto& b) { return lacks(a) > lacks(b); });
     std::vector<double> shares;
-    for (std::int64_t p = 0; p < parts; ++p) shares.push_back(lacks(owners[static_cast<std::size_t>(p)]));
+    for (std::int64_t p = 0; p < parts; ++p) shares.push_back(lacks(at(owners, p)));
     points = cut_points(elements, shares);
     // Shares fall, so that empty parts are the last.
-    while (points[static_cast<std::size_t>(parts) - 1] == elements) --parts;
+    while (at(points, parts - 1) == elements) --parts;
   } else if (parts < devices) {
     std::stable_sort(owners.begin(), owners.end(), [&](const auto& a, const auto& b) { return load_of(a) < load_of(b); });
   }
   std::vector<bucket_part> found;
   for (std::int64_t p = 0; p < parts; ++p) {
-    const auto owner = owners[static_cast<std::size_t>(p)];
+    const auto owner = at(owners, p);
     auto& part = found.emplace_back();
-    part.first = room.empty() ? elements * p / parts : points[static_cast<std::size_t>(p)];
-    part.last = room.empty() ? elements * (p + 1) / parts : points[static_cast<std::size_t>(p) + 1];
+    part.first = room.empty() ? elements * p / parts : at(points, p);
+    part.last = room.empty() ? elements * (p + 1) / parts : at(points, p + 1);
     part.owner = owner.device;
     load_of(owner) += part.last - part.first;
     for (auto first = chunk.devices.begin(); first != chunk.devices.end();) {

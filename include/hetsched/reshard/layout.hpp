@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 
 namespace hetsched {
@@ -34,26 +35,26 @@ struct layout {
   }
   [[nodiscard]] int parts(std::size_t dimension) const {
     int count = 1;
-    for (const int a : dimensions[dimension].axes) count *= mesh[static_cast<std::size_t>(a)];
+    for (const int a : dimensions[dimension].axes) count *= at(mesh, a);
     return count;
   }
   /// Part p of a dimension.
   [[nodiscard]] interval part(std::size_t dimension, int p) const {
     const auto& d = dimensions[dimension];
-    if (!d.points.empty()) return {d.points[static_cast<std::size_t>(p)], d.points[static_cast<std::size_t>(p) + 1]};
+    if (!d.points.empty()) return {at(d.points, p), at(d.points, p + 1)};
     const std::int64_t n = parts(dimension);
     return {p * d.extent / n, (p + 1) * d.extent / n};
   }
   /// Which part of a dimension a device has.
   [[nodiscard]] int part_of(std::size_t dimension, int device) const {
     int p = 0;
-    for (const int a : dimensions[dimension].axes) p = p * mesh[static_cast<std::size_t>(a)] + position(device, a);
+    for (const int a : dimensions[dimension].axes) p = p * at(mesh, a) + position(device, a);
     return p;
   }
   /// Where a device lies along an axis.
   [[nodiscard]] int position(int device, int axis) const {
-    for (std::size_t a = mesh.size(); --a > static_cast<std::size_t>(axis);) device /= mesh[a];
-    return device % mesh[static_cast<std::size_t>(axis)];
+    for (std::size_t a = mesh.size(); --a > as_size(axis);) device /= mesh[a];
+    return device % at(mesh, axis);
   }
   [[nodiscard]] slice whole() const {
     slice s;

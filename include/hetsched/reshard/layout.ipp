@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/layout.hpp>
 
@@ -21,10 +22,10 @@ HETSCHED_INLINE void validate(const layout& l) {
     if (cut.extent < 0) throw input_error(here + "an extent of " + std::to_string(cut.extent));
     for (const int a : cut.axes) {
       if (a < 0 || a >= static_cast<int>(l.mesh.size())) throw input_error(here + "the mesh has no axis " + std::to_string(a));
-      if (cuts[static_cast<std::size_t>(a)]++ > 0) throw input_error(here + "axis " + std::to_string(a) + " cuts twice");
+      if (at(cuts, a)++ > 0) throw input_error(here + "axis " + std::to_string(a) + " cuts twice");
     }
     if (cut.points.empty()) continue;
-    if (cut.points.size() != static_cast<std::size_t>(l.parts(d)) + 1)
+    if (cut.points.size() != as_size(l.parts(d)) + 1)
       throw input_error(here + std::to_string(cut.points.size()) + " cut points for " + std::to_string(l.parts(d)) + " parts");
     if (cut.points.front() != 0 || cut.points.back() != cut.extent || !std::is_sorted(cut.points.begin(), cut.points.end()))
       throw input_error(here + "cut points must rise from 0 to " + std::to_string(cut.extent));

@@ -5,6 +5,7 @@
 #include <map>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/reshard/strategies.hpp>
 
@@ -67,10 +68,10 @@ namespace hetsched {
 
 HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
                                        double element_bytes) {
-  HETSCHED_EXPECTS(devices.size() == static_cast<std::size_t>(p.sources + p.destinations));
+  HETSCHED_EXPECTS(devices.size() == as_size(p.sources + p.destinations));
   reshard_price price{.messages = static_cast<std::int64_t>(p.messages.size())};
   detail::port_loads phase_ports(devices), all_ports(devices);
-  const auto stages = p.phase_count() / static_cast<std::size_t>(p.chunks);
+  const auto stages = p.phase_count() / as_size(p.chunks);
   std::vector<double> ended(stages + 1, 0);  // of the latest chunk, by phase
   std::vector<std::int64_t> received(devices.size(), 0);
   double cross = 0;
@@ -78,7 +79,7 @@ HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c,
   device_id last_from{-1, 0, 0}, last_to{-1, 0, 0};
   for (std::size_t phase = 0; phase < p.phase_count(); ++phase) {
     for (const auto& m : p.phase(phase)) {
-      const auto from = static_cast<std::size_t>(m.from), to = static_cast<std::size_t>(m.to);
+      const auto from = as_size(m.from), to = as_size(m.to);
       const auto &a = devices[from], &b = devices[to];
       if (last_from.subcluster != a.subcluster || last_to.subcluster != b.subcluster ||
           (last_from.node == last_to.node) != (a.node == b.node)) {
@@ -110,8 +111,7 @@ HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c,
   price.cross_bytes = static_cast<std::int64_t>(cross + 0.5);
   std::int64_t most = 0;
   for (std::size_t d = 0; d < received.size(); ++d)
-    most = std::max(
-        most, received[d] - (d < static_cast<std::size_t>(p.sources) ? 0 : p.wanted[d - static_cast<std::size_t>(p.sources)]));
+    most = std::max(most, received[d] - (d < as_size(p.sources) ? 0 : p.wanted[d - as_size(p.sources)]));
   // What is passed on in chunks waits for at most two of them.
   price.peak_extra_bytes =
       static_cast<std::int64_t>(static_cast<double>(most) * element_bytes * std::min(1.0, 2.0 / p.chunks) + 0.5);
@@ -137,7 +137,7 @@ HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, s
     for (const int outer : {options.outer, 1}) {
       const auto whole = plan_transfer(from, to, strategy, {.outer = outer});
       for (const int chunks : options.chunks) {
-        if (!first && whole.messages.size() > options.most_messages / static_cast<std::size_t>(chunks)) continue;
+        if (!first && whole.messages.size() > options.most_messages / as_size(chunks)) continue;
         consider(in_chunks(whole, chunks));
         if (whole.phase_count() < 2 || !goes_in_chunks(strategy)) break;
       }

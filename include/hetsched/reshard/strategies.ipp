@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 
@@ -25,19 +26,18 @@ class piece_list {
     const int devices = l.device_count();
     std::vector<int> cell_of;  // by parts
     std::size_t cells = 1;
-    for (std::size_t d = 0; d < dimensions_; ++d) cells *= static_cast<std::size_t>(l.parts(d));
+    for (std::size_t d = 0; d < dimensions_; ++d) cells *= as_size(l.parts(d));
     cell_of.assign(cells, -1);
     for (int device = 0; device < devices; ++device) {
       std::size_t index = 0;
-      for (std::size_t d = 0; d < dimensions_; ++d)
-        index = index * static_cast<std::size_t>(l.parts(d)) + static_cast<std::size_t>(l.part_of(d, device));
+      for (std::size_t d = 0; d < dimensions_; ++d) index = index * as_size(l.parts(d)) + as_size(l.part_of(d, device));
       auto& cell = cell_of[index];
       if (cell < 0) {
         cell = static_cast<int>(devices_.size());
         for (std::size_t d = 0; d < dimensions_; ++d) boxes_.push_back(l.part(d, l.part_of(d, device)));
         devices_.emplace_back();
       }
-      devices_[static_cast<std::size_t>(cell)].push_back(first + device);
+      at(devices_, cell).push_back(first + device);
     }
   }
 
@@ -75,7 +75,7 @@ class transfer_planner {
     plan_.destinations = to.device_count();
     plan_.dimensions = from.dimensions.size();
     for (int j = 0; j < plan_.destinations; ++j) plan_.wanted.push_back(element_count(hetsched::slice_of(to, j)));
-    loads_.assign(static_cast<std::size_t>(plan_.sources + plan_.destinations), 0);
+    loads_.assign(as_size(plan_.sources + plan_.destinations), 0);
   }
 
   [[nodiscard]] transfer_plan make(reshard_strategy s) {
@@ -111,8 +111,6 @@ class transfer_planner {
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   /// As many parts as both sides' first axes and cuts allow.
   [[nodiscard]] int outer_parts(int wanted) const {
     const auto fits = [&](const layout& l, int parts) { return !l.mesh.empty() && l.mesh.front() % parts == 0; };
@@ -148,7 +146,7 @@ class transfer_planner {
     if (elements == 0) return;
     plan_.messages.push_back({from, to, plan_.intervals.size(), elements});
     for (const auto i : box) plan_.intervals.push_back(i);
-    loads_[at(from)] += elements;
+    at(loads_, from) += elements;
   }
   /// Ends a phase. Senders begin with different receivers: in the order of how far a receiver is from its sender.
   void end_phase(bool stagger = false) {
@@ -187,7 +185,7 @@ class transfer_planner {
             if (std::find(holders.begin(), holders.end(), receivers[k]) != holders.end()) continue;
             if (balanced)
               from =
-                  *std::min_element(holders.begin(), holders.end(), [&](int a, int b) { return loads_[at(a)] < loads_[at(b)]; });
+                  *std::min_element(holders.begin(), holders.end(), [&](int a, int b) { return at(loads_, a) < at(loads_, b); });
           }
           send(from, receivers[k], common);
         }
@@ -313,22 +311,22 @@ class transfer_planner {
   }
 
   void regroup_before(const piece_list& have, const piece_list& want) {
-    std::vector<int> proxy(at(plan_.destinations));
+    std::vector<int> proxy(as_size(plan_.destinations));
     piece_list proxies(plan_.dimensions);
     for (int j = 0; j < plan_.destinations; ++j)
-      proxy[at(j)] = static_cast<int>(std::int64_t{j} * plan_.sources / plan_.destinations);
-    std::vector<std::pair<int, std::size_t>> cell_of(at(plan_.destinations));
+      at(proxy, j) = static_cast<int>(std::int64_t{j} * plan_.sources / plan_.destinations);
+    std::vector<std::pair<int, std::size_t>> cell_of(as_size(plan_.destinations));
     for (std::size_t w = 0; w < want.size(); ++w) {
       std::vector<int> who;
       for (const int device : want.devices(w)) {
-        const int p = proxy[at(device - plan_.sources)];
+        const int p = at(proxy, device - plan_.sources);
         if (std::find(who.begin(), who.end(), p) == who.end()) who.push_back(p);
-        cell_of[at(device - plan_.sources)] = {p, w};
+        at(cell_of, device - plan_.sources) = {p, w};
       }
       proxies.add_cell(std::move(who), want.box(w));
     }
     exchange(have, proxies, true);
-    for (int j = 0; j < plan_.destinations; ++j) send(cell_of[at(j)].first, plan_.sources + j, want.box(cell_of[at(j)].second));
+    for (int j = 0; j < plan_.destinations; ++j) send(at(cell_of, j).first, plan_.sources + j, want.box(at(cell_of, j).second));
     end_phase(true);
   }
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// Ways to move a tensor from one layout to another.
@@ -30,7 +32,7 @@ inline constexpr std::array all_reshard_strategies{reshard_strategy::direct,    
 [[nodiscard]] constexpr std::string_view name_of(reshard_strategy s) {
   constexpr std::string_view names[] = {"direct",         "one_to_one",    "inner_rank_0",   "leader_broadcast",
                                         "scatter_gather", "load_balanced", "regroup_before", "regroup_after"};
-  return names[static_cast<std::size_t>(s)];
+  return at(names, s);
 }
 
 /// The strategy of that name, if there is one.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 
 namespace hetsched {
@@ -117,7 +118,7 @@ void copy_part(const T* from, std::span<const interval> from_slice, T* to, std::
                std::span<const interval> part) {
   static_assert(std::is_trivially_copyable_v<T>);
   for_each_run(from_slice, to_slice, part, [&](std::int64_t source, std::int64_t target, std::int64_t length) {
-    std::memcpy(to + target, from + source, static_cast<std::size_t>(length) * sizeof(T));
+    std::memcpy(to + target, from + source, as_size(length) * sizeof(T));
   });
 }
 

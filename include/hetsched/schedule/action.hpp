@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 
 namespace hetsched {
@@ -50,7 +51,7 @@ struct schedule {
   std::vector<lane> lanes;   ///< the compute stream of rank r is lanes[r]; other streams come behind
 
   [[nodiscard]] int rank(int direction, int stage) const {
-    return rank_of[static_cast<std::size_t>(direction) * static_cast<std::size_t>(stages) + static_cast<std::size_t>(stage)];
+    return rank_of[as_size(direction) * as_size(stages) + as_size(stage)];
   }
   friend bool operator==(const schedule&, const schedule&) = default;
 };

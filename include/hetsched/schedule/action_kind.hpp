@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// What a rank can do. Tensors on their way between virtual stages s and s + 1 are named by the stage that lists the action:
@@ -113,11 +115,9 @@ struct kinds_of_role {
   action_kind kinds[3][transfer_legs] = {};
   explicit constexpr kinds_of_role(action_role role) {
     for (const auto& t : kind_traits)
-      if (t.role == role) kinds[static_cast<std::size_t>(t.payload)][static_cast<std::size_t>(t.leg)] = t.kind;
+      if (t.role == role) at(at(kinds, t.payload), t.leg) = t.kind;
   }
-  [[nodiscard]] constexpr action_kind of(action_payload payload, transfer_leg leg) const {
-    return kinds[static_cast<std::size_t>(payload)][static_cast<std::size_t>(leg)];
-  }
+  [[nodiscard]] constexpr action_kind of(action_payload payload, transfer_leg leg) const { return at(at(kinds, payload), leg); }
 };
 inline constexpr kinds_of_role transfers_by_payload(action_role::transfer), posts_by_payload(action_role::post),
     waits_by_payload(action_role::wait);
@@ -126,7 +126,7 @@ inline constexpr kinds_of_role transfers_by_payload(action_role::transfer), post
 
 /// What is to be known of a kind.
 /// Requires: one of the enumerators.
-[[nodiscard]] constexpr const action_traits& traits_of(action_kind k) { return detail::kind_traits[static_cast<std::size_t>(k)]; }
+[[nodiscard]] constexpr const action_traits& traits_of(action_kind k) { return at(detail::kind_traits, k); }
 
 /// The kind that moves a payload in a leg.
 /// Requires: neither is none.

@@ -4,13 +4,14 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE std::string to_text(const action& a) {
   std::string text = std::to_string(a.stage);
-  const auto kind = static_cast<std::size_t>(a.kind);
+  const auto kind = as_size(a.kind);
   text += kind < action_kinds ? detail::kind_names[kind] : "?";
   if (a.microbatch != no_microbatch) text += std::to_string(a.microbatch);
   if (a.direction != 0) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 
@@ -40,20 +41,17 @@ namespace hetsched {
 
 HETSCHED_INLINE std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t) {
   const auto slot = [&](const action& a) {
-    return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(w.stages) + static_cast<std::size_t>(a.stage)) *
-               static_cast<std::size_t>(t.microbatches) +
-           static_cast<std::size_t>(a.microbatch);
+    return (as_size(a.direction) * as_size(w.stages) + as_size(a.stage)) * as_size(t.microbatches) + as_size(a.microbatch);
   };
-  std::vector<char> recomputed(static_cast<std::size_t>(w.directions) * static_cast<std::size_t>(w.stages) *
-                               static_cast<std::size_t>(t.microbatches));
+  std::vector<char> recomputed(as_size(w.directions) * as_size(w.stages) * as_size(t.microbatches));
   for (const auto& a : t.actions)
     if (a.what.kind == action_kind::recompute) recomputed[slot(a.what)] = 1;
 
-  std::vector<std::vector<memory_step>> result(static_cast<std::size_t>(t.ranks));
-  std::vector<double> held(static_cast<std::size_t>(t.ranks));
+  std::vector<std::vector<memory_step>> result(as_size(t.ranks));
+  std::vector<double> held(as_size(t.ranks));
   const auto change = [&](int rank, double time_s, double bytes) {
     if (bytes == 0) return;
-    const auto r = static_cast<std::size_t>(rank);
+    const auto r = as_size(rank);
     held[r] += bytes;
     result[r].push_back({time_s, held[r]});
   };

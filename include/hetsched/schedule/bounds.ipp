@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
@@ -49,7 +50,7 @@ HETSCHED_INLINE double makespan_lower_bound(const pipeline& p, int microbatches)
   const double m = microbatches;
   double before_s = 0, bound_s = 0, slowest_step_s = 0;
   for (int i = 0; i < p.stages(); ++i) {
-    const auto k = static_cast<std::size_t>(i);
+    const auto k = as_size(i);
     bound_s = std::max(bound_s, before_s + m * p.compute_s(i));
     slowest_step_s = std::max({slowest_step_s, p.forward_s[k], p.backward_s[k]});
     before_s += p.compute_s(i);
@@ -68,7 +69,7 @@ HETSCHED_INLINE double split_backward_lower_bound(const pipeline& p, int microba
   double there_s = 0, bound_s = 0, slowest_step_s = 0;
   double back_s = weight_s(0);  // R_i: from the end of an input gradient on stage i
   for (int i = 0; i < p.stages(); ++i) {
-    const auto k = static_cast<std::size_t>(i);
+    const auto k = as_size(i);
     const double input_s = p.backward_s[k] - weight_s(k);
     back_s = std::max(back_s, weight_s(k));
     bound_s = std::max({bound_s, there_s + m * p.compute_s(i), there_s + m * (p.forward_s[k] + input_s) + back_s});
@@ -89,7 +90,7 @@ namespace hetsched::detail {
 
 /// Throws: input_error for an action that the schedule cannot have.
 [[nodiscard]] inline listed_work count_work(const workload& w, const schedule& order) {
-  const auto ranks = static_cast<std::size_t>(order.ranks), places = w.work.size();
+  const auto ranks = as_size(order.ranks), places = w.work.size();
   listed_work sum{.forwards = std::vector<int>(places),
                   .weights = std::vector<int>(places),
                   .work_s = std::vector<double>(ranks),
@@ -129,7 +130,7 @@ namespace hetsched::detail {
                 .input_s = std::vector<double>(places),
                 .there_s = std::vector<double>(places),
                 .back_s = std::vector<double>(places),
-                .stages = static_cast<std::size_t>(order.stages)};
+                .stages = as_size(order.stages)};
   for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s < order.stages; ++s) {
       const std::size_t k = w.place(c, s);
@@ -170,7 +171,7 @@ struct bounded_load {
 [[nodiscard]] inline double rank_bound(const schedule& order, const listed_work& listed, const least_times& t) {
   std::vector<bounded_load> ranks(listed.work_s.size());
   for (std::size_t k = 0; k < order.rank_of.size(); ++k)
-    if (listed.forwards[k] > 0) ranks[static_cast<std::size_t>(order.rank_of[k])].add(t.there_s[k], 0, t.back_s[k]);
+    if (listed.forwards[k] > 0) at(ranks, order.rank_of[k]).add(t.there_s[k], 0, t.back_s[k]);
   double bound_s = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r].before_s < bounded_load::never_s)
@@ -191,8 +192,7 @@ struct bounded_load {
       if (listed.forwards[k] == 0 || on_one_rank(order, c, s)) continue;
       const auto carry = [&](const hop& leg, double before, double after) {
         for (const int wire : leg.wires)
-          if (wire >= 0)
-            wires[static_cast<std::size_t>(wire)].add(before, listed.forwards[k] * leg.occupied_s, leg.latency_s + after);
+          if (wire >= 0) at(wires, wire).add(before, listed.forwards[k] * leg.occupied_s, leg.latency_s + after);
       };
       const auto cross = [&](const tensor_path& path, double before, double after) {
         if (path.staged) carry(path.d2h, before, after);

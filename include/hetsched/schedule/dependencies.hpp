@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
@@ -57,28 +58,26 @@ class action_index {
   [[nodiscard]] int size() const { return lane_first.back(); }
   /// Whether any action is listed more than once.
   [[nodiscard]] bool repeats() const { return repeats_; }
-  [[nodiscard]] bool lists(action_kind kind) const { return table_of_[static_cast<std::size_t>(kind)] >= 0; }
+  [[nodiscard]] bool lists(action_kind kind) const { return at(table_of_, kind) >= 0; }
   /// Number of the action of this kind for a direction, stage and microbatch (0 for kinds without one); -1: not listed.
   [[nodiscard]] int find(action_kind kind, int direction, int stage, int microbatch) const {
     return find(kind, cell(direction, stage, microbatch));
   }
   /// The same by cell, for who looks for several kinds.
   [[nodiscard]] int find(action_kind kind, std::size_t cell) const {
-    const int table = table_of_[static_cast<std::size_t>(kind)];
+    const int table = at(table_of_, kind);
     if (table < 0) return -1;
-    return positions_[static_cast<std::size_t>(table) * slots_per_kind_ + cell];
+    return positions_[as_size(table) * slots_per_kind_ + cell];
   }
   [[nodiscard]] std::size_t cell(int direction, int stage, int microbatch) const {
-    const auto stages = static_cast<std::size_t>(order_->stages);
-    return (static_cast<std::size_t>(direction) * stages + static_cast<std::size_t>(stage)) *
-               static_cast<std::size_t>(order_->microbatches) +
-           static_cast<std::size_t>(microbatch);
+    const auto stages = as_size(order_->stages);
+    return (as_size(direction) * stages + as_size(stage)) * as_size(order_->microbatches) + as_size(microbatch);
   }
 
  private:
   static detail::known_to_fit fitting(const schedule& order);
   [[nodiscard]] std::size_t slot(const action& a) const {
-    return static_cast<std::size_t>(table_of_[static_cast<std::size_t>(a.kind)]) * slots_per_kind_ +
+    return as_size(at(table_of_, a.kind)) * slots_per_kind_ +
            cell(a.direction, a.stage, takes_microbatch(a.kind) ? a.microbatch : 0);
   }
 

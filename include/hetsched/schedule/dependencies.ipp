@@ -3,6 +3,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 
@@ -26,7 +27,7 @@ namespace hetsched {
 
 HETSCHED_INLINE action_needs dependencies(const schedule& order, const action_index& index) {
   action_needs result;
-  const auto count = static_cast<std::size_t>(index.size());
+  const auto count = as_size(index.size());
   result.first.reserve(count + 1);
   result.needs.reserve(2 * count);
   result.first.push_back(0);
@@ -43,14 +44,13 @@ HETSCHED_INLINE action_needs dependencies(const schedule& order, const action_in
 
 HETSCHED_INLINE action_index::action_index(const schedule& order, detail::known_to_fit) : order_(&order) {
   lane_first.push_back(0);
-  slots_per_kind_ = static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
-                    static_cast<std::size_t>(order.microbatches);
+  slots_per_kind_ = as_size(order.directions) * as_size(order.stages) * as_size(order.microbatches);
   for (auto& t : table_of_) t = -1;
   int tables = 0;
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
-      if (auto& t = table_of_[static_cast<std::size_t>(a.kind)]; t < 0) t = tables++;
-  positions_.assign(static_cast<std::size_t>(tables) * slots_per_kind_, -1);
+      if (auto& t = at(table_of_, a.kind); t < 0) t = tables++;
+  positions_.assign(as_size(tables) * slots_per_kind_, -1);
   int number = 0;
   for (const auto& l : order.lanes) {
     for (const auto& a : l.actions) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/passes.hpp>
 
@@ -43,13 +44,12 @@ HETSCHED_INLINE schedule add_transfers(const schedule& order) {
   for (auto& l : result.lanes) l.actions.clear();
   std::vector<std::size_t> front(lanes, 0), end(lanes, 0);  // per lane: the event that comes next or is under way
   std::vector<long long> until(lanes, never);               // when that event ends; never: it has not begun
-  std::vector<char> done(static_cast<std::size_t>(index.size()), 0);
+  std::vector<char> done(as_size(index.size()), 0);
 
   const auto can_begin = [&](std::size_t l) {
-    const auto first = static_cast<std::size_t>(index.lane_first[l]);
-    for (auto i = static_cast<std::size_t>(needs.first[first + front[l]]);
-         i < static_cast<std::size_t>(needs.first[first + end[l]]); ++i)
-      if (!done[static_cast<std::size_t>(needs.needs[i])]) return false;
+    const auto first = as_size(index.lane_first[l]);
+    for (auto i = as_size(needs.first[first + front[l]]); i < as_size(needs.first[first + end[l]]); ++i)
+      if (!at(done, needs.needs[i])) return false;
     return true;
   };
   for (long long now = 0; now != never;) {
@@ -57,11 +57,11 @@ HETSCHED_INLINE schedule add_transfers(const schedule& order) {
       if (until[l] != now) continue;
       const auto& actions = order.lanes[l].actions;
       for (std::size_t k = front[l]; k < end[l]; ++k) {
-        done[static_cast<std::size_t>(index.lane_first[l]) + k] = 1;
+        done[as_size(index.lane_first[l]) + k] = 1;
         action send;
         if (!detail::sends(order, actions[k], send)) continue;
         result.lanes[l].actions.push_back(send);
-        result.lanes[static_cast<std::size_t>(detail::peer_rank(order, send))].actions.push_back(detail::other_end(send));
+        at(result.lanes, detail::peer_rank(order, send)).actions.push_back(detail::other_end(send));
       }
       front[l] = end[l];
       until[l] = never;
@@ -105,20 +105,19 @@ HETSCHED_INLINE schedule group_transfers(schedule order) {
 
 HETSCHED_INLINE schedule split_streams(const schedule& order) {
   using enum action_kind;
-  const auto stages = static_cast<std::size_t>(order.stages);
-  std::vector<int> gathers(static_cast<std::size_t>(order.directions) * stages, 0);
+  const auto stages = as_size(order.stages);
+  std::vector<int> gathers(as_size(order.directions) * stages, 0);
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
-      if (a.kind == all_gather) ++gathers[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)];
+      if (a.kind == all_gather) ++gathers[as_size(a.direction) * stages + as_size(a.stage)];
   const auto stream_of = [&](const action& a) {
     if (is_transfer(a.kind)) return detail::stream_of(traits_of(a.kind).leg);
-    const bool gathers_once =
-        a.kind == all_gather && gathers[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)] == 1;
+    const bool gathers_once = a.kind == all_gather && gathers[as_size(a.direction) * stages + as_size(a.stage)] == 1;
     return gathers_once || a.kind == reduce_scatter || a.kind == reduce_gradients ? stream::collective : stream::compute;
   };
 
   schedule result = order;
-  const auto ranks = static_cast<std::size_t>(order.ranks);
+  const auto ranks = as_size(order.ranks);
   for (std::size_t r = 0; r < ranks; ++r) result.lanes[r].actions.clear();
   struct place {
     std::size_t lane;
@@ -126,7 +125,7 @@ HETSCHED_INLINE schedule split_streams(const schedule& order) {
   };
   // Per rank, its lanes that are there so far; few, so searched one by one.
   std::vector<std::vector<place>> places(ranks);
-  for (std::size_t i = 0; i < result.lanes.size(); ++i) places[static_cast<std::size_t>(result.lanes[i].rank)].push_back({i, 0});
+  for (std::size_t i = 0; i < result.lanes.size(); ++i) at(places, result.lanes[i].rank).push_back({i, 0});
   std::size_t event = 0;
   for (std::size_t r = 0; r < ranks; ++r)
     for (const auto& a : order.lanes[r].actions) {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// The times of one microbatch on S stages, in seconds. Stage 0 is the first in the forward direction;
@@ -25,19 +27,19 @@ struct pipeline {
 
   [[nodiscard]] int stages() const { return static_cast<int>(forward_s.size()); }
   /// Compute time of stage i: t_i = f_i + b_i.
-  [[nodiscard]] double compute_s(int i) const { return forward_s[at(i)] + backward_s[at(i)]; }
-  [[nodiscard]] double activation_s(int i) const { return transfer_s[at(i)]; }
+  [[nodiscard]] double compute_s(int i) const { return at(forward_s, i) + at(backward_s, i); }
+  [[nodiscard]] double activation_s(int i) const { return at(transfer_s, i); }
   [[nodiscard]] double gradient_s(int i) const {
-    return gradient_transfer_s.empty() ? transfer_s[at(i)] : gradient_transfer_s[at(i)];
+    return gradient_transfer_s.empty() ? at(transfer_s, i) : at(gradient_transfer_s, i);
   }
   /// Both ways over boundary i: the 2c_i of the papers.
   [[nodiscard]] double round_trip_s(int i) const { return activation_s(i) + gradient_s(i); }
   /// Until the next tensor can set out over boundary i.
   [[nodiscard]] double activation_occupied_s(int i) const {
-    return transfer_occupied_s.empty() ? activation_s(i) : transfer_occupied_s[at(i)];
+    return transfer_occupied_s.empty() ? activation_s(i) : at(transfer_occupied_s, i);
   }
   [[nodiscard]] double gradient_occupied_s(int i) const {
-    if (!gradient_transfer_occupied_s.empty()) return gradient_transfer_occupied_s[at(i)];
+    if (!gradient_transfer_occupied_s.empty()) return at(gradient_transfer_occupied_s, i);
     return gradient_transfer_s.empty() ? activation_occupied_s(i) : gradient_s(i);
   }
   /// The longer of both: the least period of boundary i.
@@ -49,9 +51,6 @@ struct pipeline {
   [[nodiscard]] double slower_way_s(int i) const { return activation_s(i) < gradient_s(i) ? gradient_s(i) : activation_s(i); }
 
   friend bool operator==(const pipeline&, const pipeline&) = default;
-
- private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 };
 
 /// What inference takes of a pipeline: nothing goes back.

@@ -10,6 +10,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
@@ -85,11 +86,11 @@ HETSCHED_INLINE schedule torch_order(const schedule& order) {
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
       if (l.stream != stream::compute && !posts)
-        refuse(l, to_text(a) + " in a lane of its own (" + std::string(detail::stream_names[static_cast<std::size_t>(l.stream)]) +
-                      ") that nothing posts");
+        refuse(l,
+               to_text(a) + " in a lane of its own (" + std::string(at(detail::stream_names, l.stream)) + ") that nothing posts");
 
   schedule result = order;
-  result.lanes.resize(static_cast<std::size_t>(order.ranks));
+  result.lanes.resize(as_size(order.ranks));
   if (!transfers) result = add_transfers(without_marks(std::move(result)));
   bool reductions = false;
   for (auto& l : result.lanes)
@@ -103,8 +104,8 @@ HETSCHED_INLINE schedule torch_order(const schedule& order) {
                   [](const action& a) { return a.kind == wait_receive_activation || a.kind == wait_receive_gradient; });
   const action_index index(result);
   for (auto& l : result.lanes) {
-    std::vector<int> gradients_left(static_cast<std::size_t>(order.stages), order.microbatches);
-    std::vector<char> open(static_cast<std::size_t>(order.stages) * static_cast<std::size_t>(order.microbatches), 0);
+    std::vector<int> gradients_left(as_size(order.stages), order.microbatches);
+    std::vector<char> open(as_size(order.stages) * as_size(order.microbatches), 0);
     std::vector<action> out, behind, reduced, at_end;  // behind the event at hand; behind that and its sends
     const auto add = [](std::vector<action>& to, const action& like, action_kind kind) {
       to.push_back(like);
@@ -122,8 +123,7 @@ HETSCHED_INLINE schedule torch_order(const schedule& order) {
       }
       if (makes_gradient(a.kind) && std::exchange(open[index.cell(0, a.stage, a.microbatch)], char{0}) != 0)
         add(behind, a, wait_send_activation);
-      if (!reductions && (a.kind == backward || a.kind == backward_weight) &&
-          --gradients_left[static_cast<std::size_t>(a.stage)] == 0) {
+      if (!reductions && (a.kind == backward || a.kind == backward_weight) && --at(gradients_left, a.stage) == 0) {
         add(reduced, a, reduce_gradients);
         add(reduced, a, wait_reduction);
       }

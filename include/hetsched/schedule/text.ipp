@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/text.hpp>
@@ -31,22 +32,22 @@ namespace hetsched::detail {
       shape.microbatches = std::max(shape.microbatches, a.microbatch + 1);
       ++actions;
     }
-  const auto stages = static_cast<std::size_t>(shape.stages);
-  if (stages == 0 || stages * static_cast<std::size_t>(shape.directions) > actions) {
+  const auto stages = as_size(shape.stages);
+  if (stages == 0 || stages * as_size(shape.directions) > actions) {
     shape.problem = "the rows list " + std::to_string(actions) + " actions, too few for " + std::to_string(stages) +
                     " stages of " + std::to_string(shape.directions) + " directions";
     return shape;
   }
-  if (static_cast<std::size_t>(shape.microbatches) > actions) {
+  if (as_size(shape.microbatches) > actions) {
     shape.problem = "the rows list " + std::to_string(actions) + " actions, too few for " + std::to_string(shape.microbatches) +
                     " microbatches";
     return shape;
   }
-  shape.rank_of.assign(stages * static_cast<std::size_t>(shape.directions), -1);
+  shape.rank_of.assign(stages * as_size(shape.directions), -1);
   for (const auto& l : lanes)
     for (const auto& a : l.actions) {
       if (!is_compute(a.kind)) continue;
-      int& rank = shape.rank_of[static_cast<std::size_t>(a.direction) * stages + static_cast<std::size_t>(a.stage)];
+      int& rank = shape.rank_of[as_size(a.direction) * stages + as_size(a.stage)];
       if (rank < 0) rank = l.rank;
       if (rank != l.rank) {
         shape.problem = "ranks " + std::to_string(rank) + " and " + std::to_string(l.rank) + " both compute stage " +
@@ -177,7 +178,7 @@ class schedule_reader {
       const auto part = take(ranks, ';');
       order_.rank_of.push_back(number(part, part, 1 << 24, "a rank"));
     }
-    if (order_.rank_of.size() % static_cast<std::size_t>(order_.directions) != 0)
+    if (order_.rank_of.size() % as_size(order_.directions) != 0)
       fail(whole, "as many ranks for each of " + std::to_string(order_.directions) + " directions");
     order_.stages = static_cast<int>(order_.rank_of.size()) / order_.directions;
     stated_ = true;
@@ -197,7 +198,7 @@ class schedule_reader {
       first = false;
     }
     if (l.stream == stream::compute && l.peer == -1 && l.rank == order_.ranks) {
-      if (order_.lanes.size() != static_cast<std::size_t>(order_.ranks))
+      if (order_.lanes.size() != as_size(order_.ranks))
         fail(row_, 1, "a row without a label", "the rows of ranks before those of their other lanes");
       ++order_.ranks;
     }
@@ -256,8 +257,8 @@ class schedule_reader {
     const bool bare = rest.empty() || rest.front() == 'r';
     a.microbatch = bare ? no_microbatch : take_number(rest);
     if (takes_microbatch(a.kind) == bare || (!bare && a.microbatch < 0))
-      fail(cell, !takes_microbatch(a.kind) ? "no microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)])
-                                           : "a microbatch after " + std::string(kind_names[static_cast<std::size_t>(a.kind)]));
+      fail(cell, !takes_microbatch(a.kind) ? "no microbatch after " + std::string(at(kind_names, a.kind))
+                                           : "a microbatch after " + std::string(at(kind_names, a.kind)));
     if (!rest.empty()) {
       const bool marked = rest.front() == 'r';
       rest.remove_prefix(1);
@@ -295,14 +296,14 @@ HETSCHED_INLINE std::string to_csv(const schedule& order) {
   }
   for (std::size_t i = 0; i < order.lanes.size(); ++i) {
     const auto& l = order.lanes[i];
-    const bool unlabelled = i < static_cast<std::size_t>(order.ranks);
+    const bool unlabelled = i < as_size(order.ranks);
     if (unlabelled ? l.stream != stream::compute || l.rank != static_cast<int>(i) || l.peer != -1
                    : l.stream == stream::compute || l.rank < 0 || l.peer < -1)
       throw input_error("lane " + std::to_string(i) +
                         " is not where the text of a schedule has it: the compute lane of each rank" +
                         " in order, then other streams");
     if (!unlabelled) {
-      out += std::to_string(l.rank) + ":" + std::string(detail::stream_names[static_cast<std::size_t>(l.stream)]);
+      out += std::to_string(l.rank) + ":" + std::string(at(detail::stream_names, l.stream));
       if (l.peer >= 0) out += ":" + std::to_string(l.peer);
       if (!l.actions.empty()) out += ',';
     }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
@@ -68,7 +69,7 @@ struct workload {
 
   /// Position in `work`.
   [[nodiscard]] std::size_t place(int direction, int stage) const {
-    return static_cast<std::size_t>(direction) * static_cast<std::size_t>(stages) + static_cast<std::size_t>(stage);
+    return as_size(direction) * as_size(stages) + as_size(stage);
   }
   [[nodiscard]] const stage_work& at(int direction, int stage) const { return work[place(direction, stage)]; }
   [[nodiscard]] const tensor_path& activation(int direction, int boundary) const {
@@ -79,7 +80,7 @@ struct workload {
 
  private:
   [[nodiscard]] std::size_t edge(int direction, int boundary) const {
-    return static_cast<std::size_t>(direction) * (static_cast<std::size_t>(stages) - 1) + static_cast<std::size_t>(boundary);
+    return as_size(direction) * (as_size(stages) - 1) + as_size(boundary);
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/workload.hpp>
@@ -12,7 +13,7 @@
 namespace hetsched {
 
 HETSCHED_INLINE void validate(const workload& w) {
-  const auto size = [](int n) { return static_cast<std::size_t>(n); };
+  const auto size = [](int n) { return as_size(n); };
   if (w.ranks < 1 || w.stages < 1 || w.directions < 1)
     throw input_error("a workload needs at least one rank, stage and direction");
   if (w.work.size() != size(w.directions) * size(w.stages))
@@ -106,7 +107,7 @@ HETSCHED_INLINE workload make_workload(const pipeline& p, const schedule& order)
              .wires = {},
              .memory_capacity = {},
              .fused_factor = 1};
-  const auto ranks = static_cast<std::size_t>(order.ranks);
+  const auto ranks = as_size(order.ranks);
   double slowest_s = 0, longest_occupied_s = 0;
   for (int i = 0; i + 1 < p.stages(); ++i) {
     slowest_s = std::max(slowest_s, p.slower_way_s(i));
@@ -117,7 +118,7 @@ HETSCHED_INLINE workload make_workload(const pipeline& p, const schedule& order)
   const auto leg = [&](int from, int to) {
     hop h;
     if (from == to) return tensor_path{.staged = false, .d2h = {}, .network = h, .h2d = {}};
-    int& position = wire_of[static_cast<std::size_t>(from) * ranks + static_cast<std::size_t>(to)];
+    int& position = wire_of[as_size(from) * ranks + as_size(to)];
     if (position < 0) {
       position = static_cast<int>(w.wires.size());
       w.wires.push_back({.name = "rank " + std::to_string(from) + " to " + std::to_string(to), .capacity = 1});
@@ -133,9 +134,9 @@ HETSCHED_INLINE workload make_workload(const pipeline& p, const schedule& order)
   std::vector<int> share(ranks);
   for (int c = 0; c < order.directions; ++c) {
     std::fill(share.begin(), share.end(), 0);
-    for (int s = 0; s < order.stages; ++s) ++share[static_cast<std::size_t>(order.rank(c, s))];
+    for (int s = 0; s < order.stages; ++s) ++at(share, order.rank(c, s));
     for (int s = 0; s < order.stages; ++s) {
-      const auto r = static_cast<std::size_t>(order.rank(c, s));
+      const auto r = as_size(order.rank(c, s));
       const double n = share[r];
       stage_work work;
       work.forward_s = p.forward_s[r] / n;

@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -50,7 +51,7 @@ HETSCHED_INLINE std::optional<std::vector<pipeline_plan>> with_microbatch_size(c
   }
   for (; open > 0; --open) {
     const auto most = std::max_element(left.begin(), left.end());
-    ++lines[static_cast<std::size_t>(most - left.begin())].microbatches;
+    ++at(lines, most - left.begin()).microbatches;
     *most -= 1;
   }
   std::erase_if(lines, [](const pipeline_plan& own) { return own.microbatches == 0; });

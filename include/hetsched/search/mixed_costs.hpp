@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/parts.hpp>
@@ -117,7 +118,7 @@ class mixed_costs {
     auto cost = cost_of_parts(costs_for_, {index, index + 1}, parts);
     auto& all = cost.slowest;
     // Bytes as shares of a device with the least memory of any.
-    const auto memory = view_->hardware.subclusters[static_cast<std::size_t>(where.mesh.subcluster)].device.memory_bytes;
+    const auto memory = at(view_->hardware.subclusters, where.mesh.subcluster).device.memory_bytes;
     all.weight_bytes = all.activation_bytes = all.temporary_bytes = 0;
     for (std::size_t k = 0; k < parts.size(); ++k) {
       const double scale =
@@ -190,10 +191,10 @@ class mixed_costs {
         if (!view_->is_mixed(where.mesh.subcluster)) continue;
         for (const auto& p : parts_of(where))
           if (p.slices > 0)
-            s.shares.tensor.insert(s.shares.tensor.end(), static_cast<std::size_t>(p.where.degrees.tensor),
+            s.shares.tensor.insert(s.shares.tensor.end(), as_size(p.where.degrees.tensor),
                                    static_cast<double>(p.slices) / plain().slices());
           else
-            s.shares.data.insert(s.shares.data.end(), static_cast<std::size_t>(p.where.degrees.data),
+            s.shares.data.insert(s.shares.data.end(), as_size(p.where.degrees.data),
                                  static_cast<double>(p.samples) / p.where.degrees.data / size_);
       }
     return seen;
@@ -207,7 +208,7 @@ class mixed_costs {
 
   [[nodiscard]] any_cost_model plain() const { return costs_for_(size_); }
   [[nodiscard]] submesh real(submesh mesh) const {
-    mesh.subcluster = view_->of[static_cast<std::size_t>(mesh.subcluster)][0].subcluster;
+    mesh.subcluster = at(view_->of, mesh.subcluster)[0].subcluster;
     return mesh;
   }
   [[nodiscard]] placement real(placement where) const {

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include <hetsched/core/index.hpp>
+
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/submesh.hpp>
@@ -23,7 +25,7 @@ struct view_slice {
 struct mixed_view {
   cluster hardware{};                         ///< what a planner is given
   std::vector<std::vector<view_slice>> of{};  ///< by subcluster of it: one slice where it is plain
-  [[nodiscard]] bool is_mixed(int subcluster) const { return of[static_cast<std::size_t>(subcluster)].size() > 1; }
+  [[nodiscard]] bool is_mixed(int subcluster) const { return at(of, subcluster).size() > 1; }
 };
 
 /// The devices of the cluster that devices of a view are. Requires: of mixed nodes, whole ones.

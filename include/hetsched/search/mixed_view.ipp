@@ -13,6 +13,7 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/search/mixed_view.hpp>
 
 namespace hetsched {
@@ -21,7 +22,7 @@ namespace detail {
 
 /// So many devices from one on, in groups that are whole nodes or lie on one. Requires: whole nodes, or on one node.
 [[nodiscard]] inline device_group group_from(const cluster& c, int subcluster, int first, int devices) {
-  const int on_node = c.subclusters[static_cast<std::size_t>(subcluster)].devices_per_node;
+  const int on_node = at(c.subclusters, subcluster).devices_per_node;
   if (devices < on_node) return {{subcluster, 1, devices}, first};
   return {{subcluster, devices / on_node, on_node}, first};
 }
@@ -30,7 +31,7 @@ namespace detail {
 
 HETSCHED_INLINE std::vector<device_group> devices_behind(const mixed_view& view, const cluster& hardware,
                                                          const device_group& seen) {
-  const auto& slices = view.of[static_cast<std::size_t>(seen.mesh.subcluster)];
+  const auto& slices = at(view.of, seen.mesh.subcluster);
   if (slices.size() == 1) {
     auto real = seen;
     real.mesh.subcluster = slices[0].subcluster;
@@ -60,7 +61,7 @@ struct mixture {
   for (const auto& a : from)
     for (const auto& b : to) {
       std::optional<cross_link> found;
-      const auto& s = c.subclusters[static_cast<std::size_t>(a.subcluster)];
+      const auto& s = at(c.subclusters, a.subcluster);
       if (a.subcluster == b.subcluster)
         found = cross_link{0, 0, s.nodes > 1 ? s.inter_node : s.intra_node, s.inter_node_path};
       else
@@ -82,7 +83,7 @@ struct mixture {
   int devices = 0;
   for (const auto& [position, count] : m.taken) devices += count;
   for (const auto& [position, count] : m.taken) {
-    const auto& s = c.subclusters[static_cast<std::size_t>(position)];
+    const auto& s = at(c.subclusters, position);
     const double weight = static_cast<double>(count) / devices;
     all.name += (all.name.empty() ? "" : "+") + s.name;
     d.name += (d.name.empty() ? "" : "+") + s.device.name;
@@ -142,10 +143,10 @@ HETSCHED_INLINE std::vector<mixed_view> mixed_views(const cluster& c) {
   bool all_joined = count > 2;
   detail::mixture whole;
   for (int a = 0; a < count; ++a) {
-    const auto& s = c.subclusters[static_cast<std::size_t>(a)];
+    const auto& s = at(c.subclusters, a);
     whole.taken.emplace_back(a, s.device_count());
     for (int b = a + 1; b < count; ++b) {
-      const auto& t = c.subclusters[static_cast<std::size_t>(b)];
+      const auto& t = at(c.subclusters, b);
       if (!c.between(a, b)) {
         all_joined = false;
         continue;

@@ -10,6 +10,7 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/search/pack_devices.hpp>
 
 namespace hetsched {
@@ -23,7 +24,7 @@ namespace detail {
   std::iota(first.begin(), first.end(), std::size_t{0});
   std::vector<int> used(hardware.subclusters.size());
   for (std::size_t i = shapes.size(); i-- > 0;) {
-    const auto k = static_cast<std::size_t>(shapes[i].subcluster);
+    const auto k = as_size(shapes[i].subcluster);
     const int per_node = hardware.subclusters[k].devices_per_node, taken = used[k] % per_node;
     used[k] += shapes[i].device_count();
     if (i + 1 == shapes.size() || shapes[i].nodes > 1 || shapes[i + 1].nodes > 1) continue;
@@ -58,10 +59,10 @@ HETSCHED_INLINE std::vector<std::vector<device_group>> pack_devices(const cluste
     }
     std::stable_sort(pieces.begin(), pieces.end(), [](const piece& a, const piece& b) { return a.devices > b.devices; });
     std::vector<std::vector<int>> taken;  // by subcluster and node
-    for (const auto& s : hardware.subclusters) taken.emplace_back(static_cast<std::size_t>(s.nodes));
+    for (const auto& s : hardware.subclusters) taken.emplace_back(as_size(s.nodes));
     for (const auto& p : pieces) {
       const auto& shapes = lines[p.line];
-      const auto k = static_cast<std::size_t>(shapes[p.first].subcluster);
+      const auto k = as_size(shapes[p.first].subcluster);
       const int per_node = hardware.subclusters[k].devices_per_node;
       const int share = std::min(p.devices, per_node);  // of each node
       auto& nodes = taken[k];

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/search/problem.hpp>
@@ -331,7 +332,7 @@ template <decision_problem Problem>
     if (found.complete || found.stopped || left == 0) return found;
     const std::function<void(int)> body = [&](int t) {
       const auto share = left / count + (t < left % count ? 1 : 0);
-      trees[static_cast<std::size_t>(t)].search(std::min(share, options.round));
+      at(trees, t).search(std::min(share, options.round));
     };
     if (options.parallel && count > 1) {
       options.parallel(count, body);

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/spmd/costs.hpp>
 
@@ -90,7 +91,7 @@ HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, 
   spmd_problem problem{.graph = std::move(graph), .goal = std::move(goal)};
   std::vector<tile_device> hardware;
   for (const auto& d : devices) {
-    const auto& device = c.subclusters[static_cast<std::size_t>(d.subcluster)].device;
+    const auto& device = at(c.subclusters, d.subcluster).device;
     const auto known =
         std::find_if(problem.kinds.begin(), problem.kinds.end(), [&](const auto& k) { return k.name == device.name; });
     if (known != problem.kinds.end()) {

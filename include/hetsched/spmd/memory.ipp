@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
 #include <hetsched/spmd/detail/shares.hpp>
@@ -42,7 +43,7 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
   std::vector<std::vector<instance>> of(p.graph.nodes.size());  // as a node is produced, and after its collective
   // The tensor that is read in a form: that one, or all of it.
   const auto read = [&](int node, tensor_form form, std::size_t step) {
-    auto& all = of[static_cast<std::size_t>(node)];
+    auto& all = at(of, node);
     auto found = std::find_if(all.begin(), all.end(), [&](const instance& t) { return t.form == form; });
     if (found == all.end()) found = std::find_if(all.begin(), all.end(), [](const instance& t) { return t.form.is_whole(); });
     if (found != all.end()) found->last = step;
@@ -56,30 +57,30 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
     const auto form = step.collective ? step.to : step.rule.result;
     const double bytes =
         static_cast<double>(elements_of(n.shape)) * (is_parameter(n) ? parameter_bytes : element_bytes(p.graph.format));
-    const double times = scale.empty() ? 1 : scale[static_cast<std::size_t>(n.segment)];
+    const double times = scale.empty() ? 1 : at(scale, n.segment);
     const share_cost more = form.is_cut() ? share_cost{0, times * bytes} : share_cost{bytes, 0};
     if (!is_parameter(n)) {
-      of[static_cast<std::size_t>(step.node)].push_back({form, i, more});
+      at(of, step.node).push_back({form, i, more});
       continue;
     }
     memory.state.fixed_s += more.fixed_s;
     memory.state.slope_s += more.slope_s;
   }
   const auto keep = [&](int node) {
-    for (auto& t : of[static_cast<std::size_t>(node)]) t.last = program.size();
+    for (auto& t : at(of, node)) t.last = program.size();
   };
   if (p.goal.loss >= 0) keep(p.goal.loss);
   for (const int node : p.goal.whole) keep(node);
   for (const auto& [parameter, gradient] : p.goal.gradients)
-    if (const auto& all = of[static_cast<std::size_t>(gradient)]; !all.empty()) {
+    if (const auto& all = at(of, gradient); !all.empty()) {
       // Of a gradient the last form that it is brought into; both where its parameter is read in both.
-      of[static_cast<std::size_t>(gradient)].back().last = program.size();
+      at(of, gradient).back().last = program.size();
     }
   std::vector<std::vector<share_cost>> made(program.size() + 1), gone(program.size() + 2);
   for (std::size_t i = 0; i < program.size(); ++i) {
     const auto& step = program[i];
     const auto form = step.collective ? step.to : step.rule.result;
-    for (const auto& t : of[static_cast<std::size_t>(step.node)])
+    for (const auto& t : at(of, step.node))
       if (t.form == form) {
         made[i].push_back(t.bytes);
         gone[t.last + 1].push_back(t.bytes);
@@ -109,7 +110,7 @@ HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes
   const auto needed = detail::needed_nodes(p);
   double bytes = 0;
   for (int i = 0; i < p.graph.size(); ++i)
-    if (needed[static_cast<std::size_t>(i)] && is_parameter(p.graph.at(i)))
+    if (at(needed, i) && is_parameter(p.graph.at(i)))
       bytes += static_cast<double>(elements_of(p.graph.at(i).shape)) * parameter_bytes;
   for (const auto& [parameter, gradient] : p.goal.gradients) bytes += tensor_bytes(p.graph, gradient);
   return bytes;

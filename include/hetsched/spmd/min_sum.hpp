@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// A cost of several variables together.
@@ -71,8 +73,8 @@ class min_sum {
     std::vector<int> factors;
   };
 
-  [[nodiscard]] std::size_t size_of(int v) const { return static_cast<std::size_t>(domains_[static_cast<std::size_t>(v)]); }
-  [[nodiscard]] const placed& factor(int f) const { return factors_[static_cast<std::size_t>(f)]; }
+  [[nodiscard]] std::size_t size_of(int v) const { return as_size(at(domains_, v)); }
+  [[nodiscard]] const placed& factor(int f) const { return at(factors_, f); }
 
   // Eliminates variables, which adds the factors that come of it, and returns of which factors each of them is the sum.
   std::vector<bucket> order(std::size_t largest);

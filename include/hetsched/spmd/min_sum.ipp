@@ -12,6 +12,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 
 namespace hetsched {
@@ -31,7 +32,7 @@ void walk_table(const std::vector<std::size_t>& sizes, Visit visit, Move move) {
       move(d, true);
       digit[d] = 0;
     }
-    if (d == static_cast<std::size_t>(-1)) return;
+    if (d == as_size(-1)) return;
   }
 }
 
@@ -52,19 +53,17 @@ HETSCHED_INLINE min_sum::min_sum(std::vector<int> domains, const std::vector<min
   }
   const auto sums = order(largest);
   std::vector<int> position(domains_.size());
-  for (std::size_t i = 0; i < buckets_.size(); ++i)
-    position[static_cast<std::size_t>(buckets_[i].variable)] = static_cast<int>(i);
+  for (std::size_t i = 0; i < buckets_.size(); ++i) at(position, buckets_[i].variable) = static_cast<int>(i);
   // What is eliminated first lies closest together.
   for (auto& f : factors_)
-    std::sort(f.scope.begin(), f.scope.end(),
-              [&](int u, int v) { return position[static_cast<std::size_t>(u)] > position[static_cast<std::size_t>(v)]; });
+    std::sort(f.scope.begin(), f.scope.end(), [&](int u, int v) { return at(position, u) > at(position, v); });
   std::map<step, int> known;
   const auto keep = [&](step s) {
-    const auto [at, fresh] = known.emplace(s, static_cast<int>(steps_.size()));
-    if (!fresh) return at->second;
+    const auto [found, fresh] = known.emplace(s, static_cast<int>(steps_.size()));
+    if (!fresh) return found->second;
     work_ += static_cast<double>(detail::table_entries(s.rest) * s.values);
     steps_.push_back(std::move(s));
-    return at->second;
+    return found->second;
   };
   for (std::size_t i = 0; i < factors_.size(); ++i)
     factors_[i].table = keep(i < given ? copied(factors[i], factors_[i].scope) : summed(sums[i - given], factors_[i].scope));
@@ -78,7 +77,7 @@ HETSCHED_INLINE min_sum_solution min_sum::solve(const std::vector<std::vector<do
   min_sum_solution result{.values = std::vector<int>(domains_.size())};
   for (std::size_t f = 0; f < factors_.size(); ++f) {
     if (!factors_[f].scope.empty()) continue;
-    const double constant = computed[static_cast<std::size_t>(factors_[f].table)].front();
+    const double constant = at(computed, factors_[f].table).front();
     result.bound += constant;
     if (static_cast<int>(f) < given_) result.value += constant;
   }
@@ -88,19 +87,19 @@ HETSCHED_INLINE min_sum_solution min_sum::solve(const std::vector<std::vector<do
 
 HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest) {
   std::vector<std::vector<int>> touching(domains_.size());  // the factors of a variable, ascending
-  const auto at = [&](int v) -> std::vector<int>& { return touching[static_cast<std::size_t>(v)]; };
+  const auto touching_at = [&](int v) -> std::vector<int>& { return at(touching, v); };
   for (std::size_t f = 0; f < factors_.size(); ++f)
-    for (const int v : factors_[f].scope) at(v).push_back(static_cast<int>(f));
+    for (const int v : factors_[f].scope) touching_at(v).push_back(static_cast<int>(f));
   const auto neighbours = [&](int v) {
     std::vector<int> all;
-    for (const int f : at(v)) all.insert(all.end(), factor(f).scope.begin(), factor(f).scope.end());
+    for (const int f : touching_at(v)) all.insert(all.end(), factor(f).scope.begin(), factor(f).scope.end());
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
     std::erase(all, v);
     return all;
   };
   const auto tied = [&](int u, int v) {
-    for (auto x = at(u).begin(), y = at(v).begin(); x != at(u).end() && y != at(v).end();) {
+    for (auto x = touching_at(u).begin(), y = touching_at(v).begin(); x != touching_at(u).end() && y != touching_at(v).end();) {
       if (*x == *y) return true;
       ++(*x < *y ? x : y);
     }
@@ -111,7 +110,7 @@ HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest)
   using weight = std::pair<double, double>;
   std::vector<double> logarithm;
   for (const int size : domains_) logarithm.push_back(std::log2(size));
-  const auto log_of = [&](int v) { return logarithm[static_cast<std::size_t>(v)]; };
+  const auto log_of = [&](int v) { return at(logarithm, v); };
   const auto weight_of = [&](int v) {
     const auto near = neighbours(v);
     weight w{0, 1};
@@ -130,10 +129,10 @@ HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest)
     const int v = queue.begin()->second;
     queue.erase(queue.begin());
     const auto near = neighbours(v);
-    buckets_.push_back({v, std::exchange(at(v), {})});
+    buckets_.push_back({v, std::exchange(touching_at(v), {})});
     for (const int f : buckets_.back().factors)
       for (const int u : factor(f).scope)
-        if (u != v) std::erase(at(u), f);
+        if (u != v) std::erase(touching_at(u), f);
     std::vector<std::pair<std::vector<int>, std::vector<int>>> groups;  // scopes and factors
     for (const int f : buckets_.back().factors) {
       const auto joined = [&](std::pair<std::vector<int>, std::vector<int>>& group) {
@@ -152,12 +151,12 @@ HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest)
     exact_ = exact_ && groups.size() <= 1;
     for (auto& [scope, members] : groups) {
       std::erase(scope, v);
-      for (const int u : scope) at(u).push_back(static_cast<int>(factors_.size()));
+      for (const int u : scope) touching_at(u).push_back(static_cast<int>(factors_.size()));
       factors_.push_back({std::move(scope), -1});
       sums.push_back({v, std::move(members)});
     }
     for (const int u : near) {
-      auto& w = weights[static_cast<std::size_t>(u)];
+      auto& w = at(weights, u);
       queue.erase({w, u});
       queue.emplace(w = weight_of(u), u);
     }
@@ -183,8 +182,7 @@ HETSCHED_INLINE min_sum::step min_sum::summed(const bucket& of, const std::vecto
     member m{factor(f).table, std::vector<std::size_t>(scope.size())};
     std::size_t stride = 1;
     for (auto u = factor(f).scope.rbegin(); u != factor(f).scope.rend(); ++u) {
-      if (*u != of.variable)
-        m.strides[static_cast<std::size_t>(std::find(scope.begin(), scope.end(), *u) - scope.begin())] = stride;
+      if (*u != of.variable) at(m.strides, std::find(scope.begin(), scope.end(), *u) - scope.begin()) = stride;
       stride *= size_of(*u);
     }
     s.members.push_back(std::move(m));
@@ -193,7 +191,7 @@ HETSCHED_INLINE min_sum::step min_sum::summed(const bucket& of, const std::vecto
 }
 
 HETSCHED_INLINE std::vector<double> min_sum::ordered(const step& s, const std::vector<std::vector<double>>& tables) {
-  const auto& table = tables[static_cast<std::size_t>(s.given)];
+  const auto& table = at(tables, s.given);
   HETSCHED_EXPECTS(table.size() == detail::table_entries(s.rest));
   std::vector<double> result;
   result.reserve(table.size());
@@ -210,7 +208,7 @@ std::vector<double> min_sum::reduced(const step& s, const std::vector<std::vecto
   std::vector<double> result;
   result.reserve(detail::table_entries(s.rest));
   std::vector<const double*> from;
-  for (const auto& m : s.members) from.push_back(computed[static_cast<std::size_t>(m.table)].data());
+  for (const auto& m : s.members) from.push_back(at(computed, m.table).data());
   std::vector<std::size_t> at(from.size());
   std::vector<double> any(Values > 0 ? 0 : values);
   std::array<double, Values> fixed;
@@ -271,17 +269,16 @@ HETSCHED_INLINE double min_sum::assign(const bucket& b, const std::vector<std::v
   const auto count = size_of(b.variable);
   std::vector<double> sums(count), given(count);
   for (const int f : b.factors) {
-    std::size_t at = 0;  // the bucket's variable is the last
-    for (const int u : factor(f).scope)
-      at = at * size_of(u) + (u == b.variable ? 0 : static_cast<std::size_t>(values[static_cast<std::size_t>(u)]));
+    std::size_t cell = 0;  // the bucket's variable is the last
+    for (const int u : factor(f).scope) cell = cell * size_of(u) + (u == b.variable ? 0 : as_size(at(values, u)));
     for (std::size_t value = 0; value < count; ++value) {
-      const double entry = computed[static_cast<std::size_t>(factor(f).table)][at + value];
+      const double entry = at(computed, factor(f).table)[cell + value];
       sums[value] += entry;
       if (f < given_) given[value] += entry;
     }
   }
-  const auto best = static_cast<std::size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
-  values[static_cast<std::size_t>(b.variable)] = static_cast<int>(best);
+  const auto best = as_size(std::min_element(sums.begin(), sums.end()) - sums.begin());
+  at(values, b.variable) = static_cast<int>(best);
   return given[best];
 }
 

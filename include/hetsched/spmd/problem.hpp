@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 
@@ -75,11 +76,9 @@ struct spmd_problem {
   [[nodiscard]] int device_count() const;
   [[nodiscard]] int segments() const;
   /// Where the shares of a node's segment begin among those of all: segment by segment, in each of a device of each kind.
-  [[nodiscard]] std::size_t first_share(int node) const {
-    return static_cast<std::size_t>(graph.at(node).segment) * kinds.size();
-  }
+  [[nodiscard]] std::size_t first_share(int node) const { return as_size(graph.at(node).segment) * kinds.size(); }
   [[nodiscard]] const share_cost& compute_of(int node, std::size_t kind) const {
-    return compute[static_cast<std::size_t>(node) * kinds.size() + kind];
+    return compute[as_size(node) * kinds.size() + kind];
   }
 };
 

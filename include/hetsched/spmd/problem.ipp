@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/problem.hpp>
 
@@ -50,8 +51,7 @@ HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_gr
           joined = first[node] + d;
         }
       };
-      for (std::size_t input = 0; input < n.inputs.size(); ++input)
-        join(static_cast<std::size_t>(n.inputs[input]), n.input_loops[input]);
+      for (std::size_t input = 0; input < n.inputs.size(); ++input) join(as_size(n.inputs[input]), n.input_loops[input]);
       join(i, n.result_loops);
     }
   }
@@ -78,12 +78,12 @@ HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
   }
   for (const auto& set : n.linear) {
     spmd_rule rule{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole()), .result = tensor_form::partial()};
-    for (const int input : set) rule.inputs[static_cast<std::size_t>(input)] = tensor_form::partial();
+    for (const int input : set) at(rule.inputs, input) = tensor_form::partial();
     rules.push_back(std::move(rule));
   }
   for (int from = 0; is_border(n) && from < static_cast<int>(n.shape.size()); ++from)
     for (int to = 0; to < static_cast<int>(n.shape.size()); ++to)
-      if (from != to && std::min(n.shape[static_cast<std::size_t>(from)], n.shape[static_cast<std::size_t>(to)]) > 1)
+      if (from != to && std::min(at(n.shape, from), at(n.shape, to)) > 1)
         rules.push_back({.inputs = {tensor_form::cut(from)}, .result = tensor_form::cut(to), .shared = true});
   return rules;
 }

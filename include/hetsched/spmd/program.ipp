@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
@@ -15,14 +16,14 @@ HETSCHED_INLINE bool is_exchange(const spmd_problem& problem, const spmd_instruc
 }
 
 HETSCHED_INLINE std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program) {
-  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * static_cast<std::size_t>(problem.segments()))};
+  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * as_size(problem.segments()))};
   std::vector<spmd_stage> stages{empty};
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
     if (step.collective || is_exchange(problem, step)) {
       stages.push_back(empty);
       auto& stage = stages.back();
-      const auto& costs = problem.collect[static_cast<std::size_t>(step.node)];
+      const auto& costs = at(problem.collect, step.node);
       stage.collective = price_of(costs, step.collective ? step.how : spmd_collective::all_to_all);
       stage.segment = n.segment;
       stage.other = step.collective ? n.segment : problem.graph.at(n.inputs[0]).segment;
@@ -39,8 +40,8 @@ HETSCHED_INLINE std::vector<spmd_stage> stages_of(const spmd_problem& problem, c
 }
 
 HETSCHED_INLINE double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares, int segments) {
-  const auto kinds = shares.size() / static_cast<std::size_t>(segments);
-  std::vector<double> largest(static_cast<std::size_t>(segments));
+  const auto kinds = shares.size() / as_size(segments);
+  std::vector<double> largest(as_size(segments));
   for (std::size_t i = 0; i < shares.size(); ++i) largest[i / kinds] = std::max(largest[i / kinds], shares[i]);
   double seconds = 0;
   for (const auto& s : stages) {
@@ -50,9 +51,7 @@ HETSCHED_INLINE double seconds_of(const std::vector<spmd_stage>& stages, const s
       for (std::size_t i = k; i < shares.size(); i += kinds) own += s.compute[i].at(shares[i]);
       slowest = std::max(slowest, own);
     }
-    seconds +=
-        s.collective.at(std::max(largest[static_cast<std::size_t>(s.segment)], largest[static_cast<std::size_t>(s.other)])) +
-        slowest;
+    seconds += s.collective.at(std::max(at(largest, s.segment), at(largest, s.other))) + slowest;
   }
   return seconds;
 }

@@ -9,6 +9,7 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_segments.hpp>
@@ -151,12 +152,11 @@ HETSCHED_INLINE program_costs::found_program program_costs::made(layer_range lay
   if (!solution) return {};
   one.program = std::move(solution->program);
   std::vector<char> later(problem->graph.nodes.size(), 0);  // what needs the output's gradient
-  later[static_cast<std::size_t>(one.stage.output_gradient)] = 1;
+  at(later, one.stage.output_gradient) = 1;
   for (int n = 0; n < problem->graph.size(); ++n)
-    for (const int from : problem->graph.at(n).inputs)
-      later[static_cast<std::size_t>(n)] |= later[static_cast<std::size_t>(from)];
+    for (const int from : problem->graph.at(n).inputs) at(later, n) |= at(later, from);
   for (const auto& step : one.program)
-    if (!later[static_cast<std::size_t>(step.node)]) one.forward.push_back(step);
+    if (!at(later, step.node)) one.forward.push_back(step);
   one.problem = std::make_shared<const spmd_problem>(*std::move(problem));
   return one;
 }

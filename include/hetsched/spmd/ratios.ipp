@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/share_master.hpp>
 #include <hetsched/spmd/ratios.hpp>
@@ -77,7 +78,7 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
   std::vector<stage> stages{empty};
   whole_shares whole;
   const auto use = [&](int node, tensor_form f) {
-    const key of{problem.graph.at(node).segment, parts[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())]};
+    const key of{problem.graph.at(node).segment, at(at(parts, node), f.dimension())};
     const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(node));
     if (whole.parts.count(of) == 0)
       whole.parts.emplace(of, whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
@@ -89,7 +90,7 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
       stages.push_back(empty);
       auto& now = stages.back();
       const auto how = step.collective ? step.how : spmd_collective::all_to_all;
-      const auto& price = price_of(problem.collect[static_cast<std::size_t>(step.node)], how);
+      const auto& price = price_of(at(problem.collect, step.node), how);
       now.fixed = price.fixed_s;
       now.of_largest = price.slope_s;
       if (!step.collective)
@@ -131,8 +132,7 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
   };
   whole.seconds = seconds();
   std::vector<std::size_t> first;  // device of a kind
-  for (std::size_t k = 0, device = 0; k < kinds; device += static_cast<std::size_t>(problem.kinds[k++].count))
-    first.push_back(device);
+  for (std::size_t k = 0, device = 0; k < kinds; device += as_size(problem.kinds[k++].count)) first.push_back(device);
   bool better = true;
   for (int round = 0; better && round < 100; ++round) {
     better = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
@@ -42,7 +43,7 @@ class spmd_search {
       space_.emplace(problem, form_pairs::joined, options.largest_table);
       small_.emplace(problem, form_pairs::none, options.largest_table);
     }
-    const auto slowest = static_cast<std::size_t>(std::min_element(speed_.begin(), speed_.end()) - speed_.begin());
+    const auto slowest = as_size(std::min_element(speed_.begin(), speed_.end()) - speed_.begin());
     weights_.push_back(speed_);
     if (problem.kinds.size() > 1) weights_.push_back(weight_on(problem, slowest));
   }
@@ -136,8 +137,7 @@ class spmd_search {
       // is no cut, but its slope is.
       share_cut cut{0, std::vector<double>(kinds)};
       for (const auto& step : program)
-        if (step.collective || is_border(problem_.graph.at(step.node)))
-          cut.height += price_of(prices[static_cast<std::size_t>(step.node)], step);
+        if (step.collective || is_border(problem_.graph.at(step.node))) cut.height += price_of(at(prices, step.node), step);
       cut.height += solved.bound - solved.value;  // what was relaxed is not in the program
       loads_in(box, program, weights, cut.slopes);
       cuts.push_back(std::move(cut));
@@ -160,7 +160,7 @@ class spmd_search {
   // Seconds of each kind's devices in a program, with the shares in the box that are cheapest under the weights for each node.
   void loads_in(const share_box& box, const spmd_program& program, const std::vector<double>& weights,
                 std::vector<double>& loads) const {
-    std::vector<double> rest(static_cast<std::size_t>(problem_.segments()), 1.0);
+    std::vector<double> rest(as_size(problem_.segments()), 1.0);
     for (std::size_t i = 0; i < box.low.size(); ++i)
       rest[i / loads.size()] -= box.low[i] * problem_.kinds[i % loads.size()].count;
     std::vector<std::pair<double, std::size_t>> cheapest(loads.size());
@@ -175,7 +175,7 @@ class spmd_search {
       }
       if (!step.rule.shared) continue;
       std::sort(cheapest.begin(), cheapest.end());
-      double left = rest[static_cast<std::size_t>(n.segment)];
+      double left = at(rest, n.segment);
       for (const auto& [per_share, k] : cheapest) {
         const double taken = std::min(left, (box.high[first + k] - box.low[first + k]) * problem_.kinds[k].count);
         if (taken <= 0) continue;

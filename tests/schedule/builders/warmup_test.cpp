@@ -10,7 +10,9 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/random.hpp>
 #include <hetsched/schedule/builders/period.hpp>
+#include <hetsched/schedule/builders/virtual_1f1b.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 #include "../random_pipeline.hpp"
@@ -115,4 +117,54 @@ TEST_CASE("a pipeline is validated") {
   CHECK_NOTHROW(validate(broken([](pipeline& p) { p.gradient_transfer_s = p.gradient_transfer_occupied_s = {0, 1}; })));
   CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.gradient_transfer_occupied_s = {0, 1}; })), input_error);
   CHECK_THROWS_AS(validate(broken([](pipeline& p) { p.transfer_s[1] = std::numeric_limits<double>::infinity(); })), input_error);
+}
+
+TEST_CASE("warm-ups of arrays of t and c are those of the pipeline that they are of") {
+  random_source random(11);
+  for (int n = 0; n < 200; ++n) {
+    const int stages = random.integer(1, 6);
+    pipeline p;
+    std::vector<double> t, c;
+    for (int i = 0; i < stages; ++i) {
+      p.forward_s.push_back(random.uniform(0, 1));
+      p.backward_s.push_back(random.uniform(0, 2));
+      t.push_back(p.forward_s.back() + p.backward_s.back());
+      if (i + 1 < stages) c.push_back(random.uniform(0, 3));
+    }
+    p.transfer_s = c;
+    CHECK(h1f1b_warmups(t, c) == warmup_counts(warmup_rule::h1f1b, p));
+    CHECK(exact_warmups(t, c) == warmup_counts(warmup_rule::exact, p));
+  }
+}
+
+TEST_CASE("warm-ups, steps and periods refuse what makes no sense, and say what") {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const pipeline short_of_transfers{.forward_s = {1, 1}, .backward_s = {1, 1}, .transfer_s = {}};
+  const pipeline p{.forward_s = {1, 1}, .backward_s = {1, 1}, .transfer_s = {0.5}};
+  const std::vector<double> t{1, 1, 1}, c{1, 1};
+  CHECK_THROWS_AS((void)best_period(short_of_transfers), input_error);
+  CHECK_THROWS_AS((void)h1f1b_warmups(short_of_transfers, 2), input_error);
+  CHECK_THROWS_AS((void)exact_warmups(short_of_transfers, 2), input_error);
+  CHECK_THROWS_AS((void)gpipe_period(short_of_transfers), input_error);
+  CHECK_THROWS_AS((void)slow_boundaries(short_of_transfers), input_error);
+  for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact}) {
+    CHECK_THROWS_AS((void)warmup_counts(rule, short_of_transfers), input_error);
+    CHECK_THROWS_WITH_AS((void)warmup_counts(rule, p, -1), "epsilon is -1, expected a finite number of at least 0", input_error);
+  }
+  CHECK_THROWS_WITH_AS((void)h1f1b_warmups(p, 1), "the period is 1 s, expected at least the pipeline's best, 2 s", input_error);
+  CHECK_THROWS_AS((void)exact_warmups(p, nan), input_error);
+  CHECK_THROWS_WITH_AS((void)exact_warmups(t, std::vector<double>{1}),
+                       "transfer_s has 1 values, expected 2, one per boundary between stages", input_error);
+  CHECK_THROWS_WITH_AS((void)h1f1b_warmups(std::vector<double>{1, nan, 1}, c),
+                       "compute_s[1] is nan, expected a finite number of at least 0", input_error);
+  CHECK_THROWS_AS((void)h1f1b_step(nan, 1), input_error);
+  CHECK_THROWS_AS((void)h1f1b_step(1, 0), input_error);
+  CHECK_THROWS_AS((void)h1f1b_step(1, 1, inf), input_error);
+  CHECK(h1f1b_step(0, 0) == 1);
+  CHECK_THROWS_AS((void)exact_step(2, 0, 1, 0), input_error);
+  CHECK_THROWS_AS((void)exact_step(1, -1, 1, 0), input_error);
+  CHECK_THROWS_WITH_AS((void)one_f_one_b_warmups(-3), "the number of stages is -3, expected 1 to 16777216", input_error);
+  CHECK_THROWS_AS((void)eager_warmups(0), input_error);
+  CHECK_THROWS_AS((void)capped_warmups({1, 2}, {1}), input_error);
+  CHECK_THROWS_AS((void)exact_warmups_within(p, {0, 1}), input_error);
 }

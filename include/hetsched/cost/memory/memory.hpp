@@ -5,6 +5,7 @@
 
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/model/layer.hpp>
@@ -91,7 +92,7 @@ namespace detail {
                                              std::int64_t samples = 1, const activation_style& style = {}) {
   const double kept = detail::kept_bytes(chain, index, mode, d, samples, style),
                all = detail::kept_bytes(chain, index, recomputation::none, d, samples, style);
-  return detail::whole_bytes(all - kept + (chain.layers[static_cast<std::size_t>(index)].recomputable ? 0.5 : 3) * all);
+  return detail::whole_bytes(all - kept + (at(chain.layers, index).recomputable ? 0.5 : 3) * all);
 }
 
 }  // namespace hetsched

@@ -4,13 +4,14 @@
 #include <algorithm>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 
 namespace hetsched::detail {
 
 HETSCHED_INLINE double kept_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d, std::int64_t samples,
                                   const activation_style& style) {
-  const auto& l = chain.layers[static_cast<std::size_t>(index)];
+  const auto& l = at(chain.layers, index);
   const double scores = static_cast<double>(l.selective_saved_bytes) * style.attention_scale;
   const double rest = static_cast<double>(l.activation_bytes - l.selective_saved_bytes);
   const double replicated = style.sequence_parallel ? 0 : std::min(rest, 2.5 * static_cast<double>(l.tensor_reduce_bytes));
@@ -18,7 +19,7 @@ HETSCHED_INLINE double kept_bytes(const layer_chain& chain, int index, recomputa
   const double selective = share * (replicated + (rest - replicated) / d.tensor) * style.activation_scale;
   if (mode == recomputation::none) return selective + share * scores / d.tensor * style.activation_scale;
   if (mode == recomputation::selective || !l.recomputable) return selective;
-  const bytes_t input = index > 0 ? chain.layers[static_cast<std::size_t>(index) - 1].boundary_bytes : 0;
+  const bytes_t input = index > 0 ? at(chain.layers, index - 1).boundary_bytes : 0;
   return std::min(selective, share * static_cast<double>(input));
 }
 

@@ -5,6 +5,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
 
 namespace hetsched {
@@ -13,8 +14,7 @@ HETSCHED_INLINE stage_cost layer_memory(const layer_chain& chain, int index, std
                                         std::int64_t samples, const training_memory& state, const activation_style& style) {
   const auto& d = where.degrees;
   const auto share = [&](int bytes_each, int zero, int sharded_from) {
-    return parameter_share(parameters, chain.layers[static_cast<std::size_t>(index)].expert_parameters, bytes_each, d, zero,
-                           sharded_from);
+    return parameter_share(parameters, at(chain.layers, index).expert_parameters, bytes_each, d, zero, sharded_from);
   };
   stage_cost held;
   held.gradient_bytes = share(state.gradient_bytes, where.zero, 2);
@@ -42,7 +42,7 @@ HETSCHED_INLINE memory_use stage_memory(const layer_chain& chain, layer_range la
   const placement where{.mesh = {}, .degrees = d, .recompute = o.recompute, .zero = o.zero};
   stage_cost held;
   for (int i = layers.first; i < layers.last; ++i) {
-    const auto& l = chain.layers[static_cast<std::size_t>(i)];
+    const auto& l = at(chain.layers, i);
     const auto parameters = checked_add(l.parameters, layers.first == 0 ? 0 : l.shared_parameters);
     held += layer_memory(chain, i, parameters, where, o.samples, o.state, o.style);
   }

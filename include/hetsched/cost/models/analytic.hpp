@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/cost/models/detail/parallel_costs.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
@@ -80,11 +81,10 @@ class analytic_cost_model {
       auto shares = default_efficiencies(s.device.name);
       const auto used = s.device.computes_in(options.precision);
       // Matrix units that are no faster than the fp32 units run as they do.
-      if (s.device.flops(used) == s.device.flops(precision::fp32))
-        shares[static_cast<std::size_t>(used)] = shares[static_cast<std::size_t>(precision::fp32)];
+      if (s.device.flops(used) == s.device.flops(precision::fp32)) at(shares, used) = at(shares, precision::fp32);
       for (const auto& e : options.efficiency)
         if (e.device == s.device.name) shares = e.of_peak;
-      const double share = shares[static_cast<std::size_t>(used)];
+      const double share = at(shares, used);
       require(share > 0 && share <= 1, "efficiency of " + s.device.name + " must be in (0, 1]");
       flops_.push_back(s.device.flops(options.precision) * share);
       require(flops_.back() > 0, "device " + s.device.name + " has no peak for this precision");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 
 namespace hetsched {
@@ -9,7 +10,7 @@ namespace hetsched {
 HETSCHED_INLINE detail::layer_compute analytic_cost_model::compute(int index, const placement& where) const {
   const auto& l = costs_.at(index);
   const auto& d = where.degrees;
-  const auto position = static_cast<std::size_t>(where.mesh.subcluster);
+  const auto position = as_size(where.mesh.subcluster);
   const double share = static_cast<double>(costs_.samples(d)) / d.context / d.tensor;
   const auto [dense, experts] = costs_.on_device(costs_.held(l), l.expert_parameters, d);
   const double weights = (dense + experts) * costs_.parameter_bytes();

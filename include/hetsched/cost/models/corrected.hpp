@@ -14,6 +14,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/forest.hpp>
 #include <hetsched/cost/models/layer_features.hpp>
 #include <hetsched/cost/models/profile.hpp>
@@ -112,7 +113,7 @@ template <additive_cost_model Base>
   if (table.layer_count() != layers) throw input_error("the profile has another number of layers than the cost model");
   std::vector<layer_sample> samples;
   for (const auto& where : detail::measured_placements(hardware, table)) {
-    const auto& d = hardware.subclusters[static_cast<std::size_t>(where.mesh.subcluster)].device;
+    const auto& d = at(hardware.subclusters, where.mesh.subcluster).device;
     for (int l = 0; l < layers; ++l) {
       const auto said = cost_of::layer(base, l, where), seen = table.layer(l, where);
       samples.push_back({correction_features_of(of, d, l, layers, where.degrees, said), said.forward_s, seen.forward_s,
@@ -153,7 +154,7 @@ class corrected_cost_model {
       cost.forward_s = seen.forward_s;
       cost.backward_s = seen.backward_s;
     } else {
-      const auto& d = cluster_.subclusters[static_cast<std::size_t>(where.mesh.subcluster)].device;
+      const auto& d = at(cluster_.subclusters, where.mesh.subcluster).device;
       const auto f = correction_features_of(of_, d, index, layer_count(), where.degrees, cost);
       cost.forward_s *= correction_.forward(f);
       cost.backward_s *= correction_.backward(f);

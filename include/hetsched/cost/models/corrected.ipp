@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/corrected.hpp>
 
 namespace hetsched {
@@ -59,7 +60,7 @@ HETSCHED_INLINE layer_correction layer_correction::read(std::string_view text) {
   std::size_t size = 0;
   const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), size);
   require(problem == std::errc{} && stop != text.data() + text.size() && *stop == '\n');
-  text.remove_prefix(static_cast<std::size_t>(stop - text.data()) + 1);
+  text.remove_prefix(as_size(stop - text.data()) + 1);
   require(size <= text.size());
   layer_correction c;
   c.forward_ = random_forest::read(text.substr(0, size));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 
 namespace hetsched {
@@ -98,8 +99,8 @@ class random_forest::grower {
     double threshold = 0;
   };
 
-  [[nodiscard]] double at(std::int32_t row, std::size_t feature) const {
-    return features_[static_cast<std::size_t>(row) * width_ + feature];
+  [[nodiscard]] double feature_at(std::int32_t row, std::size_t feature) const {
+    return features_[as_size(row) * width_ + feature];
   }
 
   // As many rows as there are, with replacement; a row drawn twice counts twice.

@@ -11,6 +11,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/forest.hpp>
 
 namespace hetsched {
@@ -22,8 +23,7 @@ HETSCHED_INLINE random_forest random_forest::train(std::span<const double> featu
   };
   require(feature_count >= 1 && !targets.empty(), "training needs rows with at least one feature");
   require(targets.size() < (std::size_t{1} << 30), "too many rows");
-  require(features.size() == targets.size() * static_cast<std::size_t>(feature_count),
-          "every row needs all its features and a target");
+  require(features.size() == targets.size() * as_size(feature_count), "every row needs all its features and a target");
   require(options.trees >= 1 && options.least_leaf_rows >= 1 && options.most_leaves >= 1 && options.max_depth >= 0 &&
               options.features_per_split >= 0,
           "trees, rows of a leaf and leaves must be at least 1, depth and features per split not negative");
@@ -32,7 +32,7 @@ HETSCHED_INLINE random_forest random_forest::train(std::span<const double> featu
           "features and targets must be finite");
   random_forest forest;
   forest.feature_count_ = feature_count;
-  grower g(features, static_cast<std::size_t>(feature_count), targets, options);
+  grower g(features, as_size(feature_count), targets, options);
   for (int t = 0; t < options.trees; ++t) {
     require(forest.nodes_.size() + 2 * targets.size() < (std::size_t{1} << 31), "too many nodes");
     g.grow(forest);
@@ -52,8 +52,8 @@ HETSCHED_INLINE std::string random_forest::text() const {
   number(tree_count());
   out += '\n';
   for (std::size_t t = 0; t < roots_.size(); ++t) {
-    const auto begin = static_cast<std::size_t>(roots_[t]);
-    const auto end = t + 1 < roots_.size() ? static_cast<std::size_t>(roots_[t + 1]) : nodes_.size();
+    const auto begin = as_size(roots_[t]);
+    const auto end = t + 1 < roots_.size() ? as_size(roots_[t + 1]) : nodes_.size();
     number(end - begin);
     out += '\n';
     for (std::size_t n = begin; n < end; ++n) {
@@ -63,7 +63,7 @@ HETSCHED_INLINE std::string random_forest::text() const {
       } else {
         number(nodes_[n].feature);
         out += ' ';
-        number(static_cast<std::size_t>(nodes_[n].left) - begin);
+        number(as_size(nodes_[n].left) - begin);
         out += ' ';
         number(nodes_[n].threshold);
       }
@@ -88,7 +88,7 @@ HETSCHED_INLINE random_forest random_forest::read(std::string_view text) {
     T x{};
     const auto [stop, problem] = std::from_chars(line.data(), line.data() + line.size(), x);
     if (problem != std::errc{} || !(x >= low && x <= high)) fail("not a number that can be here");
-    line.remove_prefix(static_cast<std::size_t>(stop - line.data()));
+    line.remove_prefix(as_size(stop - line.data()));
     if (!line.empty() && line.front() == ' ') line.remove_prefix(1);
     return x;
   };
@@ -112,26 +112,26 @@ HETSCHED_INLINE random_forest random_forest::read(std::string_view text) {
     const std::int32_t count = number(std::int32_t{1}, most - static_cast<std::int32_t>(forest.nodes_.size()));
     end_line();
     // Every node but the root must be the child of one node before it, so that any walk ends in a leaf.
-    if (static_cast<std::size_t>(count) > text.size()) fail("more nodes than text");
-    led.assign(static_cast<std::size_t>(count), 0);
+    if (as_size(count) > text.size()) fail("more nodes than text");
+    led.assign(as_size(count), 0);
     led[0] = 1;
     const auto begin = static_cast<std::int32_t>(forest.nodes_.size());
     for (std::int32_t n = 0; n < count; ++n) {
       next_line();
-      if (!led[static_cast<std::size_t>(n)]) fail("no node leads here");
-      const auto at = static_cast<std::size_t>(forest.add_leaf(0));
+      if (!at(led, n)) fail("no node leads here");
+      const auto leaf = as_size(forest.add_leaf(0));
       if (line.starts_with("- ")) {
         line.remove_prefix(2);
-        forest.values_[at] = number(-big, big);
+        forest.values_[leaf] = number(-big, big);
       } else {
         const std::int32_t feature = number(std::int32_t{0}, std::int32_t{forest.feature_count_ - 1});
         const std::int32_t left = number(std::int32_t{n + 1}, std::int32_t{count - 2 < n + 1 ? n : count - 2});
         const double threshold = number(-big, big);
         for (const auto child : {left, left + 1}) {
-          if (led[static_cast<std::size_t>(child)]) fail("two nodes lead to one");
-          led[static_cast<std::size_t>(child)] = 1;
+          if (at(led, child)) fail("two nodes lead to one");
+          at(led, child) = 1;
         }
-        forest.nodes_[at] = {threshold, feature, begin + left};
+        forest.nodes_[leaf] = {threshold, feature, begin + left};
       }
       end_line();
     }
@@ -151,18 +151,18 @@ HETSCHED_INLINE double random_forest::predict(std::span<const double> x) const {
   // Trees go down together, so that their loads overlap, until all are in leaves: a leaf leads to itself.
   for (std::size_t first = 0; first < roots_.size(); first += together) {
     const std::size_t trees = std::min(together, roots_.size() - first);
-    std::array<std::int32_t, together> at;
-    for (std::size_t t = 0; t < together; ++t) at[t] = roots_[first + std::min(t, trees - 1)];
+    std::array<std::int32_t, together> reached;
+    for (std::size_t t = 0; t < together; ++t) reached[t] = roots_[first + std::min(t, trees - 1)];
     for (std::int32_t moved = 1; moved != 0;) {
       moved = 0;
-      for (auto& n : at) {
+      for (auto& n : reached) {
         const node& here = nodes[n];
         const auto to = here.left + static_cast<std::int32_t>(features[here.feature] > here.threshold);
         moved |= n ^ to;
         n = to;
       }
     }
-    for (std::size_t t = 0; t < trees; ++t) sum += values_[static_cast<std::size_t>(at[t])];
+    for (std::size_t t = 0; t < trees; ++t) sum += at(values_, reached[t]);
   }
   return sum / static_cast<double>(roots_.size());
 }
@@ -175,14 +175,15 @@ HETSCHED_INLINE random_forest::grower::grower(std::span<const double> features, 
   for (std::size_t f = 0; f < width_; ++f) {
     const auto column = sorted_.begin() + static_cast<std::ptrdiff_t>(f * rows);
     std::iota(column, column + static_cast<std::ptrdiff_t>(rows), 0);
-    std::sort(column, column + static_cast<std::ptrdiff_t>(rows),
-              [&](std::int32_t a, std::int32_t b) { return at(a, f) != at(b, f) ? at(a, f) < at(b, f) : a < b; });
+    std::sort(column, column + static_cast<std::ptrdiff_t>(rows), [&](std::int32_t a, std::int32_t b) {
+      return feature_at(a, f) != feature_at(b, f) ? feature_at(a, f) < feature_at(b, f) : a < b;
+    });
   }
   candidates_.resize(width_);
   std::iota(candidates_.begin(), candidates_.end(), std::size_t{0});
-  tried_ = options.features_per_split > 0 ? std::min(width_, static_cast<std::size_t>(options.features_per_split))
+  tried_ = options.features_per_split > 0 ? std::min(width_, as_size(options.features_per_split))
                                           : std::max<std::size_t>(1, width_ / 3);
-  const auto most = static_cast<std::size_t>(options.most_leaves);
+  const auto most = as_size(options.most_leaves);
   least_ = std::max(static_cast<double>(options.least_leaf_rows), static_cast<double>((rows + most - 1) / most));
   drawn_.resize(rows);
   pull_.resize(rows);
@@ -201,11 +202,11 @@ HETSCHED_INLINE void random_forest::grower::grow(random_forest& forest) {
     open.pop_back();
     double sum = 0, count = 0;
     for (std::size_t i = w.begin; i < w.end; ++i) {
-      const auto row = static_cast<std::size_t>(order_[i]);
+      const auto row = as_size(order_[i]);
       sum += pull_[row];
       count += drawn_[row];
     }
-    const auto place = static_cast<std::size_t>(w.node);
+    const auto place = as_size(w.node);
     const split best = w.depth < options_.max_depth ? best_split(w, sum, count) : split{};
     if (best.gain <= 0) {
       forest.values_[place] = sum / count;
@@ -224,12 +225,12 @@ HETSCHED_INLINE void random_forest::grower::grow(random_forest& forest) {
 HETSCHED_INLINE void random_forest::grower::draw() {
   const std::size_t rows = targets_.size();
   std::fill(drawn_.begin(), drawn_.end(), 0);
-  for (std::size_t i = 0; i < rows; ++i) drawn_[static_cast<std::size_t>(random_.integer(0, static_cast<int>(rows) - 1))] += 1;
+  for (std::size_t i = 0; i < rows; ++i) at(drawn_, random_.integer(0, static_cast<int>(rows) - 1)) += 1;
   for (std::size_t i = 0; i < rows; ++i) pull_[i] = drawn_[i] * targets_[i];
   for (std::size_t f = 0; f < width_; ++f) {
     used_ = 0;
     for (std::size_t i = 0; i < rows; ++i)
-      if (const auto row = sorted_[f * rows + i]; drawn_[static_cast<std::size_t>(row)] > 0) order_[f * rows + used_++] = row;
+      if (const auto row = sorted_[f * rows + i]; at(drawn_, row) > 0) order_[f * rows + used_++] = row;
   }
 }
 
@@ -241,18 +242,17 @@ HETSCHED_INLINE random_forest::grower::split random_forest::grower::best_split(c
   double most = floor;
   // Features that cannot part these rows do not count as tried.
   for (std::size_t k = 0; k < width_ && (k < tried_ || best.gain <= 0); ++k) {
-    std::swap(candidates_[k],
-              candidates_[static_cast<std::size_t>(random_.integer(static_cast<int>(k), static_cast<int>(width_) - 1))]);
+    std::swap(candidates_[k], at(candidates_, random_.integer(static_cast<int>(k), static_cast<int>(width_) - 1)));
     const std::size_t f = candidates_[k];
     const auto* rows = order_.data() + f * targets_.size();
     double left = 0, left_count = 0;
     for (std::size_t i = w.begin; i + 1 < w.end; ++i) {
-      const auto row = static_cast<std::size_t>(rows[i]);
+      const auto row = as_size(rows[i]);
       left += pull_[row];
       left_count += drawn_[row];
       if (left_count < least_) continue;
       if (count - left_count < least_) break;
-      const double low = at(rows[i], f), high = at(rows[i + 1], f);
+      const double low = feature_at(rows[i], f), high = feature_at(rows[i + 1], f);
       if (low == high) continue;
       const double right = sum - left;
       const double score = left * left / left_count + right * right / (count - left_count);
@@ -271,14 +271,14 @@ HETSCHED_INLINE std::size_t random_forest::grower::divide(const work& w, const s
   std::size_t middle = w.begin;
   for (std::size_t i = w.begin; i < w.end; ++i) {
     const auto row = order_[i];
-    goes_left_[static_cast<std::size_t>(row)] = at(row, by.feature) <= by.threshold;
-    middle += goes_left_[static_cast<std::size_t>(row)] != 0;
+    at(goes_left_, row) = feature_at(row, by.feature) <= by.threshold;
+    middle += at(goes_left_, row) != 0;
   }
   for (std::size_t f = 0; f < width_; ++f) {
     auto* order = order_.data() + f * rows;
     std::size_t left = w.begin, right = 0;
     for (std::size_t i = w.begin; i < w.end; ++i) {
-      if (goes_left_[static_cast<std::size_t>(order[i])])
+      if (at(goes_left_, order[i]))
         order[left++] = order[i];
       else
         spare_[right++] = order[i];

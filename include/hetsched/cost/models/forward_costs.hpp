@@ -9,6 +9,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
@@ -42,7 +43,7 @@ class forward_cost_model {
 
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
-    const auto i = static_cast<std::size_t>(index);
+    const auto i = as_size(index);
     const auto& l = chain_.layers[i];
     const bytes_t input = i > 0 ? chain_.layers[i - 1].boundary_bytes : 0;
     return {.forward_s = cost_of::layer(costs_, index, where).forward_s,

@@ -11,6 +11,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/cost/models/hexiscale.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
@@ -80,7 +81,7 @@ class hexiscale_cost_model {
   }
 
   [[nodiscard]] stage_cost layer(int, const placement& where) const {
-    return layer_[static_cast<std::size_t>(where.mesh.subcluster)][static_cast<std::size_t>(where.mesh.device_count() - 1)];
+    return at(at(layer_, where.mesh.subcluster), where.mesh.device_count() - 1);
   }
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const { return sum_of_layers(*this, layers, where); }
 
@@ -107,7 +108,7 @@ class hexiscale_cost_model {
   }
   [[nodiscard]] std::optional<link> between_nodes(int a, int b) const {
     if (a != b) return cluster_.between(a, b);
-    const auto& s = cluster_.subclusters[static_cast<std::size_t>(a)];
+    const auto& s = at(cluster_.subclusters, a);
     return s.nodes > 1 ? s.inter_node : s.intra_node;
   }
 

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/cost/network/boundary.hpp>
@@ -85,7 +86,7 @@ class inference_cost_model {
   }
 
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
-    auto cost = memory_[static_cast<std::size_t>(index)];
+    auto cost = at(memory_, index);
     const auto& t = times(index, where);
     for (const double s : t.chunk_s) cost.forward_s += s;
     cost.forward_s += t.decoding_s;
@@ -96,7 +97,7 @@ class inference_cost_model {
   /// Seconds of a piece of the prompt.
   [[nodiscard]] double chunk_s(int piece, layer_range layers, const placement& where) const {
     double sum = 0;
-    for (int l = layers.first; l < layers.last; ++l) sum += times(l, where).chunk_s.at(static_cast<std::size_t>(piece));
+    for (int l = layers.first; l < layers.last; ++l) sum += times(l, where).chunk_s.at(as_size(piece));
     return sum;
   }
   /// Seconds of all tokens behind the first.
@@ -116,7 +117,7 @@ class inference_cost_model {
   }
   [[nodiscard]] double chunk_transfer_s(int piece, int boundary, const placement& from, const placement& to,
                                         proximity near) const {
-    return moved_s(chunks_.at(static_cast<std::size_t>(piece)).tokens, boundary, from, to, near);
+    return moved_s(chunks_.at(as_size(piece)).tokens, boundary, from, to, near);
   }
   [[nodiscard]] double decoding_transfer_s(int boundary, const placement& from, const placement& to, proximity near) const {
     if (options_.output_tokens == 1) return 0;
@@ -172,7 +173,7 @@ class inference_cost_model {
     const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
     const auto wide = operators_of(most);
     for (int i = 0; i < chain.size(); ++i) {
-      const auto& l = chain.layers[static_cast<std::size_t>(i)];
+      const auto& l = at(chain.layers, i);
       kinds_.push_back(ops.kind(i));
       token_bytes_.push_back(checked_mul(l.boundary_bytes, std::int64_t{options_.batch}));
       stage_cost held{.weight_bytes =
@@ -218,11 +219,10 @@ class inference_cost_model {
 
   [[nodiscard]] const layer_times& times(int index, const placement& where) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
-    return times_.at(
-        static_cast<std::size_t>(where.mesh.subcluster))[static_cast<std::size_t>(kinds_[static_cast<std::size_t>(index)])];
+    return at(times_.at(as_size(where.mesh.subcluster)), at(kinds_, index));
   }
 
-  [[nodiscard]] bytes_t bytes_of_token(int boundary) const { return token_bytes_.at(static_cast<std::size_t>(boundary)); }
+  [[nodiscard]] bytes_t bytes_of_token(int boundary) const { return token_bytes_.at(as_size(boundary)); }
   [[nodiscard]] double moved_s(int tokens, int boundary, const placement& from, const placement& to, proximity near) const {
     return boundary_cost(cluster_, from, to, near, checked_mul(std::int64_t{tokens}, bytes_of_token(boundary))).forward_s;
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/forest.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/operator.hpp>
@@ -39,7 +40,7 @@ namespace detail {
 // Operators that the same kind of kernel computes: kind, matrix units, batched, scalar.
 [[nodiscard]] inline int kernel_family(const tile_device& d, const operator_shape& op) {
   const bool product = op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention;
-  const bool matrix_units = product && d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const bool matrix_units = product && at(d.on_matrix_units, op.format);
   return static_cast<int>(op.kind) * 8 + (matrix_units ? 4 : 0) + (op.batched ? 2 : 0) + (op.scalar ? 1 : 0);
 }
 

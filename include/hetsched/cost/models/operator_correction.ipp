@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/operator_correction.hpp>
 
 namespace hetsched {
@@ -35,7 +36,7 @@ HETSCHED_INLINE double operator_correction::factor(const tile_device& d, const o
     const double b = detail::balance(time), outside = std::max({1.0, k.low / b, b / k.high});
     if (outside >= 2) return 1;
     const auto f = features_of(d, op, time);
-    return std::exp((2 - outside) * k.forest.predict(std::span(f.values).first(static_cast<std::size_t>(f.count))));
+    return std::exp((2 - outside) * k.forest.predict(std::span(f.values).first(as_size(f.count))));
   }
   return 1;
 }
@@ -68,7 +69,7 @@ HETSCHED_INLINE operator_correction operator_correction::read(std::string_view t
   const auto number = [&](auto x, char after) {
     const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), x);
     if (problem != std::errc{} || stop == text.data() + text.size() || *stop != after) fail("not a number that can be here");
-    text.remove_prefix(static_cast<std::size_t>(stop - text.data()) + 1);
+    text.remove_prefix(as_size(stop - text.data()) + 1);
     return x;
   };
   operator_correction c;

@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 
@@ -66,7 +67,7 @@ class profile_cost_model {
 
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
     std::vector<placement> found;
-    for (const auto& c : choices_[static_cast<std::size_t>(mesh.subcluster)])
+    for (const auto& c : at(choices_, mesh.subcluster))
       if (c.where.mesh == mesh) found.push_back(c.where);
     return found;
   }
@@ -83,16 +84,14 @@ class profile_cost_model {
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
-    const auto bytes = profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
+    const auto bytes = at(profile_.layers, boundary).boundary_bytes;
     const double seconds = stage_transfer_s(cluster_, from.mesh, to.mesh, static_cast<double>(bytes));
     return {seconds, seconds, bytes, 0, "direct"};
   }
 
   [[nodiscard]] static constexpr std::int64_t transfer_class(const placement&) { return 0; }
   /// Boundaries of equally many bytes.
-  [[nodiscard]] std::int64_t boundary_class(int boundary) const {
-    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes;
-  }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return at(profile_.layers, boundary).boundary_bytes; }
 
  private:
   struct choice {
@@ -101,12 +100,12 @@ class profile_cost_model {
   };
 
   [[nodiscard]] static stage_cost cost(const profile_entry& e, int index) {
-    const auto l = static_cast<std::size_t>(index);
+    const auto l = as_size(index);
     return {e.forward_s[l], e.backward_s[l], e.weight_bytes[l], e.activation_bytes[l]};
   }
 
   [[nodiscard]] const profile_entry& entry(const placement& where) const {
-    for (const auto& c : choices_[static_cast<std::size_t>(where.mesh.subcluster)])
+    for (const auto& c : at(choices_, where.mesh.subcluster))
       if (c.where == where) return profile_.entries[c.entry];
     throw input_error("the profile has no entry for this placement");
   }

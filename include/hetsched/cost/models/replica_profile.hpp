@@ -12,6 +12,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/detail/ring.hpp>
 #include <hetsched/cost/network/transfer.hpp>
@@ -110,15 +111,14 @@ class replica_cost_model {
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
                                        proximity near = proximity::other_node) const {
-    const auto bytes =
-        checked_mul(profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample, options_.microbatch_size);
+    const auto bytes = checked_mul(at(profile_.layers, boundary).boundary_bytes_per_sample, options_.microbatch_size);
     return boundary_cost(cluster_, from, to, near, bytes);
   }
 
   [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return boundary_side_class(where); }
   /// Boundaries of equally many bytes.
   [[nodiscard]] std::int64_t boundary_class(int boundary) const {
-    return profile_.layers[static_cast<std::size_t>(boundary)].boundary_bytes_per_sample;
+    return at(profile_.layers, boundary).boundary_bytes_per_sample;
   }
 
   /// As layer().
@@ -167,7 +167,7 @@ class replica_cost_model {
 
     // `grows`: one row alone tells values in proportion to samples, else constants.
     [[nodiscard]] double seconds(std::vector<double> replica_row::*column, int index, bool grows) const {
-      const auto l = static_cast<std::size_t>(index);
+      const auto l = as_size(index);
       const double above = (high->*column)[l];
       if (low == high && !grows) return above;
       const double below = low == high ? 0 : (low->*column)[l];
@@ -176,7 +176,7 @@ class replica_cost_model {
     }
 
     [[nodiscard]] bytes_t bytes(std::vector<bytes_t> replica_row::*column, int index, bool grows) const {
-      const auto l = static_cast<std::size_t>(index);
+      const auto l = as_size(index);
       const bytes_t above = (high->*column)[l];
       if (low == high && !grows) return above;
       const bytes_t below = low == high ? 0 : (low->*column)[l];

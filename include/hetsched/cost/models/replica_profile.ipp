@@ -5,13 +5,14 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE std::vector<placement> replica_cost_model::placements(const submesh& mesh) const {
   std::vector<placement> found;
-  for (const auto& r : replicas_[static_cast<std::size_t>(mesh.subcluster)]) {
+  for (const auto& r : at(replicas_, mesh.subcluster)) {
     const int devices = r.tensor * r.context;
     if (!fits(r, mesh)) continue;
     const placement where{mesh, {mesh.device_count() / devices, r.context, r.tensor}};
@@ -40,7 +41,7 @@ HETSCHED_INLINE std::optional<replica_cost_model::line_through> replica_cost_mod
       d.expert != 1 || checked_mul(d.data, d.context, d.tensor) != where.mesh.device_count())
     return std::nullopt;
   const int samples = options_.microbatch_size / d.data;
-  for (const auto& r : replicas_[static_cast<std::size_t>(where.mesh.subcluster)]) {  // fewest nodes first
+  for (const auto& r : at(replicas_, where.mesh.subcluster)) {  // fewest nodes first
     if (r.tensor != d.tensor || r.context != d.context || !fits(r, where.mesh)) continue;
     const auto row = [&](std::size_t i) { return &profile_.rows[r.rows[i]]; };
     std::size_t above = 0;  // the first that is not smaller

@@ -13,6 +13,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/detail/parallel_costs.hpp>
 #include <hetsched/cost/operators/tile.hpp>
@@ -89,8 +90,7 @@ class tile_cost_model {
     for (std::size_t k = 0; k < parts.size(); ++k) {
       double efficiency = 1;
       for (const auto& e : options.efficiency)
-        if (e.device == parts[k].device.name)
-          efficiency = e.of_peak[static_cast<std::size_t>(parts[k].device.computes_in(options.precision))];
+        if (e.device == parts[k].device.name) efficiency = at(e.of_peak, parts[k].device.computes_in(options.precision));
       require(efficiency > 0 && efficiency <= std::numeric_limits<double>::max(),
               "efficiency of " + parts[k].device.name + " must be finite and positive");
       devices_.push_back({make_tile_device(parts[k].device), efficiency, {}});
@@ -111,10 +111,10 @@ class tile_cost_model {
 
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
-    const auto& d = devices_[static_cast<std::size_t>(where.mesh.subcluster)];
-    const int kind = kinds_[static_cast<std::size_t>(index)];
+    const auto& d = at(devices_, where.mesh.subcluster);
+    const int kind = at(kinds_, index);
     for (const auto& share : d.shares)
-      if (share.of == where.degrees) return costs_.layer(index, where, share.kinds[static_cast<std::size_t>(kind)]);
+      if (share.of == where.degrees) return costs_.layer(index, where, at(share.kinds, kind));
     return costs_.layer(index, where, compute(d, kind, share_of(where.degrees)));
   }
 
@@ -133,10 +133,10 @@ class tile_cost_model {
     const detail::layer_compute unknown{.forward_s = -1};
     std::vector<detail::layer_compute> known(kinds_.size() * parts.size(), unknown);  // by kind and part
     const auto compute_once = [&](int index, const stage_part& p) {
-      const int kind = kinds_[static_cast<std::size_t>(index)];
-      auto& found = known[static_cast<std::size_t>(kind) * parts.size() + static_cast<std::size_t>(&p - parts.data())];
+      const int kind = at(kinds_, index);
+      auto& found = known[as_size(kind) * parts.size() + as_size(&p - parts.data())];
       const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};
-      if (found.forward_s < 0) found = compute(devices_[static_cast<std::size_t>(p.where.mesh.subcluster)], kind, share);
+      if (found.forward_s < 0) found = compute(at(devices_, p.where.mesh.subcluster), kind, share);
       return found;
     };
     return costs_.sliced_stage(layers, parts, slices(), compute_once);

@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/reshard/strategy.hpp>
@@ -40,7 +41,7 @@ struct even_overlap {
 
 [[nodiscard]] inline std::vector<even_overlap> overlaps_of(int from, int to) {
   std::vector<even_overlap> found;
-  found.reserve(static_cast<std::size_t>(from + to));
+  found.reserve(as_size(from + to));
   const double whole = static_cast<double>(from) * to;
   for (std::int64_t a = 0, b = 0; a < from && b < to;) {
     const auto first = std::max(a * to, b * from), last = std::min((a + 1) * to, (b + 1) * from);
@@ -64,7 +65,7 @@ class boundary_pricer {
         bytes_(bytes),
         data_(overlaps_of(from.data, to.data)),
         rest_(overlaps_of(from.rest, to.rest)),
-        ports_(2 * static_cast<std::size_t>(from.devices() + to.devices() + from.nodes + to.nodes)),
+        ports_(2 * as_size(from.devices() + to.devices() + from.nodes + to.nodes)),
         carried_(ports_.size()) {}
 
   [[nodiscard]] double direct() {
@@ -106,8 +107,8 @@ class boundary_pricer {
   }
   [[nodiscard]] std::size_t node_port(int device) const {
     const auto sources = from_.devices();
-    return static_cast<std::size_t>(sources + to_.devices() +
-                                    (device < sources ? from_.node_of(device) : from_.nodes + to_.node_of(device - sources)));
+    return as_size(sources + to_.devices() +
+                   (device < sources ? from_.node_of(device) : from_.nodes + to_.node_of(device - sources)));
   }
   // A message of a share of the tensor.
   void send(int from, int to, double share) {
@@ -117,8 +118,8 @@ class boundary_pricer {
     const auto a = node_port(from), b = node_port(to);
     const bool leaves = crosses ? !on_one_node_ : a != b;
     const double seconds = (crosses ? cross_ : leaves ? side.between_nodes : side.inside_node).transfer_s(share * bytes_);
-    ports_[2 * static_cast<std::size_t>(from)] += seconds;
-    ports_[2 * static_cast<std::size_t>(to) + 1] += seconds;
+    ports_[2 * as_size(from)] += seconds;
+    ports_[2 * as_size(to) + 1] += seconds;
     if (!leaves) return;
     ports_[2 * a] += seconds;
     ports_[2 * b + 1] += seconds;
@@ -162,11 +163,11 @@ class boundary_pricer {
   [[nodiscard]] double regroup_before() {
     const int sources = from_.devices(), destinations = to_.devices();
     const auto proxy = [&](int j) { return static_cast<int>(std::int64_t{j} * sources / destinations); };
-    std::vector<double> received(static_cast<std::size_t>(sources), 0.0);
+    std::vector<double> received(as_size(sources), 0.0);
     for_each_overlap([&](int i, int j, double share) {
       if (i == proxy(j)) return;
       send(i, proxy(j), share);
-      received[static_cast<std::size_t>(proxy(j))] += share;
+      at(received, proxy(j)) += share;
     });
     const double seconds = phase();
     for (int j = 0; j < destinations; ++j) send(proxy(j), sources + j, 1.0 / destinations);
@@ -177,16 +178,16 @@ class boundary_pricer {
   [[nodiscard]] double regroup_after() {
     const int sources = from_.devices(), destinations = to_.devices();
     const auto proxy = [&](int i) { return static_cast<int>(std::int64_t{i} * destinations / sources); };
-    std::vector<double> received(static_cast<std::size_t>(destinations), -1.0 / destinations);
+    std::vector<double> received(as_size(destinations), -1.0 / destinations);
     for (int i = 0; i < sources; ++i) {
       send(i, sources + proxy(i), 1.0 / sources);
-      received[static_cast<std::size_t>(proxy(i))] += 1.0 / sources;
+      at(received, proxy(i)) += 1.0 / sources;
     }
     const double seconds = phase();
     for_each_overlap([&](int i, int j, double share) {
       if (proxy(i) == j) return;
       send(sources + proxy(i), sources + j, share);
-      received[static_cast<std::size_t>(j)] += share;
+      at(received, j) += share;
     });
     extra_ = std::max(0.0, *std::max_element(received.begin(), received.end()));
     return seconds + phase();

@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/transfer_curve.hpp>
 #include <hetsched/cost/network/transfer_model.hpp>
@@ -61,7 +62,7 @@ HETSCHED_INLINE transfer_curve fit_transfer_curve(std::span<const transfer_sampl
             [](const auto& a, const auto& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.seconds < b.seconds; });
 
   const std::size_t n = rows.size();
-  const auto most = std::min<std::size_t>(static_cast<std::size_t>(options.max_pieces), std::max<std::size_t>(1, n / 3));
+  const auto most = std::min<std::size_t>(as_size(options.max_pieces), std::max<std::size_t>(1, n / 3));
   // least[k * (n + 1) + j]: least squared error of k + 1 pieces over the first j rows; from: where the last of them begins
   std::vector<double> least(most * (n + 1), infinity);
   std::vector<std::size_t> from(most * (n + 1), 0);

@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/operators/calibrate.hpp>
 #include <hetsched/cost/operators/residual.hpp>
 
@@ -219,10 +220,10 @@ HETSCHED_INLINE calibrated_device calibrate_device(device d, std::span<const ope
     const auto found = detail::fitted_depths(hardware, shown, options.prior);
     for (std::size_t c = 0; c < errors.size(); ++c) {
       const auto& [depth, share] = detail::taken_candidates[c];
-      hardware.calibration = detail::share_of(found[static_cast<std::size_t>(depth)], share);
+      hardware.calibration = detail::share_of(at(found, depth), share);
       for (const double r : detail::log_ratios(hardware, unseen)) {
         errors[c].push_back(std::abs(r));
-        if (c == 0 || share == 1) result.error_unseen[static_cast<std::size_t>(depth)] += std::abs(r) / static_cast<double>(n);
+        if (c == 0 || share == 1) at(result.error_unseen, depth) += std::abs(r) / static_cast<double>(n);
       }
     }
     told(fold + 1);
@@ -232,7 +233,7 @@ HETSCHED_INLINE calibrated_device calibrate_device(device d, std::span<const ope
   const auto taken = folds == 0 ? detail::taken_calibration{calibration_depth::factors, 1} : detail::best_taken(errors);
   result.depth = taken.depth;
   result.share = taken.share;
-  d.calibration = detail::share_of(std::move(found[static_cast<std::size_t>(taken.depth)]), taken.share);
+  d.calibration = detail::share_of(std::move(at(found, taken.depth)), taken.share);
   hardware.calibration = d.calibration;
   result.error_after = detail::mean_error(hardware, all);
   told(folds + 1);

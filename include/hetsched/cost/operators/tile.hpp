@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <hetsched/cluster/device.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/operators/generation.hpp>
 #include <hetsched/cost/operators/residual.hpp>
 #include <hetsched/cost/operators/tile_constants.hpp>
@@ -61,8 +62,7 @@ namespace detail {
 // Where a calibration finds the operator, whose time is without residuals.
 [[nodiscard]] inline calibration_point point_of(const tile_device& d, const operator_shape& op, const operator_time& t) {
   const bool product = op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention;
-  return hetsched::point_of(op, product && d.on_matrix_units[static_cast<std::size_t>(op.format)], t.seconds, t.compute_s,
-                            t.memory_s, t.waves);
+  return hetsched::point_of(op, product && at(d.on_matrix_units, op.format), t.seconds, t.compute_s, t.memory_s, t.waves);
 }
 
 }  // namespace detail

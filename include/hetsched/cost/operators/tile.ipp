@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 
 namespace hetsched::detail {
@@ -31,7 +32,7 @@ HETSCHED_INLINE tile_device make_tile_device(const device& d) {
                bf16 = d.flops(precision::bf16);
   tile_device t;
   t.generation = find_generation(d.generation);
-  t.has_tf32 = d.peak_flops[static_cast<std::size_t>(precision::tf32)] > 0;
+  t.has_tf32 = at(d.peak_flops, precision::tf32) > 0;
   // Without matrix units fp16 runs at most twice as fast as fp32.
   t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
   const double fp8 = d.fp8_flops > 0 ? d.fp8_flops : multiplies_fp8(t.generation) ? 2 * fp16 : fp16;
@@ -82,7 +83,7 @@ namespace hetsched::detail {
 
 // FLOP/s that all multiprocessors together sustain, before losses by tile.
 [[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c) {
-  const auto i = static_cast<std::size_t>(f);
+  const auto i = as_size(f);
   const double peak = d.peak_flops[i];
   if (!(peak > 0)) throw input_error("the device has no peak for this number format");
   if (d.on_matrix_units[i]) return d.calibration.matrix_rate * c.matrix_share * peak;
@@ -130,7 +131,7 @@ namespace hetsched::detail {
 }
 
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
-  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const bool matrix_units = at(d.on_matrix_units, op.format);
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
   const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = sustained_bandwidth(d, c);
   const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
@@ -161,7 +162,7 @@ namespace hetsched::detail {
 
 // Blocks of 128 queries; the exponentials take the special function units, 16 per cycle and multiprocessor, while products wait.
 [[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
-  const bool matrix_units = d.on_matrix_units[static_cast<std::size_t>(op.format)];
+  const bool matrix_units = at(d.on_matrix_units, op.format);
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
   const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / feed_loss(feed, 128, 128);
   const int rows = op.m < 128 ? 64 : 128;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
@@ -26,19 +27,19 @@ struct axis_sizes {
   /// Parts of one size.
   void expect_parts(const Tensor& one, const Tensor& all) const {
     const auto part = elements_in_buffer(one), whole = elements_in_buffer(all);
-    if (whole != part * static_cast<std::size_t>(size))
+    if (whole != part * as_size(size))
       throw input_error(std::to_string(whole) + " elements are not those of " + std::to_string(size) + " ranks with " +
                         std::to_string(part));
   }
   void expect_sum(const Tensor& all, std::span<const std::size_t> counts) const {
     const auto sum = std::accumulate(counts.begin(), counts.end(), std::size_t{0}), whole = elements_in_buffer(all);
-    if (counts.size() != static_cast<std::size_t>(size) || sum != whole)
+    if (counts.size() != as_size(size) || sum != whole)
       throw input_error(std::to_string(whole) + " elements are not those of " + std::to_string(counts.size()) + " parts with " +
                         std::to_string(sum) + ", for " + std::to_string(size) + " ranks");
   }
   void expect_parts(const Tensor& one, const Tensor& all, std::span<const std::size_t> counts) const {
     expect_sum(all, counts);
-    if (const auto own = counts[static_cast<std::size_t>(rank)]; own != elements_in_buffer(one))
+    if (const auto own = at(counts, rank); own != elements_in_buffer(one))
       throw input_error(std::to_string(elements_in_buffer(one)) + " elements are not part " + std::to_string(rank) + " with " +
                         std::to_string(own));
   }

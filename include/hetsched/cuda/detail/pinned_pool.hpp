@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/queue.hpp>
 
@@ -74,9 +75,7 @@ class pinned_pool {
     std::vector<cuda_moment<Api>> uses;
   };
   /// The power of two.
-  static std::size_t class_of(std::size_t bytes) {
-    return static_cast<std::size_t>(std::bit_width(std::max<std::size_t>(bytes, 64) - 1));
-  }
+  static std::size_t class_of(std::size_t bytes) { return as_size(std::bit_width(std::max<std::size_t>(bytes, 64) - 1)); }
 
   Api api_;
   mutable std::mutex guard_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
@@ -113,10 +114,8 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   const auto groups = gradient_groups(p);
   for (std::size_t g = groups.size(); g-- > 0;) {
     double start_s = 0;
-    for (std::size_t l = 0; l < free_s.size(); ++l)
-      start_s = std::max(start_s, free_s[l][static_cast<std::size_t>(groups[g].stages[l])]);
-    for (std::size_t l = 0; l < free_s.size(); ++l)
-      free_s[l][static_cast<std::size_t>(groups[g].stages[l])] = start_s + p.gradient_sync[g].seconds;
+    for (std::size_t l = 0; l < free_s.size(); ++l) start_s = std::max(start_s, at(free_s[l], groups[g].stages[l]));
+    for (std::size_t l = 0; l < free_s.size(); ++l) at(free_s[l], groups[g].stages[l]) = start_s + p.gradient_sync[g].seconds;
   }
   double last_s = 0;
   for (std::size_t l = 0; l < free_s.size(); ++l)
@@ -331,7 +330,7 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
     for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
       sync.pipelines.push_back(static_cast<int>(l));
       const auto& line = p.pipelines[l];
-      const auto& held = line.stages[static_cast<std::size_t>(g.stages[l])];
+      const auto& held = at(line.stages, g.stages[l]);
       for (const auto& part : parts_of(held, line.microbatch_size, costs.slices())) holders.push_back(part.where);
     }
     const reduction_cost c = costs.gradient_sync(g.layers, holders);

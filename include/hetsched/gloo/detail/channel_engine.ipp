@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/channel_engine.hpp>
 
 namespace hetsched::detail {
@@ -14,7 +15,7 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
   {
     lock hold(guard_);
     for (int p = 0; p < mesh_.ranks; ++p)
-      if (p != mesh_.rank) say(p, frame_kind::leaving, &peers_[at(p)].tensors_sent, 1);
+      if (p != mesh_.rank) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
     (void)await(hold, deadline_in(aborted_ ? 1 : 5), [&] {
       return first_without(peers_, [&](const peer_state& peer) {
                const bool silent = aborted_ && peer.answered_to < questions_;  // it does not answer this either
@@ -44,7 +45,7 @@ HETSCHED_INLINE void channel_engine::post(channel_end& c, gloo_transfer& t, cons
       say(c.peer, frame_kind::receive_posted, &n, 1);
     take_early(c);
   }
-  const auto& peer = peers_[at(c.peer)];
+  const auto& peer = at(peers_, c.peer);
   if (!aborted_ && peer.down && (c.transfers.first || peer.outgoing.first)) fail(lost_text(peers_, c.peer, {}));
 }
 
@@ -65,12 +66,12 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
   const auto has_brought = [round](peer_state& peer) { return peer.has_brought(round); };
   const auto look = [&] {
     missing = first_without(peers_, has_brought);
-    return missing < 0 || peers_[at(missing)].down;
+    return missing < 0 || at(peers_, missing).down;
   };
   const bool in_time = await(hold, until, [&] { return look() || aborted_; });
   // A rank that has what all brought may abort already, while another's numbers are still under way to this one.
   if (aborted_ && missing >= 0)
-    (void)await(hold, std::min(until, deadline_in(1)), [&] { return look() || peers_[at(missing)].gave_up; });
+    (void)await(hold, std::min(until, deadline_in(1)), [&] { return look() || at(peers_, missing).gave_up; });
   if (missing >= 0) {
     if (in_time && !aborted_) fail(lost_text(peers_, missing, {}));
     if (!aborted_) reason_ = ranks_without(peers_, has_brought) + " not answered in time";

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/sha256.hpp>
 #include <hetsched/gloo/detail/proof.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
@@ -40,7 +41,7 @@ class introduction {
   using clock = std::chrono::steady_clock;
 
   introduction(int rank, int ranks, const sha256_digest& key, unique_socket door)
-      : rank_(rank), ranks_(ranks), key_(key), door_(std::move(door)), lines_(static_cast<std::size_t>(ranks)) {
+      : rank_(rank), ranks_(ranks), key_(key), door_(std::move(door)), lines_(as_size(ranks)) {
     if (rank + 1 == ranks) door_ = {};  // nobody calls the last one
   }
 
@@ -53,7 +54,7 @@ class introduction {
   /// Throws: error that says which are not, and which strangers were there.
   void run(clock::time_point until, double deadline_s);
 
-  [[nodiscard]] unique_socket take(int rank, std::size_t line) { return std::move(lines_[at(rank)][line]); }
+  [[nodiscard]] unique_socket take(int rank, std::size_t line) { return std::move(at(lines_, rank)[line]); }
   [[nodiscard]] const std::vector<stranger>& strangers() const { return strangers_; }
 
  private:
@@ -83,11 +84,9 @@ class introduction {
     std::string why = "it has not been tried";
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   [[nodiscard]] bool complete() const {
     for (int r = 0; r < ranks_; ++r)
-      for (const auto& line : lines_[at(r)])
+      for (const auto& line : at(lines_, r))
         if (r != rank_ && !line) return false;
     return true;
   }
@@ -98,7 +97,7 @@ class introduction {
     const std::size_t before = heard.size();
     heard.resize(size);
     const auto n = recv(s.number(), heard.data() + before, size - before, MSG_DONTWAIT);
-    heard.resize(before + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+    heard.resize(before + as_size(std::max<ssize_t>(n, 0)));
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return reading::ended;
     return heard.size() == size ? reading::whole : reading::more;
   }
@@ -144,7 +143,7 @@ class introduction {
   [[nodiscard]] std::string missing_text(double deadline_s) const;
 
   int rank_, ranks_;
-  const std::size_t most_guests_ = 128 + lines_per_pair * static_cast<std::size_t>(ranks_);  ///< ranks among them
+  const std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them
   sha256_digest key_;
   unique_socket door_;
   std::deque<guest> guests_;

@@ -3,6 +3,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/introduction.hpp>
 
 namespace hetsched::detail {
@@ -98,14 +99,14 @@ HETSCHED_INLINE void introduction::go_on(outgoing& c) {
   if (!same_digest(take_out<sha256_digest>(c.heard), proof_of(key_, "is called", c.said, c.challenge)))
     return give_up(c, "who listens there does not know the secret");
   c.state = call_state::done;
-  lines_[at(c.rank)][c.line] = std::move(c.socket);
+  at(lines_, c.rank)[c.line] = std::move(c.socket);
   c.socket = {};
 }
 
 HETSCHED_INLINE std::string introduction::missing_text(double deadline_s) const {
   std::string text;
   for (int r = 0; r < ranks_; ++r) {
-    if (r == rank_ || std::all_of(lines_[at(r)].begin(), lines_[at(r)].end(), [](const auto& l) { return bool(l); })) continue;
+    if (r == rank_ || std::all_of(at(lines_, r).begin(), at(lines_, r).end(), [](const auto& l) { return bool(l); })) continue;
     const auto called =
         std::find_if(calls_.begin(), calls_.end(), [&](const outgoing& c) { return c.rank == r && c.state != call_state::done; });
     text += text.empty() ? "rank " + std::to_string(rank_) + ": " : "; ";

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/bell.hpp>
 #include <hetsched/gloo/detail/channel_end.hpp>
 #include <hetsched/gloo/detail/driver.hpp>
@@ -34,12 +35,11 @@ class line_traffic {
   static constexpr std::size_t heard_at_once = 65536;
   static constexpr std::size_t moved_at_once = std::size_t{1} << 18;  ///< while others wait for the mutex
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] int socket_of(int p, line_of line) const { return mesh_.lines[at(p)][line].number(); }
-  [[nodiscard]] static std::uint64_t key_of(int p, line_of line) { return lines_per_pair * at(p) + line; }
+  [[nodiscard]] int socket_of(int p, line_of line) const { return at(mesh_.lines, p)[line].number(); }
+  [[nodiscard]] static std::uint64_t key_of(int p, line_of line) { return lines_per_pair * as_size(p) + line; }
   /// Adjusts what is watched of a connection.
   void watch(int p, line_of line) {
-    const auto& peer = peers_[at(p)];
+    const auto& peer = at(peers_, p);
     const bool listens = !peer.down && !peer.mute, talks = line == control_line ? peer.waits_to_say : peer.waits_to_send;
     drive_.watch.change(socket_of(p, line), key_of(p, line), listens, talks);
   }
@@ -62,7 +62,7 @@ class line_traffic {
   void lose(int p, const std::string& why);
   /// The connection for tensors is broken: the peer's frames tell why, if they come soon.
   void break_off(int p, const std::string& why) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     if (peer.down || peer.broken_at) return;
     peer.broken_at = std::chrono::steady_clock::now();
     peer.broken_why = why;
@@ -71,7 +71,7 @@ class line_traffic {
     drive_.watch.alarm();  // somebody is to count the time
   }
   void distrust(int p, const char* what, const char* fault) {
-    peers_[at(p)].mute = true;
+    at(peers_, p).mute = true;
     fail(std::string(what) + " from rank " + std::to_string(p) + ' ' + fault + ": is it of the same program?");
     watch(p, control_line);
   }
@@ -81,7 +81,7 @@ class line_traffic {
   template <class First, class Second = char>
   void say(int p, frame_kind kind, const First* first, std::size_t firsts, const Second* second = nullptr,
            std::size_t seconds = 0) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     if (peer.down) return;
     append_frame(peer.to_say, kind, peer.told = peer.unasked_got, first, firsts, second, seconds);
     if (!peer.waits_to_say) write_frames(p);
@@ -89,14 +89,14 @@ class line_traffic {
   void write_frames(int p);
 
   void answer_leaving(int p) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     if (!peer.leaving || peer.answered || (!aborted_ && peer.tensors_got < peer.tensors_due)) return;
     peer.answered = true;
     say<char>(p, frame_kind::released, nullptr, 0);
   }
 
   void acknowledge(int p, std::uint64_t unasked) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     if (unasked <= peer.acknowledged) return;
     const auto before = std::exchange(peer.acknowledged, unasked);
     if (peer.unasked_sent < before + most_unasked || aborted_) return;
@@ -124,7 +124,7 @@ class line_traffic {
   // Tensors in.
 
   void took_unasked(int p) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     if (++peer.unasked_got >= peer.told + most_unasked / 2) say<char>(p, frame_kind::acknowledge, nullptr, 0);
   }
 

@@ -7,16 +7,17 @@
 #include <cstring>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
 
 namespace hetsched::detail {
 
 HETSCHED_INLINE line_traffic::line_traffic(gloo_mesh mesh)
-    : mesh_(std::move(mesh)), drive_(key_of_alarm), peers_(static_cast<std::size_t>(mesh_.ranks)) {
+    : mesh_(std::move(mesh)), drive_(key_of_alarm), peers_(as_size(mesh_.ranks)) {
   for (int p = 0; p < mesh_.ranks; ++p) {
     if (p == mesh_.rank) continue;
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     peer.there = true;
     peer.frames.memory.resize(8 * longest_frame);
     peer.data.memory.resize(heard_at_once);
@@ -31,7 +32,7 @@ HETSCHED_INLINE void line_traffic::fail(const std::string& reason) {
   for (auto& c : channels_.all) c.transfers = {};
   const std::size_t length = std::min(reason.size(), longest_frame - sizeof(frame_header));
   for (int p = 0; p < mesh_.ranks; ++p) {
-    auto& peer = peers_[at(p)];
+    auto& peer = at(peers_, p);
     peer.drop_tensors();
     if (!peer.there || peer.down) continue;
     peer.waits_to_send = false;
@@ -46,7 +47,7 @@ HETSCHED_INLINE void line_traffic::fail(const std::string& reason) {
 }
 
 HETSCHED_INLINE void line_traffic::lose(int p, const std::string& why) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   if (peer.down) return;
   peer.down = true;
   peer.waits_to_say = peer.waits_to_send = false;
@@ -58,20 +59,20 @@ HETSCHED_INLINE void line_traffic::lose(int p, const std::string& why) {
 }
 
 HETSCHED_INLINE void line_traffic::write_frames(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   while (peer.has_to_say()) {
     const auto n = ::send(socket_of(p, control_line), peer.to_say.data() + peer.said, peer.to_say.size() - peer.said,
                           MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) break;  // that the connection has ended is found by who reads
-    peer.said += static_cast<std::size_t>(n);
+    peer.said += as_size(n);
   }
   const bool left = peer.has_to_say();
   if (std::exchange(peer.waits_to_say, left) != left) watch(p, control_line);
 }
 
 HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   const auto header = read_part<frame_header>(frame);
   const char* const body = frame + sizeof header;
   if (const char* const fault = fault_of(frame, peer.unasked_sent)) return distrust(p, "a frame", fault);
@@ -128,7 +129,7 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
 }
 
 HETSCHED_INLINE void line_traffic::read_frames(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   auto& in = peer.frames;
   std::string why;
   std::size_t got = 0, room = in.make_room();
@@ -146,7 +147,7 @@ HETSCHED_INLINE void line_traffic::read_frames(int p) {
 }
 
 HETSCHED_INLINE void line_traffic::send_what_may_go(channel_end& c) {
-  auto& peer = peers_[at(c.peer)];
+  auto& peer = at(peers_, c.peer);
   while (c.transfers.first && !aborted_) {
     auto& t = *c.transfers.first;
     auto& note = t.header.note;
@@ -171,7 +172,7 @@ HETSCHED_INLINE void line_traffic::send_what_may_go(channel_end& c) {
 }
 
 HETSCHED_INLINE void line_traffic::write_tensors(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   if (peer.down || peer.broken_at) return;  // the system would take what nobody reads
   bool full = false;
   for (std::size_t left = working_ ? moved_at_once : heard_at_once; peer.outgoing.first && left > 0 && !full;) {
@@ -183,7 +184,7 @@ HETSCHED_INLINE void line_traffic::write_tensors(int p) {
     const auto n = ::sendmsg(socket_of(p, data_line), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EAGAIN) return break_off(p, std::strerror(errno));
-    const auto sent = static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+    const auto sent = as_size(std::max<ssize_t>(n, 0));
     full = sent < asked;
     left -= asked;
     take_written(peer.outgoing, sent, [&](gloo_transfer& t) {
@@ -210,7 +211,7 @@ HETSCHED_INLINE void line_traffic::take_early(channel_end& c) {
 }
 
 HETSCHED_INLINE bool line_traffic::take_header(int p, const tensor_header& header) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   const auto& note = header.note;
   const auto refuse = [&](const char* fault) {
     distrust(p, "a tensor", fault);
@@ -245,7 +246,7 @@ HETSCHED_INLINE bool line_traffic::take_header(int p, const tensor_header& heade
 }
 
 HETSCHED_INLINE void line_traffic::finish_tensor(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   auto& c = *std::exchange(peer.from, nullptr);
   ++peer.tensors_got;
   if (peer.into) {
@@ -259,7 +260,7 @@ HETSCHED_INLINE void line_traffic::finish_tensor(int p) {
 }
 
 HETSCHED_INLINE void line_traffic::share_out(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   auto& in = peer.data;
   while (!aborted_ && !peer.mute) {
     if (peer.from) {
@@ -279,7 +280,7 @@ HETSCHED_INLINE void line_traffic::share_out(int p) {
 }
 
 HETSCHED_INLINE void line_traffic::read_tensors(int p) {
-  auto& peer = peers_[at(p)];
+  auto& peer = at(peers_, p);
   auto& in = peer.data;
   for (std::size_t budget = moved_at_once; budget > 0 && !aborted_ && !peer.mute;) {
     const std::size_t missing = peer.from ? peer.coming.bytes - peer.have : 0;
@@ -300,7 +301,7 @@ HETSCHED_INLINE void line_traffic::read_tensors(int p) {
 HETSCHED_INLINE int line_traffic::look_after_broken() {
   int limit_ms = -1;
   for (int p = 0; p < mesh_.ranks; ++p) {
-    const auto& peer = peers_[at(p)];
+    const auto& peer = at(peers_, p);
     if (!peer.broken_at || peer.down || aborted_ || peer.leaving) continue;
     if (std::chrono::steady_clock::now() - *peer.broken_at >= std::chrono::seconds(1))
       fail(lost_text(peers_, p, peer.broken_why));
@@ -318,11 +319,11 @@ HETSCHED_INLINE void line_traffic::handle(std::span<const epoll_event> happened)
     }
     const int p = static_cast<int>(e.data.u64 / lines_per_pair);
     const bool of_frames = e.data.u64 % lines_per_pair == control_line;
-    if ((e.events & EPOLLOUT) != 0 && !peers_[at(p)].down) of_frames ? write_frames(p) : write_tensors(p);
-    if ((e.events & ~std::uint32_t{EPOLLOUT}) == 0 || peers_[at(p)].down) continue;
+    if ((e.events & EPOLLOUT) != 0 && !at(peers_, p).down) of_frames ? write_frames(p) : write_tensors(p);
+    if ((e.events & ~std::uint32_t{EPOLLOUT}) == 0 || at(peers_, p).down) continue;
     if (!of_frames)
       read_tensors(p);
-    else if (peers_[at(p)].mute)
+    else if (at(peers_, p).mute)
       lose(p, "it is not heard any more");
     else
       read_frames(p);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/channel_end.hpp>
 #include <hetsched/gloo/detail/frame.hpp>
 
@@ -121,8 +122,7 @@ template <class Done>
   return count == 1 ? "rank " + names + " has" : "ranks " + names + " have";
 }
 [[nodiscard]] inline std::string lost_text(const std::vector<peer_state>& peers, int p, const std::string& why) {
-  return "rank " + std::to_string(p) + (peers[static_cast<std::size_t>(p)].leaving ? " has left" : " was lost") +
-         (why.empty() ? "" : ": " + why);
+  return "rank " + std::to_string(p) + (at(peers, p).leaving ? " has left" : " was lost") + (why.empty() ? "" : ": " + why);
 }
 
 }  // namespace hetsched::detail

@@ -17,6 +17,7 @@
 #include <string>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
 
 namespace hetsched::detail {
@@ -54,7 +55,7 @@ class socket_watch {
   /// `limit_ms`: -1: none. The result is good until the next call.
   [[nodiscard]] std::span<const epoll_event> wait(int limit_ms) {
     const int count = epoll_wait(events_.number(), happened_.data(), static_cast<int>(happened_.size()), limit_ms);
-    return {happened_.data(), static_cast<std::size_t>(std::max(count, 0))};
+    return {happened_.data(), as_size(std::max(count, 0))};
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/graph.hpp>
@@ -27,11 +28,11 @@ struct operator_units {
   operator_units units;
   int best = -1;
   for (int i = run.first; i < run.last; ++i) {
-    if (best > 0 && bytes[static_cast<std::size_t>(i)] <= bytes[static_cast<std::size_t>(best)]) best = i;
+    if (best > 0 && at(bytes, i) <= at(bytes, best)) best = i;
     if (has_product(graph.at(i))) {
       if (best > 0) {
         units.ends.push_back(best);
-        units.cut_bytes.push_back(bytes[static_cast<std::size_t>(best)]);
+        units.cut_bytes.push_back(at(bytes, best));
       }
       units.flops_before.push_back(units.flops_before.back() + product_flops(graph.at(i).op));
       best = i + 1;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/stage_map.hpp>
 
@@ -24,7 +25,7 @@ template <class Warmup>
   const int passes = groups * group * chunks;
   auto result = make_schedule(ranks, microbatches, loop_map(ranks, chunks));
   for (auto& l : result.lanes) {
-    l.actions.reserve(2 * static_cast<std::size_t>(chunks) * static_cast<std::size_t>(microbatches));
+    l.actions.reserve(2 * as_size(chunks) * as_size(microbatches));
     const auto add = [&](action_kind kind, int pass) {
       const int g = pass / (group * chunks), step = pass / group % chunks, i = pass % group;
       if (i == least && g >= larger) return;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/virtual_1f1b.hpp>
 
@@ -27,7 +28,7 @@ HETSCHED_INLINE schedule from_warmups(std::vector<int> counts, int microbatches,
 }
 
 HETSCHED_INLINE schedule from_cross(const pipeline& p, int microbatches, const build_options& options) {
-  const auto boundaries = static_cast<std::size_t>(p.stages()) - 1;
+  const auto boundaries = as_size(p.stages()) - 1;
   if (!options.cross.empty() && options.cross.size() != boundaries)
     throw input_error("cross needs one entry per boundary (stages - 1), or none");
   const auto counts = virtual_1f1b_warmups(options.cross.empty() ? slow_boundaries(p, options.epsilon) : options.cross);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/stage_map.hpp>
 
@@ -27,7 +28,7 @@ void validate_warmups(const std::vector<int>& warmups, int microbatches);
 /// Complexity: O(ranks * microbatches).
 [[nodiscard]] inline schedule gpipe(int ranks, int microbatches) {
   detail::require_counts(ranks, microbatches);
-  return one_f_one_b(std::vector<int>(static_cast<std::size_t>(ranks), microbatches), microbatches);
+  return one_f_one_b(std::vector<int>(as_size(ranks), microbatches), microbatches);
 }
 
 /// The name of forward_schedule in files and commands. It is none of schedule_names(), which train.

@@ -5,6 +5,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 
 namespace hetsched {
@@ -26,8 +27,8 @@ HETSCHED_INLINE schedule one_f_one_b(const std::vector<int>& warmups, int microb
   const int ranks = static_cast<int>(warmups.size());
   auto result = make_schedule(ranks, microbatches, line_map(ranks));
   for (auto& l : result.lanes) {
-    const int warmup = warmups[static_cast<std::size_t>(l.rank)];
-    l.actions.reserve(2 * static_cast<std::size_t>(microbatches));
+    const int warmup = at(warmups, l.rank);
+    l.actions.reserve(2 * as_size(microbatches));
     int forwards = 0;
     const auto forward = [&] {
       if (forwards < microbatches) l.actions.push_back({.kind = action_kind::forward, .stage = l.rank, .microbatch = forwards++});

@@ -25,14 +25,14 @@ namespace hetsched {
 [[nodiscard]] double fastest_period(const pipeline& p, const std::vector<int>& caps);
 
 /// Least warm-up counts of the shortest period that memory allows: N_i <= caps[i].
-/// Requires: every cap >= 1.
-/// Throws: as fastest_period.
+/// Throws: as fastest_period, and input_error for a cap below 1.
 /// Complexity: as fastest_period.
 [[nodiscard]] inline std::vector<int> exact_warmups_within(const pipeline& p, const std::vector<int>& caps) {
-  return exact_warmups(p, fastest_period(p, caps));
+  for (const int cap : caps) detail::expect_count(cap, "a cap of warm-up counts");
+  return detail::unchecked::exact_warmups(p, fastest_period(p, caps));
 }
 
-/// GPipe's period: its phases follow each other, each as slow as its slowest step. Requires: a valid pipeline.
+/// GPipe's period: its phases follow each other, each as slow as its slowest step. Throws: input_error for an invalid pipeline.
 [[nodiscard]] double gpipe_period(const pipeline& p);
 
 }  // namespace hetsched

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/v_schedules.hpp>
 #include <hetsched/schedule/stage_map.hpp>
 
@@ -61,7 +62,7 @@ struct v_walk {
 /// ranks on a leg; the three turns take as long as needed for no rank to have two things to do at once, and are those that
 /// hold least, then those that take least.
 [[nodiscard]] inline std::vector<v_times> v_block(int ranks, const std::array<int, 4>& hops) {
-  std::vector<v_times> block(static_cast<std::size_t>(ranks)), best;
+  std::vector<v_times> block(as_size(ranks)), best;
   int best_peak = INT_MAX, best_turns = INT_MAX;
   const int last = ranks - 1;
   for (int turns = 0; turns < v_period * v_period * v_period; ++turns) {
@@ -73,7 +74,7 @@ struct v_walk {
       unsigned taken = 0;
       for (const int time : t) taken |= 1u << static_cast<unsigned>(time % v_period);
       free = std::popcount(taken) == 4;
-      block[static_cast<std::size_t>(r)] = t;
+      at(block, r) = t;
     }
     int peak = 0;
     const int allowed = a + b + c < best_turns ? best_peak : best_peak - 1;
@@ -93,7 +94,7 @@ struct v_walk {
 HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& rule) {
   require_counts(ranks, microbatches);
   const auto block = v_block(ranks, rule.hops);
-  const auto count = static_cast<std::size_t>(ranks), each = static_cast<std::size_t>(microbatches);
+  const auto count = as_size(ranks), each = as_size(microbatches);
   int room = 0;
   for (const auto& t : block) room = std::max(room, v_peak(t, microbatches));
 
@@ -110,7 +111,7 @@ HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& r
     for (auto& e : state[r].end) e.assign(each, INT_MAX);
   }
   const auto possible = [&](std::size_t r, std::size_t leg, int now) {
-    const auto m = static_cast<std::size_t>(state[r].walk.next[leg]);
+    const auto m = as_size(state[r].walk.next[leg]);
     const auto done = [&](std::size_t rank, std::size_t k) { return state[rank].end[k][m] <= now; };
     const bool down = leg % 2 == 0;
     if (down ? r == 0 : r + 1 == count) return leg == 0 || done(r, leg - 1);
@@ -151,7 +152,7 @@ HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& r
       } else {
         const int rank = static_cast<int>(r), m = s.walk.next[leg]++;
         const int stage = leg == 0 || leg == 3 ? rank : 2 * ranks - 1 - rank;
-        s.end[leg][static_cast<std::size_t>(m)] = now + 1;
+        at(s.end[leg], m) = now + 1;
         if (is_v_forward(leg)) {
           list.push_back({.kind = action_kind::forward, .stage = stage, .microbatch = m});
           ++s.held;

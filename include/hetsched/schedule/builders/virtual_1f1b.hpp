@@ -21,9 +21,13 @@ namespace hetsched {
 }
 
 /// The boundaries whose transfers H-1F1B would not pass over: those taken for boundaries between clusters where none are named.
+/// Throws: input_error for an invalid pipeline and an epsilon below 0.
 [[nodiscard]] inline std::vector<bool> slow_boundaries(const pipeline& p, double epsilon = default_epsilon) {
+  validate(p);
+  detail::expect_natural(epsilon, "epsilon");
+  const double best = detail::unchecked::best_period(p);
   std::vector<bool> slow;
-  for (int i = 0; i + 1 < p.stages(); ++i) slow.push_back(h1f1b_step(p.slower_way_s(i), best_period(p), epsilon) > 1);
+  for (int i = 0; i + 1 < p.stages(); ++i) slow.push_back(detail::unchecked::h1f1b_step(p.slower_way_s(i), best, epsilon) > 1);
   return slow;
 }
 

@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
 #include <hetsched/schedule/stage_map.hpp>
@@ -16,9 +17,9 @@ HETSCHED_INLINE schedule split_1f1b(const std::vector<int>& warmups, const std::
   HETSCHED_EXPECTS(warmups.size() == delays.size());
   auto result = one_f_one_b(warmups, microbatches);
   for (auto& l : result.lanes) {
-    const int delay = delays[static_cast<std::size_t>(l.rank)];
+    const int delay = at(delays, l.rank);
     std::vector<action> split;
-    split.reserve(3 * static_cast<std::size_t>(microbatches));
+    split.reserve(3 * as_size(microbatches));
     int weights = 0;
     const auto weight = [&] {
       split.push_back({.kind = action_kind::backward_weight, .stage = l.rank, .microbatch = weights++});

@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
@@ -49,10 +50,10 @@ template <class Change>
 }
 
 HETSCHED_INLINE std::vector<std::string> check(const schedule& order, const workload* costs, const check_options& options) {
-  if (!options.in_flight_caps.empty() && options.in_flight_caps.size() != static_cast<std::size_t>(order.ranks))
+  if (!options.in_flight_caps.empty() && options.in_flight_caps.size() != as_size(order.ranks))
     throw input_error("in-flight caps need one entry per rank");
   if (costs) validate_fit(*costs, order);
-  if (costs && !costs->memory_capacity.empty() && costs->memory_capacity.size() != static_cast<std::size_t>(order.ranks))
+  if (costs && !costs->memory_capacity.empty() && costs->memory_capacity.size() != as_size(order.ranks))
     throw input_error("memory capacities need one entry per rank");
 
   finding_list findings(options.most_findings);
@@ -61,9 +62,9 @@ HETSCHED_INLINE std::vector<std::string> check(const schedule& order, const work
   const action_index& index = *sound;
 
   for (int r = 0; r < order.ranks; ++r) {
-    const auto i = static_cast<std::size_t>(r);
+    const auto i = as_size(r);
     const auto where = [&](const memory_peak& peak) {
-      return " from " + to_text(order.lanes[i].actions[static_cast<std::size_t>(peak.at)]) + " on, its cap is ";
+      return " from " + to_text(at(order.lanes[i].actions, peak.at)) + " on, its cap is ";
     };
     if (!options.in_flight_caps.empty()) {
       const auto peak = in_flight_peak(order.lanes[i]);
@@ -103,8 +104,7 @@ namespace hetsched {
 HETSCHED_INLINE std::vector<double> peak_memory(const schedule& order, const workload& costs) {
   const action_index index(order);
   std::vector<double> peaks;
-  for (int r = 0; r < order.ranks; ++r)
-    peaks.push_back(detail::bytes_peak(order.lanes[static_cast<std::size_t>(r)], index, costs).amount);
+  for (int r = 0; r < order.ranks; ++r) peaks.push_back(detail::bytes_peak(at(order.lanes, r), index, costs).amount);
   return peaks;
 }
 

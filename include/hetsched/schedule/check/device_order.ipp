@@ -7,6 +7,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/check/device_order.hpp>
 
 namespace hetsched {
@@ -39,19 +40,19 @@ class device_run {
     for (std::size_t k = 0; k < count; ++k) needs_[k] = program.steps[k].needs;
     if (order)
       for (const auto& list : order->of_device)
-        for (std::size_t k = 1; k < list.size(); ++k) needs_[at(list[k])].push_back(list[k - 1]);
+        for (std::size_t k = 1; k < list.size(); ++k) at(needs_, list[k]).push_back(list[k - 1]);
     std::vector<std::vector<int>> then(count);
     std::vector<std::size_t> missing(count);
     for (std::size_t k = 0; k < count; ++k) {
       missing[k] = needs_[k].size();
-      for (const int n : needs_[k]) then[at(n)].push_back(static_cast<int>(k));
+      for (const int n : needs_[k]) at(then, n).push_back(static_cast<int>(k));
       if (missing[k] == 0) done_.push_back(static_cast<int>(k));
     }
     for (std::size_t next = 0; next < done_.size(); ++next)
-      for (const int k : then[at(done_[next])])
-        if (--missing[at(k)] == 0) done_.push_back(k);
+      for (const int k : at(then, done_[next]))
+        if (--at(missing, k) == 0) done_.push_back(k);
     is_done_.assign(count, 0);
-    for (const int k : done_) is_done_[at(k)] = 1;
+    for (const int k : done_) at(is_done_, k) = 1;
   }
 
   [[nodiscard]] bool finished() const { return done_.size() == program_.steps.size(); }
@@ -63,24 +64,24 @@ class device_run {
     std::vector<std::string> found;
     std::vector<int> visit(program_.steps.size(), 0);
     const auto next = [&](int k) {
-      const auto& own = needs_[at(k)];
-      return *std::find_if(own.begin(), own.end(), [&](int n) { return is_done_[at(n)] == 0; });
+      const auto& own = at(needs_, k);
+      return *std::find_if(own.begin(), own.end(), [&](int n) { return at(is_done_, n) == 0; });
     };
     for (int start = 0; start < static_cast<int>(program_.steps.size()); ++start) {
       int k = start;
-      if (is_done_[at(k)] != 0) continue;
-      while (visit[at(k)] == 0) {
-        visit[at(k)] = start + 1;
+      if (at(is_done_, k) != 0) continue;
+      while (at(visit, k) == 0) {
+        at(visit, k) = start + 1;
         k = next(k);
       }
-      if (visit[at(k)] != start + 1) continue;
-      auto text = to_text(program_.steps[at(k)]);
+      if (at(visit, k) != start + 1) continue;
+      auto text = to_text(at(program_.steps, k));
       int n = k;
       do {
-        const auto& own = program_.steps[at(n)].needs;
+        const auto& own = at(program_.steps, n).needs;
         const int after = next(n);
         const bool needed = std::find(own.begin(), own.end(), after) != own.end();
-        text += (needed ? " waits for " : " is issued behind ") + to_text(program_.steps[at(after)]);
+        text += (needed ? " waits for " : " is issued behind ") + to_text(at(program_.steps, after));
         n = after;
         if (n != k) text += ", which";
       } while (n != k);
@@ -90,8 +91,6 @@ class device_run {
   }
 
  private:
-  static std::size_t at(int k) { return static_cast<std::size_t>(k); }
-
   const device_program& program_;
   std::vector<std::vector<int>> needs_;
   std::vector<int> done_;
@@ -121,20 +120,20 @@ namespace hetsched {
 
 HETSCHED_INLINE std::vector<std::string> check_device_order(const device_program& program, const device_order& order) {
   detail::validate(program);
-  if (order.of_device.size() != static_cast<std::size_t>(program.devices))
+  if (order.of_device.size() != as_size(program.devices))
     return {"an order of " + std::to_string(order.of_device.size()) + " devices for a program of " +
             std::to_string(program.devices)};
   std::vector<std::string> wrong;
   std::vector<int> listed(program.steps.size(), 0);  // by members
   std::vector<int> last(program.steps.size(), -1);   // device that lists it
   for (int d = 0; d < program.devices; ++d)
-    for (const int n : order.of_device[static_cast<std::size_t>(d)]) {
+    for (const int n : at(order.of_device, d)) {
       const auto name = "device " + std::to_string(d) + " issues ";
-      if (n < 0 || static_cast<std::size_t>(n) >= program.steps.size()) {
+      if (n < 0 || as_size(n) >= program.steps.size()) {
         wrong.push_back(name + "step " + std::to_string(n) + ", which there is not");
         continue;
       }
-      const auto k = static_cast<std::size_t>(n);
+      const auto k = as_size(n);
       const auto& s = program.steps[k];
       if (!is_issued(s.kind) || std::find(s.members.begin(), s.members.end(), d) == s.members.end())
         wrong.push_back(name + to_text(s) + ", which is not its to issue");
@@ -155,10 +154,10 @@ HETSCHED_INLINE found_device_order find_device_order(const device_program& progr
   const detail::device_run run(program);
   found_device_order found{.order = {}, .cycles = run.cycles()};
   if (!run.finished()) return found;
-  found.order.of_device.resize(static_cast<std::size_t>(program.devices));
+  found.order.of_device.resize(as_size(program.devices));
   for (const int n : run.done())
-    if (const auto& s = program.steps[static_cast<std::size_t>(n)]; is_issued(s.kind))
-      for (const int d : s.members) found.order.of_device[static_cast<std::size_t>(d)].push_back(n);
+    if (const auto& s = at(program.steps, n); is_issued(s.kind))
+      for (const int d : s.members) at(found.order.of_device, d).push_back(n);
   return found;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/check/detail/deadlock.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
@@ -30,8 +31,7 @@ HETSCHED_INLINE schedule with_issue_lanes(const schedule& order, const issue_ord
     l.actions = std::move(kept);
   }
   for (int r = 0; r < order.ranks; ++r)
-    result.lanes.push_back(
-        {.rank = r, .stream = stream::collective, .peer = -1, .actions = issued.of_rank[static_cast<std::size_t>(r)]});
+    result.lanes.push_back({.rank = r, .stream = stream::collective, .peer = -1, .actions = at(issued.of_rank, r)});
   return result;
 }
 
@@ -41,11 +41,11 @@ namespace hetsched {
 
 HETSCHED_INLINE std::vector<std::string> check_issue_order(const schedule& order, const issue_order& issued) {
   std::vector<std::string> wrong;
-  if (issued.of_rank.size() != static_cast<std::size_t>(order.ranks))
+  if (issued.of_rank.size() != as_size(order.ranks))
     return {"an issue order of " + std::to_string(issued.of_rank.size()) + " ranks for a schedule of " +
             std::to_string(order.ranks)};
   const action_index index(order);
-  std::vector<int> listed(static_cast<std::size_t>(index.size()), 0);
+  std::vector<int> listed(as_size(index.size()), 0);
   for (std::size_t r = 0; r < issued.of_rank.size(); ++r)
     for (const auto& a : issued.of_rank[r]) {
       const auto name = "rank " + std::to_string(r) + " issues " + to_text(a);
@@ -53,13 +53,13 @@ HETSCHED_INLINE std::vector<std::string> check_issue_order(const schedule& order
       const int n = fits ? index.find(a.kind, a.direction, a.stage, std::max(a.microbatch, 0)) : -1;
       if (n < 0 || order.rank(a.direction, a.stage) != static_cast<int>(r))
         wrong.push_back(name + ", which the schedule does not list there");
-      else if (listed[static_cast<std::size_t>(n)]++ > 0)
+      else if (at(listed, n)++ > 0)
         wrong.push_back(name + " twice");
     }
   int n = 0;
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
-      if (detail::is_issued(order, a) && listed[static_cast<std::size_t>(n++)] == 0)
+      if (detail::is_issued(order, a) && at(listed, n++) == 0)
         wrong.push_back("rank " + std::to_string(l.rank) + " does not issue " + to_text(a));
       else if (!detail::is_issued(order, a))
         ++n;
@@ -79,9 +79,9 @@ HETSCHED_INLINE found_issue_order find_issue_order(const schedule& order) {
     found.cycles = run.cycles();
     return found;
   }
-  found.order.of_rank.resize(static_cast<std::size_t>(order.ranks));
+  found.order.of_rank.resize(as_size(order.ranks));
   found.arrivals.resize(found.order.of_rank.size());
-  const auto rank_of = [&](const action& a) { return static_cast<std::size_t>(order.rank(a.direction, a.stage)); };
+  const auto rank_of = [&](const action& a) { return as_size(order.rank(a.direction, a.stage)); };
   const auto issue = [&](action a) {
     a.joined = false;
     found.order.of_rank[rank_of(a)].push_back(a);
@@ -102,23 +102,23 @@ HETSCHED_INLINE found_issue_order find_issue_order(const schedule& order) {
 }
 
 HETSCHED_INLINE issue_order group_exchanges(const schedule& order, issue_order issued) {
-  const auto at = [&](int rank) -> std::vector<action>& { return issued.of_rank[static_cast<std::size_t>(rank)]; };
+  const auto of_rank = [&](int rank) -> std::vector<action>& { return at(issued.of_rank, rank); };
   const auto is_single = [](const std::vector<action>& list, std::size_t k) {
     return !list[k].joined && (k + 1 == list.size() || !list[k + 1].joined);
   };
   for (int r = 0; r < order.ranks; ++r)
-    for (std::size_t k = 0; k + 1 < at(r).size(); ++k) {
-      action &first = at(r)[k], &second = at(r)[k + 1];
+    for (std::size_t k = 0; k + 1 < of_rank(r).size(); ++k) {
+      action &first = of_rank(r)[k], &second = of_rank(r)[k + 1];
       if (!(detail::is_send(first.kind) && detail::is_receive(second.kind)) &&
           !(detail::is_receive(first.kind) && detail::is_send(second.kind)))
         continue;
       const int peer = detail::peer_rank(order, first);
       if (peer < r || detail::peer_rank(order, second) != peer) continue;  // each pair of ranks once
-      auto& there = at(peer);
-      const auto other =
-          static_cast<std::size_t>(std::find(there.begin(), there.end(), detail::other_end(first)) - there.begin());
+      auto& there = of_rank(peer);
+      const auto other = as_size(std::find(there.begin(), there.end(), detail::other_end(first)) - there.begin());
       if (other + 1 >= there.size() || there[other + 1] != detail::other_end(second)) continue;
-      if (!is_single(at(r), k) || !is_single(at(r), k + 1) || !is_single(there, other) || !is_single(there, other + 1)) continue;
+      if (!is_single(of_rank(r), k) || !is_single(of_rank(r), k + 1) || !is_single(there, other) || !is_single(there, other + 1))
+        continue;
       second.joined = there[other + 1].joined = true;
       if (!check_issue_order(order, issued).empty()) second.joined = there[other + 1].joined = false;
     }

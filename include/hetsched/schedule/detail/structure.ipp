@@ -7,6 +7,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
@@ -20,8 +21,8 @@ inline void shape_findings(const schedule& order, finding_list& findings) {
   if (order.microbatches < 1) findings.add("the schedule has no microbatches");
   if (order.directions < 1) findings.add("the schedule has no directions");
   if (!findings.empty()) return;
-  const auto ranks = static_cast<std::size_t>(order.ranks);
-  if (order.rank_of.size() != static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages))
+  const auto ranks = as_size(order.ranks);
+  if (order.rank_of.size() != as_size(order.directions) * as_size(order.stages))
     findings.add("the stage map has " + std::to_string(order.rank_of.size()) + " entries for " + std::to_string(order.stages) +
                  " stages of " + std::to_string(order.directions) + " directions");
   for (const int r : order.rank_of)
@@ -55,7 +56,7 @@ enum class misplaced { no, other_rank, other_stream, joined_to_nothing, joined_t
   if (a.joined) {
     if (&a == l.actions.data()) return misplaced::joined_to_nothing;
     const action& before = *(&a - 1);
-    if (is_mark(a.kind) || is_mark(before.kind) || (fits(order, before) && is_own_work(a.kind) != is_own_work(before.kind)))
+    if (is_mark(a.kind) || (fits(order, before) && (is_mark(before.kind) || is_own_work(a.kind) != is_own_work(before.kind))))
       return misplaced::joined_to_others;
   }
   if (!is_transfer(a.kind)) return misplaced::no;
@@ -75,7 +76,7 @@ enum class misplaced { no, other_rank, other_stream, joined_to_nothing, joined_t
     case misplaced::other_rank:
       return name + "belongs to rank " + std::to_string(order.rank(a.direction, a.stage));
     case misplaced::other_stream:
-      return name + "does not belong to a " + std::string(stream_names[static_cast<std::size_t>(l.stream)]) + " stream";
+      return name + "does not belong to a " + std::string(at(stream_names, l.stream)) + " stream";
     case misplaced::joined_to_nothing:
       return name + "is joined to nothing";
     case misplaced::joined_to_others:

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/bounds.hpp>
@@ -47,7 +48,7 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
   constexpr order_problem::way unused;
   const auto way = [](double seconds, double occupied_s) { return order_problem::way{occupied_s, seconds - occupied_s}; };
   for (int i = 0; i < p.stages(); ++i) {
-    const auto k = static_cast<std::size_t>(i);
+    const auto k = as_size(i);
     const double activation = p.activation_bytes.empty() ? 1 : p.activation_bytes[k];
     const double weight_s = problem.split ? p.weight_backward_s[k] : 0;
     const double left = problem.split ? activation * options.weight_backward_share : 0;
@@ -70,7 +71,7 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
 /// an input gradient with its weight gradient at once.
 [[nodiscard]] inline step_words words_of(const order_problem& problem, const schedule& order) {
   step_words result;
-  result.reserve(problem.size() * static_cast<std::size_t>(problem.steps()));
+  result.reserve(problem.size() * as_size(problem.steps()));
   for (std::size_t i = 0; i < problem.size(); ++i)
     for (const auto& a : order.lanes[i].actions) {
       if (a.kind == action_kind::forward) result.push_back(step_kind::forward);
@@ -83,14 +84,14 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
 
 [[nodiscard]] inline std::vector<double> peaks(const order_problem& problem, const step_words& order) {
   std::vector<double> result;
-  const auto steps = static_cast<std::size_t>(problem.steps());
+  const auto steps = as_size(problem.steps());
   for (std::size_t i = 0; i < problem.size(); ++i) {
     // Counted, not summed up: the same counts give the same memory, however they came about.
     double peak = 0;
     double done[3] = {0, 0, 0};
     const auto& keeps = problem.stages[i].keeps;
     for (std::size_t n = i * steps; n < (i + 1) * steps; ++n) {
-      ++done[static_cast<std::size_t>(order[n])];
+      ++at(done, order[n]);
       peak = std::max(peak, done[0] * keeps[0] + done[1] * keeps[1] + done[2] * keeps[2]);
     }
     result.push_back(peak);
@@ -108,7 +109,7 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
 [[nodiscard]] inline schedule schedule_of(const order_problem& problem, const step_words& order) {
   const int ranks = static_cast<int>(problem.size());
   auto result = make_schedule(ranks, problem.microbatches, line_map(ranks));
-  const auto steps = static_cast<std::size_t>(problem.steps());
+  const auto steps = as_size(problem.steps());
   for (std::size_t i = 0; i < problem.size(); ++i) {
     int done[3] = {0, 0, 0};
     for (std::size_t n = i * steps; n < (i + 1) * steps; ++n) {
@@ -117,8 +118,7 @@ HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbat
                         : a == step_kind::weight ? action_kind::backward_weight
                         : problem.split          ? action_kind::backward_input
                                                  : action_kind::backward;
-      result.lanes[i].actions.push_back(
-          {.kind = kind, .stage = static_cast<int>(i), .microbatch = done[static_cast<std::size_t>(a)]++});
+      result.lanes[i].actions.push_back({.kind = kind, .stage = static_cast<int>(i), .microbatch = at(done, a)++});
     }
   }
   return result;
@@ -245,7 +245,7 @@ HETSCHED_INLINE outcome<auto_result> auto_schedule(const pipeline& p, int microb
       return !stopped;
     };
     for (int k = 0; k < tries && !stopped; ++k) {
-      auto& [makespan_s, order] = found[static_cast<std::size_t>(k)];
+      auto& [makespan_s, order] = at(found, k);
       makespan_s = search.improve(order, bound_s, rounds / tries, go_on);
       if (makespan_s <= bound_s * (1 + tolerance::rounding)) break;
     }

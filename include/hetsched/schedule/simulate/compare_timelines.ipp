@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
@@ -69,11 +70,11 @@ namespace hetsched {
 
 HETSCHED_INLINE timeline_figures figures(const timeline& t) {
   if (t.ranks < 1 || t.microbatches < 1) throw input_error("a timeline needs at least one rank and microbatch");
-  const auto ranks = static_cast<std::size_t>(t.ranks);
+  const auto ranks = as_size(t.ranks);
   const auto rank_at = [&](int rank) {
     if (rank < 0 || rank >= t.ranks)
       throw input_error("a timeline of " + std::to_string(t.ranks) + " ranks lists rank " + std::to_string(rank));
-    return static_cast<std::size_t>(rank);
+    return as_size(rank);
   };
   timeline_figures result;
   result.ranks.resize(ranks);
@@ -94,7 +95,7 @@ HETSCHED_INLINE timeline_figures figures(const timeline& t) {
   std::vector<double> start_s(ranks, never_s), end_s(ranks, -never_s);
   std::vector<std::vector<detail::timeline_event>> computed(ranks);
   for (std::size_t i = 0; i < work.size();) {
-    const auto r = static_cast<std::size_t>(work[i]->rank);
+    const auto r = as_size(work[i]->rank);
     auto& figures = result.ranks[r];
     double before_s = -never_s;  // the end of the computation before
     for (; i < work.size() && work[i]->rank == static_cast<int>(r);) {

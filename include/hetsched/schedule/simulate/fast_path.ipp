@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 
@@ -27,7 +28,7 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
     double free_s = 0, activation_free_s = 0, gradient_free_s = 0;
     std::size_t slot = 0, ring_first = 0, ring_last = 0;
   };
-  const auto capped = [&](std::size_t i) { return static_cast<std::size_t>(std::min(warmups[i], microbatches)); };
+  const auto capped = [&](std::size_t i) { return as_size(std::min(warmups[i], microbatches)); };
   std::vector<stage> stages;
   stages.reserve(count);
   // When activations that are on their way reach the next stage: one ring per sender, with room for those that the next
@@ -61,7 +62,7 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
     return rings[s.slot];
   };
   std::size_t first_forward = 0;  // first stage with forwards left: counts never grow downstream
-  for (std::size_t round = 0; round < static_cast<std::size_t>(microbatches); ++round) {
+  for (std::size_t round = 0; round < as_size(microbatches); ++round) {
     double gradient = 0;
     for (std::size_t i = count; i-- > 0;) {
       stage& s = stages[i];
@@ -69,7 +70,7 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
       s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient.occupied_s;
       gradient = s.gradient_free_s + s.gradient.latency_s;
     }
-    while (first_forward < count && round + capped(first_forward) >= static_cast<std::size_t>(microbatches)) ++first_forward;
+    while (first_forward < count && round + capped(first_forward) >= as_size(microbatches)) ++first_forward;
     if (first_forward == count) continue;
     double activation = first_forward == 0 ? 0.0 : take(stages[first_forward - 1]);
     for (std::size_t i = first_forward; i < count; ++i) {

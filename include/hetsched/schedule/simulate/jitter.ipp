@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
 #include <hetsched/schedule/simulate/detail/event_run.hpp>
@@ -16,9 +17,9 @@ namespace hetsched {
 
 HETSCHED_INLINE workload with_factors(workload w, const schedule& order, const std::vector<double>& ranks,
                                       const std::vector<double>& wires) {
-  HETSCHED_EXPECTS(ranks.size() == static_cast<std::size_t>(order.ranks) && wires.size() == w.wires.size());
+  HETSCHED_EXPECTS(ranks.size() == as_size(order.ranks) && wires.size() == w.wires.size());
   for (std::size_t k = 0; k < w.work.size(); ++k) {
-    const double factor = ranks[static_cast<std::size_t>(order.rank_of[k])];
+    const double factor = at(ranks, order.rank_of[k]);
     auto& s = w.work[k];
     for (double* time : {&s.forward_s, &s.backward_s, &s.weight_backward_s, &s.recompute_s, &s.optimizer_s}) *time *= factor;
   }
@@ -26,8 +27,8 @@ HETSCHED_INLINE workload with_factors(workload w, const schedule& order, const s
     for (auto& path : *paths)
       for (auto* leg : {&path.d2h, &path.network, &path.h2d}) {
         double factor = 0;
-        for (const int at : leg->wires)
-          if (at >= 0) factor = std::max(factor, wires[static_cast<std::size_t>(at)]);
+        for (const int wire : leg->wires)
+          if (wire >= 0) factor = std::max(factor, at(wires, wire));
         if (factor > 0) leg->occupied_s *= factor, leg->latency_s *= factor;
       }
   return w;
@@ -38,7 +39,7 @@ HETSCHED_INLINE std::vector<double> makespans_under_jitter(const workload& w, co
   HETSCHED_EXPECTS(options.spread >= 0);
   const auto graph = detail::make_event_graph(order);
   random_source random(options.seed);
-  std::vector<double> makespans_s, ranks(static_cast<std::size_t>(order.ranks)), wires(w.wires.size());
+  std::vector<double> makespans_s, ranks(as_size(order.ranks)), wires(w.wires.size());
   for (int i = 0; i < options.samples; ++i) {
     if (options.progress) options.progress(i);
     for (auto* factors : {&ranks, &wires})

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
 #include <hetsched/schedule/simulate/detail/event_run.hpp>
@@ -31,12 +32,10 @@ namespace hetsched::detail {
 inline void measure_memory(const event_graph& g, const workload& w, simulation& result) {
   const schedule& order = *g.order;
   const auto slot = [&](const action& a) {
-    return (static_cast<std::size_t>(a.direction) * static_cast<std::size_t>(order.stages) + static_cast<std::size_t>(a.stage)) *
-               static_cast<std::size_t>(order.microbatches) +
-           static_cast<std::size_t>(a.microbatch);
+    return (as_size(a.direction) * as_size(order.stages) + as_size(a.stage)) * as_size(order.microbatches) +
+           as_size(a.microbatch);
   };
-  std::vector<char> recomputed(static_cast<std::size_t>(order.directions) * static_cast<std::size_t>(order.stages) *
-                               static_cast<std::size_t>(order.microbatches));
+  std::vector<char> recomputed(as_size(order.directions) * as_size(order.stages) * as_size(order.microbatches));
   for (int r = 0; r < order.ranks; ++r)
     for (const auto& a : g.lane_at(r).actions)
       if (a.kind == action_kind::recompute) recomputed[slot(a)] = 1;
@@ -72,7 +71,7 @@ inline void measure_memory(const event_graph& g, const workload& w, simulation& 
 [[nodiscard]] inline double measured_period(const event_graph& g, const event_run& run) {
   const schedule& order = *g.order;
   const auto& busy = run.rank_busy_s;
-  const auto r = static_cast<std::size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  const auto r = as_size(std::max_element(busy.begin(), busy.end()) - busy.begin());
   const int microbatches = order.microbatches;
   if (microbatches == 1) return run.rank_end_s[r] - run.rank_start_s[r];
   struct piece {
@@ -85,7 +84,7 @@ inline void measure_memory(const event_graph& g, const workload& w, simulation& 
     if (!is_compute(g.at(n).kind)) continue;
     const double work_s = run.event_work_s(n, end);
     if (work_s <= 0) continue;
-    pieces.push_back({run.results[static_cast<std::size_t>(n)].at_s[0], work_s});
+    pieces.push_back({at(run.results, n).at_s[0], work_s});
     all_s += work_s;
     shortest_s = std::min(shortest_s, work_s);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
@@ -20,7 +21,7 @@ struct node_price {
 };
 
 [[nodiscard]] inline double price_of(const node_price& price, const spmd_instruction& step) {
-  return step.collective ? price.collective[static_cast<std::size_t>(step.how)] : step.rule.shared ? price.shared : price.whole;
+  return step.collective ? at(price.collective, step.how) : step.rule.shared ? price.shared : price.whole;
 }
 
 /// Shares per segment of a device of each kind between two limits; times counts they add up to 1.
@@ -37,7 +38,7 @@ struct share_box {
 [[nodiscard]] inline std::vector<node_price> prices_in(const share_box& box, const spmd_problem& p,
                                                        const std::vector<double>& weights) {
   std::vector<node_price> prices(p.graph.nodes.size());
-  const auto segments = static_cast<std::size_t>(p.segments());
+  const auto segments = as_size(p.segments());
   std::vector<double> largest_of(segments, 1.0 / p.device_count()), rest_of(segments, 1.0);
   for (std::size_t i = 0; i < box.low.size(); ++i) {
     const auto s = i / p.kinds.size();
@@ -49,11 +50,11 @@ struct share_box {
     auto& price = prices[i];
     const auto& n = p.graph.nodes[i];
     const auto first = p.first_share(static_cast<int>(i));
-    const double largest = largest_of[static_cast<std::size_t>(n.segment)], rest = rest_of[static_cast<std::size_t>(n.segment)];
+    const double largest = at(largest_of, n.segment), rest = at(rest_of, n.segment);
     for (std::size_t c = 0; c < price.collective.size(); ++c)
       price.collective[c] = price_of(p.collect[i], static_cast<spmd_collective>(c)).at(largest);
     if (is_border(n)) {
-      const double other = largest_of[static_cast<std::size_t>(p.graph.at(n.inputs[0]).segment)];
+      const double other = at(largest_of, p.graph.at(n.inputs[0]).segment);
       if (!p.data_parallel_only) price.shared = p.collect[i].all_to_all.at(std::max(largest, other));
       continue;
     }

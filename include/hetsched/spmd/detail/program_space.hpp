@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/min_sum.hpp>
@@ -48,12 +49,12 @@ class tensor_forms {
 /// The nodes that the goal needs.
 [[nodiscard]] inline std::vector<char> needed_nodes(const spmd_problem& p) {
   std::vector<char> needed(p.graph.nodes.size());
-  if (p.goal.loss >= 0) needed[static_cast<std::size_t>(p.goal.loss)] = 1;
-  for (const int node : p.goal.whole) needed[static_cast<std::size_t>(node)] = 1;
-  for (const auto& [parameter, gradient] : p.goal.gradients) needed[static_cast<std::size_t>(gradient)] = 1;
+  if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
+  for (const int node : p.goal.whole) at(needed, node) = 1;
+  for (const auto& [parameter, gradient] : p.goal.gradients) at(needed, gradient) = 1;
   for (std::size_t i = needed.size(); i-- > 0;)
     if (needed[i])
-      for (const int j : p.graph.nodes[i].inputs) needed[static_cast<std::size_t>(j)] = 1;
+      for (const int j : p.graph.nodes[i].inputs) at(needed, j) = 1;
   return needed;
 }
 
@@ -80,28 +81,26 @@ class program_space {
     const auto parts = cut_parts(problem.graph);
     const int devices = problem.device_count();
     const auto allowed = [&](int node, tensor_form f) {
-      return !f.is_cut() ||
-             parts[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())] >= std::max(2, devices);
+      return !f.is_cut() || at(at(parts, node), f.dimension()) >= std::max(2, devices);
     };
     std::vector<int> readers(problem.graph.nodes.size()), linear_readers(readers);
-    const auto read = [&](std::vector<int>& by, int node) { ++by[static_cast<std::size_t>(node)]; };
+    const auto read = [&](std::vector<int>& by, int node) { ++at(by, node); };
     for (int i = 0; i < problem.graph.size(); ++i) {
       if (!needed(i)) continue;
       const auto& n = problem.graph.at(i);
       for (const int j : n.inputs) read(readers, j);
       for (const auto& set : n.linear)
-        for (const int input : set) read(linear_readers, n.inputs[static_cast<std::size_t>(input)]);
+        for (const int input : set) read(linear_readers, at(n.inputs, input));
     }
     // Weights that are read cut in two ways need their gradient in both.
-    for (const auto& [parameter, gradient] : problem.goal.gradients)
-      readers[static_cast<std::size_t>(gradient)] += readers[static_cast<std::size_t>(parameter)];
-    for (const int node : problem.goal.whole) ++readers[static_cast<std::size_t>(node)];
+    for (const auto& [parameter, gradient] : problem.goal.gradients) at(readers, gradient) += at(readers, parameter);
+    for (const int node : problem.goal.whole) ++at(readers, node);
     std::vector<std::vector<spmd_rule>> rules(problem.graph.nodes.size());
     std::vector<tensor_forms> of_use(problem.graph.nodes.size(), tensor_forms{tensor_form::whole()});
     for (int i = 0; i < problem.graph.size(); ++i) {
       const auto& n = problem.graph.at(i);
       if (!needed(i) || is_leaf(n)) continue;
-      auto& own = rules[static_cast<std::size_t>(i)];
+      auto& own = at(rules, i);
       own = rules_of(n);
       std::erase_if(own, [&](const spmd_rule& rule) {
         bool possible = allowed(i, rule.result);
@@ -110,12 +109,12 @@ class program_space {
       });
       for (const auto& rule : own)
         for (std::size_t k = 0; k < n.inputs.size(); ++k) {
-          auto& forms = of_use[static_cast<std::size_t>(n.inputs[k])];
+          auto& forms = at(of_use, n.inputs[k]);
           forms = forms | tensor_forms{rule.inputs[k]};
         }
     }
     const auto end = [&](int node, int as) {
-      auto& forms = of_use[static_cast<std::size_t>(node)];
+      auto& forms = at(of_use, node);
       for (const auto f : all_forms(as))
         if (allowed(node, f)) forms = forms | tensor_forms{f};
     };
@@ -126,18 +125,18 @@ class program_space {
     std::map<std::vector<double>, int> known;
     for (int i = 0; i < problem.graph.size(); ++i) {
       const auto& n = problem.graph.at(i);
-      const auto at_i = static_cast<std::size_t>(i);
+      const auto at_i = as_size(i);
       choices_.push_back(
           choices_of(n, of_use[at_i], rules[at_i], readers[at_i] > 1 ? pairs : form_pairs::none, linear_readers[at_i] > 0));
       if (!needed(i)) continue;
       variable_[at_i] = static_cast<int>(domains.size());
       domains.push_back(static_cast<int>(choices(i).size()));
       if (is_leaf(n)) continue;
-      const auto [at, fresh] = known.emplace(look_of(i, rules[at_i]), static_cast<int>(classes_.size()));
+      const auto [found, fresh] = known.emplace(look_of(i, rules[at_i]), static_cast<int>(classes_.size()));
       if (fresh) classes_.push_back({i, std::move(rules[at_i])});
-      class_of_[at_i] = at->second;
-      min_sum_factor f{.variables = {}, .table = at->second};
-      for (const int j : distinct_inputs(n)) f.variables.push_back(variable_[static_cast<std::size_t>(j)]);
+      class_of_[at_i] = found->second;
+      min_sum_factor f{.variables = {}, .table = found->second};
+      for (const int j : distinct_inputs(n)) f.variables.push_back(at(variable_, j));
       f.variables.push_back(variable_[at_i]);
       factors.push_back(std::move(f));
     }
@@ -146,20 +145,17 @@ class program_space {
     for (const auto& [parameter, gradient] : problem.goal.gradients) {
       std::vector<double> look;
       for (const int i : {parameter, gradient}) add_choices(look, i);
-      const auto [at, fresh] = known_goals.emplace(std::move(look), static_cast<int>(classes_.size() + goals_.size()));
+      const auto [found, fresh] = known_goals.emplace(std::move(look), static_cast<int>(classes_.size() + goals_.size()));
       if (fresh) {
         goals_.emplace_back();
         for (const auto& p : choices(parameter))
           for (const auto& g : choices(gradient))
             goals_.back().push_back(gives_all(gradient, g, p) ? 0 : std::numeric_limits<double>::infinity());
       }
-      factors.push_back(
-          {.variables = {variable_[static_cast<std::size_t>(parameter)], variable_[static_cast<std::size_t>(gradient)]},
-           .table = at->second});
+      factors.push_back({.variables = {at(variable_, parameter), at(variable_, gradient)}, .table = found->second});
     }
     for (const int node : problem.goal.whole) {
-      factors.push_back(
-          {.variables = {variable_[static_cast<std::size_t>(node)]}, .table = static_cast<int>(classes_.size() + goals_.size())});
+      factors.push_back({.variables = {at(variable_, node)}, .table = static_cast<int>(classes_.size() + goals_.size())});
       goals_.emplace_back();
       for (const auto& forms : choices(node))
         goals_.back().push_back(forms.has(tensor_form::whole()) ? 0 : std::numeric_limits<double>::infinity());
@@ -167,27 +163,25 @@ class program_space {
     // What memory costs, where it has a price.
     std::map<std::vector<double>, int> known_prices;
     for (int i = 0; i < problem.graph.size() && !problem.holding_s.empty(); ++i) {
-      const double whole_s = problem.holding_s[static_cast<std::size_t>(i)];
+      const double whole_s = at(problem.holding_s, i);
       if (!needed(i) || whole_s == 0) continue;
       std::vector<double> table;
       for (const auto& forms : choices(i)) {
         const int cuts = std::popcount(forms.bits() >> 2);
         table.push_back(whole_s * (forms.count() - cuts) + whole_s * cuts / devices);
       }
-      const auto [at, fresh] = known_prices.emplace(table, static_cast<int>(classes_.size() + goals_.size()));
+      const auto [found, fresh] = known_prices.emplace(table, static_cast<int>(classes_.size() + goals_.size()));
       if (fresh) goals_.push_back(std::move(table));
-      factors.push_back({.variables = {variable_[static_cast<std::size_t>(i)]}, .table = at->second});
+      factors.push_back({.variables = {at(variable_, i)}, .table = found->second});
     }
     search_.emplace(std::move(domains), factors, largest_table);
   }
 
   [[nodiscard]] const spmd_problem& problem() const { return *problem_; }
-  [[nodiscard]] const std::vector<tensor_forms>& choices(int node) const { return choices_[static_cast<std::size_t>(node)]; }
+  [[nodiscard]] const std::vector<tensor_forms>& choices(int node) const { return at(choices_, node); }
   /// Requires: a node that is needed and no leaf.
-  [[nodiscard]] const std::vector<spmd_rule>& rules(int node) const {
-    return classes_[static_cast<std::size_t>(class_of_[static_cast<std::size_t>(node)])].rules;
-  }
-  [[nodiscard]] bool needed(int node) const { return needed_[static_cast<std::size_t>(node)] != 0; }
+  [[nodiscard]] const std::vector<spmd_rule>& rules(int node) const { return at(classes_, at(class_of_, node)).rules; }
+  [[nodiscard]] bool needed(int node) const { return at(needed_, node) != 0; }
   [[nodiscard]] bool exact() const { return search_->exact(); }
   [[nodiscard]] double work() const { return search_->work(); }
 
@@ -195,12 +189,12 @@ class program_space {
   [[nodiscard]] min_sum_solution solve(const std::vector<node_price>& prices) const {
     std::vector<std::vector<double>> tables;
     tables.reserve(classes_.size() + goals_.size());
-    for (const auto& c : classes_) tables.push_back(table_of(c, prices[static_cast<std::size_t>(c.node)]));
+    for (const auto& c : classes_) tables.push_back(table_of(c, at(prices, c.node)));
     tables.insert(tables.end(), goals_.begin(), goals_.end());
     auto solved = search_->solve(tables);
     std::vector<int> values(variable_.size());
     for (std::size_t i = 0; i < values.size(); ++i)
-      if (variable_[i] >= 0) values[i] = solved.values[static_cast<std::size_t>(variable_[i])];
+      if (variable_[i] >= 0) values[i] = at(solved.values, variable_[i]);
     solved.values = std::move(values);
     return solved;
   }
@@ -220,7 +214,7 @@ class program_space {
     std::vector<tensor_form> produced(choices_.size(), tensor_form::whole());
     const auto choice = [&](int node) { return this->choice(values, node); };
     const auto provide = [&](int node, tensor_form form) {
-      auto& forms = there[static_cast<std::size_t>(node)];
+      auto& forms = at(there, node);
       if (forms.gives(form)) return;
       if (is_leaf(problem_->graph.at(node))) {
         const auto read = choice(node).has(form) ? form : tensor_form::whole();
@@ -228,15 +222,14 @@ class program_space {
         forms = forms | tensor_forms{read};
         return;
       }
-      const auto step = step_to(produced[static_cast<std::size_t>(node)], choice(node), prices[static_cast<std::size_t>(node)]);
-      program.push_back(
-          {.node = node, .collective = true, .how = step->how, .from = produced[static_cast<std::size_t>(node)], .to = step->to});
+      const auto step = step_to(at(produced, node), choice(node), at(prices, node));
+      program.push_back({.node = node, .collective = true, .how = step->how, .from = at(produced, node), .to = step->to});
       forms = forms | (choice(node).count() > 2 ? choice(node) : tensor_forms{step->to});
     };
     for (int i = 0; i < problem_->graph.size(); ++i) {
       const auto& n = problem_->graph.at(i);
       if (!needed(i) || is_leaf(n)) continue;
-      const auto& price = prices[static_cast<std::size_t>(i)];
+      const auto& price = at(prices, i);
       const spmd_rule* best = nullptr;
       double least = std::numeric_limits<double>::infinity();
       for (const auto& rule : rules(i)) {
@@ -252,8 +245,8 @@ class program_space {
       HETSCHED_EXPECTS(best != nullptr);
       for (std::size_t k = 0; k < n.inputs.size(); ++k) provide(n.inputs[k], best->inputs[k]);
       program.push_back({.node = i, .rule = *best});
-      there[static_cast<std::size_t>(i)] = {best->result};
-      produced[static_cast<std::size_t>(i)] = best->result;
+      at(there, i) = {best->result};
+      at(produced, i) = best->result;
     }
     for (const auto& [parameter, gradient] : problem_->goal.gradients)
       for (const auto form : all_forms(parameter))
@@ -287,7 +280,7 @@ class program_space {
   };
 
   [[nodiscard]] tensor_forms choice(const std::vector<int>& values, int node) const {
-    return choices(node)[static_cast<std::size_t>(values[static_cast<std::size_t>(node)])];
+    return at(choices(node), at(values, node));
   }
 
   [[nodiscard]] static std::vector<int> distinct_inputs(const tensor_node& n) {
@@ -347,7 +340,7 @@ class program_space {
                              is_border(n) ? static_cast<double>(problem_->graph.at(n.inputs[0]).segment) : -1};
     const auto add = [&](const share_cost& cost) { look.insert(look.end(), {cost.fixed_s, cost.slope_s}); };
     for (std::size_t k = 0; k < problem_->kinds.size(); ++k) add(problem_->compute_of(node, k));
-    const auto& collect = problem_->collect[static_cast<std::size_t>(node)];
+    const auto& collect = at(problem_->collect, node);
     for (std::size_t c = 0; c < 5; ++c) add(price_of(collect, static_cast<spmd_collective>(c)));
     for (const int i : n.inputs)
       look.push_back(static_cast<double>(std::find(distinct.begin(), distinct.end(), i) - distinct.begin()));
@@ -370,7 +363,7 @@ class program_space {
       const auto how = collective_between(produced, to);
       if (!how || (problem_->data_parallel_only && *how != spmd_collective::all_reduce)) return;
       const auto use = [&](spmd_collective c) {
-        const double seconds = price.collective[static_cast<std::size_t>(c)];
+        const double seconds = at(price.collective, c);
         if (!best || seconds < best->seconds) best = change{c, to, seconds};
       };
       use(*how);
@@ -392,8 +385,7 @@ class program_space {
     const auto inputs = distinct_inputs(n);
     std::vector<std::size_t> place;
     std::size_t combinations = 1;
-    for (const int i : n.inputs)
-      place.push_back(static_cast<std::size_t>(std::find(inputs.begin(), inputs.end(), i) - inputs.begin()));
+    for (const int i : n.inputs) place.push_back(as_size(std::find(inputs.begin(), inputs.end(), i) - inputs.begin()));
     for (const int i : inputs) combinations *= choices(i).size();
     const auto& own = choices(of.node);
     std::vector<double> seconds;  // per rule, of its own choices

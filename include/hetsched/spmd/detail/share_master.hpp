@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/spmd/program.hpp>
 
 namespace hetsched::detail {
@@ -21,8 +22,8 @@ struct share_cut {
                                       std::size_t kinds) {
   share_cut cut{.slopes = std::vector<double>(shares.size())};
   const auto largest_in = [&](int segment) {
-    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(segment) * kinds);
-    return static_cast<std::size_t>(std::max_element(first, first + static_cast<std::ptrdiff_t>(kinds)) - shares.begin());
+    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(as_size(segment) * kinds);
+    return as_size(std::max_element(first, first + static_cast<std::ptrdiff_t>(kinds)) - shares.begin());
   };
   for (const auto& s : stages) {
     std::size_t slowest = 0;

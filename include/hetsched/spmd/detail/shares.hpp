@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched::detail {
@@ -37,7 +38,7 @@ namespace hetsched::detail {
 }
 
 [[nodiscard]] inline std::vector<double> even_shares(const spmd_problem& p) {
-  return std::vector<double>(p.kinds.size() * static_cast<std::size_t>(p.segments()), 1.0 / p.device_count());
+  return std::vector<double>(p.kinds.size() * as_size(p.segments()), 1.0 / p.device_count());
 }
 
 // All the weight on devices of one kind.

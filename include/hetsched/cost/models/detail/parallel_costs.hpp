@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/detail/ring.hpp>
@@ -48,7 +49,7 @@ class parallel_costs {
   [[nodiscard]] int layer_count() const { return chain_.size(); }
   [[nodiscard]] const hetsched::layer& at(int index) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
-    return chain_.layers[static_cast<std::size_t>(index)];
+    return hetsched::at(chain_.layers, index);
   }
   [[nodiscard]] int parameter_bytes() const { return chain_.parameter_bytes; }
   // Samples that one device computes.
@@ -126,9 +127,8 @@ class parallel_costs {
   }
 
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
-    const auto bytes = checked_mul(
-        parameters_before_[static_cast<std::size_t>(layers.last)] - parameters_before_[static_cast<std::size_t>(layers.first)],
-        options_.memory.gradient_bytes);
+    const auto bytes = checked_mul(hetsched::at(parameters_before_, layers.last) - hetsched::at(parameters_before_, layers.first),
+                                   options_.memory.gradient_bytes);
     return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
   }
 

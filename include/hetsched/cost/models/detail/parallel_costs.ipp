@@ -6,6 +6,7 @@
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/cost/models/detail/parallel_costs.hpp>
 
@@ -92,7 +93,7 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
 
 HETSCHED_INLINE double parallel_costs::update(layer_range layers, const placement& where) const {
   const auto within = [&](const std::vector<std::int64_t>& before) {
-    return before[static_cast<std::size_t>(layers.last)] - before[static_cast<std::size_t>(layers.first)];
+    return hetsched::at(before, layers.last) - hetsched::at(before, layers.first);
   };
   const auto [dense, experts] = on_device(within(parameters_before_), within(experts_before_), where.degrees);
   const auto& m = options_.memory;

@@ -181,11 +181,12 @@ class line_builder {
 
   [[nodiscard]] warmup_step step_before(const warmup_step& next, double compute, const transfer_cost* over, double period) const {
     if (asked_.warmup == warmup_rule::exact)
-      return period < infinity ? exact_step(compute, over ? over->round_trip_s() : 0, period, next.carry) : warmup_step{1, 0};
+      return period < infinity ? unchecked::exact_step(compute, over ? over->round_trip_s() : 0, period, next.carry)
+                               : warmup_step{1, 0};
     if (!over) return {1, 0};
     const int more = asked_.warmup == warmup_rule::one_f_one_b ? 1
                      : asked_.warmup == warmup_rule::eager     ? 2
-                                                               : h1f1b_step(over->slower_way_s(), period, asked_.epsilon);
+                                                           : unchecked::h1f1b_step(over->slower_way_s(), period, asked_.epsilon);
     return {next.warmup + more, 0};
   }
 

@@ -45,8 +45,8 @@ namespace hetsched::detail {
 }
 
 [[nodiscard]] inline std::vector<int> warmups_for(const warmup_algebra& rule, const pipeline& p, double period) {
-  if (rule.is_exact()) return exact_warmups(p, period);
-  if (rule.by_count()) return h1f1b_warmups(p, period, rule.epsilon());
+  if (rule.is_exact()) return unchecked::exact_warmups(p, period);
+  if (rule.by_count()) return unchecked::h1f1b_warmups(p, period, rule.epsilon());
   return rule.step() == 1 ? one_f_one_b_warmups(p.stages()) : eager_warmups(p.stages());
 }
 
@@ -61,14 +61,14 @@ namespace hetsched::detail {
   // The counts change only where a transfer is epsilon, 1/2, 2/2, 3/2 ... of the period: they fall there, and cannot fit between.
   // Steps of more microbatches than any stage has room for do not fit, and where all fit they do not matter.
   const auto fits = [&](double period) { return are_within(warmups_for(rule, p, period), caps); };
-  const double shortest = best_period(p);
+  const double shortest = unchecked::best_period(p);
   if (fits(shortest)) return shortest;
   int most_steps = 0;
   for (const int cap : caps)
     if (cap < std::numeric_limits<int>::max()) most_steps = std::max(most_steps, cap);
   std::vector<double> breakpoints;
   const auto add = [&](double c, double at, int step) {
-    while (at < infinity && h1f1b_step(c, at, rule.epsilon()) > step) at = std::nextafter(at, infinity);  // rounding
+    while (at < infinity && unchecked::h1f1b_step(c, at, rule.epsilon()) > step) at = std::nextafter(at, infinity);  // rounding
     if (at > shortest && at < feasible) breakpoints.push_back(at);
   };
   for (const double c : p.transfer_s) {
@@ -86,12 +86,13 @@ namespace hetsched::detail {
   const auto fits = [&](double period) {
     warmup_step step;
     for (int i = p.stages(); i-- > 0;) {
-      if (period > 0) step = exact_step(p.compute_s(i), i + 1 < p.stages() ? p.round_trip_s(i) : 0.0, period, step.carry);
+      if (period > 0)
+        step = unchecked::exact_step(p.compute_s(i), i + 1 < p.stages() ? p.round_trip_s(i) : 0.0, period, step.carry);
       if (step.warmup > caps[static_cast<std::size_t>(i)]) return false;
     }
     return true;
   };
-  double low = best_period(p);
+  double low = unchecked::best_period(p);
   if (fits(low)) return low;
   double high = 0;  // the whole round trip: one microbatch in flight is enough
   for (int i = 0; i < p.stages(); ++i) high += p.compute_s(i) + (i + 1 < p.stages() ? p.round_trip_s(i) : 0.0);

@@ -52,13 +52,13 @@ class warmup_algebra {
   [[nodiscard]] bool extend(double compute, const transfer_price& transfer, warmup_state next, double period,
                             warmup_state& out) const {
     if (rule_ == warmup_rule::exact) {
-      const auto step = exact_step(compute, transfer.round_trip, period, next.carry);
+      const auto step = unchecked::exact_step(compute, transfer.round_trip, period, next.carry);
       out = {step.warmup, step.carry};
       return true;
     }
     if (rule_ == warmup_rule::h1f1b) {
-      out.warmup =
-          std::min(most_warmup, next.warmup + (next.warmup == 0 ? 1 : h1f1b_step(transfer.slower_way, period, epsilon_)));
+      out.warmup = std::min(most_warmup,
+                            next.warmup + (next.warmup == 0 ? 1 : unchecked::h1f1b_step(transfer.slower_way, period, epsilon_)));
       return true;
     }
     const double own = compute / period - 1;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
@@ -36,14 +37,14 @@ class lane_run {
         begun_(order.lanes.size(), 0),
         next_waiter_(order.lanes.size(), -1),
         wait_(order.lanes.size()),
-        status_(static_cast<std::size_t>(index.size()), waiting),
-        waiter_(static_cast<std::size_t>(index.size()), -1) {
+        status_(as_size(index.size()), waiting),
+        waiter_(as_size(index.size()), -1) {
     if (rendezvous_ && !lists_transfers) order_boundaries();
     for (std::size_t l = order.lanes.size(); l-- > 0;) ready_.push_back(static_cast<int>(l));
     while (!ready_.empty()) {
       const int l = ready_.back();
       ready_.pop_back();
-      advance(static_cast<std::size_t>(l));
+      advance(as_size(l));
     }
   }
 
@@ -93,26 +94,24 @@ class lane_run {
   /// Which microbatch each boundary delivers before which.
   void order_boundaries() {
     const auto cells = index_cells();
-    std::vector<int> last(2 * static_cast<std::size_t>(order_.directions) * static_cast<std::size_t>(order_.stages), -1);
+    std::vector<int> last(2 * as_size(order_.directions) * as_size(order_.stages), -1);
     earlier_.assign(2 * cells, -1);
     for (const auto& l : order_.lanes)
       for (const auto& a : l.actions) {
         if (!makes_tensor(a.kind)) continue;
         const bool gradient = makes_gradient(a.kind);
-        auto& before = last[cell(gradient, a) / static_cast<std::size_t>(order_.microbatches)];
+        auto& before = last[cell(gradient, a) / as_size(order_.microbatches)];
         earlier_[cell(gradient, a)] = std::exchange(before, a.microbatch);
       }
   }
   [[nodiscard]] std::size_t index_cells() const {
-    return static_cast<std::size_t>(order_.directions) * static_cast<std::size_t>(order_.stages) *
-           static_cast<std::size_t>(order_.microbatches);
+    return as_size(order_.directions) * as_size(order_.stages) * as_size(order_.microbatches);
   }
   /// Of what action a produces.
   [[nodiscard]] std::size_t cell(bool gradient, const action& a) const {
-    const auto stage = static_cast<std::size_t>(gradient ? order_.directions + a.direction : a.direction) *
-                           static_cast<std::size_t>(order_.stages) +
-                       static_cast<std::size_t>(a.stage);
-    return stage * static_cast<std::size_t>(order_.microbatches) + static_cast<std::size_t>(a.microbatch);
+    const auto stage =
+        as_size(gradient ? order_.directions + a.direction : a.direction) * as_size(order_.stages) + as_size(a.stage);
+    return stage * as_size(order_.microbatches) + as_size(a.microbatch);
   }
 
   /// The action that takes the tensor which the boundary into `a` delivers before that of `a`; -1: none.
@@ -131,25 +130,25 @@ class lane_run {
     return whole >= 0 ? whole : index_.find(backward_input, a.direction, a.stage, m);
   }
 
-  [[nodiscard]] bool is_done(int n) const { return status_[static_cast<std::size_t>(n)] == done; }
-  [[nodiscard]] bool has_begun(int n) const { return status_[static_cast<std::size_t>(n)] != waiting; }
+  [[nodiscard]] bool is_done(int n) const { return at(status_, n) == done; }
+  [[nodiscard]] bool has_begun(int n) const { return at(status_, n) != waiting; }
 
   void set(std::size_t first, std::size_t last, state s) {
     for (std::size_t n = first; n < last; ++n) {
       status_[n] = s;
-      for (int l = std::exchange(waiter_[n], -1); l >= 0; l = next_waiter_[static_cast<std::size_t>(l)]) ready_.push_back(l);
+      for (int l = std::exchange(waiter_[n], -1); l >= 0; l = at(next_waiter_, l)) ready_.push_back(l);
     }
   }
 
-  bool block(std::size_t l, std::size_t at, int awaited, bool for_channel) {
-    wait_[l] = {index_.lane_first[l] + static_cast<int>(at), awaited, for_channel};
-    next_waiter_[l] = std::exchange(waiter_[static_cast<std::size_t>(awaited)], static_cast<int>(l));
+  bool block(std::size_t l, std::size_t position, int awaited, bool for_channel) {
+    wait_[l] = {index_.lane_first[l] + static_cast<int>(position), awaited, for_channel};
+    next_waiter_[l] = std::exchange(at(waiter_, awaited), static_cast<int>(l));
     return false;
   }
 
   void advance(std::size_t l) {
     const auto& actions = order_.lanes[l].actions;
-    const auto offset = static_cast<std::size_t>(index_.lane_first[l]);
+    const auto offset = as_size(index_.lane_first[l]);
     while (front_[l] < actions.size()) {
       std::size_t end = front_[l] + 1;
       while (end < actions.size() && actions[end].joined) ++end;
@@ -207,18 +206,18 @@ class lane_run {
 
   [[nodiscard]] std::size_t lane_of(int n) const {
     const auto& first = index_.lane_first;
-    return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), n) - first.begin()) - 1;
+    return as_size(std::upper_bound(first.begin(), first.end(), n) - first.begin()) - 1;
   }
-  [[nodiscard]] const action& at(int n) const {
+  [[nodiscard]] const action& action_at(int n) const {
     const auto l = lane_of(n);
-    return order_.lanes[l].actions[static_cast<std::size_t>(n - index_.lane_first[l])];
+    return at(order_.lanes[l].actions, n - index_.lane_first[l]);
   }
   [[nodiscard]] std::string name(int n) const {
-    return "rank " + std::to_string(order_.lanes[lane_of(n)].rank) + " " + to_text(at(n));
+    return "rank " + std::to_string(order_.lanes[lane_of(n)].rank) + " " + to_text(action_at(n));
   }
   [[nodiscard]] bool same_event(int a, int b) const {
     if (a > b) std::swap(a, b);
-    while (b > a && at(b).joined) --b;
+    while (b > a && action_at(b).joined) --b;
     return a == b;
   }
 
@@ -241,23 +240,23 @@ class lane_run {
 /// Complexity: O(actions).
 [[nodiscard]] inline std::vector<std::string> crossed_channels(const schedule& order, const action_index& index) {
   std::vector<std::string> found;
-  std::vector<int> last(static_cast<std::size_t>(order.ranks), -1);
+  std::vector<int> last(as_size(order.ranks), -1);
   for (std::size_t l = 0; l < order.lanes.size(); ++l) {
     const auto& actions = order.lanes[l].actions;
     std::fill(last.begin(), last.end(), -1);
     for (std::size_t k = 0; k < actions.size(); ++k) {
       if (!is_send(actions[k].kind)) continue;
-      const auto peer = static_cast<std::size_t>(peer_rank(order, actions[k]));
+      const auto peer = as_size(peer_rank(order, actions[k]));
       const auto receive = other_end(actions[k]);
       const int taken = index.find(receive.kind, receive.direction, receive.stage, receive.microbatch);
       const int before = std::exchange(last[peer], static_cast<int>(k));
       if (before < 0) continue;
-      const auto first = other_end(actions[static_cast<std::size_t>(before)]);
+      const auto first = other_end(at(actions, before));
       const int first_taken = index.find(first.kind, first.direction, first.stage, first.microbatch);
       const auto lane_end = std::upper_bound(index.lane_first.begin(), index.lane_first.end(), taken);
       if (first_taken < taken || (lane_end != index.lane_first.end() && first_taken >= *lane_end)) continue;
       const auto from = "rank " + std::to_string(order.lanes[l].rank) + " ", to = "rank " + std::to_string(peer) + " ";
-      found.push_back(from + to_text(actions[static_cast<std::size_t>(before)]) + " comes before " + from + to_text(actions[k]) +
+      found.push_back(from + to_text(at(actions, before)) + " comes before " + from + to_text(actions[k]) +
                       " in the channel, but " + to + to_text(receive) + " before " + to + to_text(first));
     }
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/search/detail/order_problem.hpp>
 
 namespace hetsched::detail {
@@ -28,7 +29,7 @@ class list_scheduler {
 
   /// The makespan; the words are in `order`. never_s if stuck for want of memory.
   double run(const list_rule& rule, step_words& order) {
-    const std::size_t count = p_->size(), steps = static_cast<std::size_t>(p_->steps());
+    const std::size_t count = p_->size(), steps = as_size(p_->steps());
     order.resize(count * steps);
     events_.clear();
     for (std::size_t i = 0; i < count; ++i) ranks_[i] = {};
@@ -73,8 +74,8 @@ class list_scheduler {
         continue;
       }
       order[i * steps + r.at++] = take;
-      const auto k = r.done[static_cast<std::size_t>(take)]++;
-      r.free_s = now + s.cost[static_cast<std::size_t>(take)];
+      const auto k = at(r.done, take)++;
+      r.free_s = now + at(s.cost, take);
       if (r.at == steps) {
         ++finished;
         end = std::max(end, r.free_s);
@@ -104,7 +105,7 @@ class list_scheduler {
     events_.emplace_back(when, i);
     std::push_heap(events_.begin(), events_.end(), later);
   }
-  [[nodiscard]] std::size_t m() const { return static_cast<std::size_t>(p_->microbatches); }
+  [[nodiscard]] std::size_t m() const { return as_size(p_->microbatches); }
 
   const order_problem* p_;
   std::vector<double> forward_in_, input_in_;

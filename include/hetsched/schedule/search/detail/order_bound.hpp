@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/search/detail/order_problem.hpp>
 
 namespace hetsched::detail {
@@ -47,9 +48,9 @@ class order_bound {
     return {room(s.keeps[0]), p_->split ? room(s.keeps[0] + s.keeps[1]) : m_};
   }
 
-  [[nodiscard]] std::size_t count() const { return static_cast<std::size_t>(m_); }
+  [[nodiscard]] std::size_t count() const { return as_size(m_); }
   double& at(std::vector<double>& of, std::size_t i, int kind, int k) {
-    return of[(i * 3 + static_cast<std::size_t>(kind)) * count() + static_cast<std::size_t>(k)];
+    return of[(i * 3 + as_size(kind)) * count() + as_size(k)];
   }
 
   void heads() {

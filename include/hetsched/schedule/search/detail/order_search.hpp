@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/search/detail/order_problem.hpp>
@@ -24,8 +25,8 @@ class order_search {
  public:
   explicit order_search(const order_problem& p)
       : p_(&p),
-        steps_(static_cast<std::size_t>(p.steps())),
-        m_(static_cast<std::size_t>(p.microbatches)),
+        steps_(as_size(p.steps())),
+        m_(as_size(p.microbatches)),
         index_(p.size() * steps_),
         before_(p.size() * steps_),
         start_(p.size() * steps_),
@@ -87,9 +88,7 @@ class order_search {
     bool listed = false;
   };
 
-  [[nodiscard]] std::size_t slot(std::size_t i, step_kind a, std::size_t k) const {
-    return (i * 3 + static_cast<std::size_t>(a)) * m_ + k;
-  }
+  [[nodiscard]] std::size_t slot(std::size_t i, step_kind a, std::size_t k) const { return (i * 3 + as_size(a)) * m_ + k; }
 
   /// Starts of all steps, tails from each start to the end, and the step at which the makespan is reached.
   double evaluate(const step_words& order) {
@@ -110,7 +109,7 @@ class order_search {
       while (r.at < steps_) {
         const std::size_t n = i * steps_ + r.at;
         const step_kind a = order[n];
-        const std::size_t k = r.done[static_cast<std::size_t>(a)];
+        const std::size_t k = at(r.done, a);
         double in = 0;
         if (a == step_kind::forward) {
           if (i > 0 && k >= ranks_[i - 1].done[0]) break;
@@ -124,7 +123,7 @@ class order_search {
         where_[slot(i, a, k)] = static_cast<int>(n);
         input_[n] = in;
         start_[n] = std::max(r.free_s, in);
-        r.free_s = start_[n] + s.cost[static_cast<std::size_t>(a)];
+        r.free_s = start_[n] + at(s.cost, a);
         if (a == step_kind::forward && !last) {
           r.down_free_s = std::max(r.down_free_s, r.free_s) + s.down.occupied_s;
           forward_in_[(i + 1) * m_ + k] = r.down_free_s + s.down.latency_s;
@@ -132,7 +131,7 @@ class order_search {
           r.up_free_s = std::max(r.up_free_s, r.free_s) + s.up.occupied_s;
           gradient_in_[(i - 1) * m_ + k] = r.up_free_s + s.up.latency_s;
         }
-        ++r.done[static_cast<std::size_t>(a)];
+        ++at(r.done, a);
         ++r.at;
         topological_.push_back(static_cast<int>(n));
       }
@@ -148,24 +147,24 @@ class order_search {
 
   void tails(const step_words& order) {
     for (std::size_t t = topological_.size(); t-- > 0;) {
-      const auto n = static_cast<std::size_t>(topological_[t]);
+      const auto n = as_size(topological_[t]);
       const std::size_t i = n / steps_;
       const auto& s = p_->stages[i];
       const step_kind a = order[n];
-      const auto k = static_cast<std::size_t>(index_[n]);
+      const auto k = as_size(index_[n]);
       double sent = 0;
       if (a == step_kind::forward && i + 1 < p_->size()) {
-        sent = s.down.latency_s + tail_[static_cast<std::size_t>(where_[slot(i + 1, a, k)])];
-        if (k + 1 < m_) sent = std::max(sent, sent_tail_[static_cast<std::size_t>(where_[slot(i, a, k + 1)])]);
+        sent = s.down.latency_s + at(tail_, where_[slot(i + 1, a, k)]);
+        if (k + 1 < m_) sent = std::max(sent, at(sent_tail_, where_[slot(i, a, k + 1)]));
         sent += s.down.occupied_s;
       } else if (a == step_kind::input && i > 0) {
-        sent = s.up.latency_s + tail_[static_cast<std::size_t>(where_[slot(i - 1, a, k)])];
-        if (k + 1 < m_) sent = std::max(sent, sent_tail_[static_cast<std::size_t>(where_[slot(i, a, k + 1)])]);
+        sent = s.up.latency_s + at(tail_, where_[slot(i - 1, a, k)]);
+        if (k + 1 < m_) sent = std::max(sent, at(sent_tail_, where_[slot(i, a, k + 1)]));
         sent += s.up.occupied_s;
       }
       sent_tail_[n] = sent;
       const double next = n % steps_ + 1 < steps_ ? tail_[n + 1] : 0.0;
-      tail_[n] = s.cost[static_cast<std::size_t>(a)] + std::max(next, sent);
+      tail_[n] = at(s.cost, a) + std::max(next, sent);
     }
   }
 
@@ -178,7 +177,7 @@ class order_search {
     const std::size_t low = std::min(from, to), high = std::max(from, to);
     const auto& s = p_->stages[i];
     const auto [forwards, inputs] = before_[low];
-    std::size_t done[3] = {static_cast<std::size_t>(forwards), static_cast<std::size_t>(inputs), 0};
+    std::size_t done[3] = {as_size(forwards), as_size(inputs), 0};
     done[2] = low % steps_ - done[0] - done[1];
     double held = 0;
     for (int a = 0; a < 3; ++a) held += static_cast<double>(done[a]) * s.keeps[a];
@@ -188,15 +187,15 @@ class order_search {
     for (std::size_t n = low; n <= high; ++n)
       if (n != from) put(n);
     if (from < to) put(from);
-    double free_s = low % steps_ == 0 ? 0.0 : start_[low - 1] + s.cost[static_cast<std::size_t>(order[low - 1])];
+    double free_s = low % steps_ == 0 ? 0.0 : start_[low - 1] + at(s.cost, order[low - 1]);
     heads_.resize(moved_.size());
     sends_.resize(moved_.size());
     for (std::size_t x = 0; x < moved_.size(); ++x) {
-      const auto a = static_cast<std::size_t>(moved_[x]);
+      const auto a = as_size(moved_[x]);
       const std::size_t k = done[a]++;
       held += s.keeps[a];
       if (done[1] > done[0] || done[2] > done[1] || held > s.capacity) return never_s;
-      const auto old = static_cast<std::size_t>(where_[slot(i, moved_[x], k)]);
+      const auto old = as_size(where_[slot(i, moved_[x], k)]);
       heads_[x] = std::max(free_s, input_[old]);
       free_s = heads_[x] + s.cost[a];
       sends_[x] = sent_tail_[old];
@@ -204,7 +203,7 @@ class order_search {
     double next = (high + 1) % steps_ == 0 ? 0.0 : tail_[high + 1];
     double longest = 0;
     for (std::size_t x = moved_.size(); x-- > 0;) {
-      next = s.cost[static_cast<std::size_t>(moved_[x])] + std::max(next, sends_[x]);
+      next = at(s.cost, moved_[x]) + std::max(next, sends_[x]);
       longest = std::max(longest, heads_[x] + next);
     }
     return longest;
@@ -217,7 +216,7 @@ class order_search {
       if (order[from] == order[to]) return;
       const double e = estimate(order, i, from, to);
       if (e >= best_estimate) return;
-      const std::size_t key = 2 * slot(i, order[from], static_cast<std::size_t>(index_[from])) + (from < to);
+      const std::size_t key = 2 * slot(i, order[from], as_size(index_[from])) + (from < to);
       if (forbidden_[key] > round && e >= best * (1 - tolerance::rounding)) return;
       best_estimate = e, best_from = from, best_to = to;
     };
@@ -229,8 +228,7 @@ class order_search {
         }
         std::size_t end = n + 1;
         while (end < (i + 1) * steps_ && critical(end) &&
-               start_[end] <= start_[end - 1] + p_->stages[i].cost[static_cast<std::size_t>(order[end - 1])] +
-                                  makespan_ * tolerance::rounding)
+               start_[end] <= start_[end - 1] + at(p_->stages[i].cost, order[end - 1]) + makespan_ * tolerance::rounding)
           ++end;
         block(i, n, end, consider);
         n = end;
@@ -238,8 +236,8 @@ class order_search {
     }
     if (best_estimate >= never_s) return false;
     const std::size_t i = best_from / steps_;
-    const std::size_t key = 2 * slot(i, order[best_from], static_cast<std::size_t>(index_[best_from])) + (best_from > best_to);
-    const int tenure = 5 + static_cast<int>((static_cast<std::size_t>(round) * 7919 + best_from) % 9);
+    const std::size_t key = 2 * slot(i, order[best_from], as_size(index_[best_from])) + (best_from > best_to);
+    const int tenure = 5 + static_cast<int>((as_size(round) * 7919 + best_from) % 9);
     forbidden_[key] = round + tenure;
     shift(order, best_from, best_to);
     return true;
@@ -250,11 +248,11 @@ class order_search {
     const step_words before = order;
     evaluate(order);
     for (int k = random.integer(2, 6); k > 0; --k) {
-      const auto i = static_cast<std::size_t>(random.integer(0, static_cast<int>(p_->size()) - 1));
+      const auto i = as_size(random.integer(0, static_cast<int>(p_->size()) - 1));
       const int from = random.integer(0, static_cast<int>(steps_) - 1);
       const int to =
           std::clamp(from + random.integer(1, 6) * (random.integer(0, 1) == 0 ? -1 : 1), 0, static_cast<int>(steps_) - 1);
-      const std::size_t a = i * steps_ + static_cast<std::size_t>(from), b = i * steps_ + static_cast<std::size_t>(to);
+      const std::size_t a = i * steps_ + as_size(from), b = i * steps_ + as_size(to);
       if (a == b || estimate(order, i, a, b) >= never_s) continue;
       shift(order, a, b);
       if (evaluate(order) < never_s) continue;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 
 namespace hetsched::detail {
@@ -32,9 +33,9 @@ struct event_graph {
   std::vector<int> reductions;
 
   [[nodiscard]] int size() const { return lane_first.back(); }
-  [[nodiscard]] const event_step& step(int n) const { return steps[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const event_step& step(int n) const { return hetsched::at(steps, n); }
   [[nodiscard]] const action& at(int n) const { return step(n).what; }
-  [[nodiscard]] const lane& lane_at(int l) const { return order->lanes[static_cast<std::size_t>(l)]; }
+  [[nodiscard]] const lane& lane_at(int l) const { return hetsched::at(order->lanes, l); }
   /// Behind the last action of the event that begins with action n.
   [[nodiscard]] int event_end(int n) const {
     do ++n;

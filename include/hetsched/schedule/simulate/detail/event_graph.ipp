@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
@@ -15,7 +16,7 @@ HETSCHED_INLINE event_graph make_event_graph(const schedule& order) {
   event_graph g;
   g.order = &order;
   g.lane_first = index.lane_first;
-  const auto count = static_cast<std::size_t>(index.size());
+  const auto count = as_size(index.size());
   g.steps.reserve(count + 1);
   g.needs.reserve(2 * count);
   for (std::size_t l = 0; l < order.lanes.size(); ++l)
@@ -31,13 +32,13 @@ HETSCHED_INLINE event_graph make_event_graph(const schedule& order) {
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions) {
       ++n;
-      event_step& step = g.steps[static_cast<std::size_t>(n)];
+      event_step& step = at(g.steps, n);
       step.first_need = static_cast<int>(g.needs.size());
       if (is_compute(a.kind)) step.origin = n;
       if (is_receive(a.kind)) {
         const action send = other_end(a);
         step.partner = index.find(send.kind, send.direction, send.stage, send.microbatch);
-        g.steps[static_cast<std::size_t>(step.partner)].partner = n;
+        at(g.steps, step.partner).partner = n;
         if (const int post = find_post(index, a); post >= 0) g.needs.push_back(2 * post);
         continue;
       }
@@ -48,7 +49,7 @@ HETSCHED_INLINE event_graph make_event_graph(const schedule& order) {
       }
       for_each_need(order, index, a, [&](int need) {
         const bool elsewhere = g.lane_at(g.step(need).lane).rank != l.rank;
-        if (elsewhere && is_compute(a.kind)) g.steps[static_cast<std::size_t>(need)].ships = true;
+        if (elsewhere && is_compute(a.kind)) at(g.steps, need).ships = true;
         g.needs.push_back(2 * need + elsewhere);
       });
     }
@@ -56,7 +57,7 @@ HETSCHED_INLINE event_graph make_event_graph(const schedule& order) {
   if (index.lists(reduce_gradients)) {
     for (int c = 0; c < order.directions; ++c)
       for (int s = 0; s < order.stages; ++s) g.reductions.push_back(index.find(reduce_gradients, c, s, 0));
-    const auto stages = static_cast<std::size_t>(order.stages);
+    const auto stages = as_size(order.stages);
     for (auto i = g.reductions.size(); i-- > 0;)
       for (std::size_t k = i % stages; k < g.reductions.size(); k += stages)
         if (order.rank_of[k] == order.rank_of[i] && g.reductions[k] > g.reductions[i]) g.reductions[i] = -1;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
@@ -51,13 +52,13 @@ class event_run {
     const schedule& order = *graph.order;
     validate_fit(costs, order);
     validate(costs);
-    results.resize(static_cast<std::size_t>(graph.size()));
-    rank_start_s.assign(static_cast<std::size_t>(order.ranks), std::numeric_limits<double>::infinity());
-    rank_end_s.assign(static_cast<std::size_t>(order.ranks), 0.0);
-    rank_busy_s.assign(static_cast<std::size_t>(order.ranks), 0.0);
+    results.resize(as_size(graph.size()));
+    rank_start_s.assign(as_size(order.ranks), std::numeric_limits<double>::infinity());
+    rank_end_s.assign(as_size(order.ranks), 0.0);
+    rank_busy_s.assign(as_size(order.ranks), 0.0);
     wire_busy_s.assign(costs.wires.size(), 0.0);
     ports_.resize(costs.wires.size());
-    meetings_.resize(graph.reductions.empty() ? 0 : static_cast<std::size_t>(order.stages));
+    meetings_.resize(graph.reductions.empty() ? 0 : as_size(order.stages));
     for (std::size_t l = 0; l < order.lanes.size(); ++l) {
       head h;
       h.at = graph.lane_first[l];
@@ -114,7 +115,6 @@ class event_run {
     double start_s = 0;
     int cause = -1;
   };
-  static std::size_t at(int n) { return static_cast<std::size_t>(n); }
 
   void play() {
     while (true) {
@@ -137,7 +137,7 @@ class event_run {
       stuck += (stuck.empty() ? "deadlock: rank " : ", rank ") + std::to_string(at_lane.rank) +
                (at_lane.stream == stream::compute
                     ? " waits at "
-                    : " (" + std::string(stream_names[at(static_cast<int>(at_lane.stream))]) + ") waits at ") +
+                    : " (" + std::string(at(stream_names, static_cast<int>(at_lane.stream))) + ") waits at ") +
                to_text(graph_->at(h.at));
     }
     if (!stuck.empty()) throw input_error(stuck);
@@ -149,12 +149,12 @@ class event_run {
 
   /// Runs the lane until its next event waits for something.
   void advance(int l) {
-    head& h = heads_[at(l)];
+    head& h = at(heads_, l);
     while (h.at != h.last) {
       const bool own = is_own_work(graph_->at(h.at).kind), mark = is_mark(graph_->at(h.at).kind);
       for (const int end = graph_->step(h.end).first_need; h.need < end; ++h.need) {
-        const int which = graph_->needs[at(h.need)];
-        result& need = results[at(which / 2)];
+        const int which = at(graph_->needs, h.need);
+        result& need = at(results, which / 2);
         const double came_s = need.at_s[which % 2];
         if (came_s < 0) {
           h.waiting = need.link[which % 2];
@@ -199,7 +199,7 @@ class event_run {
     h.work_end_s = h.end_s;
     count_work(at_lane.rank, start, h.end_s);
     if (is_compute(graph_->at(h.at).kind) || graph_->at(h.at).kind == action_kind::optimizer)
-      rank_busy_s[at(at_lane.rank)] += seconds;
+      at(rank_busy_s, at_lane.rank) += seconds;
   }
 
   /// Begins transfers and reductions; returns whether all have ended.
@@ -212,7 +212,7 @@ class event_run {
       const action& a = graph_->at(n);
       const int partner = graph_->step(n).partner;
       if (a.kind == action_kind::reduce_gradients) {
-        if (graph_->reductions[at(a.direction * costs_->stages + a.stage)] == n) {
+        if (at(graph_->reductions, a.direction * costs_->stages + a.stage) == n) {
           ++h.open;
           reduce(a, h);
         } else {
@@ -225,17 +225,17 @@ class event_run {
         ask(n, h.come_s, h.cause);
       } else if (rendezvous_) {
         ++h.open;
-        const head& other = heads_[at(graph_->step(partner).lane)];
+        const head& other = at(heads_, graph_->step(partner).lane);
         const bool both = other.came && partner >= other.at && partner < other.end;
         if (both)
           ask(is_send(a.kind) ? n : partner, std::max(h.come_s, other.come_s), h.come_s < other.come_s ? other.cause : h.cause);
       } else if (is_send(a.kind)) {
         ++h.open;
         ask(n, h.come_s, h.cause);
-      } else if (const result& sent = results[at(partner)]; sent.at_s[1] < 0) {
+      } else if (const result& sent = at(results, partner); sent.at_s[1] < 0) {
         ++h.open;
       } else {
-        results[at(n)].sent_s = sent.sent_s;
+        at(results, n).sent_s = sent.sent_s;
         extend(h, sent.at_s[1], sent.link[1]);
       }
     }
@@ -246,7 +246,7 @@ class event_run {
   void next(head& h) {
     if (h.came) {
       for (int n = h.at; n < h.end; ++n)
-        if (results[at(n)].at_s[0] < 0) settle(n, 0, h.end_s, h.end_cause);
+        if (at(results, n).at_s[0] < 0) settle(n, 0, h.end_s, h.end_cause);
       h.came = false;
     }
     h.come_s = h.end_s;
@@ -271,7 +271,7 @@ class event_run {
   /// A member of the event that action n belongs to has ended, if the event has begun.
   void end_member(int n, double end_s, int cause) {
     const int l = graph_->step(n).lane;
-    head& h = heads_[at(l)];
+    head& h = at(heads_, l);
     extend(h, end_s, cause);
     if (--h.open > 0) return;
     next(h);
@@ -279,7 +279,7 @@ class event_run {
   }
 
   void reduce(const action& a, const head& h) {
-    meeting& m = meetings_[at(a.stage)];
+    meeting& m = at(meetings_, a.stage);
     if (h.come_s > m.start_s || m.came == 0) {
       m.start_s = h.come_s;
       m.cause = h.cause;
@@ -288,12 +288,12 @@ class event_run {
     int parts = 0;
     double seconds = 0;
     for (int c = 0; c < costs_->directions; ++c) {
-      parts += graph_->reductions[at(c * costs_->stages + a.stage)] >= 0;
+      parts += at(graph_->reductions, c * costs_->stages + a.stage) >= 0;
       seconds = std::max(seconds, costs_->at(c, a.stage).reduce_gradients_s);
     }
     if (m.came < parts) return;
     for (int c = 0; c < costs_->directions; ++c) {
-      const int n = graph_->reductions[at(c * costs_->stages + a.stage)];
+      const int n = at(graph_->reductions, c * costs_->stages + a.stage);
       if (n < 0) continue;
       const int rank = graph_->lane_at(graph_->step(n).lane).rank;
       count_work(rank, m.start_s, m.start_s + seconds);
@@ -343,10 +343,10 @@ class event_run {
     for (const int wire : leg.wires)
       if (wire >= 0) {
         find_port(wire, r.time_s) = {end, logged};
-        wire_busy_s[at(wire)] += leg.occupied_s;
+        at(wire_busy_s, wire) += leg.occupied_s;
       }
 
-    result& result_of = results[at(r.action)];
+    result& result_of = at(results, r.action);
     if (whole) {
       if (r.leg == 0) result_of.sent_s = start;
       if (!rendezvous_ && r.leg == 0 && !is_compute(a.kind)) end_member(r.action, r.time_s, r.cause);
@@ -355,8 +355,8 @@ class event_run {
       if (is_compute(a.kind)) return settle(r.action, 1, arrival, logged);
       arrive(r.action, arrival, logged);
     } else {
-      const int before = graph_->needs[at(graph_->step(r.action).first_need)] / 2;
-      result_of.sent_s = std::min(start, results[at(before)].sent_s);
+      const int before = at(graph_->needs, graph_->step(r.action).first_need) / 2;
+      result_of.sent_s = std::min(start, at(results, before).sent_s);
       if (h2d) transfer_s += arrival - result_of.sent_s;
       settle(r.action, 0, arrival, logged);
       settle(r.action, 1, arrival, logged);
@@ -368,49 +368,49 @@ class event_run {
   void arrive(int send, double arrival_s, int cause) {
     settle(send, 1, arrival_s, cause);
     const int receive = graph_->step(send).partner;
-    results[at(receive)].sent_s = results[at(send)].sent_s;
-    const head& h = heads_[at(graph_->step(receive).lane)];
+    at(results, receive).sent_s = at(results, send).sent_s;
+    const head& h = at(heads_, graph_->step(receive).lane);
     if (rendezvous_) end_member(send, arrival_s, cause);
     if (h.came && receive >= h.at && receive < h.end) end_member(receive, arrival_s, cause);
   }
 
   void settle(int n, int where, double at_s, int cause) {
-    result& r = results[at(n)];
+    result& r = at(results, n);
     r.at_s[where] = at_s;
-    for (int l = r.link[where]; l >= 0; l = heads_[at(l)].waiting) ready_.push_back(l);
+    for (int l = r.link[where]; l >= 0; l = at(heads_, l).waiting) ready_.push_back(l);
     r.link[where] = cause;
   }
 
   /// Of the wire's ports, one that is free at a time that no later request precedes, or the one that gets free first.
   port& find_port(int wire, double time_s) {
-    auto& ports = ports_[at(wire)];
+    auto& ports = at(ports_, wire);
     port* first = nullptr;
     for (auto& p : ports) {
       if (p.free_s <= time_s) return p;
       if (first == nullptr || p.free_s < first->free_s) first = &p;
     }
-    if (ports.size() == at(costs_->wires[at(wire)].capacity)) return *first;
+    if (ports.size() == as_size(at(costs_->wires, wire).capacity)) return *first;
     return ports.emplace_back();
   }
 
   void count_work(int rank, double start_s, double end_s) {
-    rank_start_s[at(rank)] = std::min(rank_start_s[at(rank)], start_s);
-    rank_end_s[at(rank)] = std::max(rank_end_s[at(rank)], end_s);
+    at(rank_start_s, rank) = std::min(at(rank_start_s, rank), start_s);
+    at(rank_end_s, rank) = std::max(at(rank_end_s, rank), end_s);
   }
 
   /// Gives every rank its part of the log, for its work and for what it sends.
   void make_log() {
-    const auto ranks = static_cast<std::size_t>(graph_->order->ranks);
+    const auto ranks = as_size(graph_->order->ranks);
     log_next_.assign(2 * ranks + 1, 0);
     for (const auto& step : graph_->steps) {
       if (&step == &graph_->steps.back()) break;
       const action& a = step.what;
-      const std::size_t part = 2 * at(graph_->lane_at(step.lane).rank) + 1;  // counts are kept one place behind
+      const std::size_t part = 2 * as_size(graph_->lane_at(step.lane).rank) + 1;  // counts are kept one place behind
       if (!is_transfer(a.kind) && !is_mark(a.kind)) ++log_next_[part];
       if (step.ships || is_send(a.kind))
         log_next_[part + 1] += way_of(a).over->staged ? 3u : 1u;
       else if (is_staged(a.kind))
-        ++log_next_[2 * at(way_of(a).from) + 2];
+        ++log_next_[2 * as_size(way_of(a).from) + 2];
     }
     for (std::size_t k = 1; k < log_next_.size(); ++k) log_next_[k] += log_next_[k - 1];
     log.resize(log_next_.back());
@@ -419,7 +419,7 @@ class event_run {
 
   int record(const action& a, int rank, int peer, double start_s, double end_s, int cause) {
     if (log_next_.empty()) return -1;
-    const std::size_t k = log_next_[2 * at(rank) + is_transfer(a.kind)]++;
+    const std::size_t k = log_next_[2 * as_size(rank) + is_transfer(a.kind)]++;
     log[k] = {a, rank, peer, start_s, end_s};
     causes[k] = cause;
     return static_cast<int>(k);
