@@ -16,7 +16,8 @@ namespace detail {
 
 [[nodiscard]] inline outcome<plan> plan_with(const cluster& hardware, const any_cost_model& costs, warmup_algebra algebra,
                                              const planning_problem& asked, const interop_options& options) {
-  return with_tables(hardware, costs, [&](const interop_problem& problem, const stage_prices& table) {
+  price_book book(hardware, costs);
+  return with_tables(book, [&](const interop_problem& problem, const stage_prices& table) {
     auto found = one_pipeline_search(hardware, costs, problem, table, algebra, asked, options);
     // Where links are missing, the order that a local search starts with may lead nowhere.
     constexpr std::size_t most_ordered = 8;
