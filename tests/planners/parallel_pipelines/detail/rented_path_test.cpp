@@ -33,7 +33,7 @@ double cost_of_pipeline(const interop_problem& problem, const stage_prices& tabl
     cost += t + placed.devices * (prices.rent[k] * std::max(low, t) + prices.fee[k]);
     for (const auto& c : critical)
       if (s.layers.first <= c.layer && c.layer < s.layers.last)
-        end += c.share * (ends.updates()(s.placement, s.layers.first, s.layers.last) - before);
+        end += c.share * (table.updates()(s.placement, s.layers.first, s.layers.last) - before);
     before += t - table.forward(s.placement, s.layers.first, s.layers.last);
     if (i + 1 == stages.size()) break;
     if (bare.slower_way_s(at) > high) return never;
@@ -45,9 +45,10 @@ double cost_of_pipeline(const interop_problem& problem, const stage_prices& tabl
 
 template <class Costs>
 void compare(const instance& given, const Costs& costs, random_source& random, int& met, int& searched) {
-  auto problem = make_interop_problem(given.hardware, costs);
+  price_book book(given.hardware, costs);
+  auto problem = make_interop_problem(book);
   if (problem.placements.empty()) return;
-  const stage_prices table(given.hardware, costs, problem);
+  const stage_prices table(book, problem);
   mark_dominated(problem, table);
   const end_table ends(costs, problem);
   listed_pipelines all(problem, table);
