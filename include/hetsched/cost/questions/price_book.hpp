@@ -122,13 +122,7 @@ class price_book {
   std::vector<std::vector<stage_cost>>
       costs_of_;                         // [placement][layer], or [placement][first layer, last one]; negative: not asked
   std::vector<booked_updates> updates_;  // by placement
-  struct transfer_side {
-    int subcluster;
-    bool on_one_node;
-    std::int64_t own;
-    friend bool operator==(const transfer_side&, const transfer_side&) = default;
-  };
-  std::vector<transfer_side> classes_;
+  std::vector<std::tuple<int, bool, std::int64_t>> classes_;  // subcluster, whether on one node, and the model's own
   std::vector<std::vector<const transfer_cost*>> transfers_;  // [from][to][near][kind of boundary], by class; null: not asked
   std::set<transfer_cost, less> transfer_costs_;              // equal ones are one
 };

@@ -70,8 +70,8 @@ HETSCHED_INLINE int price_book::find(mesh_placements& known, const placement& wh
 
 HETSCHED_INLINE int price_book::class_of(const booked_placement& added) {
   const bool names_classes = costs_.has_transfer_class();
-  const transfer_side side{added.where.mesh.subcluster, asks_proximity_ && added.on_one_node,
-                           names_classes ? costs_.transfer_class(added.where) : 0};
+  const std::tuple side{added.where.mesh.subcluster, asks_proximity_ && added.on_one_node,
+                        names_classes ? costs_.transfer_class(added.where) : 0};
   const auto known = names_classes ? std::find(classes_.begin(), classes_.end(), side) : classes_.end();
   const auto found = static_cast<int>(known - classes_.begin());
   if (known == classes_.end()) {

@@ -18,7 +18,7 @@ using namespace hetsched::test;
 namespace {
 
 /// What a pipeline costs, from its stages: infinity if it does not keep the period.
-double cost_of_pipeline(const interop_problem& problem, const stage_prices& table, const end_table& ends, double low, double high,
+double cost_of_pipeline(const interop_problem& problem, const stage_prices& table, double low, double high,
                         const device_prices& prices, std::span<const critical_layer> critical,
                         const std::vector<interop_stage>& stages) {
   const auto bare = search_pipeline(problem, table, stages);
@@ -73,7 +73,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
     double least = never;
     for (int box = 0; box < all.boxes(); ++box)
       for (const auto& line : all.of(box))
-        least = std::min(least, cost_of_pipeline(problem, table, ends, low, high, prices, critical, line.stages));
+        least = std::min(least, cost_of_pipeline(problem, table, low, high, prices, critical, line.stages));
     const double found = path.solve(low, high, prices, false, critical);
     CAPTURE(low);
     CAPTURE(high);
@@ -81,7 +81,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
     REQUIRE(found <= least * (1 + 1e-9));
     if (!(found < never)) continue;
     // Its own pipeline costs what it says; where that is one of all, it is the cheapest.
-    REQUIRE(near(found, cost_of_pipeline(problem, table, ends, low, high, prices, critical, path.stages())));
+    REQUIRE(near(found, cost_of_pipeline(problem, table, low, high, prices, critical, path.stages())));
     for (int box = 0; box < all.boxes(); ++box)
       for (const auto& line : all.of(box))
         if (line.stages == path.stages()) {

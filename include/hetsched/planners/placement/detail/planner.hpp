@@ -102,13 +102,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     }
   }
   const auto kinds = chain.kinds.size();
-  for (int b = 0; b + 1 < chain.layers; ++b) {
-    const auto kind_of = [&](int boundary) { return book.boundary_kinds()[static_cast<std::size_t>(boundary)]; };
-    if (b > 0 && kind_of(b) == kind_of(b - 1)) {
-      const auto at = chain.transfers.size() - kinds * kinds;
-      for (std::size_t n = 0; n < kinds * kinds; ++n) chain.transfers.push_back(chain.transfers[at + n]);
-      continue;
-    }
+  for (int b = 0; b + 1 < chain.layers; ++b)
     for (std::size_t from = 0; from < kinds; ++from)
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
@@ -119,7 +113,6 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
       }
-  }
   const int in_flight = problem.microbatches;
   if (is_inference(problem.objective))
     chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
