@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -23,8 +22,6 @@ using namespace hetsched;
 using namespace hetsched::test;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The shortest iteration over every chain of stages, each on any placement, that keeps the principles: tried one by one.
 double shortest(const instance& given, const opaque_costs& costs, const std::string& schedule,

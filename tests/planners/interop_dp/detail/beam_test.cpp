@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include <hetsched/search/pack_devices.hpp>
+
 #include "../brute_force.hpp"
 #include "../plan_checks.hpp"
 #include "../random_instance.hpp"
