@@ -32,7 +32,7 @@ HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const plannin
     throw input_error("gap, effort, rounds and listed must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::parallel_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
+    return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
   });
 }
 
