@@ -39,7 +39,8 @@ void compare(const instance& given, const Costs& costs, double haste) {
       .each([&](const bare_plan& p) { return bound_of(p, microbatches) < wanted; },
             [&](const bare_plan& p) { wanted = std::min(wanted, bound_of(p, microbatches)); });
   const std::array options{any_schedule_options{.microbatches = given.problem.microbatches, .haste = haste}};
-  const auto found = any_schedule_pipelines(given.hardware, costs, options);
+  price_book book(given.hardware, costs);
+  const auto found = any_schedule_pipelines(book, options);
   if (!found) {
     CHECK(found.why_not().reason == "the cost model offers no placement on any submesh of this cluster");
     CHECK(wanted == never);
@@ -54,7 +55,7 @@ void compare(const instance& given, const Costs& costs, double haste) {
   if (wanted == 0) return;
   const std::array below{
       any_schedule_options{.microbatches = given.problem.microbatches, .haste = haste, .below_s = wanted * 0.999}};
-  CHECK(!any_schedule_pipelines(given.hardware, costs, below)->front());
+  CHECK(!any_schedule_pipelines(book, below)->front());
 
   // evaluate plays it, and no schedule is faster than the bound.
   if (haste != 1) return;
@@ -87,12 +88,14 @@ TEST_CASE("a cluster that is too large for it is refused, and so are options tha
   random_source random(3);
   const auto given = random_instance(random);
   const additive_costs costs{given.costs};
+  price_book book(given.hardware, costs);
   for (const auto& o : {any_schedule_options{.microbatches = 0}, any_schedule_options{.haste = 0},
                         any_schedule_options{.in_flight = 0}, any_schedule_options{.below_s = -1}})
-    CHECK_THROWS_AS((void)any_schedule_pipelines(given.hardware, costs, std::array{o}), input_error);
+    CHECK_THROWS_AS((void)any_schedule_pipelines(book, std::array{o}), input_error);
   auto large = given.hardware;
   while (large.subclusters.size() < 9) large.subclusters.push_back(large.subclusters[0]);
-  const auto refused = any_schedule_pipelines(large, costs, std::array{any_schedule_options{}});
+  price_book of_large(large, costs);
+  const auto refused = any_schedule_pipelines(of_large, std::array{any_schedule_options{}});
   REQUIRE(!refused);
   CHECK(refused.why_not().reason == "the cluster is too large for a search over all schedules");
 }

@@ -13,8 +13,13 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
+#include <hetsched/planners/hetauto.hpp>
+#include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/search/microbatch.hpp>
+
+#include "interop_dp/random_instance.hpp"
 
 using namespace hetsched;
 
@@ -39,6 +44,14 @@ auto costs_on(const cluster& hardware) {
                                {.microbatch_size = size, .recompute = {recomputation::none, recomputation::full}});
   };
 }
+
+struct counted_costs : test::additive_costs {
+  mutable int layers_asked = 0;
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    ++layers_asked;
+    return additive_costs::layer(index, where);
+  }
+};
 
 }  // namespace
 
@@ -200,4 +213,33 @@ TEST_CASE("find_plan of a transformer is that of its costs, and remembers them")
   CHECK(found->setting.costs == "tile");
   CHECK(found->setting.sequence == 128);
   CHECK(found->setting.precision == "fp16");
+}
+
+TEST_CASE("planners that share a book make the plans that they make alone, and ask no layer twice") {
+  random_source random(20261127);
+  int plans = 0;
+  for (int n = 0; n < 20; ++n) {
+    CAPTURE(n);
+    auto given = test::random_instance(random, {.layers = 5, .subclusters = 2, .devices = 4});
+    test::enrich(given, random);
+    const counted_costs costs{{{given.costs}}};
+    const auto& hardware = given.hardware;
+    const auto& problem = given.problem;
+    price_book book(hardware, costs);
+    const auto compare = [&](const outcome<plan>& shared, const outcome<plan>& alone) {
+      REQUIRE(shared.has_value() == alone.has_value());
+      if (shared)
+        CHECK(*shared == *alone);
+      else
+        CHECK(shared.why_not().reason == alone.why_not().reason);
+      plans += shared ? 1 : 0;
+    };
+    const hexiscale_options groups{.polish = false};
+    const std::vector shared{hexiscale(book, problem, groups), hetauto_exact(book, problem), parallel_pipelines(book, problem)};
+    CHECK(costs.layers_asked == given.costs.layers * static_cast<int>(given.costs.rows.size()));
+    compare(shared[0], hexiscale(hardware, costs, problem, groups));
+    compare(shared[1], hetauto_exact(hardware, costs, problem));
+    compare(shared[2], parallel_pipelines(hardware, costs, problem));
+  }
+  CHECK(plans > 20);
 }

@@ -99,7 +99,8 @@ TEST_CASE("tapered stages have the least bound of all cuts, and no schedule of w
     const int stages = random.integer(1, 4), layers = random.integer(stages, 9);
     const auto one = random_instance(random, layers, stages, random.integer(1, 12), n % 3 == 0 ? 500 * mib : mib);
     const double least = least_bound(one);
-    const auto found = tapered(one.hardware, one.costs, one.line, once).front();
+    price_book book(one.hardware, one.costs);
+    const auto found = tapered(book, one.line, once).front();
     if (!(bound_of(one, one.line) < 1e300) && found == one.line) {
       ++short_of_memory;
       continue;  // nothing is promised: the pipeline itself does not fit
@@ -125,7 +126,8 @@ TEST_CASE("stages that taper are faster under a schedule that keeps more in flig
   }
   for (int i = 0; i < 4; ++i) one.line.stages.push_back(on_device({16 * i, 16 * (i + 1)}, i, 0, 0));
   constexpr std::array hastes{1.0, 1e6};
-  const auto found = tapered(one.hardware, one.costs, one.line, hastes);
+  price_book book(one.hardware, one.costs);
+  const auto found = tapered(book, one.line, hastes);
   CHECK(iteration_of(one, found[0], "auto") < 0.96 * iteration_of(one, one.line, "auto"));
   for (std::size_t i = 1; i < 4; ++i) CHECK(found[0].stages[i].layers.size() <= found[0].stages[i - 1].layers.size());
   for (const auto& s : found[1].stages) CHECK(s.layers.size() == 16);  // as even as can be
@@ -136,5 +138,6 @@ TEST_CASE("a stage on several parts of the cluster keeps its layers") {
   auto one = random_instance(random, 6, 2, 4);
   one.line.stages[0].devices.push_back(one.line.stages[1].devices.front());
   constexpr std::array hastes{1.0, 2.0};
-  for (const auto& same : tapered(one.hardware, one.costs, one.line, hastes)) CHECK(same == one.line);
+  price_book book(one.hardware, one.costs);
+  for (const auto& same : tapered(book, one.line, hastes)) CHECK(same == one.line);
 }

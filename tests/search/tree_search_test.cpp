@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <set>
 #include <thread>
 #include <vector>
@@ -19,8 +18,6 @@
 using namespace hetsched;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A tree written down: its states are vertices, its actions the children.
 struct written_tree {

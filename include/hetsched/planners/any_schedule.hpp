@@ -6,9 +6,8 @@
 #include <span>
 #include <vector>
 
-#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
@@ -41,7 +40,7 @@ struct any_schedule_options {
 /// Determinism: depends on the arguments only.
 /// Source: hetsched, docs/planner.md.
 [[nodiscard]] outcome<std::vector<std::optional<bounded_pipeline>>> any_schedule_pipelines(
-    const cluster& hardware, const any_cost_model& costs, std::span<const any_schedule_options> options);
+    price_book& book, std::span<const any_schedule_options> options);
 
 }  // namespace hetsched
 

@@ -14,7 +14,6 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -188,16 +187,16 @@ class any_schedule_search {
 }  // namespace detail
 
 HETSCHED_INLINE outcome<std::vector<std::optional<bounded_pipeline>>> any_schedule_pipelines(
-    const cluster& hardware, const any_cost_model& costs, std::span<const any_schedule_options> options) {
+    price_book& book, std::span<const any_schedule_options> options) {
   using all = std::vector<std::optional<bounded_pipeline>>;
   for (const auto& o : options)
     if (o.microbatches < 1 || !(o.haste > 0) || o.in_flight < 1 || !(o.below_s >= 0))
       throw input_error("a pipeline for any schedule needs microbatches, a haste above 0, one in flight and no negative limit");
   return detail::with_tables(
-      hardware, costs, [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {
+      book, [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {
         all found;
         for (const auto& o : options) {
-          detail::any_schedule_search search(hardware, problem, table, o);
+          detail::any_schedule_search search(book.hardware(), problem, table, o);
           if (!search.fits())
             return refusal{refusal::kind::infeasible, "the cluster is too large for a search over all schedules"};
           found.push_back(search.best());

@@ -44,8 +44,10 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
   const auto planned = consider(p);
   constexpr std::array hastes{1.0, 2.0, 4.0};
   std::array<plan, hastes.size()> recut{p, p, p};
+  std::map<int, price_book> books;
+  const auto book_of = [&](int size) -> price_book& { return books.try_emplace(size, hardware, costs(size)).first->second; };
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-    const auto own = tapered(hardware, costs(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
+    const auto own = tapered(book_of(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
     for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
   }
   for (auto& candidate : recut)
@@ -61,7 +63,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
                         .haste = haste,
                         .in_flight = in_flight,
                         .below_s = best ? split * haste * objective_of(*best) : 0});
-    if (const auto found = any_schedule_pipelines(hardware, costs(size), ways))
+    if (const auto found = any_schedule_pipelines(book_of(size), ways))
       for (const auto& line : *found) {
         if (!line) continue;
         auto candidate = p;

@@ -8,6 +8,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
@@ -54,6 +55,9 @@ namespace hetsched {
 ///     const auto found = hetauto_exact(hardware, costs, {.microbatches = 64});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> hetauto_exact(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                          const hetauto_exact_options& options = {});
+/// The same with the answers of a book, and more where it needs them.
+[[nodiscard]] outcome<plan> hetauto_exact(price_book& book, const planning_problem& problem,
                                           const hetauto_exact_options& options = {});
 
 }  // namespace hetsched

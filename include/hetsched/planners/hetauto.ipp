@@ -51,8 +51,9 @@ template <class Decisions>
 HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                       const hetauto_options& options) {
   validate_iteration(hardware, problem, "hetauto");
+  price_book book(hardware, costs);
   return detail::with_tables(
-      hardware, costs, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         return detail::searched_plan(decisions, problem, options.search);
       });
@@ -66,14 +67,14 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
   std::vector<const detail::hetauto_decisions*> decisions;
   for (const int size : microbatch_sizes(batch)) {
     const auto costs = costs_for(size);
-    auto placed = detail::make_interop_problem(hardware, costs);
+    price_book book(hardware, costs);
+    auto placed = detail::make_interop_problem(book);
     if (placed.placements.empty()) continue;
     auto asked = problem;
     asked.microbatch_size = size;
     asked.microbatches = batch / size;
     decisions.push_back(
-        &*sizes.emplace_back(hardware, costs, std::move(placed), std::move(asked), options.schedule, options.principles)
-              .decisions);
+        &*sizes.emplace_back(book, std::move(placed), std::move(asked), options.schedule, options.principles).decisions);
   }
   if (decisions.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
@@ -82,6 +83,13 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
 
 HETSCHED_INLINE outcome<plan> hetauto_exact(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                             const hetauto_exact_options& options) {
+  price_book book(hardware, costs);
+  return hetauto_exact(book, problem, options);
+}
+
+HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_problem& problem,
+                                            const hetauto_exact_options& options) {
+  const auto& hardware = book.hardware();
   validate_iteration(hardware, problem, "hetauto_exact");
   if (!(options.near_tie >= 0 && options.gap >= 0 && options.enumeration >= 0))
     throw input_error("near_tie, gap and enumeration must not be negative");
@@ -90,8 +98,8 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(const cluster& hardware, const any_c
     throw input_error("hetauto_exact looks at all sets of subclusters, at most ten, found " +
                       std::to_string(hardware.subclusters.size()));
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::uniform_planner(hardware, costs, placed, table, algebra, problem, options).run();
+  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+    return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
   });
 }
 

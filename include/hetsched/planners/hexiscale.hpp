@@ -8,6 +8,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/hexiscale/options.hpp>
 #include <hetsched/planners/hexiscale/partition.hpp>
@@ -35,6 +36,8 @@ namespace hetsched {
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> hexiscale(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                       const hexiscale_options& options = {});
+/// The same with the answers of a book, and more where it needs them.
+[[nodiscard]] outcome<plan> hexiscale(price_book& book, const planning_problem& problem, const hexiscale_options& options = {});
 
 }  // namespace hetsched
 

@@ -11,14 +11,19 @@ namespace hetsched {
 
 HETSCHED_INLINE outcome<plan> hexiscale(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                         const hexiscale_options& options) {
-  validate_iteration(hardware, problem, "hexiscale");
+  price_book book(hardware, costs);
+  return hexiscale(book, problem, options);
+}
+
+HETSCHED_INLINE outcome<plan> hexiscale(price_book& book, const planning_problem& problem, const hexiscale_options& options) {
+  validate_iteration(book.hardware(), problem, "hexiscale");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (options.max_pipelines < 1 || options.seeds < 1 || options.most_vertices < 1 || options.top < 1 || options.balance.empty() ||
       !(options.polish_effort >= 0))
     throw input_error("max_pipelines, seeds, most_vertices, top and polish_effort must be positive, and balance not empty");
   for (const double b : options.balance)
     if (!(b >= 1)) throw input_error("balance must be at least 1");
-  return detail::hexiscale_planner(hardware, costs, problem, options).run();
+  return detail::hexiscale_planner(book, problem, options).run();
 }
 
 }  // namespace hetsched

@@ -5,6 +5,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp/options.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
@@ -34,6 +35,8 @@ namespace hetsched {
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> interop_dp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                        const interop_options& options = {});
+/// The same with the answers of a book, and more where it needs them.
+[[nodiscard]] outcome<plan> interop_dp(price_book& book, const planning_problem& problem, const interop_options& options = {});
 
 }  // namespace hetsched
 

@@ -8,6 +8,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/parallel_pipelines/options.hpp>
@@ -34,6 +35,9 @@ namespace hetsched {
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> parallel_pipelines(const cluster& hardware, const any_cost_model& costs,
                                                const planning_problem& problem, const parallel_pipelines_options& options = {});
+/// The same with the answers of a book, and more where it needs them.
+[[nodiscard]] outcome<plan> parallel_pipelines(price_book& book, const planning_problem& problem,
+                                               const parallel_pipelines_options& options = {});
 
 /// Plans from the fastest to the cheapest, of which none is both slower and dearer than another: for deadlines in equal ratios
 /// between the two, the cheapest plan that keeps it. Each plan's evidence holds for its own deadline. problem.objective does not

@@ -20,12 +20,19 @@ namespace hetsched {
 
 HETSCHED_INLINE outcome<plan> parallel_pipelines(const cluster& hardware, const any_cost_model& costs,
                                                  const planning_problem& problem, const parallel_pipelines_options& options) {
+  price_book book(hardware, costs);
+  return parallel_pipelines(book, problem, options);
+}
+
+HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const planning_problem& problem,
+                                                 const parallel_pipelines_options& options) {
+  const auto& hardware = book.hardware();
   validate(hardware, problem);
   if (!(options.gap >= 0 && options.effort >= 0 && options.rounds >= 0 && options.listed >= 0))
     throw input_error("gap, effort, rounds and listed must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(hardware, costs, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::parallel_planner(hardware, costs, placed, table, algebra, problem, options).run();
+  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+    return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
   });
 }
 
@@ -37,10 +44,11 @@ HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& har
   problem.beat = infinity;
   validate(hardware, problem);
   if (points < 2) throw input_error("a frontier needs at least two points");
+  price_book book(hardware, costs);
   std::vector<plan> found;
   const auto ask = [&](double deadline_s) -> const plan* {
     problem.deadline_s = deadline_s;
-    auto next = parallel_pipelines(hardware, costs, problem, options);
+    auto next = parallel_pipelines(book, problem, options);
     if (!next) return nullptr;
     options.start.push_back(next->pipelines);
     found.push_back(*std::move(next));
@@ -49,7 +57,7 @@ HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& har
   auto quick = problem;
   quick.objective = plan_objective::iteration;
   quick.deadline_s = infinity;
-  const auto fastest = parallel_pipelines(hardware, costs, quick, options);
+  const auto fastest = parallel_pipelines(book, quick, options);
   if (!fastest) return fastest.why_not();
   const double fastest_s = fastest->predicted.iteration_s;
   options.start.push_back(fastest->pipelines);

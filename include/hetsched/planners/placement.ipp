@@ -52,7 +52,8 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   validate_iteration(hardware, checked, "placement");
   validate(hardware);
   detail::validate_groups(hardware, options);
-  const auto instance = detail::make_instance(hardware, costs, problem, options);
+  price_book book(hardware, costs);
+  const auto instance = detail::make_instance(book, problem, options);
   const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
   auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
                : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)

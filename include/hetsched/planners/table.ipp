@@ -71,6 +71,7 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     options.start.push_back(given.similar);
     for (auto& line : options.start.back()) line.schedule = {.name = std::string(schedule_name(given.warmup))};
   }
+  price_book book(hardware, costs);
   constexpr double none = infinity;
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
@@ -84,14 +85,14 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     }
     auto own = problem;
     if (!whole) own.progress = {};
-    if (auto found = hexiscale(hardware, costs, own, groups)) options.start.push_back(std::move(found->pipelines));
+    if (auto found = hexiscale(book, own, groups)) options.start.push_back(std::move(found->pipelines));
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
-      auto uniform = hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+      auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
       if (uniform) options.start.push_back(std::move(uniform->pipelines));
     }
   }
-  return parallel_pipelines(hardware, costs, problem, options);
+  return parallel_pipelines(book, problem, options);
 }
 
 inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

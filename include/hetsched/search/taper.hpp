@@ -5,8 +5,7 @@
 #include <span>
 #include <vector>
 
-#include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
@@ -21,8 +20,7 @@ namespace hetsched {
 /// best, a stage lies on several parts of the cluster, or memory is short.
 /// Requires: every stage has devices and layers; hastes above 0. With L layers and S stages, of which none takes much longer
 /// than the mean: O(L^2) costs and, for each of hastes, 30 times as many steps.
-[[nodiscard]] std::vector<pipeline_plan> tapered(const cluster& hardware, const any_cost_model& costs, const pipeline_plan& own,
-                                                 std::span<const double> hastes);
+[[nodiscard]] std::vector<pipeline_plan> tapered(price_book& book, const pipeline_plan& own, std::span<const double> hastes);
 
 }  // namespace hetsched
 

@@ -12,8 +12,8 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/search/taper.hpp>
 
@@ -26,40 +26,38 @@ class taper_search {
  public:
   /// microbatches: the fewest that best() is asked for. Stages of which that many take longer than the bound of the pipeline's
   /// own cuts are in no better pipeline, and are left out.
-  taper_search(const cluster& hardware, const any_cost_model& costs, const pipeline_plan& own, double microbatches)
-      : layers_(static_cast<std::size_t>(costs.layer_count())), stages_(own.stages.size()) {
+  taper_search(price_book& book, const pipeline_plan& own, double microbatches)
+      : layers_(static_cast<std::size_t>(book.layers())), stages_(own.stages.size()) {
+    const auto& hardware = book.hardware();
+    std::vector<int> places;
+    for (const auto& s : own.stages) places.push_back(book.find(s.where()));
     way_.assign(stages_ * (layers_ + 1), 0);
     for (std::size_t i = 0; i + 1 < stages_; ++i) {
       const auto &here = own.stages[i], &next = own.stages[i + 1];
       const auto near = proximity_of(here.devices, next.devices, subcluster_of(hardware, here.where().mesh).devices_per_node);
       for (std::size_t cut = 1; cut < layers_; ++cut)
-        way_[i * (layers_ + 1) + cut] =
-            costs.transfer(static_cast<int>(cut) - 1, here.where(), next.where(), near).round_trip_s();
+        way_[i * (layers_ + 1) + cut] = book.transfer(static_cast<int>(cut) - 1, places[i], places[i + 1], near).round_trip_s();
     }
-    for (const auto& s : own.stages) {
-      const auto cost = costs.stage(s.layers, s.where());
-      own_.push_back({static_cast<std::size_t>(s.layers.last), cost.forward_s + cost.backward_s});
+    for (std::size_t i = 0; i < stages_; ++i) {
+      const auto layers = own.stages[i].layers;
+      own_.push_back({static_cast<std::size_t>(layers.last), book.stage(places[i], layers).total_s()});
     }
     const double longest = bound_of_own(microbatches) / microbatches;
     for (std::size_t i = 0; i < stages_; ++i) {
-      const auto where = own.stages[i].where();
-      const auto more = costs.overheads(where);
-      const auto memory = subcluster_of(hardware, where.mesh).device.memory_bytes;
-      std::vector<stage_cost> layer;
-      if (costs.additive())
-        for (int l = 0; l < costs.layer_count(); ++l) layer.push_back(costs.layer(l, where));
+      const auto& here = book[places[i]];
+      const auto memory = subcluster_of(hardware, here.where.mesh).device.memory_bytes;
       // The warm-up that 1F1B needs at the least.
       const auto in_flight = static_cast<double>(std::min(own.microbatches, static_cast<int>(stages_ - i)));
       for (std::size_t first = 0; first < layers_; ++first) {
         rows_.push_back(time_.size());
         stage_cost sum;
         for (auto last = first + 1; first >= i && last + (stages_ - i - 1) <= layers_; ++last) {
-          if (costs.additive())
-            sum += layer[last - 1];
+          if (book.additive())
+            sum += book.layers_on(places[i])[last - 1];
           else
-            sum = costs.stage(layer_range{static_cast<int>(first), static_cast<int>(last)}, where);
-          const double t = sum.forward_s + sum.backward_s;
-          if (memory_of(sum, more, in_flight).total() > memory || t > longest) break;
+            sum = book.stage(places[i], {static_cast<int>(first), static_cast<int>(last)});
+          const double t = sum.total_s();
+          if (memory_of(sum, here.overheads, in_flight).total() > memory || t > longest) break;
           time_.push_back(t);
         }
       }
@@ -134,13 +132,12 @@ class taper_search {
 
 }  // namespace detail
 
-HETSCHED_INLINE std::vector<pipeline_plan> tapered(const cluster& hardware, const any_cost_model& costs, const pipeline_plan& own,
-                                                   std::span<const double> hastes) {
+HETSCHED_INLINE std::vector<pipeline_plan> tapered(price_book& book, const pipeline_plan& own, std::span<const double> hastes) {
   std::vector<pipeline_plan> found(hastes.size(), own);
   for (const auto& s : own.stages)
     if (s.devices.size() != 1) return found;
   if (hastes.empty()) return found;
-  const detail::taper_search search(hardware, costs, own, own.microbatches * *std::min_element(hastes.begin(), hastes.end()));
+  const detail::taper_search search(book, own, own.microbatches * *std::min_element(hastes.begin(), hastes.end()));
   for (std::size_t h = 0; h < hastes.size(); ++h) {
     const auto cuts = search.best(hastes[h] * own.microbatches);
     if (!cuts || std::equal(cuts->begin(), cuts->end(), own.stages.begin(),

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -23,8 +22,6 @@ using namespace hetsched;
 using namespace hetsched::test;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The shortest iteration over every chain of stages, each on any placement, that keeps the principles: tried one by one.
 double shortest(const instance& given, const opaque_costs& costs, const std::string& schedule,
@@ -222,15 +219,15 @@ TEST_CASE("no plan of hetauto is below hetauto_exact's bound, on the objective t
           for (std::size_t p = 0; p < placed.placements.size(); ++p)
             if (placed.placements[p].where == s.where()) stages.push_back({static_cast<int>(p), s.layers});
         REQUIRE(stages.size() == found->pipelines.front().stages.size());
-        const detail::update_table updates(costs, placed);
-        const detail::plan_judge judge(given.hardware, costs, placed, table, updates, detail::warmup_algebra(warmup_rule::exact),
+        const detail::plan_judge judge(given.hardware, costs, placed, table, detail::warmup_algebra(warmup_rule::exact),
                                        given.problem);
         const auto met = judge.judge(stages);
         REQUIRE(met.has_value());
         CHECK(met->objective_s >= exact->evidence->objective_bound * (1 - 1e-9));
         return refusal{refusal::kind::stopped, ""};
       };
-      static_cast<void>(detail::with_tables(given.hardware, costs, objective));
+      price_book book(given.hardware, costs);
+      static_cast<void>(detail::with_tables(book, objective));
     }
   }
   if (sanitizer_share == 1) {
@@ -325,7 +322,8 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
         }
         return refusal{refusal::kind::stopped, ""};
       };
-      static_cast<void>(detail::with_tables(given.hardware, costs, judge));
+      price_book book(given.hardware, costs);
+      static_cast<void>(detail::with_tables(book, judge));
     }
     if (sanitizer_share > 1) continue;
     CHECK(finite > 200);

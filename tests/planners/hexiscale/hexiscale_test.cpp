@@ -16,6 +16,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/hexiscale_costs.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 
 #include "../../sanitizer_share.hpp"

@@ -10,8 +10,10 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/cost/models/analytic.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/search/pack_devices.hpp>
 
 #include "../../sanitizer_share.hpp"
 #include "plan_checks.hpp"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 
 #include "brute_force.hpp"
 #include "plan_checks.hpp"

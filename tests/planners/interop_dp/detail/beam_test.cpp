@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include <hetsched/search/pack_devices.hpp>
+
 #include "../brute_force.hpp"
 #include "../plan_checks.hpp"
 #include "../random_instance.hpp"
@@ -22,18 +24,18 @@ struct searched {
 /// Plans of a beam with one microbatch in flight, that keep the period.
 template <class Costs>
 searched beam(const instance& given, const Costs& costs, double period, int width, std::size_t most) {
-  searched s{{}, detail::make_interop_problem(given.hardware, costs)};
+  price_book book(given.hardware, costs);
+  searched s{{}, detail::make_interop_problem(book)};
   auto& problem = s.problem;
   if (problem.placements.empty()) return s;
-  const detail::stage_prices table(given.hardware, costs, problem);
+  const detail::stage_prices table(book, problem);
   detail::mark_dominated(problem, table);
-  const detail::update_table updates(costs, problem);
   const auto route = detail::make_route(given.hardware, given.options.order, given.problem.use_all_devices);
   std::vector<int> open;
   for (std::size_t p = 0; p < problem.placements.size(); ++p)
     if (!problem.placements[p].dominated) open.push_back(static_cast<int>(p));
-  detail::beam_search search(problem, table, updates, route, detail::warmup_algebra(warmup_rule::exact),
-                             given.problem.microbatches, given.problem.use_all_devices);
+  detail::beam_search search(problem, table, route, detail::warmup_algebra(warmup_rule::exact), given.problem.microbatches,
+                             given.problem.use_all_devices);
   const std::vector<double> free(static_cast<std::size_t>(problem.layers) + 1);
   double last = 0;
   for (auto& found : search.solve(period, open, free, width, most)) {

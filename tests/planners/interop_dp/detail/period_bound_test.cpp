@@ -23,9 +23,10 @@ struct sharpness {
 template <class Costs>
 void compare(const instance& given, const Costs& costs, random_source& random, sharpness& met) {
   INFO(text(given));
-  auto problem = detail::make_interop_problem(given.hardware, costs);
+  price_book book(given.hardware, costs);
+  auto problem = detail::make_interop_problem(book);
   if (problem.placements.empty()) return;
-  const detail::stage_prices table(given.hardware, costs, problem);
+  const detail::stage_prices table(book, problem);
   detail::mark_dominated(problem, table);
   detail::period_bound bounds(problem, table);
   const double all = brute_force_latency(given.hardware, costs, never);

@@ -43,9 +43,10 @@ TEST_CASE("cuts of settled placements: never better than the best of all, and mo
     auto given = random_instance(random, {.layers = 8, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 2 == 0});
     INFO(text(given));
     const additive_costs costs{given.costs};
-    const auto problem = make_interop_problem(given.hardware, costs);
+    price_book book(given.hardware, costs);
+    const auto problem = make_interop_problem(book);
     if (problem.placements.empty()) continue;
-    const stage_prices table(given.hardware, costs, problem);
+    const stage_prices table(book, problem);
     const end_table ends(costs, problem);
     const warmup_algebra algebra(warmup_rule::exact);
     best_cuts cuts(problem, table, ends, algebra);

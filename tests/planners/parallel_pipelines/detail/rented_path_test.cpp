@@ -18,7 +18,7 @@ using namespace hetsched::test;
 namespace {
 
 /// What a pipeline costs, from its stages: infinity if it does not keep the period.
-double cost_of_pipeline(const interop_problem& problem, const stage_prices& table, const end_table& ends, double low, double high,
+double cost_of_pipeline(const interop_problem& problem, const stage_prices& table, double low, double high,
                         const device_prices& prices, std::span<const critical_layer> critical,
                         const std::vector<interop_stage>& stages) {
   const auto bare = search_pipeline(problem, table, stages);
@@ -33,7 +33,7 @@ double cost_of_pipeline(const interop_problem& problem, const stage_prices& tabl
     cost += t + placed.devices * (prices.rent[k] * std::max(low, t) + prices.fee[k]);
     for (const auto& c : critical)
       if (s.layers.first <= c.layer && c.layer < s.layers.last)
-        end += c.share * (ends.updates()(s.placement, s.layers.first, s.layers.last) - before);
+        end += c.share * (table.updates()(s.placement, s.layers.first, s.layers.last) - before);
     before += t - table.forward(s.placement, s.layers.first, s.layers.last);
     if (i + 1 == stages.size()) break;
     if (bare.slower_way_s(at) > high) return never;
@@ -45,9 +45,10 @@ double cost_of_pipeline(const interop_problem& problem, const stage_prices& tabl
 
 template <class Costs>
 void compare(const instance& given, const Costs& costs, random_source& random, int& met, int& searched) {
-  auto problem = make_interop_problem(given.hardware, costs);
+  price_book book(given.hardware, costs);
+  auto problem = make_interop_problem(book);
   if (problem.placements.empty()) return;
-  const stage_prices table(given.hardware, costs, problem);
+  const stage_prices table(book, problem);
   mark_dominated(problem, table);
   const end_table ends(costs, problem);
   listed_pipelines all(problem, table);
@@ -72,7 +73,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
     double least = never;
     for (int box = 0; box < all.boxes(); ++box)
       for (const auto& line : all.of(box))
-        least = std::min(least, cost_of_pipeline(problem, table, ends, low, high, prices, critical, line.stages));
+        least = std::min(least, cost_of_pipeline(problem, table, low, high, prices, critical, line.stages));
     const double found = path.solve(low, high, prices, false, critical);
     CAPTURE(low);
     CAPTURE(high);
@@ -80,7 +81,7 @@ void compare(const instance& given, const Costs& costs, random_source& random, i
     REQUIRE(found <= least * (1 + 1e-9));
     if (!(found < never)) continue;
     // Its own pipeline costs what it says; where that is one of all, it is the cheapest.
-    REQUIRE(near(found, cost_of_pipeline(problem, table, ends, low, high, prices, critical, path.stages())));
+    REQUIRE(near(found, cost_of_pipeline(problem, table, low, high, prices, critical, path.stages())));
     for (int box = 0; box < all.boxes(); ++box)
       for (const auto& line : all.of(box))
         if (line.stages == path.stages()) {

@@ -14,8 +14,9 @@ namespace {
 
 template <class Costs>
 double bound_of(const cluster& hardware, const Costs& costs, int microbatches) {
-  const auto problem = make_interop_problem(hardware, costs);
-  return work_bound(problem, stage_prices(hardware, costs, problem), microbatches);
+  price_book book(hardware, costs);
+  const auto problem = make_interop_problem(book);
+  return work_bound(problem, stage_prices(book, problem), microbatches);
 }
 
 /// A layer takes the same on every device of a subcluster, however many share it.

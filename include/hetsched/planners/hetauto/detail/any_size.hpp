@@ -96,12 +96,12 @@ class any_size_decisions {
 
 /// What hetauto_decisions need of a number of microbatches, and they.
 struct sized_decisions {
-  /// `problem`: placements and prices of `costs`, some at least. All but that and the strings outlive this.
-  sized_decisions(const cluster& hardware, const any_cost_model& costs, interop_problem problem, planning_problem wanted,
-                  const std::string& schedule, hetauto_principles principles)
-      : placed(std::move(problem)), asked(std::move(wanted)), table(hardware, costs, placed) {
+  /// `problem`: of the book, with some placements at least. The book's cluster and costs outlive this.
+  sized_decisions(price_book& book, interop_problem problem, planning_problem wanted, const std::string& schedule,
+                  hetauto_principles principles)
+      : placed(std::move(problem)), asked(std::move(wanted)), table(book, placed) {
     mark_dominated(placed, table);
-    decisions.emplace(hardware, costs, placed, table, asked, schedule, principles);
+    decisions.emplace(book.hardware(), book.costs(), placed, table, asked, schedule, principles);
   }
   sized_decisions(const sized_decisions&) = delete;
   sized_decisions& operator=(const sized_decisions&) = delete;

@@ -37,13 +37,12 @@ class uniform_planner {
         costs_(costs),
         problem_(problem),
         table_(table),
-        updates_(costs, problem),
         algebra_(algebra),
-        judge_(hardware, costs, problem, table, updates_, algebra, asked),
+        judge_(hardware, costs, problem, table, algebra, asked),
         asked_(asked),
         options_(options),
         steady_(asked.microbatches - 1),
-        paths_(problem, table, updates_, algebra, asked.microbatches, asked.use_all_devices) {}
+        paths_(problem, table, algebra, asked.microbatches, asked.use_all_devices) {}
 
   [[nodiscard]] outcome<plan> run() {
     shortest_ = least_period_of_layers();
@@ -325,7 +324,6 @@ class uniform_planner {
   any_cost_model costs_;
   const interop_problem& problem_;
   const stage_prices& table_;
-  update_table updates_;
   warmup_algebra algebra_;
   plan_judge judge_;
   const planning_problem& asked_;

@@ -27,11 +27,10 @@ namespace hetsched::detail {
 /// transfer classes.
 class uniform_path {
  public:
-  uniform_path(const interop_problem& problem, const stage_prices& table, const update_table& updates, warmup_algebra algebra,
-               int microbatches, bool use_all)
+  uniform_path(const interop_problem& problem, const stage_prices& table, warmup_algebra algebra, int microbatches, bool use_all)
       : problem_(problem),
         table_(table),
-        updates_(updates),
+        updates_(table.updates()),
         algebra_(algebra),
         microbatches_(microbatches),
         use_all_(use_all),

@@ -45,7 +45,7 @@ struct line_request {
 /// Makes pipelines of groups of devices.
 class line_builder {
  public:
-  line_builder(machine_costs& costs, const line_request& asked) : costs_(costs), asked_(asked) {}
+  line_builder(const machine_costs& costs, const line_request& asked) : costs_(costs), asked_(asked) {}
 
   /// The best pipeline found through parts in one of these orders: stage sizes by part, layers by speed and memory.
   /// Returns: none where no stages hold the model.
@@ -255,7 +255,7 @@ class line_builder {
     return line;
   }
 
-  machine_costs& costs_;
+  const machine_costs& costs_;
   line_request asked_;
 };
 

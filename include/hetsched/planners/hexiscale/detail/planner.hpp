@@ -29,18 +29,19 @@ namespace hetsched {
 namespace detail {
 
 /// No plan takes less: the arithmetic of all microbatches, on devices that never wait. 0 unless costs are additive.
-[[nodiscard]] inline double least_work_s(const cluster& hardware, const any_cost_model& costs, int microbatches) {
-  if (!costs.additive()) return 0;
-  const auto layers = static_cast<std::size_t>(costs.layer_count());
+[[nodiscard]] inline double least_work_s(price_book& book, int microbatches) {
+  if (!book.additive()) return 0;
+  const auto& hardware = book.hardware();
+  const auto layers = static_cast<std::size_t>(book.layers());
   // With any price of each subcluster's time, a layer costs what it costs where it is cheapest.
   std::vector<double> cheapest(layers, infinity);
   double prices = 0;
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     std::vector<double> least(layers, infinity);
     for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-      for (const placement& p : costs.placements(mesh))
+      for (const int p : book.placements(mesh))
         for (std::size_t l = 0; l < layers; ++l)
-          least[l] = std::min(least[l], costs.layer(static_cast<int>(l), p).total_s() * mesh.device_count());
+          least[l] = std::min(least[l], book.layers_on(p)[l].total_s() * mesh.device_count());
     const double sum = std::accumulate(least.begin(), least.end(), 0.0);
     if (!(sum > 0 && sum < longest_time_s)) continue;
     prices += hardware.subclusters[k].device_count() / sum;
@@ -52,14 +53,13 @@ namespace detail {
 
 class hexiscale_planner {
  public:
-  hexiscale_planner(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                    const hexiscale_options& options)
-      : hardware_(hardware),
-        costs_(costs),
+  hexiscale_planner(price_book& book, const planning_problem& problem, const hexiscale_options& options)
+      : hardware_(book.hardware()),
+        costs_(book.costs()),
         asked_(problem),
         options_(options),
-        table_(hardware, costs),
-        bound_(least_work_s(hardware, costs, problem.microbatches)) {
+        table_(book),
+        bound_(least_work_s(book, problem.microbatches)) {
     if (!options_.partitioner) options_.partitioner = grow_and_refine;
   }
 

@@ -57,11 +57,10 @@ class chain_costs {
         whole_backwards_(has_warmups(schedule_)),
         knows_warmups_(schedule_ == "virtual_1f1b"),
         exact_(schedule_ == schedule_name(warmup_rule::exact)),
-        updates_(costs, problem),
-        judge_(hardware, costs, problem, table, updates_, warmup_algebra(warmup_rule::exact), asked) {
+        judge_(hardware, costs, problem, table, warmup_algebra(warmup_rule::exact), asked) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      room_.push_back(room_within(static_cast<bytes_t>(placed.memory), costs.overheads(placed.where)).room + roundings);
+      room_.push_back(placed.room + roundings);
       layer_s_.push_back(table.time(static_cast<int>(p), 0, problem.layers) / problem.layers);
     }
     const auto classes = at(problem.classes());
@@ -463,7 +462,6 @@ class chain_costs {
   const planning_problem& asked_;
   std::string schedule_;
   bool whole_backwards_, knows_warmups_, exact_;
-  update_table updates_;
   plan_judge judge_;
   std::vector<double> room_;          // by placement, bytes for what a stage's costs take
   std::vector<double> layer_s_;       // by placement, on average

@@ -37,17 +37,17 @@ class interop_planner {
         costs_(costs),
         problem_(problem),
         table_(table),
-        updates_(costs, problem),
+        updates_(table.updates()),
         algebra_(algebra),
-        judge_(hardware, costs, problem, table, updates_, algebra, asked),
+        judge_(hardware, costs, problem, table, algebra, asked),
         asked_(asked),
         options_(options),
         steady_(asked.microbatches - 1),
         free_order_(has_free_order(hardware, options.order)),
         order_(fixed_order(hardware, options.order)),
         route_(make_route(hardware, options.order, asked.use_all_devices)),
-        search_(problem, table, updates_, route_, algebra, asked.microbatches, asked.use_all_devices, asked_.parallel),
-        beam_(problem, table, updates_, route_, algebra, asked.microbatches, asked.use_all_devices) {}
+        search_(problem, table, route_, algebra, asked.microbatches, asked.use_all_devices, asked_.parallel),
+        beam_(problem, table, route_, algebra, asked.microbatches, asked.use_all_devices) {}
 
   [[nodiscard]] outcome<plan> run() {
     if (!search_.may_keep(infinity)) return none();
@@ -245,7 +245,7 @@ class interop_planner {
     std::int64_t looked_at = 0;
     const auto better = [&](const std::vector<int>& order) {
       const auto route = route_through(order, asked_.use_all_devices);
-      beam_search beam(problem_, table_, updates_, route, algebra_, asked_.microbatches, asked_.use_all_devices);
+      beam_search beam(problem_, table_, route, algebra_, asked_.microbatches, asked_.use_all_devices);
       const double before = best_s();
       for (const double longer : {1.0, 1.01}) {
         ++evaluations_;
@@ -500,14 +500,14 @@ class interop_planner {
       return {refusal::kind::stopped,
               "the search was stopped before it found a plan; none has an iteration below " + std::to_string(bound_) + " s"};
     return {refusal::kind::infeasible,
-            explain_shortage(hardware_, problem_, table_, updates_, route_, search_, algebra_, asked_.use_all_devices)};
+            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices)};
   }
 
   const cluster& hardware_;
   any_cost_model costs_;
   const interop_problem& problem_;
   const stage_prices& table_;
-  update_table updates_;
+  const update_table& updates_;
   warmup_algebra algebra_;
   plan_judge judge_;
   const planning_problem& asked_;

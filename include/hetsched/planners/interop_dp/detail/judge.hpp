@@ -29,12 +29,12 @@ struct met_plan {
 class plan_judge {
  public:
   plan_judge(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
-             const update_table& updates, warmup_algebra algebra, const planning_problem& asked)
+             warmup_algebra algebra, const planning_problem& asked)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
         table_(table),
-        updates_(updates),
+        updates_(table.updates()),
         algebra_(algebra),
         asked_(asked) {}
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -16,8 +15,7 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
-#include <hetsched/cost/questions/check_cost.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
 
@@ -26,12 +24,14 @@ namespace hetsched::detail {
 /// A placement as the search sees it.
 struct interop_placement {
   placement where;
+  int in_book = 0;
   int subcluster = 0;
   int devices = 0;
   bool on_one_node = false;  // of several
   int transfer_class = 0;
   double memory = 0;       // bytes per device
-  double capacity = 0;     // bytes per device that a stage's costs may take: see room_within
+  double room = 0;         // of it, for a stage's costs and transfers: see room_within
+  double capacity = 0;     // of that, what the largest transfers leave
   double reserved = 0;     // bytes that overheads and transfers take besides: these and capacity grow with the device's memory
   double scale = 1;        // of what is in flight and temporary
   bool dominated = false;  // another one of this mesh and degrees is no worse in anything that the search looks at
@@ -94,67 +94,60 @@ struct interop_stage {
 
 /// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
 /// placements and B of boundaries if the model names them.
-[[nodiscard]] inline interop_problem make_interop_problem(const cluster& hardware, const any_cost_model& costs) {
+[[nodiscard]] inline interop_problem make_interop_problem(price_book& book) {
+  const auto& hardware = book.hardware();
   interop_problem problem;
-  problem.layers = costs.layer_count();
-  if (problem.layers < 1) throw input_error("a cost model needs at least one layer");
-  std::vector<int> boundaries;  // the first of each kind
-  {
-    std::vector<std::int64_t> classes;
-    for (int j = 0; j + 1 < problem.layers; ++j) {
-      const auto own = costs.boundary_class(j);
-      const auto known = std::find(classes.begin(), classes.end(), own);
-      problem.boundary_kind.push_back(static_cast<int>(known - classes.begin()));
-      if (known != classes.end()) continue;
-      classes.push_back(own);
-      boundaries.push_back(j);
-    }
-    problem.kinds = static_cast<int>(boundaries.size());
-  }
+  problem.layers = book.layers();
+  problem.boundary_kind = book.boundary_kinds();
+  const auto& boundaries = book.first_boundaries();
+  problem.kinds = static_cast<int>(boundaries.size());
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     problem.devices.push_back(s.device_count());
     problem.devices_per_node.push_back(s.devices_per_node);
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
-      for (const placement& p : costs.placements(mesh)) {
-        if (!(p.mesh == mesh)) throw input_error("a cost model's placements must lie on the submesh they were asked for");
-        const auto more = costs.overheads(p);
-        validate(more);
-        const auto [room, scale] = room_within(s.device.memory_bytes, more);
+      for (const int p : book.placements(mesh)) {
+        const auto& known = book[p];
         const auto memory = static_cast<double>(s.device.memory_bytes);
-        const double reserved = memory / (1 + more.margin) - room;
-        problem.placements.push_back({p, static_cast<int>(k), mesh.device_count(),
-                                      s.nodes > 1 && mesh.nodes == 1 && s.devices_per_node > 1, 0, memory, room, reserved,
-                                      scale});
+        problem.placements.push_back({.where = known.where,
+                                      .in_book = p,
+                                      .subcluster = static_cast<int>(k),
+                                      .devices = mesh.device_count(),
+                                      .on_one_node = known.on_one_node,
+                                      .memory = memory,
+                                      .room = known.memory.room,
+                                      .capacity = known.memory.room,
+                                      .reserved = memory / (1 + known.overheads.margin) - known.memory.room,
+                                      .scale = known.memory.scale});
       }
   }
   auto& all = problem.placements;
   // `near`: where either may be.
-  const auto ask = [&](const interop_placement& from, const interop_placement& to, int boundary, proximity near) {
+  const auto price = [&](const interop_placement& from, const interop_placement& to, int boundary,
+                         proximity near) -> const transfer_cost& {
     if (from.subcluster != to.subcluster)
       near = proximity::other_node;
     else if (hardware.subclusters[static_cast<std::size_t>(from.subcluster)].nodes == 1)
       near = proximity::same_node;
     else if (!from.on_one_node || !to.on_one_node)
       near = proximity::other_node;
-    const transfer_cost c = costs.transfer(boundary, from.where, to.where, near);
-    check_transfer(c, hardware, boundary, from.where, to.where);
-    return c;
+    return book.transfer(boundary, from.in_book, to.in_book, near);
   };
-  const bool knows_nodes = costs.asks_proximity();
+  const bool knows_nodes = book.costs().asks_proximity();
   const auto alike = [&](const interop_placement& a, const interop_placement& b) {
     for (const auto near : {proximity::other_node, proximity::same_node}) {
       if (near == proximity::same_node && !knows_nodes) break;
       for (const auto& other : all)
         for (const int j : boundaries)
-          if (!(ask(a, other, j, near) == ask(b, other, j, near)) || !(ask(other, a, j, near) == ask(other, b, j, near)))
+          if (!(price(a, other, j, near) == price(b, other, j, near)) || !(price(other, a, j, near) == price(other, b, j, near)))
             return false;
     }
     return true;
   };
   const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
     if (a.subcluster != b.subcluster || (knows_nodes && a.on_one_node != b.on_one_node)) return false;
-    return costs.has_transfer_class() ? costs.transfer_class(a.where) == costs.transfer_class(b.where) : alike(a, b);
+    if (book[a.in_book].transfer_class == book[b.in_book].transfer_class) return true;
+    return !book.costs().has_transfer_class() && alike(a, b);
   };
   std::vector<std::size_t> representatives;
   for (std::size_t p = 0; p < all.size(); ++p) {
@@ -173,7 +166,7 @@ struct interop_stage {
       for (std::size_t to = 0; to < representatives.size(); ++to) {
         const auto &a = all[representatives[from]], &b = all[representatives[to]];
         for (const int j : boundaries) {
-          const auto c = ask(a, b, j, near);
+          const auto& c = price(a, b, j, near);
           const bool moves = c.slower_way_s() < longest_time_s;
           prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
                                  : transfer_price{infinity, infinity, infinity});
@@ -208,19 +201,19 @@ struct stage_bytes {
 /// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
 class update_table {
  public:
-  update_table(const any_cost_model& costs, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
+  update_table(price_book& book, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
     for (const auto& p : problem.placements) {
-      const auto of = [&](int first, int last) { return costs.update(layer_range{first, last}, p.where); };
-      const double first = of(0, 1);
+      const auto& of = book.updates(p.in_book);
+      const double first = of.layers[0];
       double base = first;
-      if (problem.layers > 1) base = std::clamp(first + of(1, 2) - of(0, 2), 0.0, first);
-      any_ = any_ || of(0, problem.layers) > 0;
+      if (problem.layers > 1) base = std::clamp(first + of.layers[1] - of.first_two, 0.0, first);
+      any_ = any_ || of.all > 0;
       if (!any_) {
         sums_.resize(sums_.size() + row_, 0.0);
       } else {
         double sum = base;
         sums_.push_back(sum);
-        for (int l = 0; l < problem.layers; ++l) sums_.push_back(sum += std::max(0.0, of(l, l + 1) - base));
+        for (const double layer : of.layers) sums_.push_back(sum += std::max(0.0, layer - base));
       }
     }
   }
@@ -238,22 +231,23 @@ class update_table {
 };
 
 /// Stage costs by placement: of additive models as prefix sums over layers, of others a cell for every interval of layers.
-/// Memory and questions: O(P L) for additive models, and O(P L log L) memory where layers have temporary bytes; else O(P L^2).
+/// Memory: O(P L) for additive models, and O(P L log L) where layers have temporary bytes; else O(P L^2).
 class stage_prices {
  public:
   struct sums {
     double time = 0, forward = 0, weight = 0, activation = 0;
   };
 
-  stage_prices(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem)
+  stage_prices(price_book& book, const interop_problem& problem)
       : layers_(problem.layers),
-        additive_(costs.additive()),
+        additive_(book.additive()),
         row_(static_cast<std::size_t>(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
-        sums_(problem.placements.size() * row_) {
+        sums_(problem.placements.size() * row_),
+        updates_(book, problem) {
     if (additive_)
-      ask_layers(hardware, costs, problem);
+      add_layers(book, problem);
     else
-      ask_intervals(hardware, costs, problem);
+      add_intervals(book, problem);
   }
 
   /// Whether stages cost the sum of their layers: then time and memory never fall when a stage grows.
@@ -298,6 +292,9 @@ class stage_prices {
     return true;
   }
 
+  /// What stages take at the end of an iteration.
+  [[nodiscard]] const update_table& updates() const { return updates_; }
+
   /// For every first layer a: the furthest `last` of a stage that starts at a or before and takes at most `period` and
   /// `capacity`.
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
@@ -315,32 +312,27 @@ class stage_prices {
     return static_cast<std::size_t>(first * (2 * layers_ + 3 - first) / 2 + last - first);
   }
 
-  void ask_layers(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem) {
+  void add_layers(price_book& book, const interop_problem& problem) {
     std::vector<double> temporary;  // [placement][layer]
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       auto* row = sums_.data() + p * row_;
-      const auto& where = problem.placements[p].where;
       const double scale = problem.placements[p].scale;
-      for (int l = 0; l < layers_; ++l) {
-        const stage_cost c = costs.layer(l, where);
-        check_cost(c, hardware, {l, l + 1}, where);
-        row[l + 1] = {row[l].time + c.total_s(), row[l].forward + c.forward_s,
-                      row[l].weight + static_cast<double>(c.weight_bytes),
-                      row[l].activation + static_cast<double>(c.activation_bytes) * scale};
+      for (const stage_cost& c : book.layers_on(problem.placements[p].in_book)) {
+        row[1] = {row->time + c.total_s(), row->forward + c.forward_s, row->weight + static_cast<double>(c.weight_bytes),
+                  row->activation + static_cast<double>(c.activation_bytes) * scale};
+        ++row;
         temporary.push_back(static_cast<double>(c.temporary_bytes) * scale);
       }
     }
     measure_temporary(temporary);
   }
 
-  void ask_intervals(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem) {
+  void add_intervals(price_book& book, const interop_problem& problem) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
-      const auto& where = problem.placements[p].where;
       const double scale = problem.placements[p].scale;
       for (int a = 0; a < layers_; ++a)
         for (int b = a + 1; b <= layers_; ++b) {
-          const stage_cost c = costs.stage({a, b}, where);
-          check_cost(c, hardware, {a, b}, where);
+          const stage_cost c = book.stage(problem.placements[p].in_book, {a, b});
           sums_[p * row_ + cell(a, b)] = {c.total_s(), c.forward_s,
                                           static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
                                           static_cast<double>(c.activation_bytes) * scale};
@@ -397,6 +389,7 @@ class stage_prices {
   std::size_t row_;              // cells of a placement
   std::vector<sums> sums_;       // [placement][layer], or [placement][first layer][last]
   std::vector<double> largest_;  // [level][placement][first layer]; empty: nothing is temporary
+  update_table updates_;
 };
 
 /// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing. Where costs
@@ -416,12 +409,12 @@ inline void mark_dominated(interop_problem& problem, const stage_prices& table) 
 /// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
 /// cost model offers no placement.
 template <class F>
-[[nodiscard]] auto with_tables(const cluster& hardware, const any_cost_model& costs, F f) {
+[[nodiscard]] auto with_tables(price_book& book, F f) {
   using result = std::invoke_result_t<F, const interop_problem&, const stage_prices&>;
-  auto problem = make_interop_problem(hardware, costs);
+  auto problem = make_interop_problem(book);
   if (problem.placements.empty())
     return result(refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"});
-  const stage_prices table(hardware, costs, problem);
+  const stage_prices table(book, problem);
   mark_dominated(problem, table);
   return f(std::as_const(problem), table);
 }

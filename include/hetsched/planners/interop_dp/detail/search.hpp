@@ -34,12 +34,11 @@ class interop_search {
     std::vector<interop_stage> stages;
   };
 
-  interop_search(const interop_problem& problem, const stage_prices& table, const update_table& updates,
-                 const std::vector<route_phase>& route, warmup_algebra algebra, int microbatches, bool use_all,
-                 const parallel_for& run)
+  interop_search(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route,
+                 warmup_algebra algebra, int microbatches, bool use_all, const parallel_for& run)
       : problem_(problem),
         table_(table),
-        updates_(updates),
+        updates_(table.updates()),
         route_(route),
         algebra_(algebra),
         microbatches_(microbatches),

@@ -39,9 +39,8 @@ namespace hetsched::detail {
 /// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
 /// in the way.
 [[nodiscard]] inline std::string explain_shortage(const cluster& hardware, const interop_problem& problem,
-                                                  const stage_prices& table, const update_table& updates,
-                                                  const std::vector<route_phase>& route, interop_search& search,
-                                                  const warmup_algebra& algebra, bool use_all) {
+                                                  const stage_prices& table, const std::vector<route_phase>& route,
+                                                  interop_search& search, const warmup_algebra& algebra, bool use_all) {
   for (int l = 0; l < problem.layers; ++l) {
     const interop_placement* best = nullptr;
     double least = infinity, needs = 0;
@@ -68,7 +67,7 @@ namespace hetsched::detail {
     if (algebra.is_exact() && !use_all) {
       auto scaled = problem;
       for (auto& p : scaled.placements) p.capacity = p.capacity_at(factor);
-      beam_search beam(scaled, table, updates, route, algebra, 1, use_all);
+      beam_search beam(scaled, table, route, algebra, 1, use_all);
       std::vector<int> all;
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
         if (!problem.placements[p].dominated) all.push_back(static_cast<int>(p));

@@ -17,12 +17,11 @@
 
 namespace hetsched::detail {
 
-/// What stages take at the end of an iteration: their updates, and at least so much for the reduction of their gradients with
+/// What stages take at the end of an iteration besides their updates: at least so much for the reduction of their gradients with
 /// those of another pipeline, whichever that is.
 class end_table {
  public:
-  end_table(const any_cost_model& costs, const interop_problem& problem)
-      : updates_(costs, problem), row_(at(problem.layers + 1)) {
+  end_table(const any_cost_model& costs, const interop_problem& problem) : row_(at(problem.layers + 1)) {
     const auto& all = problem.placements;
     const auto sync = [&](int first, int last, const placement& a, const placement& b) {
       const placement holders[]{a, b};
@@ -80,7 +79,6 @@ class end_table {
   [[nodiscard]] bool any() const { return any_; }
   /// Whether no two pipelines can add up their gradients.
   [[nodiscard]] bool alone() const { return alone_; }
-  [[nodiscard]] const update_table& updates() const { return updates_; }
   [[nodiscard]] double reduction(int p, int first, int last) const {
     const double* row = sums_.data() + at(p) * row_;
     return row[last] - row[first];
@@ -88,7 +86,6 @@ class end_table {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  update_table updates_;
   std::size_t row_;
   std::vector<double> sums_;   // [placement][layer]
   std::vector<double> apart_;  // the same with a partner in another subcluster
@@ -136,7 +133,7 @@ struct last_stage {
   last_stage found;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& s = stages[i];
-    double own = ends.updates()(s.placement, s.layers.first, s.layers.last);
+    double own = table.updates()(s.placement, s.layers.first, s.layers.last);
     if (reductions) own += ends.reduction(s.placement, s.layers.first, s.layers.last);
     if (own - before > found.end_s) found = {i, own - before};
     const int k = static_cast<int>(i);

@@ -40,18 +40,18 @@ namespace detail {
 /// Where money counts, parts of the cluster and sets of limited rates as well.
 class parallel_planner {
  public:
-  parallel_planner(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem,
-                   const stage_prices& table, warmup_algebra algebra, const planning_problem& asked,
-                   const parallel_pipelines_options& options)
-      : hardware_(hardware),
-        costs_(costs),
+  parallel_planner(price_book& book, const interop_problem& problem, const stage_prices& table, warmup_algebra algebra,
+                   const planning_problem& asked, const parallel_pipelines_options& options)
+      : book_(book),
+        hardware_(book.hardware()),
+        costs_(book.costs()),
         problem_(problem),
         table_(table),
-        ends_(costs, problem),
+        ends_(book.costs(), problem),
         algebra_(algebra),
         asked_(asked),
         options_(options),
-        found_(hardware, costs, problem, table, ends_, algebra, asked, options.warmup, options.epsilon) {}
+        found_(book.hardware(), book.costs(), problem, table, ends_, algebra, asked, options.warmup, options.epsilon) {}
 
   [[nodiscard]] outcome<plan> run() {
     if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
@@ -128,7 +128,7 @@ class parallel_planner {
         return false;
       return !stopped_;
     };
-    auto found = interop_dp(hardware_, costs_, problem, single());
+    auto found = interop_dp(book_, problem, single());
     if (!found) {
       if (found.why_not().why == refusal::kind::infeasible) one_bound_ = infinity;
       return found.why_not();
@@ -387,6 +387,7 @@ class parallel_planner {
   static constexpr int first_rounds = 4;    // that may show by bounds alone that a problem cannot win
   static constexpr double coarse = 0.005;   // how closely the bound of one that cannot win is sought
 
+  price_book& book_;
   const cluster& hardware_;
   any_cost_model costs_;
   const interop_problem& problem_;

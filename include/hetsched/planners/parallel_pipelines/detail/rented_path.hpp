@@ -114,7 +114,7 @@ class rented_path {
             if (!(t <= high)) continue;
             const double forward = table_.forward(p, first, end), inside = late - share_[at(segment_[a])];
             const double added =
-                inside > 0 ? ends_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
+                inside > 0 ? table_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
             try_stage(j, a, entry(a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
           }
         }
@@ -248,7 +248,7 @@ class rented_path {
       for (int l = 0; l < problem_.layers; ++l) {
         const double forward = table_.forward(b, l, l + 1) - table_.forward(a, l, l + 1);
         const double time = table_.time(b, l, l + 1) - table_.time(a, l, l + 1);
-        const double update = ends_.updates()(b, l, l + 1) - fixed_at_end(b) - ends_.updates()(a, l, l + 1) + fixed_at_end(a);
+        const double update = table_.updates()(b, l, l + 1) - fixed_at_end(b) - table_.updates()(a, l, l + 1) + fixed_at_end(a);
         const double reduction = ends_.reduction(b, l, l + 1) - ends_.reduction(a, l, l + 1);
         if (forward < 0 || time < forward || time + update + std::min(0.0, reduction) < fixed ||
             alone[at(a) * row_ + at(l)] < alone[at(b) * row_ + at(l)])
@@ -307,10 +307,10 @@ class rented_path {
   }
 
   // What a stage adds at the end is fixed_at_end + at_end_up_to(last) - at_end_up_to(first).
-  [[nodiscard]] double fixed_at_end(int p) const { return ends_.updates()(p, 0, 0); }
+  [[nodiscard]] double fixed_at_end(int p) const { return table_.updates()(p, 0, 0); }
   [[nodiscard]] double at_end_up_to(int p, std::size_t layer, bool reductions) const {
     const int l = static_cast<int>(layer);
-    return ends_.updates()(p, 0, l) - ends_.updates()(p, 0, 0) + (reductions ? ends_.reduction(p, 0, l) : 0.0);
+    return table_.updates()(p, 0, l) - table_.updates()(p, 0, 0) + (reductions ? ends_.reduction(p, 0, l) : 0.0);
   }
 
   // Of each placement and layer: the first layer of the longest stage that takes at most `period` and ends before that layer; the

@@ -164,7 +164,7 @@ class rented_search {
           return;
         }
         const double own = t + std::max(low, t) * rent + fee, backward = t - table_.forward(p, first, last);
-        const double end = ends_.updates()(p, first, last) + (reductions ? ends_.reduction(p, first, last) : 0.0);
+        const double end = table_.updates()(p, first, last) + (reductions ? ends_.reduction(p, first, last) : 0.0);
         for (const auto& e : entries_[at(last) * classes_ + own_class]) {
           const double cost = e.cost + own;
           label next{cost, std::max(end, e.end - backward), {}, p, last, e.next};

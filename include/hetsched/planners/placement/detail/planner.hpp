@@ -14,8 +14,7 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/outcome.hpp>
-#include <hetsched/cost/questions/any_cost_model.hpp>
-#include <hetsched/cost/questions/check_cost.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 #include <hetsched/search/problem.hpp>
@@ -65,18 +64,20 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
 }
 
 /// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
-[[nodiscard]] inline placement_instance make_instance(const cluster& hardware, const any_cost_model& costs,
-                                                      const planning_problem& problem, const placement_options& options) {
+[[nodiscard]] inline placement_instance make_instance(price_book& book, const planning_problem& problem,
+                                                      const placement_options& options) {
+  const auto& hardware = book.hardware();
   placement_instance made;
   auto& chain = made.chain;
-  chain.layers = costs.layer_count();
+  chain.layers = book.layers();
+  std::vector<int> in_book;       // by kind
   std::vector<bool> on_one_node;  // by pool: all of it
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     const submesh mesh = options.groups.empty() ? submesh{static_cast<int>(k), 1, 1} : options.groups[k];
     const int on_node = s.devices_per_node / mesh.devices_per_node;
     const bool by_node = s.nodes > 1 && on_node > 1;
-    const auto ways = costs.placements(mesh);
+    const auto& ways = book.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
@@ -84,15 +85,10 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
       on_one_node.push_back(by_node || s.nodes == 1);
       made.first_of_pool.push_back(node * s.devices_per_node);
       made.stride.push_back(by_node || s.nodes == 1 ? mesh.devices_per_node : mesh.nodes * s.devices_per_node);
-      for (const auto& where : ways) {
-        placement_kind kind{.pool = pool,
-                            .seconds_before = {0},
-                            .state_before = {0},
-                            .in_flight_before = {0},
-                            .memory = room_within(s.device.memory_bytes, costs.overheads(where))};
-        for (int l = 0; l < chain.layers; ++l) {
-          const stage_cost c = costs.layer(l, where);
-          check_cost(c, hardware, {l, l + 1}, where);
+      for (const int p : ways) {
+        placement_kind kind{
+            .pool = pool, .seconds_before = {0}, .state_before = {0}, .in_flight_before = {0}, .memory = book[p].memory};
+        for (const stage_cost& c : book.layers_on(p)) {
           const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
           add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
           add(kind.state_before, static_cast<double>(c.weight_bytes));
@@ -100,30 +96,23 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
           kind.temporary.push_back(static_cast<double>(c.temporary_bytes));
         }
         chain.kinds.push_back(std::move(kind));
-        made.where.push_back(where);
+        made.where.push_back(book[p].where);
+        in_book.push_back(p);
       }
     }
   }
   const auto kinds = chain.kinds.size();
-  for (int b = 0; b + 1 < chain.layers; ++b) {
-    if (b > 0 && costs.boundary_class(b) == costs.boundary_class(b - 1)) {
-      const auto at = chain.transfers.size() - kinds * kinds;
-      for (std::size_t n = 0; n < kinds * kinds; ++n) chain.transfers.push_back(chain.transfers[at + n]);
-      continue;
-    }
+  for (int b = 0; b + 1 < chain.layers; ++b)
     for (std::size_t from = 0; from < kinds; ++from)
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
         const bool near = pool == chain.kinds[to].pool && on_one_node[static_cast<std::size_t>(pool)];
-        const transfer_cost c =
-            costs.transfer(b, made.where[from], made.where[to], near ? proximity::same_node : proximity::other_node);
-        check_transfer(c, hardware, b, made.where[from], made.where[to]);
+        const auto& c = book.transfer(b, in_book[from], in_book[to], near ? proximity::same_node : proximity::other_node);
         if (is_inference(problem.objective))
           chain.transfers.push_back({c.forward_s, c.forward_occupied_s.value_or(c.forward_s)});
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
       }
-  }
   const int in_flight = problem.microbatches;
   if (is_inference(problem.objective))
     chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
