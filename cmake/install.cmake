@@ -102,7 +102,7 @@ function(install_component name)
 endfunction()
 
 install_component("" ABOUT "${PROJECT_DESCRIPTION}")
-install_component(views ABOUT "Range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
+install_component(views ABOUT "Plans, schedules and timelines as ranges, and range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched range-v3:range-v3)
 install_component(eigen ABOUT "Matrices and tensors of Eigen in pipelines, and layers on them"
