@@ -15,7 +15,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
-#include <hetsched/views.hpp>
+#include <hetsched/views/plan.hpp>
 
 namespace command {
 

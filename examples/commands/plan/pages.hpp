@@ -15,7 +15,7 @@
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
-#include <hetsched/views.hpp>
+#include <hetsched/views/plan.hpp>
 
 namespace command {
 

@@ -15,7 +15,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/stage_parts.hpp>
-#include <hetsched/views.hpp>
+#include <hetsched/views/plan.hpp>
 
 #include "../command.hpp"
 #include "../costs.hpp"

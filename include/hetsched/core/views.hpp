@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The only door to range-v3, which takes 0.5 s to compile. That is more than the budgets of <hetsched/core.hpp> and
-// <hetsched/hetsched.hpp> leave, so neither opens it: include it where it is used.
-// nvcc cannot parse range-v3 and gets small equivalents, some of which compute at once. Host and device sources of one program
-// may then see different implementations under hetsched::views, so what is written with them has a namespace for each,
+// The only door to range-v3, which takes 0.5 s to compile, and 0.1 s for every use. That is more than the budgets of
+// <hetsched/core.hpp> and <hetsched/hetsched.hpp> leave, so neither opens it: include it where it is used. nvcc cannot parse
+// range-v3 and gets small equivalents, some of which compute at once. Host and device sources of one program may then see
+// different implementations under hetsched::views, so what is written with them has a namespace for each,
 // hetsched::views::HETSCHED_VIEWS_KIND.
+
+#include <concepts>
+#include <type_traits>
 
 #if !defined(__CUDACC__) && !defined(HETSCHED_VIEWS_FALLBACK)
 
@@ -40,7 +43,6 @@ using ::ranges::views::zip;
 #include <iterator>
 #include <ranges>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -187,3 +189,12 @@ inline constexpr detail::eager_views::zip_fn zip{};
 }  // namespace hetsched::views
 
 #endif
+
+namespace hetsched::views {
+
+/// A T that a view shows, constant or not. Views are templates over it so that only those that are called are compiled; a
+/// temporary, which would not live as long, does not fit.
+template <class Shown, class T>
+concept shown = std::same_as<std::remove_const_t<Shown>, T>;
+
+}  // namespace hetsched::views

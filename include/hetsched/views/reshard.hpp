@@ -19,7 +19,8 @@ struct phased_message {
 };
 
 /// The messages of a transfer plan, phase by phase.
-[[nodiscard]] inline auto messages_by_phase(const transfer_plan& p) {
+template <shown<transfer_plan> Plan>
+[[nodiscard]] auto messages_by_phase(Plan& p) {
   return iota(std::size_t{0}, p.phase_count()) | transform([&p](std::size_t phase) {
            return p.phase(phase) | transform([&p, phase](const slice_message& m) {
                     return phased_message{phase, m, p.slice_of(m)};
@@ -27,7 +28,6 @@ struct phased_message {
          }) |
          join;
 }
-void messages_by_phase(const transfer_plan&&) = delete;
 
 }  // namespace HETSCHED_VIEWS_KIND
 }  // namespace hetsched::views

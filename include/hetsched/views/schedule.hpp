@@ -38,11 +38,11 @@ void in_time_order(const timeline&&) = delete;
 
 /// The microbatches of a rank's forwards, in the order of its schedule; one that comes through several of its stages as often.
 /// Requires: 0 <= rank < order.ranks.
-[[nodiscard]] inline auto microbatches_of(const schedule& order, int rank) {
+template <shown<schedule> Schedule>
+[[nodiscard]] auto microbatches_of(Schedule& order, int rank) {
   return order.lanes[static_cast<std::size_t>(rank)].actions |
          filter([](const action& a) { return a.kind == action_kind::forward; }) | transform(&action::microbatch);
 }
-void microbatches_of(const schedule&&, int) = delete;
 
 }  // namespace HETSCHED_VIEWS_KIND
 }  // namespace hetsched::views
