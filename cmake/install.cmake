@@ -102,9 +102,12 @@ function(install_component name)
 endfunction()
 
 install_component("" ABOUT "${PROJECT_DESCRIPTION}")
-install_component(views ABOUT "Range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
+install_component(views ABOUT "Plans, schedules and timelines as ranges, and range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched range-v3:range-v3)
+install_component(eigen ABOUT "Matrices and tensors of Eigen in pipelines, and layers on them"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}" eigen3
+  CPS_REQUIRES :hetsched Eigen3:Eigen)
 install_component(io ABOUT "JSON files, reports and checkpoints"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}" nlohmann_json
   CPS_REQUIRES :hetsched nlohmann_json:nlohmann_json)

@@ -15,6 +15,7 @@ required_conan_version = ">=2.0"
 COMPONENTS = {
     "io": (["nlohmann_json/[>=3.11 <4]"], []),
     "views": (["range-v3/[>=0.12 <1]"], []),
+    "eigen": (["eigen/[>=3.4 <6]"], []),
     "gloo": ([], ["gloo", "pthread"]),
     "cuda": ([], ["cudart_static", "dl", "rt", "pthread"]),
     "nccl": ([], ["nccl"]),

@@ -158,7 +158,7 @@ def add_reference():
         if compound is None:
             continue
         kind, name = compound.get("kind"), text_of(compound.find("compoundname"))
-        short = name.removeprefix("hetsched::")
+        short = name.removeprefix("hetsched::").replace("HETSCHED_VIEWS_KIND::", "")
         if kind == "namespace":
             for member in compound.iter("memberdef"):
                 label = text_of(member.find("name"))

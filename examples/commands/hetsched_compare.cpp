@@ -10,6 +10,7 @@
 
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
+#include <hetsched/views/plan.hpp>
 
 #include "command.hpp"
 #include "compare/rows.hpp"
@@ -47,9 +48,7 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
   }
   row.plan = std::move(judged->plan);
   row.plan.evidence = evidence;
-  for (const auto& line : row.plan.pipelines)
-    for (const auto& s : line.stages)
-      for (const auto& g : s.devices) row.devices += g.mesh.device_count();
+  for (const auto& g : views::device_groups(row.plan)) row.devices += g.mesh.device_count();
   return row;
 }
 

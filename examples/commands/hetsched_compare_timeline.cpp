@@ -16,6 +16,7 @@
 #include <hetsched/schedule.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
 #include <hetsched/schedule/simulate/explain_difference.hpp>
+#include <hetsched/views/schedule.hpp>
 
 #include "command.hpp"
 
@@ -157,39 +158,37 @@ pipeline_plan mean_times(const timeline& t) {
     }
     [[nodiscard]] double mean() const { return count > 0 ? seconds / count : 0; }
   };
-  const auto ranks = static_cast<std::size_t>(t.ranks);
-  std::vector<sum> forward(ranks), transfer(ranks);
-  std::vector<double> backward(ranks), weight(ranks);
-  std::vector<int> backwards(ranks);
-  for (const auto& a : t.actions) {
-    const auto r = static_cast<std::size_t>(a.rank);
-    const double seconds = a.end_s - a.start_s;
-    switch (a.what.kind) {
-      case action_kind::forward:
-        forward[r].add(seconds);
-        break;
-      case action_kind::backward_weight:
-        weight[r] += seconds;
-        backward[r] += seconds;
-        break;
-      case action_kind::backward:
-      case action_kind::backward_input:
-        ++backwards[r];
-        backward[r] += seconds;
-        break;
-      default:
-        if (is_transfer(a.what.kind) && !moves_gradient(a.what.kind) && a.peer == a.rank + 1) transfer[r].add(seconds);
-    }
-  }
   pipeline_plan line;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    const int count = std::max(1, backwards[r]);
+  for (int r = 0; r < t.ranks; ++r) {
+    sum forward, transfer;
+    double backward = 0, weight = 0;
+    int backwards = 0;
+    for (const auto& a : views::actions_of(t, r)) {
+      const double seconds = a.end_s - a.start_s;
+      switch (a.what.kind) {
+        case action_kind::forward:
+          forward.add(seconds);
+          break;
+        case action_kind::backward_weight:
+          weight += seconds;
+          backward += seconds;
+          break;
+        case action_kind::backward:
+        case action_kind::backward_input:
+          ++backwards;
+          backward += seconds;
+          break;
+        default:
+          if (is_transfer(a.what.kind) && !moves_gradient(a.what.kind) && a.peer == r + 1) transfer.add(seconds);
+      }
+    }
+    const int count = std::max(1, backwards);
     stage_plan s;
-    s.cost.forward_s = forward[r].mean();
-    s.cost.backward_s = backward[r] / count;
-    s.cost.weight_backward_s = weight[r] / count;
+    s.cost.forward_s = forward.mean();
+    s.cost.backward_s = backward / count;
+    s.cost.weight_backward_s = weight / count;
     line.stages.push_back(s);
-    if (r + 1 < ranks) line.boundaries.push_back({.forward_s = transfer[r].mean(), .backward_s = transfer[r].mean()});
+    if (r + 1 < t.ranks) line.boundaries.push_back({.forward_s = transfer.mean(), .backward_s = transfer.mean()});
   }
   return line;
 }

@@ -14,6 +14,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule.hpp>
+#include <hetsched/views/plan.hpp>
 
 #include <gpt/shapes.hpp>
 #include <train/device.hpp>
@@ -127,12 +128,11 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
     throw file_error(given.plan, "/pipelines", wrong.what());
   }
   bool whole_weights = false;
-  for (auto& line : file.plan.pipelines)
-    for (auto& s : line.stages)
-      if (s.zero == 3) {
-        s.zero = 2;
-        whole_weights = true;
-      }
+  for (auto& s : views::stages(file.plan))
+    if (s.zero == 3) {
+      s.zero = 2;
+      whole_weights = true;
+    }
   if (whole_weights && speaks)
     train::say(given.plan + " asks for ZeRO stage 3: weights stay whole here, as by stage 2, and take more memory than planned");
   for (std::size_t p = 0; p < file.plan.pipelines.size(); ++p) {

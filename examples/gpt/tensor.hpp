@@ -5,7 +5,7 @@
 #ifndef EIGEN_DONT_PARALLELIZE
 #define EIGEN_DONT_PARALLELIZE
 #endif
-#include <Eigen/Core>
+#include <hetsched/runtime/eigen.hpp>
 
 #include <algorithm>
 #include <array>
@@ -84,18 +84,8 @@ class tensor {
   std::vector<Real, aligned_allocator<Real>> data_;
 };
 
-template <class Real>
-using matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using hetsched::eigen::map, hetsched::eigen::matrix;
 
-/// A tensor's numbers as an Eigen matrix, without a copy.
-template <class Real>
-[[nodiscard]] Eigen::Map<matrix<Real>> map(tensor<Real>& t) {
-  return {t.data(), static_cast<Eigen::Index>(t.rows()), static_cast<Eigen::Index>(t.columns())};
-}
-template <class Real>
-[[nodiscard]] Eigen::Map<const matrix<Real>> map(const tensor<Real>& t) {
-  return {t.data(), static_cast<Eigen::Index>(t.rows()), static_cast<Eigen::Index>(t.columns())};
-}
 /// The numbers of a tensor with as many rows as `like` and these columns. Contexts keep where an input's numbers are, rather
 /// than the tensor: they stay where they are when the tensor or the context moves.
 template <class Real>

@@ -58,7 +58,7 @@ for compiler in "${compilers[@]}"; do
   [[ $compiler =~ ^clang..-1[67]$ ]] && standards=(20)
   for standard in "${standards[@]}"; do
     # shellcheck disable=SC2086
-    check "headers, $compiler, C++$standard" "$compiler" -std=c++$standard $warnings -fsyntax-only -I/hetsched/include /hetsched/headers.cpp
+    check "headers, $compiler, C++$standard" "$compiler" -std=c++$standard $warnings -fsyntax-only -I/hetsched/include -isystem /usr/include/eigen3 /hetsched/headers.cpp
   done
   check "the program in README.md, $compiler" \
     bash -c "cd /hetsched && $compiler -std=c++20 -O1 $warnings -Iinclude program.cpp -o program -pthread && ./program | grep 'per iteration'"

@@ -77,6 +77,19 @@ no_range() {
   refused "component views needs range-v3" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;views"
   configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
 }
+component_eigen() {
+  install
+  find "$work/prefix" -name hetsched-eigen-targets.cmake | grep -q . || { echo "skipped: built without Eigen"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;eigen"
+  build_and_run eigen_app
+}
+no_eigen() {
+  install
+  find "$work/prefix" -name hetsched-eigen-targets.cmake | grep -q . || { echo "skipped: built without Eigen"; exit 77; }
+  local without=-DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON
+  refused "component eigen needs Eigen" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;eigen"
+  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
+}
 component_gloo() {
   install
   find "$work/prefix" -name hetsched-gloo-targets.cmake | grep -q . || { echo "skipped: built without Gloo"; exit 77; }

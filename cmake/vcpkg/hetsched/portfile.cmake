@@ -6,6 +6,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS features
   FEATURES
     io HETSCHED_IO
     views HETSCHED_VIEWS
+    eigen HETSCHED_EIGEN
     gloo HETSCHED_GLOO
     cuda HETSCHED_CUDA
     nccl HETSCHED_NCCL

@@ -13,6 +13,7 @@
 #include <hetsched/io/page/bars_svg.hpp>
 #include <hetsched/io/page/report.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/views/plan.hpp>
 
 namespace command {
 
@@ -28,10 +29,9 @@ struct comparison_row {
 /// The least memory that a device has left; none where capacities are not known.
 [[nodiscard]] inline std::optional<hetsched::bytes_t> headroom(const hetsched::plan& p) {
   std::optional<hetsched::bytes_t> least;
-  for (const auto& line : p.pipelines)
-    for (const auto& s : line.stages)
-      if (const auto left = s.memory_capacity_bytes - s.memory_bytes; s.memory_capacity_bytes > 0 && (!least || left < *least))
-        least = left;
+  for (const auto& s : hetsched::views::stages(p))
+    if (const auto left = s.memory_capacity_bytes - s.memory_bytes; s.memory_capacity_bytes > 0 && (!least || left < *least))
+      least = left;
   return least;
 }
 

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <hetsched/core/views.hpp>
 
 #include "placed_plan.hpp"
 
@@ -34,17 +38,15 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
 /// Virtual stages with '|' between them; three and more equal ones in a row as (...|)*n.
 [[nodiscard]] inline std::string megatron_layout(const std::vector<std::string>& stages) {
   std::string text;
-  for (std::size_t i = 0; i < stages.size();) {
-    std::size_t end = i;
-    while (end < stages.size() && stages[end] == stages[i]) ++end;
-    if (end == stages.size() && end - i > 1) --end;  // the last one has no '|' behind it
-    if (end - i >= 3) {
-      text += "(" + stages[i] + "|)*" + std::to_string(end - i) + ",";
-      i = end;
-    } else {
-      text += stages[i] + (i + 1 < stages.size() ? "|" : "");
-      ++i;
-    }
+  for (const auto& equal : stages | hetsched::views::chunk_by(std::equal_to{})) {
+    const auto& stage = *equal.begin();
+    const bool last = equal.end() == stages.end();  // the last one has no '|' behind it
+    const auto closed = std::distance(equal.begin(), equal.end()) - last;
+    if (closed >= 3)
+      text += "(" + stage + "|)*" + std::to_string(closed) + ",";
+    else
+      for (auto k = closed; k > 0; --k) text += stage + "|";
+    if (last) text += stage;
   }
   return text;
 }

@@ -15,6 +15,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/views/plan.hpp>
 
 namespace command {
 
@@ -93,17 +94,15 @@ struct inexpressible : hetsched::error {
     auto held = nlohmann::ordered_json::array();
     for (int v = 0; v < order.stages; ++v)
       if (order.rank(0, v) == static_cast<int>(p)) held.push_back(v);
-    int place = 0;
-    for (const auto& group : s.devices)
-      for (int d = 0; d < group.mesh.device_count(); ++d, ++place)
-        ranks.push_back({{"rank", ranks.size()},
-                         {"pipeline_rank", p},
-                         {"stages", held},
-                         {"data", place / (s.degrees.tensor * s.degrees.context)},
-                         {"context", place / s.degrees.tensor % s.degrees.context},
-                         {"tensor", place % s.degrees.tensor},
-                         {"subcluster", placed.file.subclusters.at(static_cast<std::size_t>(group.mesh.subcluster))},
-                         {"device", group.first_device + d}});
+    for (const auto& [place, at] : views::zip(views::iota(0), views::devices(s.devices)))
+      ranks.push_back({{"rank", ranks.size()},
+                       {"pipeline_rank", p},
+                       {"stages", held},
+                       {"data", place / (s.degrees.tensor * s.degrees.context)},
+                       {"context", place / s.degrees.tensor % s.degrees.context},
+                       {"tensor", place % s.degrees.tensor},
+                       {"subcluster", placed.file.subclusters.at(static_cast<std::size_t>(at.subcluster))},
+                       {"device", at.device}});
   }
   return hetsched::detail::dump(nlohmann::ordered_json{{"ranks", std::move(ranks)}});
 }

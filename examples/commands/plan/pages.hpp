@@ -15,15 +15,14 @@
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
+#include <hetsched/views/plan.hpp>
 
 namespace command {
 
 /// How many devices of each subcluster have a stage; of those that have any.
 [[nodiscard]] inline std::map<int, int> used_devices(const hetsched::plan& p) {
   std::map<int, int> used;
-  for (const auto& line : p.pipelines)
-    for (const auto& s : line.stages)
-      for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
+  for (const auto& g : hetsched::views::device_groups(p)) used[g.mesh.subcluster] += g.mesh.device_count();
   return used;
 }
 
@@ -107,13 +106,11 @@ struct device_use_text {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
     std::vector<std::vector<std::string>> rows;
-    for (std::size_t i = 0; i < line.stages.size(); ++i) {
-      const auto& s = line.stages[i];
+    for (const auto& [i, s, boundary] : views::stages_with_boundaries(line))
       rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, names), degrees_text(s), std::to_string(s.warmup),
                       format_seconds(s.cost.forward_s), format_seconds(s.cost.backward_s),
-                      i < line.boundaries.size() ? transfer_text(line.boundaries[i]) : "-",
+                      boundary ? transfer_text(*boundary) : "-",
                       format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
-    }
     if (p.pipelines.size() > 1)
       text += "pipeline " + std::to_string(l) + ": " + std::to_string(line.microbatches) + " microbatches of " +
               std::to_string(line.microbatch_size) + "\n";
@@ -177,8 +174,8 @@ struct played_line {
                                .note = "Between the GPUs of neighbouring stages.",
                                .columns = {"stages", "by", "why"},
                                .rows = {}};
-  for (std::size_t i = 0; i + 1 < line.stages.size(); ++i) {
-    const auto choice = choose_transport(hardware, line.stages[i].devices, line.stages[i + 1].devices);
+  for (const auto& [i, both] : hetsched::views::zip(hetsched::views::iota(0), line.stages | hetsched::views::sliding(2))) {
+    const auto choice = choose_transport(hardware, both[0].devices, both[1].devices);
     table.rows.push_back({std::to_string(i) + ", " + std::to_string(i + 1),
                           std::string(name_of(choice.how)) + (choice.nic.empty() ? "" : " over " + choice.nic), choice.reason});
   }

@@ -14,6 +14,7 @@
 #include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/planners/placement.hpp>
+#include <hetsched/views/plan.hpp>
 
 #include "../command.hpp"
 #include "pages.hpp"
@@ -82,12 +83,10 @@ template <class Costs>
   const auto& line = p.pipelines.front();
   const auto names = subcluster_names(hardware);
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t i = 0; i < line.stages.size(); ++i) {
-    const auto& s = line.stages[i];
+  for (const auto& [i, s, boundary] : views::stages_with_boundaries(line))
     rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, names), format_seconds(s.cost.forward_s),
-                    i < line.boundaries.size() ? format_seconds(line.boundaries[i].forward_s) : "-",
+                    boundary ? format_seconds(boundary->forward_s) : "-",
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
-  }
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : told) figures.push_back({f.label, f.value, f.note});
   const auto in_flight = std::to_string(line.microbatches) + " in flight, of " + std::to_string(line.microbatch_size);

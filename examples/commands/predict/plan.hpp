@@ -15,6 +15,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/views/plan.hpp>
 
 #include "../command.hpp"
 #include "../costs.hpp"
@@ -73,18 +74,21 @@ inline nlohmann::ordered_json to_json(const breakdown& b, bool several) {
   return out;
 }
 
-inline double transfer_s(const pipeline_plan& line, std::size_t i) {
-  return i < line.boundaries.size() ? line.boundaries[i].forward_s : 0;
+inline double transfer_s(const boundary_plan* b) { return b ? b->forward_s : 0; }
+
+/// The stages of a pipeline as they are now and as they were planned.
+inline auto stages_now_and_then(const judged_plan& judged, std::size_t l) {
+  return views::zip(views::stages_with_boundaries(judged.now.plan.pipelines[l]),
+                    views::stages_with_boundaries(judged.planned.pipelines[l]));
 }
 
 inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t l, bool measured,
                                           const std::vector<std::string>& subclusters) {
-  const auto &line = judged.now.plan.pipelines[l], &old_line = judged.planned.pipelines[l];
   auto stages = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < line.stages.size(); ++i) {
-    const auto &s = line.stages[i], &old = old_line.stages[i];
+  for (const auto& [now, then] : stages_now_and_then(judged, l)) {
+    const auto &s = now.stage, &old = then.stage;
     const auto& group = s.devices.front();
-    const auto& held = judged.now.pipelines[l].stages[i];
+    const auto& held = judged.now.pipelines[l].stages[now.number];
     nlohmann::ordered_json stage;
     stage["layers"] = {s.layers.first, s.layers.last - 1};
     stage["subcluster"] = subclusters[static_cast<std::size_t>(group.mesh.subcluster)];
@@ -102,7 +106,7 @@ inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t
     stage["in_flight"] = held.in_flight;
     stage["forward_s"] = s.cost.forward_s;
     stage["backward_s"] = s.cost.backward_s;
-    stage["transfer_s"] = transfer_s(line, i);
+    stage["transfer_s"] = transfer_s(now.boundary);
     stage["update_s"] = s.update_s;
     for (const auto& [name, bytes] : parts_of(held.memory, measured)) stage["memory_bytes"][name] = bytes;
     stage["memory_bytes"]["total"] = s.memory_bytes;
@@ -110,7 +114,7 @@ inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t
     stage["fits"] = fits(s);
     stage["plan"] = {{"forward_s", old.cost.forward_s},
                      {"backward_s", old.cost.backward_s},
-                     {"transfer_s", transfer_s(old_line, i)},
+                     {"transfer_s", transfer_s(then.boundary)},
                      {"memory_bytes", old.memory_bytes}};
     stages.push_back(std::move(stage));
   }
@@ -155,15 +159,13 @@ inline std::string planned_text(double value, std::string text) { return value >
 
 inline std::string stage_table(const judged_plan& judged, std::size_t l, const std::vector<std::string>& subclusters) {
   table_rows rows;
-  const auto &line = judged.now.plan.pipelines[l], &old_line = judged.planned.pipelines[l];
   const auto seconds = [](double s) { return planned_text(s, format_seconds(s)); };
-  for (std::size_t i = 0; i < line.stages.size(); ++i) {
-    const auto &s = line.stages[i], &old = old_line.stages[i];
-    const bool last = i + 1 == line.stages.size();
-    rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, subclusters), degrees_text(s),
+  for (const auto& [now, then] : stages_now_and_then(judged, l)) {
+    const auto &s = now.stage, &old = then.stage;
+    rows.push_back({std::to_string(now.number), layers_text(s.layers), devices_text(s, subclusters), degrees_text(s),
                     format_seconds(s.cost.forward_s), seconds(old.cost.forward_s), format_seconds(s.cost.backward_s),
-                    seconds(old.cost.backward_s), last ? "-" : transfer_text(line.boundaries[i]),
-                    last ? "-" : seconds(transfer_s(old_line, i)), format_seconds(s.update_s)});
+                    seconds(old.cost.backward_s), now.boundary ? transfer_text(*now.boundary) : "-",
+                    now.boundary ? seconds(transfer_s(then.boundary)) : "-", format_seconds(s.update_s)});
   }
   return format_table({">stage", ">layers", "devices", "degrees", ">forward", ">(plan)", ">backward", ">(plan)", ">transfer",
                        ">(plan)", ">update"},
@@ -247,11 +249,10 @@ inline int plan_command(plan_arguments given) {
   files.expect(given.out);
   const auto hardware = read_cluster(given.cluster);
   judged_plan judged{.planned = plan_on(read_plan(given.plan), hardware, given.plan, given.cluster), .now = {}, .parts = {}};
-  for (auto& line : judged.planned.pipelines)
-    for (auto& s : line.stages) {
-      if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
-      if (given.zero >= 0) s.zero = given.zero;
-    }
+  for (auto& s : views::stages(judged.planned)) {
+    if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
+    if (given.zero >= 0) s.zero = given.zero;
+  }
   given.costs.take(judged.planned.setting);
   const command::cost_source source(given.costs, given.model);
   if (const auto text = source.precision_text(hardware); !text.empty()) std::cerr << "hetsched-predict: " << text << '\n';

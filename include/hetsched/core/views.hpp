@@ -1,23 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The only door to range-v3, which takes 0.5 s to compile. That is more than the budgets of <hetsched/core.hpp> and
-// <hetsched/hetsched.hpp> leave, so neither opens it: include it where it is used.
-// nvcc cannot parse range-v3 and gets small equivalents, which compute at once.
+// The only door to range-v3, which takes 0.5 s to compile, and 0.1 s for every use. That is more than the budgets of
+// <hetsched/core.hpp> and <hetsched/hetsched.hpp> leave, so neither opens it: include it where it is used. nvcc cannot parse
+// range-v3 and gets small equivalents, some of which compute at once. Host and device sources of one program may then see
+// different implementations under hetsched::views, so what is written with them has a namespace for each,
+// hetsched::views::HETSCHED_VIEWS_KIND.
+
+#include <concepts>
+#include <type_traits>
 
 #if !defined(__CUDACC__) && !defined(HETSCHED_VIEWS_FALLBACK)
 
 #include <range/v3/view/cartesian_product.hpp>
 #include <range/v3/view/chunk_by.hpp>
+#include <range/v3/view/filter.hpp>
+#include <range/v3/view/iota.hpp>
+#include <range/v3/view/join.hpp>
 #include <range/v3/view/sliding.hpp>
+#include <range/v3/view/transform.hpp>
 #include <range/v3/view/zip.hpp>
 
-/// Range adaptors that C++20 lacks, from range-v3.
+#define HETSCHED_VIEWS_KIND lazy
+
+/// Range adaptors from range-v3: those that C++20 lacks, and those of C++20 that are to be combined with them.
 namespace hetsched::views {
 
 using ::ranges::views::cartesian_product;
 using ::ranges::views::chunk_by;
+using ::ranges::views::filter;
+using ::ranges::views::iota;
+using ::ranges::views::join;
 using ::ranges::views::sliding;
+using ::ranges::views::transform;
 using ::ranges::views::zip;
 
 }  // namespace hetsched::views
@@ -33,7 +48,8 @@ using ::ranges::views::zip;
 
 #include <hetsched/core/contract.hpp>
 
-// A namespace of its own: host and device sources of one program may see different implementations under hetsched::views.
+#define HETSCHED_VIEWS_KIND eager
+
 namespace hetsched::detail::eager_views {
 
 struct zip_fn {
@@ -132,16 +148,53 @@ struct chunk_by_fn {
   }
 };
 
+// Elements of ranges that stay where they are are shown, others are copied. nvcc cannot walk through std::views::join.
+struct join_fn {
+  template <std::ranges::input_range R>
+  [[nodiscard]] auto operator()(R&& ranges) const {
+    using inner = std::ranges::range_reference_t<R>;
+    using item = std::ranges::range_reference_t<inner>;
+    if constexpr (std::is_lvalue_reference_v<inner> && std::is_lvalue_reference_v<item>) {
+      std::vector<std::remove_reference_t<item>*> places;
+      for (auto&& range : ranges)
+        for (auto& each : range) places.push_back(&each);
+      return std::ranges::owning_view(std::move(places)) | std::views::transform([](auto* place) -> auto& { return *place; });
+    } else {
+      std::vector<std::ranges::range_value_t<inner> > items;
+      for (auto&& range : ranges)
+        for (auto&& each : range) items.push_back(each);
+      return std::ranges::owning_view(std::move(items));
+    }
+  }
+  template <std::ranges::input_range R>
+  [[nodiscard]] friend auto operator|(R&& ranges, const join_fn& self) {
+    return self(std::forward<R>(ranges));
+  }
+};
+
 }  // namespace hetsched::detail::eager_views
 
-/// The same adaptors as range-v3's, but computed at once into a vector.
+/// The same adaptors as range-v3's; those that C++20 lacks, and join, are computed at once into a vector.
 namespace hetsched::views {
 
+using std::views::filter;
+using std::views::iota;
+using std::views::transform;
 inline constexpr detail::eager_views::cartesian_product_fn cartesian_product{};
 inline constexpr detail::eager_views::chunk_by_fn chunk_by{};
+inline constexpr detail::eager_views::join_fn join{};
 inline constexpr detail::eager_views::sliding_fn sliding{};
 inline constexpr detail::eager_views::zip_fn zip{};
 
 }  // namespace hetsched::views
 
 #endif
+
+namespace hetsched::views {
+
+/// A T that a view shows, constant or not. Views are templates over it so that only those that are called are compiled; a
+/// temporary, which would not live as long, does not fit.
+template <class Shown, class T>
+concept shown = std::same_as<std::remove_const_t<Shown>, T>;
+
+}  // namespace hetsched::views
