@@ -288,7 +288,7 @@ TEST_CASE("a list that recomputes keeps no contexts between forward and backward
       CAPTURE(split);
       CAPTURE(recomputes);
       counted_layer::forget();
-      layer_list<small_tensor, counted_layer> list(std::vector<counted_layer>(layers), recomputes);
+      layer_list<small_tensor, counted_layer> list(std::vector<counted_layer>(layers), {.recomputes = recomputes});
       using context = layer_list<small_tensor, counted_layer>::context;
       std::vector<context> contexts;
       for (int m = 0; m < microbatches; ++m) contexts.push_back(list.make_context());
@@ -350,7 +350,7 @@ TEST_CASE("contexts that only make_context() makes do for layers alone, in tuple
   run(scaling_layer{10});
   run(layer_tuple<small_tensor, scaling_layer, scaling_layer>(two, five));
   for (const bool recomputes : {false, true})
-    run(layer_list<small_tensor, scaling_layer>(std::vector<scaling_layer>{two, five}, recomputes));
+    run(layer_list<small_tensor, scaling_layer>(std::vector<scaling_layer>{two, five}, {.recomputes = recomputes}));
   std::vector<any_layer<small_tensor>> behind;
   behind.emplace_back(two);
   behind.emplace_back(five);

@@ -287,8 +287,9 @@ class thread_communicator {
                                 " bytes, expected " + std::to_string(to);
       }
     if (!detail::same_shape(*sent.tensor_, *taken.tensor_))
-      return to_text(where) + ", " + to_text(sent.stamp_) + ": sent are " + std::to_string(detail::elements(*sent.tensor_)) +
-             " elements, expected " + std::to_string(detail::elements(*taken.tensor_)) + ", or of another shape";
+      return to_text(where) + ", " + to_text(sent.stamp_) + ": sent is the shape " +
+             detail::extents_text(detail::shape_of(*sent.tensor_)) + ", expected is " +
+             detail::extents_text(detail::shape_of(*taken.tensor_));
     return {};
   }
 

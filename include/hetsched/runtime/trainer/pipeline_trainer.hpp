@@ -329,15 +329,13 @@ class pipeline_trainer {
     compare_plans();
     pipeline_ = at(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
-    transfers_ = make_pipeline_groups(
-        line,
-        [&](int l) -> tensor_shape {
-          if constexpr (requires { shape_after(0, 0); })
-            return shape_after(l, line.microbatch_size);
-          else
-            return shape_after(l);
-        },
-        options_.boundary_layout);
+    const auto shape_behind = [&](int l) -> tensor_shape {
+      if constexpr (requires { shape_after(0, 0); })
+        return shape_after(l, line.microbatch_size);
+      else
+        return shape_after(l);
+    };
+    transfers_ = make_pipeline_groups(line, shape_behind, options_.boundary_layout);
     const int schedule_rank = place().group;
     const auto& here = line.group(schedule_rank);
     const auto& degrees_here = here.degrees;
@@ -360,7 +358,10 @@ class pipeline_trainer {
           layers.push_back(make_layer(l));
         }
       }
-      layers_type list(std::move(layers), here.recompute == recomputation::full);
+      layer_list_options how_to_run{.recomputes = here.recompute == recomputation::full, .first = range.first, .shapes = {}};
+      // Of several devices, what is between the layers of a stage is the layers' own.
+      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l) how_to_run.shapes.push_back(shape_behind(l));
+      layers_type list(std::move(layers), std::move(how_to_run));
       if constexpr (std::same_as<stage_type, layers_type>)
         stages_.push_back(std::move(list));
       else
