@@ -33,8 +33,9 @@ void require_input_gradient(const Tensor& gradient, const Tensor& input) {
 
 /// Layers of different types one after the other, together a split_layer. Keeps the tensors between them. Layers get the queue
 /// that the tuple gets, if they take one.
-template <pipeline_tensor Tensor, class... Layers>
+template <class Tensor, class... Layers>
 class layer_tuple {
+  static_assert((detail::require_tensor<Tensor>(), true));
   static_assert(sizeof...(Layers) > 0, "a stage has at least one layer");
   static constexpr std::size_t count = sizeof...(Layers);
   using all = std::index_sequence_for<Layers...>;
@@ -159,8 +160,10 @@ struct layer_list_options {
 /// If it recomputes, a microbatch keeps the layers' inputs only: a layer's context is made for its forward and dropped behind it,
 /// and made again, by the same forward, for its backward; where the backward is split, it lives until the weight half has ended.
 /// Queue: what the layers are given, if they take one.
-template <pipeline_tensor Tensor, class Layer, class Queue = host_queue>
+template <class Tensor, class Layer, class Queue = host_queue>
 class layer_list {
+  static_assert((detail::require_tensor<Tensor>(), true));
+
  public:
   struct context {
     std::vector<std::optional<typename Layer::context>> layers;

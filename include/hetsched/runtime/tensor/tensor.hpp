@@ -94,6 +94,49 @@ concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && re
 
 namespace detail {
 
+template <class T>
+concept has_shape_member = requires(const T& t) {
+  *std::begin(t.shape());
+};
+template <class T>
+concept has_data_member = requires(T& t, const T& c) {
+  *t.data(), *c.data();
+};
+template <class T>
+concept has_tensor_members = requires(const tensor_shape& s) {
+  typename T::value_type;
+  T(s);
+}
+&&has_shape_member<T>&& has_data_member<T>;
+
+/// Says what a tensor lacks, one message for each member; the first thing that everything that is made for a tensor type asks.
+template <class T>
+consteval void require_tensor() {
+  constexpr bool values = std::movable<T> && std::default_initializable<T>;
+  static_assert(values, "the tensor is not movable and default-constructible");
+  if constexpr (values && !requires { typename tensor_traits<T>::element; } && !has_tensor_members<T>) {
+    static_assert(
+        requires { typename T::value_type; }, "the tensor has no member type value_type");
+    static_assert(has_shape_member<T>, "the tensor has no shape() that returns a range");
+    static_assert(has_data_member<T>, "the tensor has no data() that returns a pointer, also if it is const");
+    static_assert(
+        requires(const tensor_shape& s) { T(s); }, "the tensor has no constructor from a tensor_shape");
+  } else if constexpr (values) {
+    static_assert(pipeline_tensor<T>,
+                  "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
+                  "(or the members value_type, shape(), data() and a constructor from tensor_shape)");
+  }
+}
+
+/// Whether the host may touch its elements; of what is no tensor, too, of which require_tensor says so.
+template <class T>
+inline constexpr bool on_host = [] {
+  if constexpr (requires { tensor_traits<T>::space; })
+    return tensor_traits<T>::space != memory_space::device;
+  else
+    return true;
+}();
+
 template <pipeline_tensor T>
 [[nodiscard]] std::size_t elements(const T& t) {
   std::size_t count = 1;
