@@ -654,9 +654,10 @@ TEST_CASE("[threads] state that is written under one cut goes on under another")
         auto trainer = make_trainer(t, layout, comm, optimizer, with);
         for (auto& s : trainer.state()) {
           const auto& [slice, bytes] = saved.at({s.layer, s.name});
-          if (slice.element != s.element || slice.shape != s.shape || bytes.size() != s.bytes.size())
+          if (slice.element != s.element || slice.shape != s.shape ||
+              (bytes.size() != s.bytes.size() && !s.bytes.empty()))  // empty: on the other rank
             throw std::logic_error("other slices");
-          std::memcpy(s.bytes.data(), bytes.data(), bytes.size());
+          std::copy_n(bytes.begin(), s.bytes.size(), s.bytes.begin());
         }
         if (to != 2) trainer.set_committed_step(3);
         step_report last;
