@@ -93,8 +93,9 @@ concept has_gradients = requires(L& layer) {
 /// microbatch that is recomputed has none between its two forwards. The forward's input stays where it is, unchanged, until the
 /// microbatch's backward has ended, so a context may point to it. One thread at a time calls a layer; layers that share data are
 /// the user's to guard.
-/// Not checked: that backward adds to the gradients and does not overwrite them; that a forward run twice gives the same;
-/// that the tensors of parameters() and gradients() keep their places; that contexts share nothing.
+/// Not checked by the compiler, but by check_layer: that backward adds to the gradients and does not overwrite them; that a
+/// forward run twice gives the same; that the tensors of parameters() and gradients() keep their places; that contexts share
+/// nothing.
 template <class L, class Tensor, class Queue = host_queue>
 concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor, Queue> &&
     detail::has_backward<L, Tensor, Queue> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;
@@ -104,7 +105,7 @@ concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && de
 ///   backward_weight(const Tensor&, context&)  adds to the parameters' gradients; gets the same output gradient, which stays
 ///                                             where it is in between
 /// Other layers do everything in backward_input, and nothing in backward_weight.
-/// Not checked: that the two add up to backward.
+/// Not checked by the compiler, but by check_layer: that the two add up to backward.
 template <class L, class Tensor, class Queue = host_queue>
 concept split_layer = pipeline_layer<L, Tensor, Queue> && detail::has_halves<L, Tensor, Queue>;
 
