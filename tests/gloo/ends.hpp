@@ -16,8 +16,9 @@ using gloo_tensor = matrix<double>;
 using gloo_end = gloo_communicator<gloo_tensor>;
 
 /// Ends of `ranks` ranks, all in this process. They are destroyed one after the other.
-inline std::vector<std::optional<gloo_end>> connect_ends(int ranks) {
-  std::vector<std::optional<gloo_end>> ends(static_cast<std::size_t>(ranks));
+template <class Tensor = gloo_tensor>
+std::vector<std::optional<gloo_communicator<Tensor>>> connect_ends(int ranks) {
+  std::vector<std::optional<gloo_communicator<Tensor>>> ends(static_cast<std::size_t>(ranks));
   const auto store = make_process_store();
   rethrow_first(on_ranks(ranks, [&](int r) {
     gloo_options options;

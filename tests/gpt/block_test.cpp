@@ -145,9 +145,9 @@ TEST_CASE("attention, mlp and block agree with finite differences, whole and spl
     const auto& m = configs[k];
     CAPTURE(m);
     const auto x = random_tensor<double>(random, 10, 8), other = random_tensor<double>(random, 15, 8);
-    check_layer(gpt::attention<double>(m, random), x, other, 2);
-    check_layer(gpt::mlp<double>(m, random), x, other, 3);
-    check_layer(gpt::block<double>(m, random), x, other, 4);
+    check_example(gpt::attention<double>(m, random), x, other, 2);
+    check_example(gpt::mlp<double>(m, random), x, other, 3);
+    check_example(gpt::block<double>(m, random), x, other, 4);
   }
 }
 
@@ -162,10 +162,10 @@ TEST_CASE("blocks with experts agree with finite differences, and experts do wha
     const auto x = random_tensor<double>(random, 10, 8, 2), other = random_tensor<double>(random, 15, 8);
     gpt::experts<double> experts(m, random);
     for (tensor& p : experts.parameters()) randomise(random, p);
-    check_layer(gpt::experts<double>(m, random), x, other, 3);
-    check_layer(gpt::block<double, gpt::experts<double>>(m, random, gpt::sequence_slices<double>(), false, gpt::ring<double>(),
-                                                         gpt::expert_axis<double>()),
-                x, other, 4);
+    check_example(gpt::experts<double>(m, random), x, other, 3);
+    check_example(gpt::block<double, gpt::experts<double>>(m, random, gpt::sequence_slices<double>(), false, gpt::ring<double>(),
+                                                           gpt::expert_axis<double>()),
+                  x, other, 4);
     gpt::experts<double>::context c;
     check_close(experts.forward(x, c), experts_by_loops(m, x, experts.parameters()));
   }

@@ -10,9 +10,11 @@
 #include <cmath>
 #include <cstddef>
 #include <ostream>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/runtime/layer/check_layer.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 
 namespace gpt {
@@ -95,57 +97,42 @@ void check_differences(gpt::tensor<double>& x, const gpt::tensor<double>& expect
   }
 }
 
-/// A layer with any parameters: its gradients are those of finite differences and are added to what was there; split backward
-/// gives the same bits; a context that saw other microbatches does, too.
+/// A layer with any parameters passes hetsched::check_layer, and a context that saw another microbatch, of another number of
+/// samples, gives the same bits, in halves that are moved apart. `tokens`: inputs are drawn from the elements of x.
 template <class Layer>
-void check_layer(Layer layer, gpt::tensor<double> x, const gpt::tensor<double>& other, std::uint64_t seed,
-                 bool input_counts = true) {
+void check_example(Layer layer, const gpt::tensor<double>& x, const gpt::tensor<double>& other, std::uint64_t seed,
+                   bool tokens = false) {
   using tensor = gpt::tensor<double>;
   static_assert(split_layer<Layer, tensor>);
   random_source random(seed);
   for (tensor& p : layer.parameters()) randomise(random, p, 0.7);
-  typename Layer::context context;
+  check_layer_options options{.input_gradient = !tokens, .seed = seed, .elements = 1000};
+  if (tokens) options.input_element = [&](random_source& r) { return x.data()[r.integer(0, static_cast<int>(x.size()) - 1)]; };
+  const auto report = check_layer<tensor>(layer, {x.rows(), x.columns()}, options);
+  INFO(report.text());
+  CHECK(report.ok());
+
+  typename Layer::context context, second;
   const tensor y = layer.forward(x, context);
   const auto weights = random_tensor<double>(random, y.rows(), y.columns());
-
+  const auto gradients = layer.gradients();
   std::vector<tensor> before, whole;
-  for (tensor& g : layer.gradients()) {
+  for (tensor& g : gradients) {
     randomise(random, g);
     before.push_back(g);
   }
   const tensor dx = layer.backward(weights, context);
-  for (const tensor& g : layer.gradients()) whole.push_back(g);
-
-  const auto value = [&] {
-    typename Layer::context fresh;
-    return product<double>(layer.forward(x, fresh), weights);
-  };
-  if (input_counts) {
-    INFO("input");
-    check_differences(x, dx, value);
-  }
-  auto parameters = layer.parameters();
-  REQUIRE(parameters.size() == before.size());
-  for (std::size_t n = 0; n < parameters.size(); ++n) {
-    INFO("parameter " << n);
-    tensor added = whole[n];
-    for (std::size_t i = 0; i < added.size(); ++i) added.data()[i] -= before[n].data()[i];
-    check_differences(parameters[n], added, value);
-  }
-
-  // Another microbatch with another number of samples in between, then all again in two halves, out of order.
-  typename Layer::context second;
+  for (const tensor& g : gradients) whole.push_back(g);
   (void)layer.forward(other, context);
   (void)layer.backward(layer.forward(other, second), second);
-  const auto list = layer.gradients();
-  for (std::size_t n = 0; n < list.size(); ++n) list[n].get() = before[n];
+  for (std::size_t n = 0; n < gradients.size(); ++n) gradients[n].get() = before[n];
   CHECK(tensor(layer.forward(x, context)) == y);
   const tensor y_other = layer.forward(other, second);
   CHECK(tensor(layer.backward_input(weights, context)) == dx);
   (void)layer.backward_input(y_other, second);
   auto moved = std::move(context);  // what it points to stays
   layer.backward_weight(weights, moved);
-  for (std::size_t n = 0; n < list.size(); ++n) CHECK(list[n].get() == whole[n]);
+  for (std::size_t n = 0; n < gradients.size(); ++n) CHECK(gradients[n].get() == whole[n]);
 }
 
 }  // namespace hetsched::test

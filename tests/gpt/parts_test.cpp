@@ -50,19 +50,19 @@ TEST_CASE("linear, norm, embedding and head agree with finite differences") {
   random_source random(1);
   for (const bool bias : {true, false}) {
     CAPTURE(bias);
-    check_layer(gpt::linear<double>(4, 3, bias, 1, random), random_tensor<double>(random, 5, 4),
-                random_tensor<double>(random, 2, 4), 2);
+    check_example(gpt::linear<double>(4, 3, bias, 1, random), random_tensor<double>(random, 5, 4),
+                  random_tensor<double>(random, 2, 4), 2);
   }
   for (const auto kind : {gpt::norm_kind::layer, gpt::norm_kind::rms}) {
     CAPTURE(kind == gpt::norm_kind::rms);
-    check_layer(gpt::norm<double>(kind, 7), random_tensor<double>(random, 5, 7), random_tensor<double>(random, 2, 7), 3);
+    check_example(gpt::norm<double>(kind, 7), random_tensor<double>(random, 5, 7), random_tensor<double>(random, 2, 7), 3);
   }
   for (const auto& m : small_configs()) {
     CAPTURE(m);
-    check_layer(gpt::embedding<double>(m, gpt::layer_random(m.seed, 0)), random_tokens<double>(random, 3 * m.sequence, m.vocab),
-                random_tokens<double>(random, m.sequence, m.vocab), 4, false);
-    check_layer(gpt::head<double>(m, gpt::layer_random(m.seed, 0)), random_tensor<double>(random, 10, 8),
-                random_tensor<double>(random, 5, 8), 5);
+    check_example(gpt::embedding<double>(m, gpt::layer_random(m.seed, 0)), random_tokens<double>(random, 3 * m.sequence, m.vocab),
+                  random_tokens<double>(random, m.sequence, m.vocab), 4, true);
+    check_example(gpt::head<double>(m, gpt::layer_random(m.seed, 0)), random_tensor<double>(random, 10, 8),
+                  random_tensor<double>(random, 5, 8), 5);
   }
 }
 

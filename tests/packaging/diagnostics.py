@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the compiler names what a user's tensor or layer lacks. And that a column-major matrix
+"""Checks that the compiler names what a user's tensor or layer lacks, first and without many words, and that a column-major matrix
 or tensor of Eigen is refused by one message. usage: diagnostics.py INCLUDE_FOLDER EIGEN_FOLDER COMPILER..."""
 import subprocess
 import sys
@@ -36,6 +36,11 @@ SAYS = {
     "parameters": "the layer has no parameters() that returns a range",
     "gradients": "the layer has no gradients() that returns a range",
 }
+ENDS = {  # members that return tensors by value, to which references are kept
+    "parameters": "std::vector<tensor> parameters();",
+    "gradients": "std::array<tensor, 2> gradients();",
+    "buffers": "std::list<tensor> buffers();",
+}
 
 
 def program(missing):
@@ -52,11 +57,48 @@ def program(missing):
     )
 
 
-def wrong_with(include, compiler, missing):
+def trainer(tensor, layer):
+    """A training, as in the documentation."""
+    return (
+        "#include <array>\n#include <list>\n#include <span>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/runtime.hpp>\n"
+        f"struct tensor {{ {tensor} }};\nstruct layer {{ {layer} }};\n"
+        "using channels = hetsched::thread_communicator<tensor>;\n"
+        "int main() {\n"
+        "  const auto layout = hetsched::even_layout(2, hetsched::gpipe(2, 2));\n"
+        "  hetsched::run_on_threads(channels::connect(2), [&](channels& channel) {\n"
+        "    auto trainer = hetsched::make_trainer<tensor>(layout, [](int) { return layer(); },\n"
+        "                                                  [](int) { return hetsched::tensor_shape{1}; }, channel, hetsched::sgd{});\n"
+        "    const std::vector<tensor> batch(2);\n"
+        "    trainer.step(std::span(batch), std::span(batch),\n"
+        "                 [](const tensor& y, const tensor&) { return hetsched::loss_value<tensor>{1, y}; });\n"
+        "  });\n"
+        "}\n"
+    )
+
+
+def compile(include, compiler, text):
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "user.cpp"
-        source.write_text(program(missing))
-        ran = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", source], capture_output=True, text=True)
+        source.write_text(text)
+        return subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", source], capture_output=True, text=True)
+
+
+def wrong_in_training(include, compiler, case):
+    """A training with a tensor that lacks its const data(), or a layer with a member of ENDS, has few errors; the first names it."""
+    tensor = "\n".join(t for name, t in TENSOR.items() if case != name)
+    layer = "\n".join({**LAYER, **({case: ENDS[case]} if case in ENDS else {})}.values())
+    ran = compile(include, compiler, trainer(tensor, layer))
+    errors = [line for line in ran.stderr.splitlines() if " error: " in line]
+    says, most = (f"the layer's {case}() returns tensors by value", 1) if case in ENDS else (SAYS.get(case), 2)
+    if case is None:
+        return f"{compiler}: a training that lacks nothing is refused:\n{ran.stderr}" if ran.returncode else None
+    if not errors or says not in errors[0] or len(errors) > most:
+        return f"{compiler}: a training, {case}: not at most {most} errors of which the first says: {says}\n" + "\n".join(errors)
+    return None
+
+
+def wrong_with(include, compiler, missing):
+    ran = compile(include, compiler, program(missing))
     if missing is None:
         return f"{compiler}: a tensor and a layer that lack nothing are refused:\n{ran.stderr}" if ran.returncode else None
     if ran.returncode == 0:
@@ -106,10 +148,10 @@ def wrong_with_eigen(include, eigen, compiler, tensor):
 
 
 include, eigen, compilers = sys.argv[1], sys.argv[2], [c for c in sys.argv[3:] if c]
-cases = [(c, missing) for c in compilers for missing in [None, *SAYS]]
+cases = [(wrong_with, c, missing) for c in compilers for missing in [None, *SAYS]]
+cases += [(wrong_in_training, c, case) for c in compilers for case in [None, "const data", *ENDS]]
+cases += [(wrong_with_eigen, eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
 with ThreadPoolExecutor(2) as pool:
-    found = [text for text in pool.map(lambda case: wrong_with(include, *case), cases) if text]
-    on_eigen = [(c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
-    found += [text for text in pool.map(lambda case: wrong_with_eigen(include, eigen, *case), on_eigen) if text]
-print("\n".join(found) or f"{len(cases) + len(on_eigen)} cases, all named")
+    found = [text for text in pool.map(lambda case: case[0](include, *case[1:]), cases) if text]
+print("\n".join(found) or f"{len(cases)} cases, all named")
 sys.exit(bool(found))

@@ -17,6 +17,7 @@
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/schedule/text.hpp>
 

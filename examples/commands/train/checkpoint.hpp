@@ -76,7 +76,7 @@ using training_notes = std::map<std::string, std::string>;
 inline void load_on_all(control comm, const hetsched::checkpoint& from, std::span<hetsched::state_slice> slices,
                         double deadline_s) {
   work_together(comm, deadline_s, "reading a checkpoint",
-                [&](const auto& alive) { hetsched::load_checkpoint(from, slices, alive); });
+                [&](const auto& alive) { hetsched::load_checkpoint(from, slices, {.alive = alive}); });
 }
 
 /// Loads the newest whole checkpoint into a trainer that has not begun, on all ranks; returns its step. None: there is none, and

@@ -38,8 +38,9 @@ namespace hetsched {
 ///   gloo_communicator<Tensor> comm(place_from_environment(), {.rendezvous = "file:/shared/rendezvous"});
 ///   auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});
 ///   for (int step = 0; step < steps; ++step) trainer.step(inputs, targets, loss);
-template <pipeline_tensor Tensor>
+template <class Tensor>
 class gloo_communicator {
+  static_assert((detail::require_tensor<Tensor>(), true));
   using traits = tensor_traits<Tensor>;
 
  public:

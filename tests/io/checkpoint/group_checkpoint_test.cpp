@@ -22,6 +22,7 @@
 
 #include "../../runtime/set_groups.hpp"
 #include "../../runtime/training.hpp"
+#include "partial_load.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -163,6 +164,10 @@ state whole(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("[threads] a checkpoint of twelve layers does not load into eleven") {
+  test::check_partial_load([] { return thread_communicator<test::view_tensor>::connect(2); });
+}
 
 TEST_CASE("[threads] state that is written under some degrees goes on under others, bit for bit") {
   const auto folder =

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <list>
+#include <ranges>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -130,6 +133,35 @@ struct one_parameter : least {
   archetype& parameters();
 };
 static_assert(!pipeline_layer<one_parameter, archetype>);
+
+// References to tensors are kept: ranges that end with what they hold are refused, those that view it are not.
+template <class Range>
+struct with_parameters : least {
+  Range parameters();
+};
+template <class Range>
+struct with_gradients : least {
+  Range gradients();
+};
+struct parameter_of_many {
+  archetype value;
+};
+using many = std::vector<parameter_of_many>;
+using values_of_many = decltype(std::declval<many&>() | std::views::transform(&parameter_of_many::value));
+using values_of_lost = decltype(std::declval<many>() | std::views::transform(&parameter_of_many::value));
+template <class Range>
+inline constexpr bool is_kept =
+    pipeline_layer<with_parameters<Range>, archetype>&& pipeline_layer<with_gradients<Range>, archetype>;
+static_assert(is_kept<std::vector<archetype>&> && is_kept<std::array<archetype, 2>&> && is_kept<std::span<archetype>>);
+static_assert(is_kept<std::vector<std::reference_wrapper<archetype>>>);
+static_assert(is_kept<std::array<std::reference_wrapper<archetype>, 1>>);
+static_assert(is_kept<values_of_many>);
+static_assert(is_kept<std::ranges::ref_view<std::list<archetype>>>);
+template <class Range>
+inline constexpr bool is_lost =
+    !pipeline_layer<with_parameters<Range>, archetype> && !pipeline_layer<with_gradients<Range>, archetype>;
+static_assert(is_lost<std::vector<archetype>> && is_lost<std::array<archetype, 2>> && is_lost<std::list<archetype>>);
+static_assert(is_lost<std::ranges::owning_view<std::vector<archetype>>> && is_lost<values_of_lost>);
 
 // Stages are layers, and may be nested.
 static_assert(split_layer<any_layer<archetype>, archetype>);
@@ -288,7 +320,7 @@ TEST_CASE("a list that recomputes keeps no contexts between forward and backward
       CAPTURE(split);
       CAPTURE(recomputes);
       counted_layer::forget();
-      layer_list<small_tensor, counted_layer> list(std::vector<counted_layer>(layers), recomputes);
+      layer_list<small_tensor, counted_layer> list(std::vector<counted_layer>(layers), {.recomputes = recomputes});
       using context = layer_list<small_tensor, counted_layer>::context;
       std::vector<context> contexts;
       for (int m = 0; m < microbatches; ++m) contexts.push_back(list.make_context());
@@ -350,7 +382,7 @@ TEST_CASE("contexts that only make_context() makes do for layers alone, in tuple
   run(scaling_layer{10});
   run(layer_tuple<small_tensor, scaling_layer, scaling_layer>(two, five));
   for (const bool recomputes : {false, true})
-    run(layer_list<small_tensor, scaling_layer>(std::vector<scaling_layer>{two, five}, recomputes));
+    run(layer_list<small_tensor, scaling_layer>(std::vector<scaling_layer>{two, five}, {.recomputes = recomputes}));
   std::vector<any_layer<small_tensor>> behind;
   behind.emplace_back(two);
   behind.emplace_back(five);

@@ -311,13 +311,14 @@ TEST_CASE("[threads] an evaluation needs the loss's value alone; one that fails 
   });
   REQUIRE(texts.size() == 3);
   std::sort(texts.begin(), texts.end());
-  CHECK(texts[0] == "no such label");
-  for (const std::size_t r : {1, 2}) {
+  const std::string cause = "rank 2, evaluation 2: 2F0 (stage 2, the loss of microbatch 0) failed: no such label";
+  CHECK(texts[2] == cause);
+  for (const std::size_t r : {0, 1}) {
     // A rank may have sent all it has, and wait for the losses.
-    const auto who = "rank " + std::to_string(r - 1) + ", ";
+    const auto who = "rank " + std::to_string(r) + ", ";
     const bool named = texts[r].starts_with(who + "evaluation 2: ") || texts[r].starts_with(who + "in an evaluation: ");
     CHECK(named);
-    CHECK(contains(texts[r], "ended, as rank 2, evaluation 2: 2F0 failed: no such label"));
+    CHECK(contains(texts[r], "ended, as " + cause));
   }
 }
 
@@ -556,7 +557,7 @@ TEST_CASE("[threads] a layer that fails leaves all ranks with what they had comm
       CAPTURE(text);
       CHECK(kept[static_cast<std::size_t>(r)]);
       if (r == bad) {
-        CHECK(text == "no more");
+        CHECK(contains(text, ") failed: no more"));
       } else {
         CHECK(contains(text, "rank " + std::to_string(r) + ", step 2"));
         CHECK(contains(text, "ended, as rank " + std::to_string(bad) + ", step 2"));
@@ -653,9 +654,10 @@ TEST_CASE("[threads] state that is written under one cut goes on under another")
         auto trainer = make_trainer(t, layout, comm, optimizer, with);
         for (auto& s : trainer.state()) {
           const auto& [slice, bytes] = saved.at({s.layer, s.name});
-          if (slice.element != s.element || slice.shape != s.shape || bytes.size() != s.bytes.size())
+          if (slice.element != s.element || slice.shape != s.shape ||
+              (bytes.size() != s.bytes.size() && !s.bytes.empty()))  // empty: on the other rank
             throw std::logic_error("other slices");
-          std::memcpy(s.bytes.data(), bytes.data(), bytes.size());
+          std::copy_n(bytes.begin(), s.bytes.size(), s.bytes.begin());
         }
         if (to != 2) trainer.set_committed_step(3);
         step_report last;
@@ -785,7 +787,7 @@ TEST_CASE("[threads] trainings that cannot be") {
     if (l == 7) layer.sum.clear();
     return layer;
   };
-  CHECK(contains(why(t, layout, 2, no_gradients, 3), "layer 7 does not have a gradient of the same shape per parameter"));
+  CHECK(contains(why(t, layout, 2, no_gradients, 3), "layer 7 has 1 parameters, but 0 gradients"));
   auto broken = layout;
   broken.pipelines[0].order.lanes[1].actions.pop_back();
   CHECK(contains(why(t, broken, 2, plain, 3), "the schedule cannot run"));

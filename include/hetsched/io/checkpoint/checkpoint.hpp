@@ -198,10 +198,24 @@ struct found_checkpoint {
 /// ones; alive as of verify_checkpoint.
 [[nodiscard]] found_checkpoint find_checkpoint(const std::string& folder, const std::function<void()>& alive = {});
 
-/// Fills slices, which may be cut in any way, with what a checkpoint holds of them. Checksums are verified.
-/// alive as of verify_checkpoint.
-/// Throws: file_error if it lacks a tensor, has it of another shape or element, or is damaged. Slices may then be filled in
-/// part.
+struct load_options {
+  /// Checkpoint and slices are of the same tensors. If not so: slices of tensors that it lacks stay as they are, and tensors of
+  /// which there are no slices are left out.
+  bool strict = true;
+  std::function<void()> alive = {};  ///< as of verify_checkpoint
+};
+
+/// Tensors that only one side has, as "layer 3, parameter.0".
+struct unmatched_tensors {
+  std::vector<std::string> missing;    ///< in the checkpoint
+  std::vector<std::string> left_over;  ///< in it, but in no slice
+};
+
+/// Fills slices, which may be cut in any way, with what a checkpoint holds of them. Checksums are verified. A slice without
+/// elements says that its tensor is part of the training, on other ranks: trainer.state() lists all that there are.
+/// Returns: what does not match; nothing if it is strict.
+/// Throws: file_error if it has a tensor of another shape or element, or is damaged; if it is strict, before anything is filled
+/// and with all that does not match, also if it lacks a tensor or has one that is in no slice. Slices may else be filled in part.
 /// Complexity: O(n log n + rows) for n slices, and reads only what it needs.
 /// Example:
 ///   const auto found = find_checkpoint("state");
@@ -211,7 +225,7 @@ struct found_checkpoint {
 ///     trainer.state_loaded();
 ///     trainer.set_committed_step(found.newest->step);
 ///   }
-void load_checkpoint(const checkpoint& from, std::span<state_slice> wanted, const std::function<void()>& alive = {});
+unmatched_tensors load_checkpoint(const checkpoint& from, std::span<state_slice> wanted, const load_options& options = {});
 
 /// Removes all but the newest `keep` checkpoints, and what writers that were stopped have left of steps up to the newest one.
 /// Checkpoints that cannot be opened do not count; they go with those that are older than the last one kept. Steps above

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -161,6 +163,21 @@ void read_slices(const checkpoint& from, Wanted wanted, Visit visit) {
   }
 }
 
+HETSCHED_INLINE std::string unmatched_text(const unmatched_tensors& u) {
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
+    if (names.empty()) return;
+    if (!text.empty()) text += "; ";
+    text += std::to_string(names.size()) + (names.size() == 1 ? " tensor " : " tensors ") + what + " (";
+    constexpr std::size_t most = 16;
+    for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += (i == 0 ? "" : "; ") + names[i];
+    text += names.size() > most ? "; ...)" : ")";
+  };
+  add(u.missing, "missing");
+  add(u.left_over, "left over");
+  return text;
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -193,22 +210,32 @@ HETSCHED_INLINE found_checkpoint find_checkpoint(const std::string& folder, cons
   return found;
 }
 
-HETSCHED_INLINE void load_checkpoint(const checkpoint& from, std::span<state_slice> wanted, const std::function<void()>& alive) {
+HETSCHED_INLINE unmatched_tensors load_checkpoint(const checkpoint& from, std::span<state_slice> wanted,
+                                                  const load_options& options) {
   using tensor = std::pair<int, std::string_view>;
   std::map<tensor, const stored_slice*> stored;
   for (const auto& s : from.slices) stored.emplace(tensor{s.layer, s.name}, &s);
   using wanted_slice = std::pair<const state_slice*, detail::held_rows>;
   std::map<tensor, std::vector<wanted_slice>> by_tensor;
+  std::set<tensor> missing;
   const auto refuse = [&](const std::string& what) { throw file_error(from.path + "/manifest.json", "/slices", what); };
   for (const auto& w : wanted) {
     const auto found = stored.find({w.layer, w.name});
+    if (found == stored.end()) {
+      missing.insert({w.layer, w.name});
+      continue;
+    }
     const auto who = detail::tensor_text(w.layer, w.name) + ": ";
-    if (found == stored.end()) refuse(who + "is not in the checkpoint");
     const auto& s = *found->second;
     if (s.element != w.element || s.shape != w.shape)
       refuse(who + "found " + detail::shape_text(s.element, s.shape) + ", expected " + detail::shape_text(w.element, w.shape));
     by_tensor[found->first].emplace_back(&w, detail::rows_held(w, detail::element_bytes(s.element)));
   }
+  unmatched_tensors unmatched;
+  for (const auto& [layer, name] : missing) unmatched.missing.push_back(detail::tensor_text(layer, std::string(name)));
+  for (const auto& [what, s] : stored)
+    if (!by_tensor.contains(what)) unmatched.left_over.push_back(detail::tensor_text(s->layer, s->name));
+  if (options.strict && !(unmatched.missing.empty() && unmatched.left_over.empty())) refuse(detail::unmatched_text(unmatched));
   const auto of_tensor = [&](const stored_slice& s) -> const std::vector<wanted_slice>* {
     const auto found = by_tensor.find({s.layer, s.name});
     return found == by_tensor.end() ? nullptr : &found->second;
@@ -238,8 +265,9 @@ HETSCHED_INLINE void load_checkpoint(const checkpoint& from, std::span<state_sli
                 return true;
               });
         }
-        if (alive) alive();
+        if (options.alive) options.alive();
       });
+  return unmatched;
 }
 
 HETSCHED_INLINE void prune_checkpoints(const std::string& folder, int keep, std::int64_t newest) {

@@ -23,7 +23,7 @@
 namespace hetsched {
 
 /// How a tensor gets from a sender to the receiver of a channel: it is swapped with the receiver's.
-template <pipeline_tensor Tensor>
+template <class Tensor>
 struct swapping {
   struct lane {};
   static lane open(const edge&) { return {}; }
@@ -38,9 +38,10 @@ struct swapping {
 /// other's host memory. Once aborted it stays so.
 /// Mover: how a tensor travels, instead. open(edge) -> lane, once per channel; move(lane&, sent, taken), by either rank's thread,
 /// one at a time on a channel.
-template <pipeline_tensor Tensor, class Mover = swapping<Tensor>>
+template <class Tensor, class Mover = swapping<Tensor>>
 class thread_communicator {
-  static constexpr bool has_host_bytes = tensor_traits<Tensor>::space != memory_space::device;
+  static_assert((detail::require_tensor<Tensor>(), true));
+  static constexpr bool has_host_bytes = detail::on_host<Tensor>;
 
  public:
   /// All ranks' ends.
@@ -287,8 +288,9 @@ class thread_communicator {
                                 " bytes, expected " + std::to_string(to);
       }
     if (!detail::same_shape(*sent.tensor_, *taken.tensor_))
-      return to_text(where) + ", " + to_text(sent.stamp_) + ": sent are " + std::to_string(detail::elements(*sent.tensor_)) +
-             " elements, expected " + std::to_string(detail::elements(*taken.tensor_)) + ", or of another shape";
+      return to_text(where) + ", " + to_text(sent.stamp_) + ": sent is the shape " +
+             detail::extents_text(detail::shape_of(*sent.tensor_)) + ", expected is " +
+             detail::extents_text(detail::shape_of(*taken.tensor_));
     return {};
   }
 

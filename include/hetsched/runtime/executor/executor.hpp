@@ -32,6 +32,7 @@
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/layer_error.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
@@ -146,8 +147,10 @@ class pipeline_executor {
   /// in the last pass of an accumulation; all passes have the number of one step. A layer that never returns holds up its own
   /// rank, and those that wait for it.
   /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
-  /// Throws: input_error for a wrong number of inputs or targets, or a gradient of the loss that is not of the output's shape;
-  /// communication_error if other ranks fail or are late, or this rank's device is late; and what layers, loss and queues throw.
+  /// Throws: input_error for a wrong number of inputs or targets, or parameters' gradients that are not contiguous; layer_error,
+  /// with rank, stage, layer and microbatch, for what layers and loss throw, and for outputs, inputs' gradients and the loss's
+  /// gradient that are not contiguous or not of their shape; communication_error if other ranks fail or are late, or this rank's
+  /// device is late; and what queues throw.
   /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
   template <class Target, class Loss, class StageEnded = detail::told_nobody>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended = {},
@@ -167,6 +170,9 @@ class pipeline_executor {
               std::size_t m) { return detail::gradient_of(loss, output, targets[m], losses_.data()[m], forward_only_, queue_); },
           stage_ended);
     } catch (const communication_error& e) {
+      edges_.comm().abort(e.what());
+      throw;
+    } catch (const layer_error& e) {
       edges_.comm().abort(e.what());
       throw;
     } catch (...) {
@@ -234,7 +240,17 @@ class pipeline_executor {
     c.exchange = static_cast<int>(exchanges_.size()) - 1;
   }
 
+  void require_contiguous_gradients(const copy_state& c) const {
+    for (std::size_t n = 0; n < c.gradients.size(); ++n)
+      if (!detail::is_contiguous(*c.gradients[n]))
+        detail::refuse_strided("gradient " + std::to_string(n) + " of stage " +
+                                   std::to_string(program_.copies[static_cast<std::size_t>(&c - copies_.data())].stage) +
+                                   " on rank " + std::to_string(rank()),
+                               detail::shape_of(*c.gradients[n]));
+  }
+
   void scale_gradients(const copy_state& c) {
+    require_contiguous_gradients(c);
     const double scale = options_.gradient_scale != 0 ? options_.gradient_scale : 1.0 / microbatches_;
     if (scale != 1)
       for (Tensor* g : c.gradients) detail::scale(*g, scale, queue_);
@@ -250,8 +266,11 @@ class pipeline_executor {
     measured_.actions.clear();
     computed_.clear();
     for (std::size_t l = 0; l < front_.size(); ++l) front_[l] = program_.lanes[l].first;
-    for (auto& c : copies_)
-      for (std::size_t i = 0; i < c.gradients.size() && !forward_only_ && pass_.first; ++i) detail::zero(*c.gradients[i], queue_);
+    for (auto& c : copies_) {
+      if (forward_only_ || !pass_.first) continue;
+      require_contiguous_gradients(c);
+      for (Tensor* g : c.gradients) detail::zero(*g, queue_);
+    }
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
     turns_.begin_step();
@@ -446,11 +465,14 @@ class pipeline_executor {
       return end;
     };
     Tensor made;
+    bool in_loss = false;
     try {
       switch (op.what.kind) {
         case forward:
           made = detail::forward<Tensor>(stage, x, context, queue_);
           if (op.what.stage + 1 == stages_) {
+            detail::require_contiguous(made, "the output");
+            in_loss = true;
             Tensor gradient = loss(std::as_const(made), m);
             if (op.gradient >= 0) gradients_[at(op.gradient)] = std::move(gradient);
           }
@@ -467,6 +489,7 @@ class pipeline_executor {
         default:  // backward_weight
           detail::backward_weight<Tensor>(stage, dy, context, queue_);
       }
+      if (op.out >= 0) detail::require_handed_over(made, edges_.shape_of(op.out), back ? "the input's gradient" : "the output");
     } catch (...) {
       if constexpr (requires { clock_.abandon(); }) clock_.abandon();
       try {
@@ -474,13 +497,19 @@ class pipeline_executor {
       } catch (const std::exception&) {
         // The device has failed too, and does nothing any more.
       }
-      throw;
+      explain_failure(op.what, in_loss ? detail::no_layer : detail::layer_under_way(detail::layers_of(stage)), in_loss);
     }
     const auto end = end_reads();
     computed_.push_back(end);
     if (op.out < 0) return;
     detail::end_write(made, queue_, end);
     leave(op, std::move(made));
+  }
+
+  /// Throws the exception under way, with the place where it happened; as it is if other ranks are its cause.
+  [[noreturn]] void explain_failure(const action& doing, int layer, bool in_loss) {
+    if (detail::is_communication_error(std::current_exception())) throw;
+    detail::throw_layer_error(here(), rank(), layer, in_loss, doing);
   }
 
   /// Waits for what this rank has enqueued: for each computation as long as for others that make no progress.
@@ -508,9 +537,11 @@ class pipeline_executor {
     return true;
   }
 
+  [[nodiscard]] std::string here() const {
+    return "rank " + std::to_string(rank()) + ", " + std::string(options_.counted) + " " + std::to_string(step_);
+  }
   [[nodiscard]] std::string where_now() const {
-    return "rank " + std::to_string(rank()) + ", " + std::string(options_.counted) + " " + std::to_string(step_) +
-           (now_ < program_.ops.size() ? ": " + to_text(program_.ops[now_].what) : "");
+    return here() + (now_ < program_.ops.size() ? ": " + to_text(program_.ops[now_].what) : "");
   }
 
   /// Says what this rank waits for.
@@ -564,11 +595,11 @@ class pipeline_executor {
       waiting = to_text(what) + " finds no room for the " + to_text(where);
     }
     if (microbatch != no_microbatch) waiting += ", microbatch " + std::to_string(microbatch);
-    const auto here =
-        "rank " + std::to_string(rank()) + ", " + std::string(options_.counted) + " " + std::to_string(step_) + ": ";
     if (why == wait_result::deadline)
-      throw communication_error(here + waiting + ", for " + std::to_string(options_.deadline_s) + " s", where, microbatch, what);
-    throw communication_error(here + waiting + "; ended, as " + std::string(edges_.comm().failure()), where, microbatch, what);
+      throw communication_error(here() + ": " + waiting + ", for " + std::to_string(options_.deadline_s) + " s", where,
+                                microbatch, what);
+    throw communication_error(here() + ": " + waiting + "; ended, as " + std::string(edges_.comm().failure()), where, microbatch,
+                              what);
   }
 
   [[no_unique_address]] Backend backend_;

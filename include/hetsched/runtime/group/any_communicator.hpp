@@ -22,8 +22,9 @@ namespace hetsched {
 /// compiled once, whatever the transport. Copies are ends of the same rank, as those of what it holds. Groups are those of the
 /// communicator that it holds, and a call costs an indirect one more. What planes of devices offer beyond that, as orders of
 /// operations, it does not pass on.
-template <pipeline_tensor Tensor>
+template <class Tensor>
 class any_communicator {
+  static_assert((detail::require_tensor<Tensor>(), true));
   using axis = device_axis<typename tensor_traits<Tensor>::element>;
   struct any_operation {
     any_operation() = default;

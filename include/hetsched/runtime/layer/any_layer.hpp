@@ -19,8 +19,9 @@
 namespace hetsched {
 
 /// Owns a layer of any type; movable. Its contexts come from make_context(). Queue: what the layer is given, if it takes one.
-template <pipeline_tensor Tensor, class Queue = host_queue>
+template <class Tensor, class Queue = host_queue>
 class any_layer {
+  static_assert((detail::require_tensor<Tensor>(), true));
   struct held_context {
     virtual ~held_context() = default;
   };

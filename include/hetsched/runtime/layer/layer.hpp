@@ -4,6 +4,8 @@
 #include <concepts>
 #include <functional>
 #include <iterator>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include <hetsched/runtime/device/device_backend.hpp>
@@ -13,8 +15,18 @@ namespace hetsched {
 
 namespace detail {
 
+/// A range returned by value, R, that its elements end with: a container, or a view that owns one. Views that own can only be
+/// moved (but for single_view, which is not told apart). A range of std::reference_wrapper, or of anything else that converts to
+/// Tensor&, owns none.
 template <class R, class Tensor>
-concept tensor_range = requires(R&& r) {
+concept owning_temporary = !std::is_reference_v<R> && requires(R & r) {
+  requires std::is_lvalue_reference_v<decltype(*std::begin(r))>;
+  requires std::derived_from<std::remove_cvref_t<decltype(*std::begin(r))>, Tensor>;
+}
+&&!std::ranges::enable_borrowed_range<R> && !(std::ranges::enable_view<R> && std::copyable<R>);
+
+template <class R, class Tensor>
+concept tensor_range = !owning_temporary<R, Tensor> && requires(R && r) {
   { *std::begin(r) } -> std::convertible_to<Tensor&>;
   std::end(r);
 };
@@ -67,7 +79,9 @@ concept has_gradients = requires(L& layer) {
 ///                               -> Tensor, the output
 ///   backward(const Tensor&, context&)
 ///                               -> Tensor: from the output's gradient the input's; adds to the parameters' gradients
-///   parameters(), gradients()   ranges of Tensor&, one gradient of the same shape per parameter
+///   parameters(), gradients()   ranges of Tensor&, one gradient of the same shape per parameter: references to containers,
+///   views,
+///                               spans or lists of std::reference_wrapper, as references to the tensors are kept
 /// forward and backward, the two halves of a split_layer, and parameters_changed, may take the queue of their rank as a third
 /// argument. They enqueue their work there and do not wait for it. Where the rank computes on a device, a layer without is called
 /// when all work before it has been done, and has done its own when it returns.
@@ -79,8 +93,9 @@ concept has_gradients = requires(L& layer) {
 /// microbatch that is recomputed has none between its two forwards. The forward's input stays where it is, unchanged, until the
 /// microbatch's backward has ended, so a context may point to it. One thread at a time calls a layer; layers that share data are
 /// the user's to guard.
-/// Not checked: that backward adds to the gradients and does not overwrite them; that a forward run twice gives the same;
-/// that the tensors of parameters() and gradients() keep their places; that contexts share nothing.
+/// Not checked by the compiler, but by check_layer: that backward adds to the gradients and does not overwrite them; that a
+/// forward run twice gives the same; that the tensors of parameters() and gradients() keep their places; that contexts share
+/// nothing.
 template <class L, class Tensor, class Queue = host_queue>
 concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor, Queue> &&
     detail::has_backward<L, Tensor, Queue> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;
@@ -90,42 +105,61 @@ concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && de
 ///   backward_weight(const Tensor&, context&)  adds to the parameters' gradients; gets the same output gradient, which stays
 ///                                             where it is in between
 /// Other layers do everything in backward_input, and nothing in backward_weight.
-/// Not checked: that the two add up to backward.
+/// Not checked by the compiler, but by check_layer: that the two add up to backward.
 template <class L, class Tensor, class Queue = host_queue>
 concept split_layer = pipeline_layer<L, Tensor, Queue> && detail::has_halves<L, Tensor, Queue>;
 
 namespace detail {
 
-/// Says what a tensor lacks of the members that make it fit as it is, one message for each.
-template <class T>
-consteval void require_members() {
+template <class L, class Tensor>
+concept ends_with_parameters = requires(L& layer) {
+  { layer.parameters() } -> owning_temporary<Tensor>;
+};
+template <class L, class Tensor>
+concept ends_with_gradients = requires(L& layer) {
+  { layer.gradients() } -> owning_temporary<Tensor>;
+};
+template <class L, class Tensor>
+concept ends_with_buffers = requires(L& layer) {
+  { layer.buffers() } -> owning_temporary<Tensor>;
+};
+template <class L, class Tensor>
+concept has_buffers = requires(L& layer) {
+  { layer.buffers() } -> tensor_range<Tensor>;
+};
+
+/// Says what is wrong with the members whose tensors the library keeps references to.
+template <class L, class Tensor>
+consteval void require_kept() {
   static_assert(
-      requires { typename T::value_type; }, "the tensor has no member type value_type");
+      !ends_with_parameters<L, Tensor>,
+      "the layer's parameters() returns tensors by value, which end at once, while references to them are kept: return a "
+      "reference to a member, a std::span, or std::reference_wrapper<Tensor>s");
   static_assert(
-      requires(const T& t) { *std::begin(t.shape()); }, "the tensor has no shape() that returns a range");
-  static_assert(
-      requires(T & t, const T& c) { *t.data(), *c.data(); },
-      "the tensor has no data() that returns a pointer, also if it is const");
-  static_assert(
-      requires(const tensor_shape& s) { T(s); }, "the tensor has no constructor from a tensor_shape");
+      !ends_with_gradients<L, Tensor>,
+      "the layer's gradients() returns tensors by value, which end at once, while references to them are kept: return a "
+      "reference to a member, a std::span, or std::reference_wrapper<Tensor>s");
+  static_assert(!ends_with_buffers<L, Tensor>,
+                "the layer's buffers() returns tensors by value, which end at once, while references to them are kept: return a "
+                "reference to a member, a std::span, or std::reference_wrapper<Tensor>s");
+  static_assert(has_parameters<L, Tensor> || ends_with_parameters<L, Tensor>,
+                "the layer has no parameters() that returns a range of Tensor&");
+  static_assert(has_gradients<L, Tensor> || ends_with_gradients<L, Tensor>,
+                "the layer has no gradients() that returns a range of Tensor&");
+  if constexpr (requires(L & layer) { layer.buffers(); })
+    static_assert(has_buffers<L, Tensor> || ends_with_buffers<L, Tensor>, "the layer's buffers() returns no range of Tensor&");
 }
 
 /// Says what is missing, one message per member.
 template <class L, class Tensor, class Queue = host_queue>
 consteval void require_layer() {
-  static_assert(std::movable<Tensor> && std::default_initializable<Tensor>,
-                "the tensor is not movable and default-constructible");
-  if constexpr (!requires { typename tensor_traits<Tensor>::element; }) require_members<Tensor>();
-  static_assert(pipeline_tensor<Tensor>,
-                "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
-                "(or the members value_type, shape(), data() and a constructor from tensor_shape)");
+  require_tensor<Tensor>();
   static_assert(has_context<L>,
                 "the layer has no member type `context` that is default-constructible or that its make_context() returns");
   if constexpr (has_context<L>) {
     static_assert(has_forward<L, Tensor, Queue>, "the layer has no forward(const Tensor&, context&) that returns a Tensor");
     static_assert(has_backward<L, Tensor, Queue>, "the layer has no backward(const Tensor&, context&) that returns a Tensor");
-    static_assert(has_parameters<L, Tensor>, "the layer has no parameters() that returns a range of Tensor&");
-    static_assert(has_gradients<L, Tensor>, "the layer has no gradients() that returns a range of Tensor&");
+    require_kept<L, Tensor>();
     constexpr bool input = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_input(g, c); }
     || requires(L & l, const Tensor& g, typename L::context& c, const Queue& q) { l.backward_input(g, c, q); };
     constexpr bool weight = requires(L & l, const Tensor& g, typename L::context& c) { l.backward_weight(g, c); }
@@ -138,9 +172,7 @@ consteval void require_layer() {
 template <class Tensor, class L>
 [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers(L& layer) {
   std::vector<std::reference_wrapper<Tensor>> found;
-  if constexpr (requires {
-                  { layer.buffers() } -> tensor_range<Tensor>;
-                })
+  if constexpr (has_buffers<L, Tensor>)
     for (Tensor& t : layer.buffers()) found.push_back(t);
   return found;
 }

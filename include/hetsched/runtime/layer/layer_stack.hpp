@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/layer/detail/on_queue.hpp>
@@ -18,10 +20,22 @@
 
 namespace hetsched {
 
+namespace detail {
+
+/// Throws: input_error for a gradient that is not contiguous, or not of the input's shape.
+template <pipeline_tensor Tensor>
+void require_input_gradient(const Tensor& gradient, const Tensor& input) {
+  if (!same_shape(gradient, input)) refuse_shape("the input's gradient", shape_of(gradient), shape_of(input));
+  require_contiguous(gradient, "the input's gradient");
+}
+
+}  // namespace detail
+
 /// Layers of different types one after the other, together a split_layer. Keeps the tensors between them. Layers get the queue
 /// that the tuple gets, if they take one.
-template <pipeline_tensor Tensor, class... Layers>
+template <class Tensor, class... Layers>
 class layer_tuple {
+  static_assert((detail::require_tensor<Tensor>(), true));
   static_assert(sizeof...(Layers) > 0, "a stage has at least one layer");
   static constexpr std::size_t count = sizeof...(Layers);
   using all = std::index_sequence_for<Layers...>;
@@ -82,19 +96,24 @@ class layer_tuple {
     std::apply([&](auto&... l) { (detail::parameters_changed(l, q), ...); }, layers_);
   }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
+  /// The number of the layer that was called last, from 0.
+  [[nodiscard]] int layer_under_way() const { return under_way_; }
 
  private:
   template <std::size_t I, class Queue>
   Tensor forward_from(const Tensor& input, context& c, const Queue& q) {
+    under_way_ = static_cast<int>(I);
     if constexpr (I + 1 == count) {
       return detail::forward<Tensor>(std::get<I>(layers_), input, std::get<I>(c.layers), q);
     } else {
       c.outputs[I] = detail::forward<Tensor>(std::get<I>(layers_), input, std::get<I>(c.layers), q);
+      detail::require_contiguous(c.outputs[I], "the output");
       return forward_from<I + 1>(c.outputs[I], c, q);
     }
   }
   template <std::size_t I, bool Split, class Queue>
   Tensor backward_from(const Tensor& gradient, context& c, const Queue& q) {
+    under_way_ = static_cast<int>(I);
     const auto step = [&]() -> Tensor {
       if constexpr (Split)
         return detail::backward_input<Tensor>(std::get<I>(layers_), gradient, std::get<I>(c.layers), q);
@@ -105,12 +124,15 @@ class layer_tuple {
       return step();
     } else {
       c.gradients[I - 1] = step();
+      detail::require_input_gradient(c.gradients[I - 1], c.outputs[I - 1]);
       return backward_from<I - 1, Split>(c.gradients[I - 1], c, q);
     }
   }
   template <class Queue, std::size_t... I>
   void weight_of(const Tensor& gradient, context& c, const Queue& q, std::index_sequence<I...>) {
-    (detail::backward_weight<Tensor>(std::get<I>(layers_), I + 1 == count ? gradient : c.gradients[I], std::get<I>(c.layers), q),
+    ((under_way_ = static_cast<int>(I),
+      detail::backward_weight<Tensor>(std::get<I>(layers_), I + 1 == count ? gradient : c.gradients[I], std::get<I>(c.layers),
+                                      q)),
      ...);
   }
   template <class Get>
@@ -124,14 +146,24 @@ class layer_tuple {
   }
 
   std::tuple<Layers...> layers_;
+  int under_way_ = 0;
+};
+
+struct layer_list_options {
+  bool recomputes = false;
+  int first = 0;  ///< the number of the first layer, in errors
+  /// Of the layers' outputs, without the last one's: others are refused. Empty: that is not checked.
+  std::vector<tensor_shape> shapes = {};
 };
 
 /// Any number of layers of one type one after the other, together a split_layer. Use any_layer for a list of different types.
 /// If it recomputes, a microbatch keeps the layers' inputs only: a layer's context is made for its forward and dropped behind it,
 /// and made again, by the same forward, for its backward; where the backward is split, it lives until the weight half has ended.
 /// Queue: what the layers are given, if they take one.
-template <pipeline_tensor Tensor, class Layer, class Queue = host_queue>
+template <class Tensor, class Layer, class Queue = host_queue>
 class layer_list {
+  static_assert((detail::require_tensor<Tensor>(), true));
+
  public:
   struct context {
     std::vector<std::optional<typename Layer::context>> layers;
@@ -140,14 +172,20 @@ class layer_list {
     const Tensor* input = nullptr;  ///< of the first layer
   };
 
-  explicit layer_list(std::vector<Layer> layers, bool recomputes = false) : layers_(std::move(layers)), recomputes_(recomputes) {
+  /// Throws: input_error for a wrong number of shapes.
+  explicit layer_list(std::vector<Layer> layers, layer_list_options options = {})
+      : layers_(std::move(layers)), options_(std::move(options)), under_way_(options_.first) {
     detail::require_layer<Layer, Tensor, Queue>();
+    if (!options_.shapes.empty() && options_.shapes.size() + 1 != layers_.size())
+      throw input_error(std::to_string(layers_.size()) + " layers have " + std::to_string(layers_.size() - 1) +
+                        " outputs between them, not " + std::to_string(options_.shapes.size()));
   }
 
   [[nodiscard]] context make_context() {
     context c;
     c.layers.resize(layers_.size());
-    for (std::size_t i = 0; i < layers_.size() && !recomputes_; ++i) c.layers[i].emplace(detail::make_context(layers_[i]));
+    for (std::size_t i = 0; i < layers_.size() && !options_.recomputes; ++i)
+      c.layers[i].emplace(detail::make_context(layers_[i]));
     c.outputs.resize(layers_.empty() ? 0 : layers_.size() - 1);
     c.gradients.resize(c.outputs.size());
     return c;
@@ -155,7 +193,13 @@ class layer_list {
   /// Requires, here and below: there is a layer, and the context comes from make_context().
   [[nodiscard]] Tensor forward(const Tensor& input, context& c, const Queue& q = Queue()) {
     c.input = &input;
-    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) c.outputs[i] = forward_of(i, c, q);
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
+      c.outputs[i] = forward_of(i, c, q);
+      if (options_.shapes.empty())
+        detail::require_contiguous(c.outputs[i], "the output");
+      else
+        detail::require_handed_over(c.outputs[i], options_.shapes[i], "the output");
+    }
     return forward_of(layers_.size() - 1, c, q);
   }
   [[nodiscard]] Tensor backward(const Tensor& gradient, context& c, const Queue& q = Queue()) {
@@ -169,8 +213,9 @@ class layer_list {
   }
   void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
+      begin(i);
       detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i], q);
-      if (recomputes_) drop(i, c);
+      if (options_.recomputes) drop(i, c);
     }
   }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> parameters() {
@@ -201,11 +246,15 @@ class layer_list {
     for (auto& l : layers_) detail::parameters_changed(l, q);
   }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
+  /// The number of the layer that was called last.
+  [[nodiscard]] int layer_under_way() const { return under_way_; }
 
  private:
+  void begin(std::size_t i) { under_way_ = options_.first + static_cast<int>(i); }
   [[nodiscard]] const Tensor& input_of(std::size_t i, const context& c) const { return i == 0 ? *c.input : c.outputs[i - 1]; }
   Tensor forward_of(std::size_t i, context& c, const Queue& q) {
-    if (!recomputes_) return detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
+    begin(i);
+    if (!options_.recomputes) return detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
     auto own = detail::make_context(layers_[i]);
     return detail::forward<Tensor>(layers_[i], input_of(i, c), own, q);
   }
@@ -219,20 +268,23 @@ class layer_list {
     const Tensor* g = &gradient;
     for (std::size_t i = layers_.size(); true;) {
       --i;
-      if (recomputes_) {
+      begin(i);
+      if (options_.recomputes) {
         c.layers[i].emplace(detail::make_context(layers_[i]));
         [[maybe_unused]] const Tensor again = detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
       }
       Tensor next = step(layers_[i], *g, *c.layers[i]);
-      if (recomputes_ && !Split) drop(i, c);
+      if (options_.recomputes && !Split) drop(i, c);
       if (i == 0) return next;
+      detail::require_input_gradient(next, c.outputs[i - 1]);
       c.gradients[i - 1] = std::move(next);
       g = &c.gradients[i - 1];
     }
   }
 
   std::vector<Layer> layers_;
-  bool recomputes_ = false;
+  layer_list_options options_;
+  int under_way_ = 0;
 };
 
 }  // namespace hetsched

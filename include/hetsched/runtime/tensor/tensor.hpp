@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -24,6 +26,9 @@ using tensor_shape = std::vector<std::size_t>;
 ///   shape(const T&)                     a range of integers
 ///   data(T&), data(const T&)            first of its elements, which are contiguous
 ///   make(const tensor_shape&)           a tensor of this shape, its elements of any value
+/// where a tensor may be a view of another one's elements (transposed, every second row),
+///   contiguous(const T&)                whether they lie one after the other from data() on, the last extent running fastest;
+///                                       then what is not so is refused wherever it is handed over
 /// and, where the space is not the host's, zero(T&), assign(T&, const T&), add(T&, const T&), scale(T&, double) and, to be
 /// trained,
 ///   copy_rows(T& to, first, stride, const T& from, first, stride, length, rows)
@@ -40,7 +45,7 @@ template <class T>
 struct tensor_traits {};
 
 /// Types with value_type, shape(), data() and a constructor from a shape fit as they are. They are in host memory unless they
-/// have a constant `space`.
+/// have a constant `space`; is_contiguous(), if they have it, tells what `contiguous` does.
 template <class T>
 requires requires(T& t, const T& c, const tensor_shape& s) {
   typename T::value_type;
@@ -61,11 +66,15 @@ struct tensor_traits<T> {
   static element* data(T& t) { return t.data(); }
   static const element* data(const T& t) { return t.data(); }
   static T make(const tensor_shape& s) { return T(s); }
+  static bool contiguous(const T& t) requires requires {
+    { t.is_contiguous() } -> std::convertible_to<bool>;
+  }
+  { return t.is_contiguous(); }
 };
 
 /// A tensor that can travel and be summed. A default-constructed one is empty and may be assigned to.
-/// Not checked: that the elements are contiguous and as many as the shape says, and that moving and swapping do not copy
-/// (they may, at a price).
+/// Not checked: that the elements are as many as the shape says, that they are contiguous unless the traits tell, and that moving
+/// and swapping do not copy (they may, at a price).
 template <class T>
 concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && requires(T& t, const T& c) {
   typename tensor_traits<T>::element;
@@ -85,6 +94,49 @@ concept pipeline_tensor = std::movable<T> && std::default_initializable<T> && re
 
 namespace detail {
 
+template <class T>
+concept has_shape_member = requires(const T& t) {
+  *std::begin(t.shape());
+};
+template <class T>
+concept has_data_member = requires(T& t, const T& c) {
+  *t.data(), *c.data();
+};
+template <class T>
+concept has_tensor_members = requires(const tensor_shape& s) {
+  typename T::value_type;
+  T(s);
+}
+&&has_shape_member<T>&& has_data_member<T>;
+
+/// Says what a tensor lacks, one message for each member; the first thing that everything that is made for a tensor type asks.
+template <class T>
+consteval void require_tensor() {
+  constexpr bool values = std::movable<T> && std::default_initializable<T>;
+  static_assert(values, "the tensor is not movable and default-constructible");
+  if constexpr (values && !requires { typename tensor_traits<T>::element; } && !has_tensor_members<T>) {
+    static_assert(
+        requires { typename T::value_type; }, "the tensor has no member type value_type");
+    static_assert(has_shape_member<T>, "the tensor has no shape() that returns a range");
+    static_assert(has_data_member<T>, "the tensor has no data() that returns a pointer, also if it is const");
+    static_assert(
+        requires(const tensor_shape& s) { T(s); }, "the tensor has no constructor from a tensor_shape");
+  } else if constexpr (values) {
+    static_assert(pipeline_tensor<T>,
+                  "this is no pipeline_tensor: it needs tensor_traits<T> with element, space, shape, data and make "
+                  "(or the members value_type, shape(), data() and a constructor from tensor_shape)");
+  }
+}
+
+/// Whether the host may touch its elements; of what is no tensor, too, of which require_tensor says so.
+template <class T>
+inline constexpr bool on_host = [] {
+  if constexpr (requires { tensor_traits<T>::space; })
+    return tensor_traits<T>::space != memory_space::device;
+  else
+    return true;
+}();
+
 template <pipeline_tensor T>
 [[nodiscard]] std::size_t elements(const T& t) {
   std::size_t count = 1;
@@ -92,15 +144,17 @@ template <pipeline_tensor T>
   return count;
 }
 
-template <pipeline_tensor T>
-[[nodiscard]] bool same_shape(const T& a, const T& b) {
-  const auto& x = tensor_traits<T>::shape(a);
-  const auto& y = tensor_traits<T>::shape(b);
+template <class X, class Y>
+[[nodiscard]] bool same_extents(const X& x, const Y& y) {
   auto i = std::begin(x);
   auto j = std::begin(y);
   for (; i != std::end(x) && j != std::end(y); ++i, ++j)
     if (static_cast<std::size_t>(*i) != static_cast<std::size_t>(*j)) return false;
   return i == std::end(x) && j == std::end(y);
+}
+template <pipeline_tensor T>
+[[nodiscard]] bool same_shape(const T& a, const T& b) {
+  return same_extents(tensor_traits<T>::shape(a), tensor_traits<T>::shape(b));
 }
 
 template <pipeline_tensor T>
@@ -108,6 +162,34 @@ template <pipeline_tensor T>
   tensor_shape shape;
   for (const auto extent : tensor_traits<T>::shape(t)) shape.push_back(static_cast<std::size_t>(extent));
   return shape;
+}
+
+/// "2 x 3"; of a scalar "1 element".
+[[nodiscard]] std::string extents_text(const tensor_shape& shape);
+/// Throws: input_error.
+[[noreturn]] void refuse_strided(std::string_view what, const tensor_shape& shape);
+[[noreturn]] void refuse_shape(std::string_view what, const tensor_shape& found, const tensor_shape& expected);
+
+/// Where the traits do not tell, it is taken to be so.
+template <pipeline_tensor T>
+[[nodiscard]] bool is_contiguous([[maybe_unused]] const T& t) {
+  if constexpr (requires {
+                  { tensor_traits<T>::contiguous(t) } -> std::convertible_to<bool>;
+                })
+    return tensor_traits<T>::contiguous(t);
+  else
+    return true;
+}
+/// Throws: input_error for a tensor whose elements are not contiguous. `what`: it is.
+template <pipeline_tensor T>
+void require_contiguous(const T& t, std::string_view what) {
+  if (!is_contiguous(t)) refuse_strided(what, shape_of(t));
+}
+/// Throws: input_error for one of another shape, too.
+template <pipeline_tensor T>
+void require_handed_over(const T& t, const tensor_shape& expected, std::string_view what) {
+  if (!same_extents(tensor_traits<T>::shape(t), expected)) refuse_shape(what, shape_of(t), expected);
+  require_contiguous(t, what);
 }
 
 /// Sets all elements to 0: on the host, unless tensor_traits know better.
@@ -202,3 +284,7 @@ void scale(T& t, double factor) {
 
 }  // namespace detail
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/runtime/tensor/tensor.ipp>
+#endif

@@ -196,7 +196,8 @@ class pipeline_trainer {
   /// state_loaded() on. Names do not depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it
   /// was updated) and <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n.
   /// `owned_only`: what this rank is to write, each element on exactly one rank; else everything that it holds, to be loaded,
-  /// where an element may come more than once.
+  /// where an element may come more than once, and without elements what only others hold: load_checkpoint learns of all tensors
+  /// of the training.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
     const auto bound = backend_.bind();
     copies_.clear();
@@ -204,6 +205,7 @@ class pipeline_trainer {
     auto slices = detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
                                             owned_only, seen);
     detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only, seen);
+    if (!owned_only) detail::add_held_elsewhere<Tensor>(slices, model_, detail::state_slice_names(optimizer_), buffers_);
     copies_.read(queue_);
     return slices;
   }
@@ -329,15 +331,13 @@ class pipeline_trainer {
     compare_plans();
     pipeline_ = at(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
-    transfers_ = make_pipeline_groups(
-        line,
-        [&](int l) -> tensor_shape {
-          if constexpr (requires { shape_after(0, 0); })
-            return shape_after(l, line.microbatch_size);
-          else
-            return shape_after(l);
-        },
-        options_.boundary_layout);
+    const auto shape_behind = [&](int l) -> tensor_shape {
+      if constexpr (requires { shape_after(0, 0); })
+        return shape_after(l, line.microbatch_size);
+      else
+        return shape_after(l);
+    };
+    transfers_ = make_pipeline_groups(line, shape_behind, options_.boundary_layout);
     const int schedule_rank = place().group;
     const auto& here = line.group(schedule_rank);
     const auto& degrees_here = here.degrees;
@@ -360,7 +360,10 @@ class pipeline_trainer {
           layers.push_back(make_layer(l));
         }
       }
-      layers_type list(std::move(layers), here.recompute == recomputation::full);
+      layer_list_options how_to_run{.recomputes = here.recompute == recomputation::full, .first = range.first, .shapes = {}};
+      // Of several devices, what is between the layers of a stage is the layers' own.
+      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l) how_to_run.shapes.push_back(shape_behind(l));
+      layers_type list(std::move(layers), std::move(how_to_run));
       if constexpr (std::same_as<stage_type, layers_type>)
         stages_.push_back(std::move(list));
       else
@@ -413,7 +416,8 @@ class pipeline_trainer {
                            " expect tensors of other shapes between their pipeline's stages");
     }
     try {
-      const auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
+      auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
+      buffers_ = std::move(directory.buffers);
       model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
       for (auto& m : model_) m.sharded = m.sharded || options_.shard_optimizer;
     } catch (const input_error& e) {
@@ -575,6 +579,7 @@ class pipeline_trainer {
   std::deque<group_type> groups_;  ///< of stages_
   std::vector<stage_type> stages_;
   std::vector<model_parameter> model_;
+  std::vector<std::vector<tensor_shape>> buffers_;  ///< shapes of all layers'
   std::vector<detail::held_parameter<Tensor>> parameters_;
   std::vector<char> listed_;                      ///< per model parameter
   std::vector<std::int64_t> updates_;             ///< per model parameter

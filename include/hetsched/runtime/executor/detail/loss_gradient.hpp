@@ -3,7 +3,6 @@
 // Tested by tests/runtime/executor/executor_test.cpp.
 
 #include <concepts>
-#include <string>
 #include <utility>
 
 #include <hetsched/core/error.hpp>
@@ -18,7 +17,9 @@ template <class Tensor, class Loss, class Target, class Queue>
 [[nodiscard]] Tensor gradient_of(const Loss& loss, const Tensor& output, const Target& target, double& value, bool forward_only,
                                  const Queue& q) {
   if constexpr (requires { loss(output, target, q, value); }) {
-    return loss(output, target, q, value);
+    Tensor gradient = loss(output, target, q, value);
+    if (!forward_only) require_contiguous(gradient, "the loss's gradient");
+    return gradient;
   } else if constexpr (std::convertible_to<decltype(loss(output, target)), double>) {
     if (!forward_only) throw input_error("the loss has a value alone, and the schedule needs its gradient");
     q.finish();
@@ -28,9 +29,8 @@ template <class Tensor, class Loss, class Target, class Queue>
     q.finish();
     loss_value<Tensor> found = loss(output, target);
     value = found.value;
-    if (!same_shape(output, found.gradient))
-      throw input_error("the loss returned a gradient of another shape than the output has: " +
-                        std::to_string(elements(found.gradient)) + " elements, not " + std::to_string(elements(output)));
+    if (!same_shape(output, found.gradient)) refuse_shape("the loss's gradient", shape_of(found.gradient), shape_of(output));
+    require_contiguous(found.gradient, "the loss's gradient");
     return std::move(found.gradient);
   }
 }
@@ -51,6 +51,7 @@ struct scaled_loss {
   requires enqueued_loss<Loss, Tensor, Target, Queue> Tensor operator()(const Tensor& output, const Target& target,
                                                                         const Queue& q, double& value) const {
     Tensor gradient = loss(output, target, q, value);
+    require_contiguous(gradient, "the loss's gradient");
     if (factor != 1) scale(gradient, factor, q);
     return gradient;
   }
@@ -58,6 +59,7 @@ struct scaled_loss {
   requires(!enqueued_loss<Loss, Tensor, Target, Queue>) loss_value<Tensor>
   operator()(const Tensor& output, const Target& target) const {
     loss_value<Tensor> found = loss(output, target);
+    require_contiguous(found.gradient, "the loss's gradient");
     if (factor != 1) scale(found.gradient, factor, queue);
     return found;
   }

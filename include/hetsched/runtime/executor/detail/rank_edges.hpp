@@ -77,6 +77,8 @@ class rank_edges {
     const bool under_way = s.slices && p < s.posted && s.slot_of[p] >= 0;
     return under_way ? s.slices->missing(comm_, s.slot_of[p], s.where) : s.where;
   }
+  /// Of this rank's tensors that cross it.
+  [[nodiscard]] const tensor_shape& shape_of(int e) const { return states_[at(e)].shape; }
   [[nodiscard]] bool in_slices(int e) const { return states_[at(e)].slices != nullptr; }
   [[nodiscard]] stamp stamp_of(int e, int microbatch, std::int64_t step) const {
     const auto& where = listed_[at(e)].where;
@@ -369,6 +371,7 @@ class rank_edges {
   };
   struct state {
     edge where;  ///< between ranks of the communicator; of slices, between this one and the other group's first
+    tensor_shape shape;
     bool remote = false;
     bool grouped = false;  ///< one end at least has several devices
     int channel = -1;      ///< of whole tensors
@@ -453,7 +456,7 @@ class rank_edges {
     s.where.from = sending ? comm_.rank() : rank_of(other < 0 ? 0 : other);
     s.where.to = sending ? rank_of(other < 0 ? sources : other) : comm_.rank();
     const auto own = sending ? slice_of(from, me.index) : slice_of(to, me.index);
-    const auto shape = shape_of_slice(own, boundary.merged);
+    const auto& shape = s.shape = shape_of_slice(own, boundary.merged);
     if (staged && e.staged < all)
       throw input_error(to_text(s.where) + ": some microbatches go by way of the host, others do not");
     s.slot_of.assign(all, -1);

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/error.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
@@ -48,10 +46,7 @@ class slice_transfer {
   template <class RankOf, class Make>
   slice_transfer(Communicator& comm, const transfer_plan& plan, slice_place place, RankOf&& rank_of, Make&& make,
                  Queue queue = Queue())
-      : queue_(std::move(queue)),
-        own_(std::move(place.own)),
-        own_shape_(shape_of_slice(own_, place.merged)),
-        source_(place.me < plan.sources) {
+      : queue_(std::move(queue)), own_(std::move(place.own)), source_(place.me < plan.sources) {
     const int me = place.me, merged = place.merged;
     for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
       const std::size_t before = in_.size();  // of earlier phases
@@ -106,13 +101,9 @@ class slice_transfer {
 
   /// Begins the transfer of this device's part of a tensor: what leaves `own`, or what is to come to lie there. It stays where it
   /// is until ended(); a destination's may be taken once it has been received().
-  /// Requires: a slot that is not in use; places follow each other from 0 in every step.
-  /// Throws: input_error for a tensor of another shape than the slice.
+  /// Requires: a slot that is not in use; places follow each other from 0 in every step; the tensor has the slice's shape.
   void begin(Communicator& comm, int slot, std::size_t place, const stamp& stamp_of_place, Tensor& own) {
     auto& s = slots_[static_cast<std::size_t>(slot)];
-    if (source_ && !has_shape(own))
-      throw input_error(payload_name(stamp_of_place.what) + of_place(stamp_of_place.what, stamp_of_place.stage) +
-                        ": a tensor of another shape than this rank's slice of it");
     s.own = &own;
     s.place = place;
     s.stamp_of_place = stamp_of_place;
@@ -223,12 +214,6 @@ class slice_transfer {
     double end_s = 0;
   };
 
-  [[nodiscard]] bool has_shape(const Tensor& t) const {
-    const auto& shape = tensor_traits<Tensor>::shape(t);
-    return std::equal(std::begin(shape), std::end(shape), own_shape_.begin(), own_shape_.end(),
-                      [](const auto& a, std::size_t b) { return static_cast<std::size_t>(a) == b; });
-  }
-
   static bool add_copy(outgoing& o, int from, const slice& held) {
     auto part = intersection(o.part, held);
     if (element_count(part) == 0) return false;
@@ -313,7 +298,6 @@ class slice_transfer {
 
   [[no_unique_address]] Queue queue_;
   slice own_;
-  tensor_shape own_shape_;
   bool source_;
   std::vector<incoming> in_;
   std::vector<outgoing> out_;

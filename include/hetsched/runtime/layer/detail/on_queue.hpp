@@ -55,4 +55,13 @@ void parameters_changed(L& layer, const Queue& q) {
   }
 }
 
+/// A stage that a backend has wrapped has a member stage().
+template <class Stage>
+[[nodiscard]] auto& layers_of(Stage& s) {
+  if constexpr (requires { s.stage(); })
+    return s.stage();
+  else
+    return s;
+}
+
 }  // namespace hetsched::detail

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layout/detail/digest.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
@@ -22,7 +23,7 @@ namespace hetsched::detail {
 [[nodiscard]] std::vector<int> layers_of_rank(const training_layout& t, int rank);
 
 /// Appends what others have to know of a layer: the shapes of its parameters here, how they are cut and, if asked for, digests of
-/// their values. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host memory.
+/// their values; and of its buffers the shapes. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host memory.
 /// Throws: input_error for cuts that do not fit the parameters.
 template <class Tensor, class Layer, class Seen>
 void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_values, Seen&& seen) {
@@ -58,6 +59,13 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
       seen(p, [&](const Tensor& t) { values = digest().add(std::as_bytes(std::span(traits::data(t), elements(t)))).number(); });
     told.push_back(values);
   }
+  const auto kept = buffers<Tensor>(layer);
+  told.push_back(static_cast<double>(kept.size()));
+  for (const Tensor& b : kept) {
+    const auto shape = shape_of(b);
+    told.push_back(static_cast<double>(shape.size()));
+    for (const auto extent : shape) told.push_back(static_cast<double>(extent));
+  }
   if (cuts.size() != static_cast<std::size_t>(told[count_at]))
     throw input_error("layer " + std::to_string(number) + " has " + std::to_string(static_cast<int>(told[count_at])) +
                       " parameters, but parameter_cuts() are " + std::to_string(cuts.size()));
@@ -72,10 +80,11 @@ struct told_parameter {
   double values = 0;
 };
 
-/// The parameters of a model: whole shapes by layer, and how groups cut them.
+/// The parameters of a model: whole shapes by layer, and how groups cut them; and its buffers' shapes.
 struct parameter_directory {
   std::vector<std::vector<tensor_shape>> shapes;
   group_cuts cuts;
+  std::vector<std::vector<tensor_shape>> buffers;  ///< by layer
 };
 
 /// Puts together what all ranks have told. `told`: of every rank, of layers_of_rank, in this order, behind `skip` other numbers.

@@ -31,6 +31,13 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
 
 HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                     std::size_t skip, const std::vector<parameter_tie>& ties) {
+  parameter_directory found;
+  found.buffers.resize(static_cast<std::size_t>(t.layers));
+  const auto next_shape = [](auto& next) {
+    tensor_shape shape;
+    for (double extents = *next++; extents > 0; --extents) shape.push_back(static_cast<std::size_t>(*next++));
+    return shape;
+  };
   // What ranks have told by layer; in two directions, of one rank twice.
   std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(static_cast<std::size_t>(t.layers));
   for (std::size_t r = 0; r < told.size(); ++r) {
@@ -39,7 +46,7 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
       auto& facts = known[static_cast<std::size_t>(l)].emplace_back(static_cast<int>(r), std::vector<told_parameter>{}).second;
       for (double left = *next++; left > 0; --left) {
         auto& one = facts.emplace_back();
-        for (double extents = *next++; extents > 0; --extents) one.shape.push_back(static_cast<std::size_t>(*next++));
+        one.shape = next_shape(next);
         one.dimension = static_cast<int>(*next++);
         const int kinds = static_cast<int>(*next++);
         one.partial_over_tensor = kinds % 2 == 1;
@@ -47,9 +54,11 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
         for (double pieces = *next++; pieces > 0; --pieces) one.pieces.push_back(static_cast<std::int64_t>(*next++));
         one.values = *next++;
       }
+      std::vector<tensor_shape> buffers;
+      for (double left = *next++; left > 0; --left) buffers.push_back(next_shape(next));
+      if (known[static_cast<std::size_t>(l)].size() == 1) found.buffers[static_cast<std::size_t>(l)] = std::move(buffers);
     }
   }
-  parameter_directory found;
   // Values by what they are of, and who has told them first.
   using pieces_key = std::vector<std::int64_t>;
   std::map<std::pair<parameter_id, pieces_key>, std::pair<int, double>> values;

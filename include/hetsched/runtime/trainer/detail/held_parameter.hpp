@@ -44,7 +44,7 @@ struct held_parameter {
 };
 
 /// Those of a stage, with the layers' tensors; `layers`: from this number on.
-/// Throws: input_error for a layer without a gradient of the same shape per parameter.
+/// Throws: input_error for a layer without a gradient of the same shape per parameter, or of which one is not contiguous.
 template <class Tensor, class Layer>
 void list_parameters(std::vector<held_parameter<Tensor>>& list, std::span<Layer> layers, int number, std::size_t stage,
                      int direction) {
@@ -53,15 +53,23 @@ void list_parameters(std::vector<held_parameter<Tensor>>& list, std::span<Layer>
     for (Tensor& t : layer.parameters())
       list.push_back(
           {.what = {number, static_cast<int>(list.size() - first)}, .direction = direction, .stage = stage, .value = &t});
+    const auto refuse = [&](const std::string& what) { throw input_error("layer " + std::to_string(number) + what); };
     std::size_t next = first;
-    bool fit = true;
     for (Tensor& g : layer.gradients()) {
-      fit = fit && next < list.size() && same_shape(*list[next].value, g);
-      if (fit) list[next].gradient = &g;
+      if (next < list.size()) {
+        auto& p = list[next];
+        const auto which = " " + std::to_string(next - first);
+        if (!same_shape(*p.value, g))
+          refuse(": parameter" + which + " is of the shape " + extents_text(shape_of(*p.value)) + ", its gradient of " +
+                 extents_text(shape_of(g)));
+        for (const auto& [t, what] : {std::pair(p.value, ": parameter"), std::pair(&g, ": gradient")})
+          if (!is_contiguous(*t)) refuse_strided("layer " + std::to_string(number) + what + which, shape_of(*t));
+        p.gradient = &g;
+      }
       ++next;
     }
-    if (!fit || next != list.size())
-      throw input_error("layer " + std::to_string(number) + " does not have a gradient of the same shape per parameter");
+    if (next != list.size())
+      refuse(" has " + std::to_string(list.size() - first) + " parameters, but " + std::to_string(next - first) + " gradients");
     ++number;
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -91,6 +92,15 @@ class host_copies {
   std::map<Tensor*, Tensor> copies_;
 };
 
+/// What slices call an optimizer's state, without the parameter's number.
+template <class Optimizer>
+[[nodiscard]] std::vector<std::string> state_slice_names(const Optimizer& optimizer) {
+  std::vector<std::string> names;
+  for (const std::string_view name : optimizer.state_names())
+    names.push_back(std::string(optimizer.name()) + "." + std::string(name));
+  return names;
+}
+
 /// What pipeline_trainer::state() returns on rank `me`. `exchange`: of gradients, with the parts of sharded parameters that this
 /// rank keeps, whose state is owned_state. `seen`: (Tensor&) -> Tensor&, in host memory.
 template <class Tensor, class Optimizer, class Exchange, class Seen>
@@ -102,10 +112,9 @@ template <class Tensor, class Optimizer, class Exchange, class Seen>
   const auto add = [&](const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
     slices.push_back(state_of(m, name, seen(t), r));
   };
+  const auto names = state_slice_names(optimizer);
   const auto each_state = [&](auto&& visit) {
-    std::size_t i = 0;
-    for (const std::string_view name : optimizer.state_names())
-      visit(std::string(optimizer.name()) + "." + std::string(name), i++);
+    for (std::size_t i = 0; i < names.size(); ++i) visit(names[i], i);
   };
   std::vector<char> listed(model.size(), 0);
   for (auto& p : parameters) {
@@ -141,6 +150,29 @@ template <class Tensor, class Optimizer, class Exchange, class Seen>
     }
   }
   return slices;
+}
+
+/// Adds, without elements, the tensors of the model that this rank has nothing of. `states`: the optimizer's, by their names in
+/// slices; `buffers`: the shapes of all layers'.
+template <class Tensor>
+void add_held_elsewhere(std::vector<state_slice>& slices, const std::vector<model_parameter>& model,
+                        const std::vector<std::string>& states, const std::vector<std::vector<tensor_shape>>& buffers) {
+  std::set<std::pair<int, std::string>> listed;
+  for (const auto& s : slices) listed.emplace(s.layer, s.name);
+  const auto add = [&](int layer, const std::string& name, int number, const std::string& element, const tensor_shape& shape) {
+    auto named = name + "." + std::to_string(number);
+    if (!listed.contains({layer, named}))
+      slices.push_back({.layer = layer, .name = std::move(named), .element = element, .shape = shape, .bytes = {}});
+  };
+  const auto element = element_name<Tensor>();
+  for (const auto& m : model) {
+    add(m.id.layer, "parameter", m.id.number, element, m.shape);
+    add(m.id.layer, "updates", m.id.number, "i64", {1});
+    for (const auto& name : states) add(m.id.layer, name, m.id.number, element, m.shape);
+  }
+  for (std::size_t l = 0; l < buffers.size(); ++l)
+    for (std::size_t n = 0; n < buffers[l].size(); ++n)
+      add(static_cast<int>(l), "buffer", static_cast<int>(n), element, buffers[l][n]);
 }
 
 /// Adds the buffers of this rank's layers, with their numbers; `owned_only`: of those that no rank before it holds.

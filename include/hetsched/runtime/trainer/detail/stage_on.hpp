@@ -14,12 +14,5 @@ requires requires { typename Backend::template stage<Tensor, Layers>; }
 struct stage_on<Backend, Tensor, Layers> {
   using type = typename Backend::template stage<Tensor, Layers>;
 };
-template <class Stage>
-[[nodiscard]] auto& layers_of(Stage& s) {
-  if constexpr (requires { s.stage(); })
-    return s.stage();
-  else
-    return s;
-}
 
 }  // namespace hetsched::detail
