@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 
 namespace hetsched {
@@ -35,7 +36,7 @@ HETSCHED_INLINE std::string format_table(const std::vector<std::string>& heading
   const auto title = [&](std::size_t c) { return std::string_view(heading[c]).substr(right(c) ? 1 : 0); };
   // Columns on the screen: bytes that do not continue a UTF-8 sequence.
   const auto width_of = [](std::string_view text) {
-    return static_cast<std::size_t>(
+    return as_size(
         std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
   };
   std::vector<std::size_t> width(heading.size());

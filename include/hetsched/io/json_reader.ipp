@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/json_reader.hpp>
 
 namespace hetsched::detail {
@@ -91,7 +92,7 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
   std::string text;
   char buffer[1 << 16];
   while (in.read(buffer, sizeof buffer), in.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(in.gcount()));
+    text.append(buffer, as_size(in.gcount()));
     if (text.size() > max_json_bytes)
       throw file_error(path, {}, "is larger than " + std::to_string(max_json_bytes >> 20) + " MiB");
   }
@@ -181,8 +182,7 @@ class json_builder {
   }
 
   bool open(json container) {
-    if (open_.size() >= static_cast<std::size_t>(max_json_depth))
-      fail(here(), "nested deeper than " + std::to_string(max_json_depth) + " levels");
+    if (open_.size() >= as_size(max_json_depth)) fail(here(), "nested deeper than " + std::to_string(max_json_depth) + " levels");
     open_.push_back(put(std::move(container)));
     keys_.emplace_back();
     return true;

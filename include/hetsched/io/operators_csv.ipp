@@ -12,6 +12,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/operators_csv.hpp>
 
@@ -101,7 +102,7 @@ class operators_reader {
       if (name == "measured_ms") measured_ = c;
       const auto known = std::find(std::begin(names), std::end(names), name);
       if (known == std::end(names)) continue;
-      auto& place = place_[static_cast<std::size_t>(known - std::begin(names))];
+      auto& place = at(place_, known - std::begin(names));
       if (place != missing) fail("two columns are named " + name);
       place = c;
     }
@@ -201,7 +202,7 @@ HETSCHED_INLINE std::string measured_csv(std::span<const operator_row> rows, std
     text += name;
     for (const auto size : {sizes.batch, sizes.m, sizes.n, sizes.k}) text += ',' + std::to_string(size);
     text += ',';
-    text += detail::format_names[static_cast<std::size_t>(format)];
+    text += at(detail::format_names, format);
     text += detail::print(",%.6f\n", measured_ms[i]);
   }
   return text;

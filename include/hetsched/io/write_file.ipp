@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/write_file.hpp>
 
 namespace hetsched::detail {
@@ -80,7 +81,7 @@ HETSCHED_INLINE write_target writable_target(const std::string& path) {
     const auto written = ::write(file, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) break;
-    text.remove_prefix(static_cast<std::size_t>(written));
+    text.remove_prefix(as_size(written));
   }
   const bool good = text.empty() && (!to_disk || ::fsync(file) == 0);
   const int why = errno;

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/any_schedule.hpp>
@@ -33,8 +34,8 @@ class any_schedule_search {
         table_(table),
         how_(how),
         microbatches_(how.haste * how.microbatches),
-        layers_(static_cast<std::size_t>(problem.layers)),
-        most_(static_cast<std::size_t>(*std::max_element(problem.devices.begin(), problem.devices.end()))) {
+        layers_(as_size(problem.layers)),
+        most_(as_size(*std::max_element(problem.devices.begin(), problem.devices.end()))) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) usable_.push_back(static_cast<int>(p));
     if (problem.devices.size() > most_subclusters) return;
@@ -42,9 +43,9 @@ class any_schedule_search {
     // The furthest end of a stage that fits.
     reach_.resize(problem.placements.size());
     for (const int p : usable_) {
-      auto& row = reach_[static_cast<std::size_t>(p)];
+      auto& row = at(reach_, p);
       row.assign(layers_ + 1, 0);
-      table_.furthest(p, infinity, problem.placements[static_cast<std::size_t>(p)].capacity, how.in_flight, row.data());
+      table_.furthest(p, infinity, at(problem.placements, p).capacity, how.in_flight, row.data());
     }
   }
 
@@ -84,41 +85,38 @@ class any_schedule_search {
     std::uint32_t from = 0;
   };
 
-  [[nodiscard]] std::size_t states() const {
-    return (layers_ + 1) * sets_ * static_cast<std::size_t>(problem_.classes()) * (most_ + 1);
-  }
-  [[nodiscard]] std::size_t index(std::size_t layer, std::size_t set, int at, std::size_t used) const {
-    return ((layer * sets_ + set) * static_cast<std::size_t>(problem_.classes()) + static_cast<std::size_t>(at)) * (most_ + 1) +
-           used;
+  [[nodiscard]] std::size_t states() const { return (layers_ + 1) * sets_ * as_size(problem_.classes()) * (most_ + 1); }
+  [[nodiscard]] std::size_t index(std::size_t layer, std::size_t set, int behind, std::size_t used) const {
+    return ((layer * sets_ + set) * as_size(problem_.classes()) + as_size(behind)) * (most_ + 1) + used;
   }
   /// The pipeline whose first microbatch takes the least of those that end by `limit`.
   [[nodiscard]] std::optional<bounded_pipeline> within(double limit) {
     steps_.assign(states(), {});
-    const auto try_stages = [&](std::size_t layer, std::size_t set, int at, int used, double before, std::uint32_t from) {
+    const auto try_stages = [&](std::size_t layer, std::size_t set, int behind, int used, double before, std::uint32_t from) {
       for (const int p : usable_) {
-        const auto& next = problem_.placements[static_cast<std::size_t>(p)];
+        const auto& next = at(problem_.placements, p);
         const auto own = std::size_t{1} << next.subcluster;
-        const bool stays = at >= 0 && problem_.class_subcluster[static_cast<std::size_t>(at)] == next.subcluster;
+        const bool stays = behind >= 0 && at(problem_.class_subcluster, behind) == next.subcluster;
         if (!stays && (set & own) != 0) continue;
         const int taken = (stays ? used : 0) + next.devices;
-        if (taken > problem_.devices[static_cast<std::size_t>(next.subcluster)]) continue;
+        if (taken > at(problem_.devices, next.subcluster)) continue;
         double way = 0;
-        if (at >= 0) {
+        if (behind >= 0) {
           const auto kind = problem_.kind_before(static_cast<int>(layer));
-          way = problem_.transfer(at, next.transfer_class)[kind].round_trip;
+          way = problem_.transfer(behind, next.transfer_class)[kind].round_trip;
           // Where on a node they lie is not known yet.
-          if (stays && next.on_one_node) way = std::min(way, problem_.near_transfer(at, next.transfer_class)[kind].round_trip);
+          if (stays && next.on_one_node)
+            way = std::min(way, problem_.near_transfer(behind, next.transfer_class)[kind].round_trip);
         }
         const double here = before + way;
-        const int first = static_cast<int>(layer), furthest = reach_[static_cast<std::size_t>(p)][layer];
+        const int first = static_cast<int>(layer), furthest = at(reach_, p)[layer];
         for (int last = first + 1; last <= furthest; ++last) {
           const double seconds = table_.time(p, first, last);
           const bool in_time = here + microbatches_ * seconds <= limit;
           if (table_.additive() && !in_time) break;  // else more layers may take less, and less memory
           ++looked_at_;
           if (!table_.additive() && (!in_time || table_.memory(p, first, last, how_.in_flight) > next.capacity)) continue;
-          auto& known =
-              steps_[index(static_cast<std::size_t>(last), set | own, next.transfer_class, static_cast<std::size_t>(taken))];
+          auto& known = steps_[index(as_size(last), set | own, next.transfer_class, as_size(taken))];
           if (here + seconds < known.before) known = {here + seconds, p, first, from};
         }
       }
@@ -135,7 +133,7 @@ class any_schedule_search {
         }
         const auto used = static_cast<int>(k % (most_ + 1));
         const auto rest = k / (most_ + 1);
-        const auto classes = static_cast<std::size_t>(problem_.classes());
+        const auto classes = as_size(problem_.classes());
         try_stages(layer, rest / classes, static_cast<int>(rest % classes), used, s.before,
                    static_cast<std::uint32_t>(layer * per_layer + k));
       }
@@ -145,14 +143,14 @@ class any_schedule_search {
     return trace(static_cast<std::uint32_t>(end - steps_.begin()));
   }
 
-  [[nodiscard]] bounded_pipeline trace(std::uint32_t at) const {
+  [[nodiscard]] bounded_pipeline trace(std::uint32_t end) const {
     bounded_pipeline found;
     found.line.microbatches = how_.microbatches;
     std::vector<submesh> meshes;
     int last = problem_.layers;
     while (true) {
-      const auto& s = steps_[at];
-      const auto& p = problem_.placements[static_cast<std::size_t>(s.placement)];
+      const auto& s = steps_[end];
+      const auto& p = at(problem_.placements, s.placement);
       const double seconds = table_.time(s.placement, s.first, last);
       found.bound_s = std::max(found.bound_s, s.before + (microbatches_ - 1) * seconds);
       stage_plan stage;
@@ -164,7 +162,7 @@ class any_schedule_search {
       found.line.stages.insert(found.line.stages.begin(), std::move(stage));
       if (s.first == 0) break;
       last = s.first;
-      at = s.from;
+      end = s.from;
     }
     const auto groups = pack_devices(hardware_, meshes);
     for (std::size_t i = 0; i < groups.size(); ++i) found.line.stages[i].devices = {groups[i]};

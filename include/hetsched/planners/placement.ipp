@@ -12,6 +12,7 @@
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/describe.hpp>
@@ -33,7 +34,7 @@ namespace detail {
   std::vector<double> room(chain.pools.size(), 0.0);
   for (const auto& kind : chain.kinds) {
     need = std::min(need, kind.state_before.back() + chain.in_flight(1) * kind.in_flight_before.back() * kind.memory.scale);
-    auto& most = room[static_cast<std::size_t>(kind.pool)];
+    auto& most = at(room, kind.pool);
     most = std::max(most, kind.memory.room);
   }
   double rooms = 0;

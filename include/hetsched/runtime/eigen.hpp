@@ -13,6 +13,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -61,9 +62,7 @@ struct tensor_traits<Eigen::Matrix<Real, Rows, Columns, Options, MaxRows, MaxCol
   static_assert(detail::eigen_layout < matrix_type::IsRowMajor && Rows == Eigen::Dynamic && Columns == Eigen::Dynamic > ::known);
   using element = Real;
   static constexpr memory_space space = memory_space::host;
-  static std::array<std::size_t, 2> shape(const matrix_type& m) {
-    return {static_cast<std::size_t>(m.rows()), static_cast<std::size_t>(m.cols())};
-  }
+  static std::array<std::size_t, 2> shape(const matrix_type& m) { return {as_size(m.rows()), as_size(m.cols())}; }
   static Real* data(matrix_type& m) { return m.data(); }
   static const Real* data(const matrix_type& m) { return m.data(); }
   static matrix_type make(const tensor_shape& s) {
@@ -81,7 +80,7 @@ struct tensor_traits<Eigen::Tensor<Real, Rank, Options, Index>> {
   static constexpr memory_space space = memory_space::host;
   static std::array<std::size_t, Rank> shape(const tensor_type& t) {
     std::array<std::size_t, Rank> extents;
-    for (std::size_t i = 0; i < extents.size(); ++i) extents[i] = static_cast<std::size_t>(t.dimension(i));
+    for (std::size_t i = 0; i < extents.size(); ++i) extents[i] = as_size(t.dimension(i));
     return extents;
   }
   static Real* data(tensor_type& t) { return t.data(); }
@@ -185,8 +184,8 @@ class activation {
     if (function_ == elementwise::relu) return (c.output.array() > Real{0}).select(gradient, Real{0});
     return gradient.array() * (Real{1} - c.output.array().square());
   }
-  [[nodiscard]] std::array<tensor, 0> parameters() const { return {}; }
-  [[nodiscard]] std::array<tensor, 0> gradients() const { return {}; }
+  [[nodiscard]] std::span<tensor> parameters() const { return {}; }
+  [[nodiscard]] std::span<tensor> gradients() const { return {}; }
 
  private:
   elementwise function_;

@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
@@ -27,7 +28,7 @@ class taper_search {
   /// microbatches: the fewest that best() is asked for. Stages of which that many take longer than the bound of the pipeline's
   /// own cuts are in no better pipeline, and are left out.
   taper_search(price_book& book, const pipeline_plan& own, double microbatches)
-      : layers_(static_cast<std::size_t>(book.layers())), stages_(own.stages.size()) {
+      : layers_(as_size(book.layers())), stages_(own.stages.size()) {
     const auto& hardware = book.hardware();
     std::vector<int> places;
     for (const auto& s : own.stages) places.push_back(book.find(s.where()));
@@ -40,7 +41,7 @@ class taper_search {
     }
     for (std::size_t i = 0; i < stages_; ++i) {
       const auto layers = own.stages[i].layers;
-      own_.push_back({static_cast<std::size_t>(layers.last), book.stage(places[i], layers).total_s()});
+      own_.push_back({as_size(layers.last), book.stage(places[i], layers).total_s()});
     }
     const double longest = bound_of_own(microbatches) / microbatches;
     for (std::size_t i = 0; i < stages_; ++i) {

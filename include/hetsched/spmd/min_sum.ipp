@@ -32,7 +32,7 @@ void walk_table(const std::vector<std::size_t>& sizes, Visit visit, Move move) {
       move(d, true);
       digit[d] = 0;
     }
-    if (d == as_size(-1)) return;
+    if (d == static_cast<std::size_t>(-1)) return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/views.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/timeline.hpp>
@@ -40,8 +41,8 @@ void in_time_order(const timeline&&) = delete;
 /// Requires: 0 <= rank < order.ranks.
 template <shown<schedule> Schedule>
 [[nodiscard]] auto microbatches_of(Schedule& order, int rank) {
-  return order.lanes[static_cast<std::size_t>(rank)].actions |
-         filter([](const action& a) { return a.kind == action_kind::forward; }) | transform(&action::microbatch);
+  return at(order.lanes, rank).actions | filter([](const action& a) { return a.kind == action_kind::forward; }) |
+         transform(&action::microbatch);
 }
 
 }  // namespace HETSCHED_VIEWS_KIND

@@ -11,6 +11,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
@@ -58,7 +59,7 @@ class price_book {
   /// The number of a placement, which the model need not offer. Throws: input_error for overheads out of range.
   [[nodiscard]] int find(const placement& where);
   /// Valid until other placements are asked for.
-  [[nodiscard]] const booked_placement& operator[](int p) const { return placements_[at(p)]; }
+  [[nodiscard]] const booked_placement& operator[](int p) const { return at(placements_, p); }
 
   /// The kind of each boundary: those of one kind have equal transfer prices.
   [[nodiscard]] const std::vector<int>& boundary_kinds() const { return boundary_kinds_; }
@@ -67,23 +68,23 @@ class price_book {
 
   /// Each layer inside a stage of placement p; valid as long as the book. Requires: additive(). Throws: as check_cost.
   [[nodiscard]] std::span<const stage_cost> layers_on(int p) {
-    if (costs_of_[at(p)].empty()) ask_layers(p);
-    return costs_of_[at(p)];
+    if (at(costs_of_, p).empty()) ask_layers(p);
+    return at(costs_of_, p);
   }
   /// Of additive models the sum of its layers, in O(layers). Throws: as check_cost.
   [[nodiscard]] stage_cost stage(int p, layer_range layers);
 
   /// Of stages of one subcluster, `near` tells where they lie. Valid as long as the book. Throws: as check_transfer.
   [[nodiscard]] const transfer_cost& transfer(int boundary, int from, int to, proximity near) {
-    const auto& row = transfers_[at(placements_[at(from)].transfer_class)];
+    const auto& row = at(transfers_, at(placements_, from).transfer_class);
     const auto cell = cell_of(boundary, to, near);
     if (cell < row.size() && row[cell]) return *row[cell];
     return ask_transfer(boundary, from, to, near);
   }
 
   [[nodiscard]] const booked_updates& updates(int p) {
-    if (updates_[at(p)].layers.empty()) ask_updates(p);
-    return updates_[at(p)];
+    if (at(updates_, p).layers.empty()) ask_updates(p);
+    return at(updates_, p);
   }
 
  private:
@@ -99,10 +100,10 @@ class price_book {
     bool operator()(const transfer_cost& a, const transfer_cost& b) const { return key(a) < key(b); }
   };
 
-  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] std::size_t cell_of(int boundary, int to, proximity near) const {
-    const auto place = at(placements_[at(to)].transfer_class) * 2 + (asks_proximity_ && near == proximity::same_node ? 1 : 0);
-    return place * first_boundaries_.size() + at(boundary_kinds_[at(boundary)]);
+    const auto place =
+        as_size(at(placements_, to).transfer_class) * 2 + (asks_proximity_ && near == proximity::same_node ? 1 : 0);
+    return place * first_boundaries_.size() + as_size(at(boundary_kinds_, boundary));
   }
 
   [[nodiscard]] mesh_placements& on(const submesh& mesh);

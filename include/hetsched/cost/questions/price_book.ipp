@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 
@@ -54,7 +55,7 @@ HETSCHED_INLINE int price_book::find(const placement& where) { return find(on(wh
 
 HETSCHED_INLINE int price_book::find(mesh_placements& known, const placement& where) {
   for (const int p : known.known)
-    if (placements_[at(p)].where == where) return p;
+    if (at(placements_, p).where == where) return p;
   const auto& s = subcluster_of(hardware_, where.mesh);
   booked_placement added{.where = where, .overheads = costs_.overheads(where), .memory = {}};
   validate(added.overheads);
@@ -82,27 +83,27 @@ HETSCHED_INLINE int price_book::class_of(const booked_placement& added) {
 }
 
 HETSCHED_INLINE void price_book::ask_layers(int p) {
-  const auto& where = placements_[at(p)].where;
+  const auto& where = at(placements_, p).where;
   std::vector<stage_cost> all;
-  all.reserve(at(layers_));
+  all.reserve(as_size(layers_));
   for (int l = 0; l < layers_; ++l) {
     all.push_back(costs_.layer(l, where));
     check_cost(all.back(), hardware_, {l, l + 1}, where);
   }
-  costs_of_[at(p)] = std::move(all);
+  at(costs_of_, p) = std::move(all);
 }
 
 HETSCHED_INLINE stage_cost price_book::stage(int p, layer_range layers) {
   if (additive_) {
     stage_cost sum;
-    for (const auto& cost : layers_on(p).subspan(at(layers.first), at(layers.size()))) sum += cost;
+    for (const auto& cost : layers_on(p).subspan(as_size(layers.first), as_size(layers.size()))) sum += cost;
     return sum;
   }
-  auto& row = costs_of_[at(p)];
-  if (row.empty()) row.resize(at(layers_ * (layers_ + 1) / 2), {.forward_s = -1});
-  auto& cell = row[at(layers.first * (2 * layers_ - 1 - layers.first) / 2 + layers.last - 1)];
+  auto& row = at(costs_of_, p);
+  if (row.empty()) row.resize(as_size(layers_ * (layers_ + 1) / 2), {.forward_s = -1});
+  auto& cell = at(row, layers.first * (2 * layers_ - 1 - layers.first) / 2 + layers.last - 1);
   if (cell.forward_s < 0) {
-    const auto& where = placements_[at(p)].where;
+    const auto& where = at(placements_, p).where;
     const stage_cost answer = costs_.stage(layers, where);
     check_cost(answer, hardware_, layers, where);
     cell = answer;
@@ -111,21 +112,21 @@ HETSCHED_INLINE stage_cost price_book::stage(int p, layer_range layers) {
 }
 
 HETSCHED_INLINE const transfer_cost& price_book::ask_transfer(int boundary, int from, int to, proximity near) {
-  const auto &a = placements_[at(from)], &b = placements_[at(to)];
+  const auto &a = at(placements_, from), &b = at(placements_, to);
   const transfer_cost answer = costs_.transfer(boundary, a.where, b.where, near);
   check_transfer(answer, hardware_, boundary, a.where, b.where);
-  auto& row = transfers_[at(a.transfer_class)];
+  auto& row = at(transfers_, a.transfer_class);
   row.resize(2 * classes_.size() * first_boundaries_.size());
   return *(row[cell_of(boundary, to, near)] = &*transfer_costs_.insert(answer).first);
 }
 
 HETSCHED_INLINE void price_book::ask_updates(int p) {
-  const auto& where = placements_[at(p)].where;
+  const auto& where = at(placements_, p).where;
   booked_updates answers;
   for (int l = 0; l < layers_; ++l) answers.layers.push_back(costs_.update({l, l + 1}, where));
   answers.all = layers_ > 1 ? costs_.update({0, layers_}, where) : answers.layers[0];
   if (layers_ > 1) answers.first_two = layers_ > 2 ? costs_.update({0, 2}, where) : answers.all;
-  updates_[at(p)] = std::move(answers);
+  at(updates_, p) = std::move(answers);
 }
 
 }  // namespace hetsched

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/json_reader.hpp>
 
@@ -65,7 +66,7 @@ HETSCHED_INLINE held_rows rows_held(const state_slice& s, std::size_t size) {
     found.of.length = count / s.rows;
   }
   found.held = spread ? s.held_apart : found.of.length;
-  if (!fits || !lie_in(found.of, static_cast<std::size_t>(element_count(s.shape))))
+  if (!fits || !lie_in(found.of, as_size(element_count(s.shape))))
     throw input_error(tensor_text(s.layer, s.name) + ": " + std::to_string(s.bytes.size()) + " bytes from element " +
                       std::to_string(s.first) + (s.rows == 1 ? "" : " in " + std::to_string(s.rows) + " rows") +
                       " do not lie in " + shape_text(s.element, s.shape));

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -37,7 +38,7 @@ class checkpoint_lock {
       if (file_ < 0) throw input_error(path_ + ": cannot be opened: " + std::generic_category().message(errno));
       if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         const auto count = ::pread(file_, text.data(), text.size(), 0);
-        const auto told = std::string(text.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+        const auto told = std::string(text.data(), as_size(std::max<ssize_t>(count, 0)));
         const auto holder = told.substr(0, told.find('\n'));
         if (!run.empty() && told == holder + "\nrun " + run) {
           ::unlink(path_.c_str());

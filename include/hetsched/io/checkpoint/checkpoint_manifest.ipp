@@ -9,6 +9,7 @@
 #include <hetsched/core/checksum.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/checkpoint/checkpoint_manifest.hpp>
 
 namespace hetsched::detail {
@@ -17,7 +18,7 @@ HETSCHED_INLINE std::size_t element_bytes(std::string_view element) {
   std::size_t bits = 0;
   for (const char c : element.substr(std::min(element.find_first_of("0123456789"), element.size()))) {
     if (c < '0' || c > '9' || bits > 1000) return 0;
-    bits = 10 * bits + static_cast<std::size_t>(c - '0');
+    bits = 10 * bits + as_size(c - '0');
   }
   return bits % 8 == 0 ? bits / 8 : 0;
 }
@@ -41,7 +42,7 @@ HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slic
   for (std::size_t i = 0; i < sorted.size();) {
     const auto& head = *sorted[i];
     const auto who = tensor_text(head.layer, head.name) + ": ";
-    const auto whole = static_cast<std::size_t>(element_count(head.shape));
+    const auto whole = as_size(element_count(head.shape));
     auto end = i;
     std::size_t line = 0;
     bool alike = true;
@@ -132,7 +133,7 @@ HETSCHED_INLINE stored_slice read_slice(const json_value& value, int version) {
   s.element = value.at("element").name();
   if (element_bytes(s.element) == 0) value.at("element").expected("an element and its bits, like f32");
   const auto shape = value.at("shape");
-  s.shape = shape.list([](const json_value& extent) { return static_cast<std::size_t>(extent.bytes()); });
+  s.shape = shape.list([](const json_value& extent) { return as_size(extent.bytes()); });
   bytes_t whole = 0;
   try {
     whole = element_count(s.shape);
@@ -140,12 +141,12 @@ HETSCHED_INLINE stored_slice read_slice(const json_value& value, int version) {
     shape.fail("more elements than can be counted");
   }
   const auto first = value.at("first").integer(0, whole);
-  s.first = static_cast<std::size_t>(first);
-  s.count = static_cast<std::size_t>(value.at("count").integer(0, whole - first));
+  s.first = as_size(first);
+  s.count = as_size(value.at("count").integer(0, whole - first));
   if (const auto rows = value.find("rows")) {
-    s.rows = static_cast<std::size_t>(rows->integer(2, std::max<std::int64_t>(whole, 2)));
-    s.apart = static_cast<std::size_t>(value.at("apart").integer(1, std::max<std::int64_t>(whole, 1)));
-    if (s.count % s.rows != 0 || !lie_in(rows_of(s), static_cast<std::size_t>(whole)))
+    s.rows = as_size(rows->integer(2, std::max<std::int64_t>(whole, 2)));
+    s.apart = as_size(value.at("apart").integer(1, std::max<std::int64_t>(whole, 1)));
+    if (s.count % s.rows != 0 || !lie_in(rows_of(s), as_size(whole)))
       value.at("rows").expected("rows of equal length that lie in the tensor");
   }
   s.part = value.at("part").count(0, max_checkpoint_parts - 1);
@@ -193,10 +194,9 @@ HETSCHED_INLINE checkpoint parse_checkpoint(std::string_view text, const std::st
     if (s.part < part || s.part >= static_cast<int>(filled.size()))
       slices[i].at("part").expected("one of the parts, in their order");
     part = s.part;
-    auto& end = filled[static_cast<std::size_t>(part)];
+    auto& end = at(filled, part);
     if (s.offset != end) slices[i].at("offset").expected(std::to_string(end) + ", the end of the slice before");
-    const auto room =
-        static_cast<std::size_t>(result.parts[static_cast<std::size_t>(part)] - end) / detail::element_bytes(s.element);
+    const auto room = as_size(at(result.parts, part) - end) / detail::element_bytes(s.element);
     if (s.count > room)
       slices[i].at("count").expected("at most the " + std::to_string(room) + " elements that the part has left");
     end += static_cast<bytes_t>(s.count * detail::element_bytes(s.element));

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -64,7 +65,7 @@ class snapshot_ring {
       const int after = (comm.rank() + 1) % comm.ranks(), before = (comm.rank() + comm.ranks() - 1) % comm.ranks();
       const auto mine = read_part(next, comm.rank());
       const auto sizes = told(comm, {static_cast<double>(mine.size())}, deadline_s);
-      std::vector<std::byte> theirs(size_of(sizes[at(before)][0]));
+      std::vector<std::byte> theirs(size_of(at(sizes, before)[0]));
       exchange(comm, {{after, &mine}}, {{before, &theirs}}, deadline_s);
       write_part(next, before, theirs);
     }
@@ -89,8 +90,8 @@ class snapshot_ring {
     // Those that were lost while a snapshot was taken may have left ranks with different ones.
     std::map<std::pair<std::int64_t, int>, std::map<int, std::vector<int>>> holders;  // by step and parts: of each part
     for (int r = 0; r < comm.ranks(); ++r)
-      for (std::size_t k = 2; k < all[at(r)].size(); ++k)
-        holders[{static_cast<std::int64_t>(all[at(r)][0]), static_cast<int>(all[at(r)][1])}][static_cast<int>(all[at(r)][k])]
+      for (std::size_t k = 2; k < at(all, r).size(); ++k)
+        holders[{static_cast<std::int64_t>(at(all, r)[0]), static_cast<int>(at(all, r)[1])}][static_cast<int>(at(all, r)[k])]
             .push_back(r);
     auto best = holders.end();
     for (auto i = holders.begin(); i != holders.end(); ++i)
@@ -113,7 +114,7 @@ class snapshot_ring {
         for (int r = 0; r < comm.ranks(); ++r)
           if (!has(r)) out.emplace_back(r, &bytes);
       } else if (!has(comm.rank())) {
-        bytes.resize(size_of(sizes[at(from)][0]));
+        bytes.resize(size_of(at(sizes, from)[0]));
         in.emplace_back(from, &bytes);
       }
       exchange(comm, out, in, deadline_s);
@@ -142,7 +143,6 @@ class snapshot_ring {
     std::map<std::string, std::string> info;
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   static std::size_t size_of(double told) { return static_cast<std::size_t>(told); }
   /// A folder, locked as long as this is open and the process lives; -1: it is locked already.
   static int hold(const std::string& folder) {

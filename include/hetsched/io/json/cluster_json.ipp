@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 
@@ -125,7 +126,7 @@ HETSCHED_INLINE std::string to_json(const cluster& c) {
     subclusters.push_back(std::move(value));
   }
   for (const auto& l : c.links) {
-    const auto name = [&](int position) { return c.subclusters[static_cast<std::size_t>(position)].name; };
+    const auto name = [&](int position) { return at(c.subclusters, position).name; };
     nlohmann::ordered_json value;
     value["between"] = {name(l.a), name(l.b)};
     detail::write_link(value, l.link);

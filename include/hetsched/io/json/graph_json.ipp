@@ -8,6 +8,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io/json/graph_json.hpp>
 #include <hetsched/io/json/model_json.hpp>
@@ -163,7 +164,7 @@ class graph_reader {
     if (const auto given = node.find("permutation"))
       return given->list([&](const json_value& d) { return d.count(0, std::max(0, dimensions - 1)); });
     if (dimensions < 2) node.fail("transpose: expected an input of at least two dimensions");
-    auto swapped = count_up(static_cast<std::size_t>(dimensions));
+    auto swapped = count_up(as_size(dimensions));
     std::swap(swapped[swapped.size() - 1], swapped[swapped.size() - 2]);
     return swapped;
   }

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
@@ -242,7 +243,7 @@ HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view f
         "expected either the key \"transformer\" or the key \"layers\", or a Hugging Face config.json with its \"model_type\"");
   if (top.has("transformer")) return detail::read_transformer(top, options);
   const auto layers = top.at("layers");
-  if (layers.size() == 0 || layers.size() > static_cast<std::size_t>(max_layers))
+  if (layers.size() == 0 || layers.size() > as_size(max_layers))
     layers.expected("1 to " + std::to_string(max_layers) + " layers");
   model_file result;
   if (options.dtype) {

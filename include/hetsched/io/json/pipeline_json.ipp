@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
 
@@ -21,8 +22,7 @@ HETSCHED_INLINE pipeline_file parse_pipeline(std::string_view text, std::string_
   const auto forward = top.at("forward_s");
   const auto stages = forward.size();
   if (stages == 0) forward.expected("at least one stage");
-  if (stages > static_cast<std::size_t>(detail::max_stages))
-    forward.expected("at most " + std::to_string(detail::max_stages) + " stages");
+  if (stages > as_size(detail::max_stages)) forward.expected("at most " + std::to_string(detail::max_stages) + " stages");
   const auto per_stage = [&](const detail::json_value& array) { return detail::read_seconds(array.sized(stages, "stage")); };
   const auto per_boundary = [&](const detail::json_value& array) {
     return detail::read_seconds(array.sized(stages - 1, "boundary between stages"));

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/json/detail/inference_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
@@ -68,9 +69,7 @@ struct plan_reader {
       std::vector<double> parts;
       const auto found = value.find(name);
       if (!found) return parts;
-      parts = found->sized(static_cast<std::size_t>(size), "device of the axis").list([](const json_value& x) {
-        return x.number(0, 1);
-      });
+      parts = found->sized(as_size(size), "device of the axis").list([](const json_value& x) { return x.number(0, 1); });
       double sum = 0;
       for (const double part : parts) sum += part;
       if (!(std::abs(sum - 1) <= 1e-6)) found->fail("the shares of an axis must add up to 1");
@@ -143,8 +142,7 @@ struct plan_reader {
 
   static void count_stages(const json_value& stages) {
     if (stages.size() == 0) stages.expected("at least one stage");
-    if (stages.size() > static_cast<std::size_t>(max_stages))
-      stages.expected("at most " + std::to_string(max_stages) + " stages");
+    if (stages.size() > as_size(max_stages)) stages.expected("at most " + std::to_string(max_stages) + " stages");
   }
 
   static void counts(const json_value& value, pipeline_plan& line) {
@@ -311,7 +309,7 @@ inline void check_apart(const json_value& pipelines, const plan_file& file) {
     if (a.subcluster != b.subcluster || b.first >= a.last) continue;
     const auto& later = a.pipeline != b.pipeline ? (a.pipeline > b.pipeline ? a : b) : a.stage > b.stage ? a : b;
     pipelines[later.pipeline].at("stages")[later.stage].at("devices").fail(
-        "device " + std::to_string(b.first) + " of " + file.subclusters[static_cast<std::size_t>(b.subcluster)] + " belongs to " +
+        "device " + std::to_string(b.first) + " of " + at(file.subclusters, b.subcluster) + " belongs to " +
         name(&later == &a ? b : a) + " already, and cannot to " + name(later));
   }
 }
@@ -390,7 +388,7 @@ HETSCHED_INLINE plan_file parse_plan(std::string_view text, std::string_view fil
 
 HETSCHED_INLINE plan plan_on(plan_file file, const cluster& hardware, const std::string& path, const std::string& cluster_name) {
   std::vector<std::vector<std::string>> owners;  // by subcluster and device: the stage that has it
-  for (const auto& s : hardware.subclusters) owners.emplace_back(static_cast<std::size_t>(s.device_count()));
+  for (const auto& s : hardware.subclusters) owners.emplace_back(as_size(s.device_count()));
   const bool several = file.plan.pipelines.size() > 1;
   for (std::size_t l = 0; l < file.plan.pipelines.size(); ++l)
     for (std::size_t i = 0; i < file.plan.pipelines[l].stages.size(); ++i)
@@ -402,7 +400,7 @@ HETSCHED_INLINE plan plan_on(plan_file file, const cluster& hardware, const std:
               path, "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i) + "/devices/" + std::to_string(g) + key,
               complaint);
         };
-        const auto& name = file.subclusters.at(static_cast<std::size_t>(mesh.subcluster));
+        const auto& name = file.subclusters.at(as_size(mesh.subcluster));
         const auto position = hardware.find(name);
         if (!position) {
           std::vector<std::string_view> known;
@@ -424,7 +422,7 @@ HETSCHED_INLINE plan plan_on(plan_file file, const cluster& hardware, const std:
                                     std::to_string(s.device_count()));
         const auto me = (several ? "pipeline " + std::to_string(l) + ", " : "") + "stage " + std::to_string(i);
         for (int d = group.first_device; d < group.first_device + mesh.device_count(); ++d) {
-          auto& owner = owners[static_cast<std::size_t>(*position)][static_cast<std::size_t>(d)];
+          auto& owner = at(at(owners, *position), d);
           if (!owner.empty())
             fail("/first_device",
                  "device " + std::to_string(d) + " of " + name + " belongs to " + owner + " already, and cannot to " + me);
@@ -440,7 +438,7 @@ HETSCHED_INLINE std::vector<int> device_numbers(const plan_file& file) {
   for (const auto& line : file.plan.pipelines)
     for (const auto& s : line.stages)
       for (const auto& g : s.devices) {
-        const auto k = static_cast<std::size_t>(g.mesh.subcluster);
+        const auto k = as_size(g.mesh.subcluster);
         const int last = g.first_device + g.mesh.device_count();
         if (k >= file.device_counts.size() || last > file.device_counts[k])
           throw input_error("the plan uses device " + std::to_string(last - 1) + " of " + file.subclusters.at(k) +
@@ -462,7 +460,7 @@ namespace hetsched::detail {
   item["layers"] = {s.layers.first, s.layers.last - 1};
   auto& devices = item["devices"] = nlohmann::ordered_json::array();
   for (const auto& g : s.devices)
-    devices.push_back({{"subcluster", subclusters.at(static_cast<std::size_t>(g.mesh.subcluster))},
+    devices.push_back({{"subcluster", subclusters.at(as_size(g.mesh.subcluster))},
                        {"first_device", g.first_device},
                        {"nodes", g.mesh.nodes},
                        {"devices_per_node", g.mesh.devices_per_node}});

@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
 namespace hetsched::detail {
@@ -88,7 +89,7 @@ void read_owner(const json_value& value, Row& row) {
 template <class Layer>
 [[nodiscard]] std::vector<Layer> read_profile_layers(const json_value& top, const char* bytes_key) {
   const auto layers = top.at("layers");
-  if (layers.size() == 0 || layers.size() > static_cast<std::size_t>(max_layers))
+  if (layers.size() == 0 || layers.size() > as_size(max_layers))
     layers.expected("1 to " + std::to_string(max_layers) + " layers");
   return layers.list([&](const json_value& value) {
     value.object({"name", bytes_key});

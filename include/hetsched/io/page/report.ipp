@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/page/report.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 
@@ -13,8 +14,8 @@ namespace hetsched {
 HETSCHED_INLINE std::string devices_text(const stage_plan& s, const std::vector<std::string>& subclusters) {
   std::string text;
   for (const auto& g : s.devices)
-    text += (text.empty() ? "" : " + ") + subclusters.at(static_cast<std::size_t>(g.mesh.subcluster)) + " " +
-            std::to_string(g.mesh.nodes) + "x" + std::to_string(g.mesh.devices_per_node) + " [" +
+    text += (text.empty() ? "" : " + ") + subclusters.at(as_size(g.mesh.subcluster)) + " " + std::to_string(g.mesh.nodes) + "x" +
+            std::to_string(g.mesh.devices_per_node) + " [" +
             layers_text({g.first_device, g.first_device + g.mesh.device_count()}) + "]";
   return text;
 }
@@ -307,9 +308,7 @@ HETSCHED_INLINE std::vector<critical_part> critical_parts(const std::vector<time
 }
 
 HETSCHED_INLINE report_figure bottleneck_figure(const std::vector<timed_action>& path, const std::vector<std::string>& names) {
-  const auto name = [&](int rank) {
-    return names.empty() ? "rank " + std::to_string(rank) : "stage " + names.at(static_cast<std::size_t>(rank));
-  };
+  const auto name = [&](int rank) { return names.empty() ? "rank " + std::to_string(rank) : "stage " + names.at(as_size(rank)); };
   const auto most = critical_parts(path).front();
   double end_s = 0;
   for (const auto& a : path) end_s = std::max(end_s, a.end_s);
@@ -381,7 +380,7 @@ HETSCHED_INLINE report_section plan_section(pipeline_plan line, std::vector<std:
   for (std::size_t i = 0; i < section.line.stages.size(); ++i) {
     std::vector<std::string> names;
     for (const auto& g : section.line.stages[i].devices) {
-      const auto& name = section.subclusters.at(static_cast<std::size_t>(g.mesh.subcluster));
+      const auto& name = section.subclusters.at(as_size(g.mesh.subcluster));
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
     auto& label = section.picture.labels.emplace_back(std::to_string(i));

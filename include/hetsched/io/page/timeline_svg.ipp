@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/detail/timeline_axis.hpp>
 #include <hetsched/io/page/detail/timeline_layout.hpp>
@@ -78,7 +79,7 @@ class timeline_drawing {
   static constexpr double break_width = 46;
 
   [[nodiscard]] std::string label(int rank) const {
-    const auto i = static_cast<std::size_t>(rank);
+    const auto i = as_size(rank);
     auto text = i < options_.labels.size() ? options_.labels[i] : (layout_.plain ? "stage " : "rank ") + std::to_string(rank);
     if (text.size() > 28) text = text.substr(0, 26) + "..";
     return text;
@@ -134,9 +135,9 @@ class timeline_drawing {
       if (count_boxes() <= most_boxes) return;
     }
     // How long the ranks wait for their first gradient, and how long they drain after their last forward.
-    std::vector<double> first(static_cast<std::size_t>(layout_.ranks), makespan_), last(first.size(), 0.0);
+    std::vector<double> first(as_size(layout_.ranks), makespan_), last(first.size(), 0.0);
     for (const auto& a : timeline_.actions) {
-      const auto r = static_cast<std::size_t>(a.rank);
+      const auto r = as_size(a.rank);
       if (makes_gradient(a.what.kind)) first[r] = std::min(first[r], a.end_s);
       if (a.what.kind == action_kind::forward) last[r] = std::max(last[r], a.start_s);
     }
@@ -176,8 +177,7 @@ class timeline_drawing {
   [[nodiscard]] std::size_t count_boxes() const {
     std::size_t count = 0;
     for (const auto& w : windows_)
-      count += static_cast<std::size_t>(
-          std::count_if(layout_.marks.begin(), layout_.marks.end(), [&](const auto& m) { return visible(m, w); }));
+      count += as_size(std::count_if(layout_.marks.begin(), layout_.marks.end(), [&](const auto& m) { return visible(m, w); }));
     return count;
   }
 
@@ -222,16 +222,15 @@ class timeline_drawing {
   void lanes() {
     std::vector<double> busy(layout_.lane_top.size(), 0.0);
     for (const auto& m : layout_.marks)
-      if (is_compute(m.what->what.kind))
-        busy[static_cast<std::size_t>(m.what->rank)] += (m.what->end_s - m.what->start_s) * m.height / layout_.lane;
+      if (is_compute(m.what->what.kind)) at(busy, m.what->rank) += (m.what->end_s - m.what->start_s) * m.height / layout_.lane;
     double labelled = -100;
     for (int i = 0; i < layout_.ranks; ++i) {
-      const double y = top_ + layout_.lane_top[static_cast<std::size_t>(i)];
+      const double y = top_ + at(layout_.lane_top, i);
       if (y - labelled >= 12) {
         text(left_ - 8, y + layout_.lane / 2 + 4, "e", label(i));
         labelled = y;
       }
-      const double share = makespan_ > 0 ? busy[static_cast<std::size_t>(i)] / makespan_ : 0;
+      const double share = makespan_ > 0 ? at(busy, i) / makespan_ : 0;
       for (const auto& w : windows_) {
         out_ += print("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" class=\"idle\"><title>", w.left, y,
                       w.right - w.left, layout_.lane);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/transfer_svg.hpp>
 
@@ -19,11 +20,7 @@ class transfer_drawing {
  public:
   transfer_drawing(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
                    const transfer_svg_options& options)
-      : plan_(p),
-        cluster_(c),
-        devices_(devices),
-        options_(options),
-        phases_(p.phase_count() / static_cast<std::size_t>(p.chunks)) {
+      : plan_(p), cluster_(c), devices_(devices), options_(options), phases_(p.phase_count() / as_size(p.chunks)) {
     write_legend();
     place(0, p.sources);
     place(p.sources, p.sources + p.destinations);
@@ -69,13 +66,12 @@ class transfer_drawing {
            std::to_string(size) + "\">" + escape_html(what) + "</text>\n";
   }
   [[nodiscard]] bool new_node(int device, int first) const {
-    const auto &a = devices_[static_cast<std::size_t>(device)],
-               &b = devices_[static_cast<std::size_t>(device - (device > first))];
+    const auto &a = at(devices_, device), &b = at(devices_, device - (device > first));
     return device == first || a.subcluster != b.subcluster || a.node != b.node;
   }
   [[nodiscard]] std::string name(int device) const {
-    const auto& d = devices_[static_cast<std::size_t>(device)];
-    return cluster_.subclusters[static_cast<std::size_t>(d.subcluster)].name + ", node " + std::to_string(d.node) + ", device " +
+    const auto& d = at(devices_, device);
+    return at(cluster_.subclusters, d.subcluster).name + ", node " + std::to_string(d.node) + ", device " +
            std::to_string(d.slot);
   }
   [[nodiscard]] std::string size_of(std::int64_t elements) const {
@@ -130,24 +126,21 @@ class transfer_drawing {
     for (int d = first; d < last;) {
       int end = d + 1;
       while (end < last && !new_node(end, first)) ++end;
-      const double y = y_[static_cast<std::size_t>(d)];
-      const auto& id = devices_[static_cast<std::size_t>(d)];
-      svg += text(x + box / 2, y - 8,
-                  cluster_.subclusters[static_cast<std::size_t>(id.subcluster)].name + ", node " + std::to_string(id.node),
-                  "middle");
+      const double y = at(y_, d);
+      const auto& id = at(devices_, d);
+      svg +=
+          text(x + box / 2, y - 8, at(cluster_.subclusters, id.subcluster).name + ", node " + std::to_string(id.node), "middle");
       svg += "<rect class=\"n\" x=\"" + number(x - 4) + "\" y=\"" + number(y - 4) + "\" width=\"" + number(box + 8) +
              "\" height=\"" + number((end - d) * row + 4) + "\" rx=\"3\"/>\n";
       for (; d < end; ++d)
-        svg += "<rect class=\"d\" x=\"" + number(x) + "\" y=\"" + number(y_[static_cast<std::size_t>(d)]) + "\" width=\"" +
-               number(box) + "\" height=\"" + number(row - 5) + "\" rx=\"2\"><title>" + escape_html(name(d)) +
-               "</title></rect>\n" +
-               text(x + box / 2, y_[static_cast<std::size_t>(d)] + 13, std::to_string(devices_[static_cast<std::size_t>(d)].slot),
-                    "middle", 11);
+        svg += "<rect class=\"d\" x=\"" + number(x) + "\" y=\"" + number(at(y_, d)) + "\" width=\"" + number(box) +
+               "\" height=\"" + number(row - 5) + "\" rx=\"2\"><title>" + escape_html(name(d)) + "</title></rect>\n" +
+               text(x + box / 2, at(y_, d) + 13, std::to_string(at(devices_, d).slot), "middle", 11);
     }
   }
 
   void line(std::string& svg, const slice_message& m, std::size_t phase) const {
-    const auto middle = [&](int d) { return y_[static_cast<std::size_t>(d)] + (row - 5) / 2; };
+    const auto middle = [&](int d) { return at(y_, d) + (row - 5) / 2; };
     const double a = middle(m.from), b = middle(m.to);
     const double thick =
         0.6 + 2.4 * std::sqrt(static_cast<double>(m.elements) / static_cast<double>(std::max<std::int64_t>(most_, 1)));
@@ -184,7 +177,7 @@ namespace hetsched {
 
 HETSCHED_INLINE std::string transfer_svg(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
                                          const transfer_svg_options& options) {
-  HETSCHED_EXPECTS(!p.messages.empty() && devices.size() == static_cast<std::size_t>(p.sources + p.destinations));
+  HETSCHED_EXPECTS(!p.messages.empty() && devices.size() == as_size(p.sources + p.destinations));
   return detail::transfer_drawing(p, c, devices, options).draw();
 }
 

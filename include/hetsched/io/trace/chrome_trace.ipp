@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -69,7 +70,7 @@ struct trace_track {
 }
 
 [[nodiscard]] inline std::string track_name(const trace_track& t) {
-  std::string name(stream_names[static_cast<std::size_t>(t.stream)]);
+  std::string name(at(stream_names, t.stream));
   if (t.peer >= 0) name += (t.stream == stream::h2d ? " from rank " : " to rank ") + std::to_string(t.peer);
   if (t.further > 0) name += " (" + std::to_string(t.further + 1) + ")";
   return name;
@@ -134,8 +135,8 @@ HETSCHED_INLINE std::string chrome_trace(const timeline& t) {
     const double start = detail::trace_time(a.start_s);
     std::string event = detail::print(
         R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"stage":%d,"replica":%d)",
-        to_text(a.what).c_str(), detail::trace_categories[static_cast<std::size_t>(a.what.kind)], tracks[i].rank,
-        threads[tracks[i]], start, detail::trace_time(a.end_s) - start, a.what.stage, static_cast<int>(a.what.direction));
+        to_text(a.what).c_str(), at(detail::trace_categories, a.what.kind), tracks[i].rank, threads[tracks[i]], start,
+        detail::trace_time(a.end_s) - start, a.what.stage, static_cast<int>(a.what.direction));
     if (a.what.microbatch != no_microbatch) event += ",\"microbatch\":" + std::to_string(a.what.microbatch);
     if (a.peer >= 0) event += ",\"peer\":" + std::to_string(a.peer);
     add(event + "}}");

@@ -13,6 +13,7 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 
@@ -64,9 +65,9 @@ HETSCHED_INLINE plan_space plan_space_of(const cluster& hardware, const any_cost
   space.operators = std::max(operators, space.layers);
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
-    auto& ways = space.ways.emplace_back(static_cast<std::size_t>(s.device_count()) + 1);
+    auto& ways = space.ways.emplace_back(as_size(s.device_count()) + 1);
     for (const auto& mesh : submeshes(s, static_cast<int>(k)))
-      ways[static_cast<std::size_t>(mesh.device_count())] += static_cast<std::int64_t>(costs.placements(mesh).size());
+      at(ways, mesh.device_count()) += static_cast<std::int64_t>(costs.placements(mesh).size());
   }
   return space;
 }
@@ -125,8 +126,8 @@ HETSCHED_INLINE plan_counts count_plans(const plan_space& space) {
     throw input_error("plans are counted of at least one layer, and at least as many operators");
   std::size_t devices = 0;
   for (const auto& ways : space.ways) devices += ways.size() - 1;
-  const auto count_of = [&](int parts) { return std::min(static_cast<std::size_t>(parts), devices); };
-  const auto layers = static_cast<std::size_t>(space.layers), operators = static_cast<std::size_t>(space.operators);
+  const auto count_of = [&](int parts) { return std::min(as_size(parts), devices); };
+  const auto layers = as_size(space.layers), operators = as_size(space.operators);
   const auto most = count_of(space.operators);  // stages
   const auto choose = detail::pascal(std::max(operators, most));
 

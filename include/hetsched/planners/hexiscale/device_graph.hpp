@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -44,9 +45,9 @@ using device_partitioner = std::function<std::vector<int>(const device_graph&, c
 
 /// The heaviest part over the average; at least 1.
 [[nodiscard]] inline double balance_of(const device_graph& g, const std::vector<int>& part, int parts) {
-  std::vector<double> load(static_cast<std::size_t>(parts));
+  std::vector<double> load(as_size(parts));
   double all = 0;
-  for (std::size_t v = 0; v < g.size(); ++v) load[static_cast<std::size_t>(part[v])] += g.vertices[v], all += g.vertices[v];
+  for (std::size_t v = 0; v < g.size(); ++v) at(load, part[v]) += g.vertices[v], all += g.vertices[v];
   return *std::max_element(load.begin(), load.end()) * parts / all;
 }
 
@@ -78,16 +79,16 @@ struct machine_part {
   const auto count = hardware.subclusters.size();
   std::vector<double> between(count * count);
   for (const auto& l : hardware.links) {
-    const auto a = static_cast<std::size_t>(l.a), b = static_cast<std::size_t>(l.b);
+    const auto a = as_size(l.a), b = as_size(l.b);
     between[a * count + b] = between[b * count + a] = l.link.bandwidth;
   }
   for (std::size_t a = 0; a < n; ++a) {
-    const auto k = static_cast<std::size_t>(parts[a].subcluster);
+    const auto k = as_size(parts[a].subcluster);
     const auto& s = hardware.subclusters[k];
     g.vertices[a] = parts[a].devices * s.device.flops(arithmetic);
     for (std::size_t b = 0; b < n; ++b) {
       if (a == b) continue;
-      const auto other = static_cast<std::size_t>(parts[b].subcluster);
+      const auto other = as_size(parts[b].subcluster);
       const double bandwidth = k != other                       ? between[k * count + other]
                                : parts[a].node == parts[b].node ? s.intra_node.bandwidth
                                                                 : s.inter_node.bandwidth;

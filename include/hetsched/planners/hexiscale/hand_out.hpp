@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 
 namespace hetsched {
 
@@ -21,7 +22,7 @@ struct line_pace {
 /// Returns: how many each gets; of equal choices the first pipeline gets more.
 /// Complexity: O(microbatches log pipelines).
 [[nodiscard]] inline std::vector<int> hand_out(int microbatches, const std::vector<line_pace>& lines) {
-  HETSCHED_EXPECTS(!lines.empty() && static_cast<std::size_t>(microbatches) >= lines.size());
+  HETSCHED_EXPECTS(!lines.empty() && as_size(microbatches) >= lines.size());
   std::vector<int> counts(lines.size(), 1);
   std::vector<std::size_t> heap(lines.size());
   for (std::size_t i = 0; i < heap.size(); ++i) heap[i] = i;

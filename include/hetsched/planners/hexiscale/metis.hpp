@@ -8,6 +8,7 @@
 #include <metis.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/hexiscale/partition.hpp>
 
 namespace hetsched {
@@ -58,7 +59,7 @@ namespace detail {
 /// Determinism: by graph and request.
 /// Source: Karypis, Kumar 1998; HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> metis_partition(const device_graph& g, const partition_request& asked) {
-  if (asked.parts == 1 || g.size() < 8 * static_cast<std::size_t>(asked.parts)) return grow_and_refine(g, asked);
+  if (asked.parts == 1 || g.size() < 8 * as_size(asked.parts)) return grow_and_refine(g, asked);
   return detail::metis_cut(g, asked);
 }
 

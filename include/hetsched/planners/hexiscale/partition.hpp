@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hexiscale/device_graph.hpp>
@@ -22,7 +23,7 @@ namespace detail {
 class partition_refiner {
  public:
   partition_refiner(const device_graph& g, const partition_request& asked, std::vector<int>& part)
-      : g_(g), part_(part), parts_(static_cast<std::size_t>(asked.parts)), sign_(asked.maximise ? -1 : 1) {
+      : g_(g), part_(part), parts_(as_size(asked.parts)), sign_(asked.maximise ? -1 : 1) {
     const double all = std::accumulate(g.vertices.begin(), g.vertices.end(), 0.0);
     limit_ = asked.balance * all / asked.parts * (1 + tolerance::rounding);
     load_.resize(parts_);
@@ -44,17 +45,17 @@ class partition_refiner {
     }
   };
 
-  [[nodiscard]] double& joined(std::size_t v, int p) { return joined_[v * parts_ + static_cast<std::size_t>(p)]; }
+  [[nodiscard]] double& joined(std::size_t v, int p) { return joined_[v * parts_ + as_size(p)]; }
   void enter(std::size_t v, int p) {
     part_[v] = p;
-    load_[static_cast<std::size_t>(p)] += g_.vertices[v];
-    ++members_[static_cast<std::size_t>(p)];
+    at(load_, p) += g_.vertices[v];
+    ++at(members_, p);
     for (std::size_t u = 0; u < g_.size(); ++u) joined(u, p) += g_.edge(u, v);
   }
   void leave(std::size_t v) {
     const int p = part_[v];
-    load_[static_cast<std::size_t>(p)] -= g_.vertices[v];
-    --members_[static_cast<std::size_t>(p)];
+    at(load_, p) -= g_.vertices[v];
+    --at(members_, p);
     for (std::size_t u = 0; u < g_.size(); ++u) joined(u, p) -= g_.edge(u, v);
   }
   [[nodiscard]] double over(double load) const { return std::max(0.0, load / limit_ - 1); }
@@ -70,7 +71,7 @@ class partition_refiner {
       std::size_t which = 0;
       int where = -1;
       for (std::size_t v = 0; v < g_.size(); ++v) {
-        const auto from = static_cast<std::size_t>(part_[v]);
+        const auto from = as_size(part_[v]);
         if (moved[v] || members_[from] == 1) continue;
         for (std::size_t to = 0; to < parts_; ++to) {
           if (to == from) continue;
@@ -117,8 +118,8 @@ class partition_refiner {
 /// Determinism: by graph and request; the seed decides the first vertices.
 /// Source: Kernighan, Lin 1970; in place of the coarsening of HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> grow_and_refine(const device_graph& g, const partition_request& asked) {
-  HETSCHED_EXPECTS(asked.parts >= 1 && static_cast<std::size_t>(asked.parts) <= g.size());
-  const auto n = g.size(), parts = static_cast<std::size_t>(asked.parts);
+  HETSCHED_EXPECTS(asked.parts >= 1 && as_size(asked.parts) <= g.size());
+  const auto n = g.size(), parts = as_size(asked.parts);
   std::vector<int> part(n, -1);
   // Heavy vertices first; equal ones in an order by seed.
   random_source random(asked.seed);
@@ -127,7 +128,7 @@ class partition_refiner {
   std::sort(order.begin(), order.end());
   std::vector<double> load(parts), joined(n * parts);
   for (std::size_t step = 0; step < n; ++step) {
-    const auto lightest = static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    const auto lightest = as_size(std::min_element(load.begin(), load.end()) - load.begin());
     std::size_t chosen = n;
     for (const auto& [ignored, v] : order) {
       if (part[v] >= 0) continue;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
@@ -32,7 +33,7 @@ using pipeline_devices = std::vector<device_group>;
   std::sort(all.begin(), all.end());
   pipeline_devices pieces;
   for (const auto& [k, d] : all) {
-    const int per_node = hardware.subclusters[static_cast<std::size_t>(k)].devices_per_node;
+    const int per_node = at(hardware.subclusters, k).devices_per_node;
     if (!pieces.empty()) {
       auto& last = pieces.back();
       if (last.mesh.subcluster == k && last.first_device + last.mesh.devices_per_node == d && d % per_node != 0) {
@@ -57,7 +58,7 @@ struct cut_out {
     std::map<std::pair<int, int>, std::vector<device_group>> alike;
     for (const auto& p : pieces) alike[{p.mesh.subcluster, p.mesh.devices_per_node}].push_back(p);
     for (auto& [key, all] : alike) {
-      auto s = whole.subclusters[static_cast<std::size_t>(key.first)];
+      auto s = at(whole.subclusters, key.first);
       s.name += "/" + std::to_string(key.second);
       s.nodes = static_cast<int>(all.size());
       s.devices_per_node = key.second;
@@ -68,14 +69,14 @@ struct cut_out {
     const int count = static_cast<int>(origin.size());
     for (int b = 0; b < count; ++b)
       for (int a = 0; a < b; ++a) {
-        const int x = origin[static_cast<std::size_t>(a)], y = origin[static_cast<std::size_t>(b)];
-        const auto over = x == y ? whole.subclusters[static_cast<std::size_t>(x)].inter_node : whole.between(x, y);
+        const int x = at(origin, a), y = at(origin, b);
+        const auto over = x == y ? at(whole.subclusters, x).inter_node : whole.between(x, y);
         if (over) hardware.links.push_back({a, b, *over});
       }
   }
 
   [[nodiscard]] submesh in_whole(submesh mesh) const {
-    mesh.subcluster = origin[static_cast<std::size_t>(mesh.subcluster)];
+    mesh.subcluster = at(origin, mesh.subcluster);
     return mesh;
   }
   [[nodiscard]] placement in_whole(placement p) const {
@@ -84,11 +85,11 @@ struct cut_out {
   }
   /// A stage's devices in the whole cluster.
   [[nodiscard]] std::vector<device_group> in_whole(const device_group& g) const {
-    const auto k = static_cast<std::size_t>(g.mesh.subcluster);
+    const auto k = as_size(g.mesh.subcluster);
     const int per_node = hardware.subclusters[k].devices_per_node;
     std::vector<device_group> found;
     for (int n = 0; n < g.mesh.nodes; ++n) {
-      const auto& piece = nodes[k][static_cast<std::size_t>(g.first_device / per_node + n)];
+      const auto& piece = at(nodes[k], g.first_device / per_node + n);
       found.push_back({{origin[k], 1, g.mesh.devices_per_node}, piece.first_device + g.first_device % per_node});
     }
     return found;
@@ -120,7 +121,7 @@ struct cut_out_costs {
     double seconds = costs.update(layers, part.in_whole(p));
     if (others.empty()) return seconds;
     for (int l = layers.first; l < layers.last; ++l) {
-      auto holders = others[static_cast<std::size_t>(l)];
+      auto holders = at(others, l);
       holders.push_back(part.in_whole(p));
       const reduction_cost c = costs.gradient_sync(layer_range{l, l + 1}, holders);
       if (c.seconds < longest_time_s) seconds += c.seconds;  // where no link leads, evaluate refuses
@@ -173,11 +174,10 @@ struct cut_out_costs {
 [[nodiscard]] inline std::vector<std::vector<placement>> other_holders(const plan& p, std::size_t but) {
   std::vector<std::vector<placement>> holders;
   if (p.pipelines.size() < 2) return holders;
-  holders.resize(static_cast<std::size_t>(p.pipelines.front().stages.back().layers.last));
+  holders.resize(as_size(p.pipelines.front().stages.back().layers.last));
   for (std::size_t l = 0; l < p.pipelines.size(); ++l)
     for (const auto& s : p.pipelines[l].stages)
-      for (int layer = s.layers.first; l != but && layer < s.layers.last; ++layer)
-        holders[static_cast<std::size_t>(layer)].push_back(s.where());
+      for (int layer = s.layers.first; l != but && layer < s.layers.last; ++layer) at(holders, layer).push_back(s.where());
   return holders;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/gradient_groups.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
@@ -36,7 +37,7 @@ namespace hetsched {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     std::vector<double> seconds(p.pipelines[l].stages.size());
     for (std::size_t g = 0; g < groups.size(); ++g)
-      longest = std::max(longest, seconds[static_cast<std::size_t>(groups[g].stages[l])] += p.gradient_sync[g].seconds);
+      longest = std::max(longest, at(seconds, groups[g].stages[l]) += p.gradient_sync[g].seconds);
   }
   return slowest + longest;
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 
@@ -45,8 +46,7 @@ struct placement_chain {
 
   [[nodiscard]] const placement_transfer& transfer(int boundary, int from, int to) const {
     const auto k = kinds.size();
-    return transfers[(static_cast<std::size_t>(boundary) * k + static_cast<std::size_t>(from)) * k +
-                     static_cast<std::size_t>(to)];
+    return transfers[(as_size(boundary) * k + as_size(from)) * k + as_size(to)];
   }
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 #include <hetsched/planners/placement/detail/path.hpp>
@@ -44,8 +45,7 @@ inline constexpr double no_limit = infinity;
   for (std::size_t k = 0; k < chain.kinds.size(); ++k) {
     const auto& sums = chain.kinds[k].seconds_before;
     for (int j = 1; j <= chain.layers; ++j)
-      for (int i = path.earliest(static_cast<int>(k), j, chain.in_flight(1)); i < j; ++i)
-        add(sums[static_cast<std::size_t>(j)] - sums[static_cast<std::size_t>(i)]);
+      for (int i = path.earliest(static_cast<int>(k), j, chain.in_flight(1)); i < j; ++i) add(at(sums, j) - at(sums, i));
   }
   for (const auto& t : chain.transfers) add(t.occupied_s);
   std::sort(values.begin(), values.end());
@@ -93,7 +93,7 @@ inline constexpr double no_limit = infinity;
     const auto middle = from + (to - from) / 2;
     if (!try_limit(values[middle])) return stop();
     if (high <= values[middle])
-      to = static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), high) - values.begin());
+      to = as_size(std::lower_bound(values.begin(), values.end(), high) - values.begin());
     else
       from = middle + 1;
   }

@@ -18,6 +18,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 namespace hetsched {
@@ -80,19 +81,19 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
 
   template <class Tensor>
   requires(data_plane<Planes, Tensor>&&...) void post_send(int channel, const stamp& s, Tensor& t, operation& op) {
-    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    const auto [plane, own] = at(channels_, channel);
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) { p.post_send(c, s, t, std::get<i>(op.of_plane_)); });
   }
   template <class Tensor>
   requires(data_plane<Planes, Tensor>&&...) void post_receive(int channel, const stamp& s, Tensor& t, operation& op) {
-    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    const auto [plane, own] = at(channels_, channel);
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) { p.post_receive(c, s, t, std::get<i>(op.of_plane_)); });
   }
   /// See byte_plane. Not for channels of a plane that is none: an ordered one, of devices.
   void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) requires sends_bytes {
-    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    const auto [plane, own] = at(channels_, channel);
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) {
       if constexpr (byte_plane<std::remove_reference_t<decltype(p)>>)
@@ -102,7 +103,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     });
   }
   void post_receive_bytes(int channel, const stamp& s, std::span<std::byte> bytes, operation& op) requires sends_bytes {
-    const auto [plane, own] = channels_[static_cast<std::size_t>(channel)];
+    const auto [plane, own] = at(channels_, channel);
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) {
       if constexpr (byte_plane<std::remove_reference_t<decltype(p)>>)
@@ -136,7 +137,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
   /// Whether a channel's plane is a byte_plane.
   [[nodiscard]] bool takes_bytes(int channel) const {
     constexpr std::array<bool, sizeof...(Planes)> are{byte_plane<Planes>...};
-    return are[channels_[static_cast<std::size_t>(channel)].plane];
+    return are[at(channels_, channel).plane];
   }
   /// See ordered_plane: of the plan, that plane gets what goes over it.
   void set_plan(const communication_plan& plan) requires(ordered_planes == 1) {
@@ -145,7 +146,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     for (const auto& group : plan) {
       std::vector<planned_operation> part;
       for (auto o : group)
-        if (const auto& c = channels_[static_cast<std::size_t>(o.channel)]; c.plane == ordered) {
+        if (const auto& c = at(channels_, o.channel); c.plane == ordered) {
           o.channel = c.channel;
           part.push_back(o);
         }
@@ -155,7 +156,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     std::get<ordered>(planes_).set_plan(own);
   }
   [[nodiscard]] bool orders(int channel) const requires(ordered_planes == 1) {
-    return channels_[static_cast<std::size_t>(channel)].plane == ordered_index();
+    return at(channels_, channel).plane == ordered_index();
   }
   /// See calling_plane.
   [[nodiscard]] bool may_call() requires(calling_plane<Planes> || ...) { return std::get<ordered_index()>(planes_).may_call(); }
@@ -186,7 +187,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
     const auto used = std::count(used_.begin(), used_.end(), true);
     if (used == 1) {
-      const auto only = static_cast<std::size_t>(std::find(used_.begin(), used_.end(), true) - used_.begin());
+      const auto only = as_size(std::find(used_.begin(), used_.end(), true) - used_.begin());
       return passed_on(on(only, [&](auto& p, auto) { return p.wait(until, sends); }));
     }
     while (true) {

@@ -19,6 +19,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -58,10 +59,10 @@ class shaped_communicator {
                           " needs a bandwidth > 0 and a latency >= 0");
       return l;
     };
-    e.wires.resize(static_cast<std::size_t>(ranks));
+    e.wires.resize(as_size(ranks));
     for (int r = 0; r < ranks; ++r) {
       if (r == me) continue;
-      e.wires[static_cast<std::size_t>(r)].speed = checked(me, r);
+      at(e.wires, r).speed = checked(me, r);
       e.gather_latency_s = std::max(e.gather_latency_s, checked(r, me).latency_s);
     }
     e.timer = std::jthread([&e](const std::stop_token& stop) { e.deliver(stop); });
@@ -73,7 +74,7 @@ class shaped_communicator {
   [[nodiscard]] int open(const edge& e) {
     const std::lock_guard lock(end_->guard);
     const int channel = end_->inner.open(e);
-    const auto c = static_cast<std::size_t>(channel);
+    const auto c = as_size(channel);
     if (end_->to_of_channel.size() <= c) end_->to_of_channel.resize(c + 1, -1);
     end_->to_of_channel[c] = e.to;
     return channel;
@@ -177,7 +178,7 @@ class shaped_communicator {
     auto& e = *end_;
     d.op->posted_.store(false, std::memory_order_relaxed);
     const std::lock_guard lock(e.guard);
-    auto& w = e.wires[static_cast<std::size_t>(e.to_of_channel[static_cast<std::size_t>(d.channel)])];
+    auto& w = at(e.wires, at(e.to_of_channel, d.channel));
     w.free_s = std::max(steady_now_s(), w.free_s) + static_cast<double>(bytes) / w.speed.bandwidth;
     d.arrival_s = w.free_s + w.speed.latency_s;
     d.number = e.sends++;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/communicator/detail/shared_memory_group.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -90,7 +91,7 @@ class thread_communicator {
   [[nodiscard]] bool poll(operation& op) const { return op.ended_.load(std::memory_order_acquire); }
 
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
-    auto& own = *hub_->bells[static_cast<std::size_t>(rank_)];
+    auto& own = *at(hub_->bells, rank_);
     std::unique_lock lock(own.guard);
     const auto rung = [&] { return own.received || (sends && own.sent) || hub_->aborted; };
     while (!rung()) {
@@ -106,7 +107,7 @@ class thread_communicator {
 
   /// See waking_plane.
   void on_wake(std::function<void()> ring) {
-    auto& own = *hub_->bells[static_cast<std::size_t>(rank_)];
+    auto& own = *at(hub_->bells, rank_);
     const std::lock_guard lock(own.guard);
     own.also = std::move(ring);
   }
@@ -140,7 +141,7 @@ class thread_communicator {
     };
     if (const auto r = wait_for([&] { return m.leaving == 0; }); r != wait_result::progress) return r;
     if (hub_->aborted) return wait_result::aborted;
-    m.brought[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+    at(m.brought, rank_).assign(mine.begin(), mine.end());
     if (++m.arrived == ranks()) {
       m.arrived = 0;
       m.leaving = ranks();
@@ -205,7 +206,7 @@ class thread_communicator {
   };
   struct hub {
     hub(int ranks, Mover how) : mover(std::move(how)) {
-      meeting.brought.resize(static_cast<std::size_t>(ranks));
+      meeting.brought.resize(as_size(ranks));
       for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
     }
     [[no_unique_address]] Mover mover;
@@ -235,7 +236,7 @@ class thread_communicator {
   thread_communicator(std::shared_ptr<hub> shared, int rank) : hub_(std::move(shared)), rank_(rank) {}
 
   void post(int number, const stamp& s, Tensor* t, std::span<std::byte> bytes, operation& op, queue channel::*side) {
-    auto& c = *open_[static_cast<std::size_t>(number)];
+    auto& c = *at(open_, number);
     HETSCHED_EXPECTS(rank_ == (side == &channel::sends ? c.where.from : c.where.to));
     op.ended_.store(false, std::memory_order_relaxed);
     op.tensor_ = t;
@@ -260,7 +261,7 @@ class thread_communicator {
     }
     if (!mismatch.empty()) return hub_->abort(mismatch);
     const bool sending = side == &channel::sends;
-    hub_->bells[static_cast<std::size_t>(sending ? c.where.to : c.where.from)]->ring(!sending);
+    at(hub_->bells, sending ? c.where.to : c.where.from)->ring(!sending);
   }
 
   static std::span<std::byte> bytes_of(const operation& op) {

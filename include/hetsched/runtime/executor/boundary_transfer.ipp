@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
@@ -38,8 +39,8 @@ namespace hetsched::detail {
 HETSCHED_INLINE tensor_shape shape_of_slice(std::span<const interval> s, int merged) {
   tensor_shape shape;
   for (std::size_t d = 0; d < s.size(); ++d) {
-    const auto extent = static_cast<std::size_t>(s[d].size());
-    if (d > 0 && d < static_cast<std::size_t>(merged))
+    const auto extent = as_size(s[d].size());
+    if (d > 0 && d < as_size(merged))
       shape.front() *= extent;
     else
       shape.push_back(extent);
@@ -54,9 +55,9 @@ HETSCHED_INLINE layout whole_layout(const tensor_shape& shape) {
 }
 
 HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries) {
-  if (boundaries.size() + 1 != static_cast<std::size_t>(std::max(order.stages, 1)))
+  if (boundaries.size() + 1 != as_size(std::max(order.stages, 1)))
     throw input_error("boundaries needs one shape per boundary (stages - 1)");
-  pipeline_groups g{.devices = std::vector<int>(static_cast<std::size_t>(std::max(order.ranks, 0)), 1), .boundaries = {}};
+  pipeline_groups g{.devices = std::vector<int>(as_size(std::max(order.ranks, 0)), 1), .boundaries = {}};
   for (int c = 0; c < order.directions; ++c)
     for (const auto& shape : boundaries) g.boundaries.push_back(make_boundary_transfer(whole_layout(shape), whole_layout(shape)));
   return g;
@@ -90,8 +91,8 @@ HETSCHED_INLINE void check_transfer(const transfer_plan& p, const layout& from, 
     wrong("it is for " + std::to_string(p.sources) + " and " + std::to_string(p.destinations) + " devices, not " +
           std::to_string(sources) + " and " + std::to_string(destinations));
   if (p.dimensions != from.dimensions.size() || from.whole() != to.whole()) wrong("its tensor has another shape");
-  std::vector<std::vector<slice>> held(static_cast<std::size_t>(sources + destinations));
-  for (int i = 0; i < sources; ++i) held[static_cast<std::size_t>(i)].push_back(slice_of(from, i));
+  std::vector<std::vector<slice>> held(as_size(sources + destinations));
+  for (int i = 0; i < sources; ++i) at(held, i).push_back(slice_of(from, i));
   for (std::size_t phase = 0; phase < p.phase_count(); ++phase) {
     std::vector<std::pair<int, slice>> come;
     for (const auto& m : p.phase(phase)) {
@@ -100,13 +101,13 @@ HETSCHED_INLINE void check_transfer(const transfer_plan& p, const layout& from, 
         wrong("message " + number + " goes from device " + std::to_string(m.from) + " to device " + std::to_string(m.to));
       const auto part = p.slice_of(m);
       come.emplace_back(m.to, slice(part.begin(), part.end()));
-      if (!covers(held[static_cast<std::size_t>(m.from)], come.back().second))
+      if (!covers(at(held, m.from), come.back().second))
         wrong("device " + std::to_string(m.from) + " does not have what it is to send in message " + number);
     }
-    for (auto& [device, part] : come) held[static_cast<std::size_t>(device)].push_back(std::move(part));
+    for (auto& [device, part] : come) at(held, device).push_back(std::move(part));
   }
   for (int j = 0; j < destinations; ++j)
-    if (!covers(held[static_cast<std::size_t>(sources + j)], slice_of(to, j)))
+    if (!covers(at(held, sources + j), slice_of(to, j)))
       wrong("device " + std::to_string(sources + j) + " does not get all of its slice");
 }
 

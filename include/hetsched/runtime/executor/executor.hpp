@@ -14,6 +14,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
@@ -87,7 +88,7 @@ class pipeline_executor {
         step_(options.first_step),
         forward_only_(is_forward_only(order)),
         me_(detail::find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
-        calls_(calling_plane<Communicator> && groups.devices[at(me_.group)] > 1),
+        calls_(calling_plane<Communicator> && at(groups.devices, me_.group) > 1),
         program_(detail::program_for<Communicator>(detail::runnable(order, options.semantics), me_.group, options.semantics,
                                                    calls_, detail::shapes_of_stages(order, groups, me_, shapes_))),
         turns_(program_),
@@ -106,15 +107,15 @@ class pipeline_executor {
       for (int k = 0; k < program_.slots[i]; ++k) c.contexts.push_back(detail::make_context(stages[i]));
       for (Tensor& g : stages[i].gradients()) c.gradients.push_back(&g);
     }
-    for (const int n : program_.inputs) inputs_.push_back(detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
+    for (const int n : program_.inputs) inputs_.push_back(detail::make_tensor<Tensor>(at(shapes_, n), queue_));
     for (const int n : program_.gradients)
-      gradients_.push_back(n < 0 ? Tensor{} : detail::make_tensor<Tensor>(shapes_[at(n)], queue_));
+      gradients_.push_back(n < 0 ? Tensor{} : detail::make_tensor<Tensor>(at(shapes_, n), queue_));
     if (order.directions == 2 && options.sums_directions && !forward_only_)
       for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
     ends_ = exchanges_.empty() ? detail::stage_ends(program_) : std::vector<int>(program_.ops.size(), -1);
     done_ = begun_ = std::vector<char>(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
-    losses_ = backend_.make_numbers(at(microbatches_));
+    losses_ = backend_.make_numbers(as_size(microbatches_));
     std::vector<std::string> names;
     for (const auto& op : program_.ops) names.push_back(is_compute(op.what.kind) ? to_text(op.what) : "");
     clock_ = backend_.make_clock(std::move(names));
@@ -124,7 +125,7 @@ class pipeline_executor {
     measured_.actions.reserve(2 * program_.ops.size());
     if constexpr (ordered_plane<Communicator>) {
       auto plan = detail::plan_of(
-          program_, edges_, exchanges_, [&](int c) { return copies_[at(c)].exchange; }, step_);
+          program_, edges_, exchanges_, [&](int c) { return at(copies_, c).exchange; }, step_);
       if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_ended
       order_ = std::move(plan);
     }
@@ -161,8 +162,8 @@ class pipeline_executor {
     now_ = program_.ops.size();
     try {
       for (const auto& c : program_.copies) {
-        if (c.stage == 0 && inputs.size() != at(microbatches_)) throw input_error("a step needs one input per microbatch");
-        if (c.stage + 1 == stages_ && targets.size() != at(microbatches_))
+        if (c.stage == 0 && inputs.size() != as_size(microbatches_)) throw input_error("a step needs one input per microbatch");
+        if (c.stage + 1 == stages_ && targets.size() != as_size(microbatches_))
           throw input_error("a step needs one target per microbatch");
       }
       pass_ = pass;
@@ -215,7 +216,6 @@ class pipeline_executor {
     int exchange = -1;                              ///< with the other direction
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
 
   void make_exchange(const schedule& order, const pipeline_groups& groups, std::size_t i) {
@@ -223,14 +223,14 @@ class pipeline_executor {
     const auto [direction, stage] = program_.copies[i];
     const int other = order.rank(1 - direction, stage);
     if (other != me_.group) {
-      if (groups.devices[at(other)] != groups.devices[at(me_.group)])
-        throw input_error("stage " + std::to_string(stage) + " is on groups of " + std::to_string(groups.devices[at(me_.group)]) +
-                          " and " + std::to_string(groups.devices[at(other)]) +
+      if (at(groups.devices, other) != at(groups.devices, me_.group))
+        throw input_error("stage " + std::to_string(stage) + " is on groups of " + std::to_string(at(groups.devices, me_.group)) +
+                          " and " + std::to_string(at(groups.devices, other)) +
                           " devices in its two directions: they need to be equal");
-      exchanges_.emplace_back(edges_.comm(), me_.first[at(other)] + me_.index, direction, stage, c.gradients, queue_);
+      exchanges_.emplace_back(edges_.comm(), at(me_.first, other) + me_.index, direction, stage, c.gradients, queue_);
     } else {
-      const auto twin = static_cast<std::size_t>(
-          std::find(program_.copies.begin(), program_.copies.end(), stage_copy{1 - direction, stage}) - program_.copies.begin());
+      const auto twin = as_size(std::find(program_.copies.begin(), program_.copies.end(), stage_copy{1 - direction, stage}) -
+                                program_.copies.begin());
       if (twin < i) {
         c.exchange = copies_[twin].exchange;
         return;
@@ -244,8 +244,8 @@ class pipeline_executor {
     for (std::size_t n = 0; n < c.gradients.size(); ++n)
       if (!detail::is_contiguous(*c.gradients[n]))
         detail::refuse_strided("gradient " + std::to_string(n) + " of stage " +
-                                   std::to_string(program_.copies[static_cast<std::size_t>(&c - copies_.data())].stage) +
-                                   " on rank " + std::to_string(rank()),
+                                   std::to_string(at(program_.copies, &c - copies_.data()).stage) + " on rank " +
+                                   std::to_string(rank()),
                                detail::shape_of(*c.gradients[n]));
   }
 
@@ -323,7 +323,7 @@ class pipeline_executor {
 
   /// Whether an edge's receives are posted as soon as there are buffers, and its sends hold up nobody.
   [[nodiscard]] bool early(int e) const {
-    return options_.semantics == send_semantics::buffered || program_.edges[at(e)].staged > 0 || edges_.in_slices(e);
+    return options_.semantics == send_semantics::buffered || at(program_.edges, e).staged > 0 || edges_.in_slices(e);
   }
 
   /// Takes a lane as far as it goes, or through one event of computations. Returns whether anything has been done.
@@ -358,8 +358,8 @@ class pipeline_executor {
       if (!is_compute(program_.ops[first].what.kind)) continue;
       for (std::size_t k = first; k < last; ++k)
         if (ends_[k] >= 0 && pass_.last) {
-          scale_gradients(copies_[at(ends_[k])]);
-          stage_ended(at(ends_[k]));
+          scale_gradients(at(copies_, ends_[k]));
+          stage_ended(as_size(ends_[k]));
         }
       turns_.end(edges_.comm(), first);
       // What it made leaves before the next computation begins.
@@ -407,8 +407,8 @@ class pipeline_executor {
       compute(op, k, loss);
       clock_.end(k);
     } else if (op.what.kind == reduce_gradients) {
-      const int exchange = copies_[at(op.copy)].exchange;
-      if (exchange >= 0) exchanges_[at(exchange)].begin(edges_.comm(), step_);
+      const int exchange = at(copies_, op.copy).exchange;
+      if (exchange >= 0) at(exchanges_, exchange).begin(edges_.comm(), step_);
       done_[k] = exchange < 0;
     } else if (detail::is_d2h(op.what.kind)) {
       edges_.begin_copy_out(op.out, edges_.place(op.out, m), k);
@@ -417,7 +417,7 @@ class pipeline_executor {
       edges_.send(op.out, edges_.place(op.out, m), m, k);
       done_[k] = early(op.out);
     } else if (is_transfer(op.what.kind)) {
-      if (!early(op.in)) edges_.post_receives(at(op.in), edges_.place(op.in, m) + 1);
+      if (!early(op.in)) edges_.post_receives(as_size(op.in), edges_.place(op.in, m) + 1);
       done_[k] = 0;
     }
   }
@@ -429,7 +429,7 @@ class pipeline_executor {
     const auto kind = op.what.kind;
     const auto p = [&] { return edges_.place(edge_of(op), op.what.microbatch); };
     if ((kind == reduce_gradients || detail::is_h2d(kind)) && !may_wait()) return false;
-    const bool has = kind == reduce_gradients ? exchanges_[at(copies_[at(op.copy)].exchange)].end(edges_.comm())
+    const bool has = kind == reduce_gradients ? at(exchanges_, at(copies_, op.copy).exchange).end(edges_.comm())
                      : detail::is_d2h(kind)   ? edges_.copied_out(op.out, p())
                      : detail::is_h2d(kind)   ? edges_.copied_in(op.in, p(), k, early(op.in))
                                               : edges_.transferred(edge_of(op), p());
@@ -447,14 +447,14 @@ class pipeline_executor {
   template <class Loss>
   void compute(const detail::rank_op& op, std::size_t k, const Loss& loss) {
     using enum action_kind;
-    auto& stage = *copies_[at(op.copy)].stage;
-    auto& context = copies_[at(op.copy)].contexts[at(op.slot)];
-    const auto m = at(op.what.microbatch);
+    auto& stage = *at(copies_, op.copy).stage;
+    auto& context = at(at(copies_, op.copy).contexts, op.slot);
+    const auto m = as_size(op.what.microbatch);
     const bool back = op.what.kind != forward && op.what.kind != recompute;
-    if (op.what.kind == forward && op.in >= 0) take(op, inputs_[at(op.input)]);
-    if (makes_gradient(op.what.kind)) take(op, gradients_[at(op.gradient)]);
-    const Tensor& x = op.input >= 0 ? inputs_[at(op.input)] : callers_inputs_[m];
-    const Tensor& dy = back ? gradients_[at(op.gradient)] : x;
+    if (op.what.kind == forward && op.in >= 0) take(op, at(inputs_, op.input));
+    if (makes_gradient(op.what.kind)) take(op, at(gradients_, op.gradient));
+    const Tensor& x = op.input >= 0 ? at(inputs_, op.input) : callers_inputs_[m];
+    const Tensor& dy = back ? at(gradients_, op.gradient) : x;
     detail::begin_read(x, queue_);
     if (back) detail::begin_read(dy, queue_);
     clock_.begin(k);  // not while it waits for its input
@@ -474,7 +474,7 @@ class pipeline_executor {
             detail::require_contiguous(made, "the output");
             in_loss = true;
             Tensor gradient = loss(std::as_const(made), m);
-            if (op.gradient >= 0) gradients_[at(op.gradient)] = std::move(gradient);
+            if (op.gradient >= 0) at(gradients_, op.gradient) = std::move(gradient);
           }
           break;
         case recompute:
@@ -575,7 +575,7 @@ class pipeline_executor {
       const auto& op = program_.ops[cause];
       microbatch = op.what.microbatch;
       if (op.what.kind == action_kind::reduce_gradients)
-        where = exchanges_[at(copies_[at(op.copy)].exchange)].from();
+        where = at(exchanges_, at(copies_, op.copy).exchange).from();
       else if (edge_of(op) >= 0)
         where = edges_.channel_of(edge_of(op), edges_.place(edge_of(op), microbatch));
       const bool local = edge_of(op) < 0 && op.what.kind != action_kind::reduce_gradients;

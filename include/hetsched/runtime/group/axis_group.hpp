@@ -11,6 +11,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/group/detail/point_to_point_group.hpp>
@@ -131,10 +132,10 @@ class device_axis {
   }
 
  private:
-  [[nodiscard]] std::size_t count() const { return static_cast<std::size_t>(size_); }
+  [[nodiscard]] std::size_t count() const { return as_size(size_); }
   void expect_parts([[maybe_unused]] std::size_t all, [[maybe_unused]] std::size_t mine,
                     [[maybe_unused]] std::span<const std::size_t> counts) const {
-    HETSCHED_EXPECTS(counts.size() == count() && counts[static_cast<std::size_t>(rank_)] == mine);
+    HETSCHED_EXPECTS(counts.size() == count() && at(counts, rank_) == mine);
     HETSCHED_EXPECTS(all == detail::offset_of(counts, count()));
   }
   [[nodiscard]] std::span<const std::size_t> even(const std::size_t& part) const {

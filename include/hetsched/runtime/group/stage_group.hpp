@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/group/stage_place.hpp>
@@ -81,7 +82,7 @@ class stage_group {
                         " ranks, which are no group of " + std::to_string(d.data) + " x " + std::to_string(d.context) + " x " +
                         std::to_string(d.tensor) + " (data, context, tensor)");
     int index = 0;
-    while (index < static_cast<int>(ranks.size()) && ranks[static_cast<std::size_t>(index)] != comm.rank()) ++index;
+    while (index < static_cast<int>(ranks.size()) && at(ranks, index) != comm.rank()) ++index;
     if (index == static_cast<int>(ranks.size()))
       throw input_error("rank " + std::to_string(comm.rank()) + " is not in the group of stage " + std::to_string(options.stage));
     place_ = place_of(d, index);
@@ -90,7 +91,7 @@ class stage_group {
       for (int k = first; k < first + size; ++k) {
         auto p = place_;
         p.*moving = k;
-        members.push_back(ranks[static_cast<std::size_t>(index_of(d, p))]);
+        members.push_back(at(ranks, index_of(d, p)));
       }
       const axis_options how{.name = std::string("the ") + name + " axis of stage " + std::to_string(options.stage),
                              .number = axes * options.stage + number,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/layer/check_layer.hpp>
 #include <hetsched/runtime/layer/detail/layer_probe.hpp>
@@ -338,7 +339,7 @@ class layer_checker {
     const double allowed = tolerance_ * (1 + largest), here = value();
     const std::size_t taken = std::min(options_.elements, x.size());
     for (std::size_t i = 0; i < taken; ++i) {
-      const auto k = taken == x.size() ? i : static_cast<std::size_t>(random_.integer(0, static_cast<int>(x.size()) - 1));
+      const auto k = taken == x.size() ? i : as_size(random_.integer(0, static_cast<int>(x.size()) - 1));
       const double h = step_ * std::max(1.0, std::abs(x[k]));
       const double above = set(k, x[k] + h), high = value();
       const double below = set(k, x[k] - h), low = value();

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// How the ranks of a tensor axis, and of an expert axis, share a parameter.
@@ -37,7 +39,7 @@ template <class L>
     return std::vector<parameter_cut>(std::begin(cuts), std::end(cuts));
   } else {
     auto&& all = layer.parameters();
-    return std::vector<parameter_cut>(static_cast<std::size_t>(std::distance(std::begin(all), std::end(all))));
+    return std::vector<parameter_cut>(as_size(std::distance(std::begin(all), std::end(all))));
   }
 }
 

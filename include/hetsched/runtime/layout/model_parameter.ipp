@@ -10,6 +10,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/layout.hpp>
@@ -39,8 +40,8 @@ HETSCHED_INLINE std::vector<held_piece> held_pieces(const parameter_holder& h, c
     whole[0] = {expert * each, (expert + 1) * each};
   }
   if (h.cut.dimension < 0) return {{whole, whole}};
-  const auto d = static_cast<std::size_t>(h.cut.dimension);
-  const auto t = static_cast<std::size_t>((rank - h.first_rank) % h.group.tensor);
+  const auto d = as_size(h.cut.dimension);
+  const auto t = as_size((rank - h.first_rank) % h.group.tensor);
   std::int64_t held = 0;
   for (const auto& p : h.cut.points) held += p[t + 1] - p[t];
   std::vector<held_piece> pieces;
@@ -64,7 +65,7 @@ HETSCHED_INLINE std::vector<gradient_chunk> chunks_of(const model_parameter& m) 
   for (std::size_t d = 0; d < dimensions; ++d) borders[d] = {0, static_cast<std::int64_t>(m.shape[d])};
   for (const auto& h : m.holders)
     if (h.cut.dimension >= 0)
-      for (const auto& p : h.cut.points) borders[static_cast<std::size_t>(h.cut.dimension)].push_back(p.front());
+      for (const auto& p : h.cut.points) at(borders, h.cut.dimension).push_back(p.front());
   for (auto& b : borders) {
     std::sort(b.begin(), b.end());
     b.erase(std::unique(b.begin(), b.end()), b.end());
@@ -93,7 +94,7 @@ HETSCHED_INLINE std::vector<gradient_chunk> chunks_of(const model_parameter& m) 
       for (const auto& i : box) one.held.dimensions.push_back({.extent = i.size(), .axes = {}, .points = {}});
       if (h.cut.over_experts) one.held.dimensions[0].axes = {over_experts};
       if (h.cut.dimension < 0) continue;
-      const auto cut = static_cast<std::size_t>(h.cut.dimension);
+      const auto cut = as_size(h.cut.dimension);
       auto& here = one.held.dimensions[cut];
       here.axes = {over_columns};
       for (const auto& p : h.cut.points)
@@ -115,7 +116,7 @@ HETSCHED_INLINE std::vector<gradient_chunk> chunks_of(const model_parameter& m) 
 
 HETSCHED_INLINE void add_holders(std::vector<parameter_holder>& holders, const training_layout& t, int pipeline,
                                  const parameter_id& id, const group_cuts& cuts) {
-  const auto& line = t.pipelines[static_cast<std::size_t>(pipeline)];
+  const auto& line = at(t.pipelines, pipeline);
   const auto stage = static_cast<int>(
       std::find_if(line.stages.begin(), line.stages.end(), [&](const stage_layout& s) { return id.layer < s.layers.last; }) -
       line.stages.begin());
@@ -143,15 +144,13 @@ HETSCHED_INLINE std::vector<model_parameter> model_parameters(const training_lay
   std::vector<std::size_t> same(first_of.back());  // the first of those tied
   std::iota(same.begin(), same.end(), std::size_t{0});
   const auto index = [&](const parameter_id& p) {
-    if (p.layer < 0 || static_cast<std::size_t>(p.layer) >= shapes.size() || p.number < 0 ||
-        static_cast<std::size_t>(p.number) >= shapes[static_cast<std::size_t>(p.layer)].size())
+    if (p.layer < 0 || as_size(p.layer) >= shapes.size() || p.number < 0 || as_size(p.number) >= at(shapes, p.layer).size())
       throw input_error("there is no " + to_text(p) + " to tie");
-    return first_of[static_cast<std::size_t>(p.layer)] + static_cast<std::size_t>(p.number);
+    return at(first_of, p.layer) + as_size(p.number);
   };
   for (const auto& [a, b] : ties) {
     const auto x = same[index(a)], y = same[index(b)];
-    if (shapes[static_cast<std::size_t>(a.layer)][static_cast<std::size_t>(a.number)] !=
-        shapes[static_cast<std::size_t>(b.layer)][static_cast<std::size_t>(b.number)])
+    if (at(at(shapes, a.layer), a.number) != at(at(shapes, b.layer), b.number))
       throw input_error(to_text(a) + " and " + to_text(b) + " are tied, but differ in shape");
     std::replace(same.begin(), same.end(), std::max(x, y), std::min(x, y));
   }
@@ -162,25 +161,25 @@ HETSCHED_INLINE std::vector<model_parameter> model_parameters(const training_lay
       members[same[first_of[l] + n]].push_back({static_cast<int>(l), static_cast<int>(n)});
 
   std::vector<model_parameter> all;
-  std::vector<std::int64_t> load(static_cast<std::size_t>(layout.ranks()), 0);
+  std::vector<std::int64_t> load(as_size(layout.ranks()), 0);
   for (const auto& own : members) {
     if (own.empty()) continue;
     auto& one = all.emplace_back();
     one.id = own.front();
-    one.shape = shapes[static_cast<std::size_t>(one.id.layer)][static_cast<std::size_t>(one.id.number)];
+    one.shape = at(at(shapes, one.id.layer), one.id.number);
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
       for (const auto& id : own) detail::add_holders(one.holders, layout, static_cast<int>(p), id, cuts);
     // One sum serves all that hold it: if one of their stages wants to keep a part only, all do.
     one.sharded = std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
-      return layout.pipelines[static_cast<std::size_t>(h.pipeline)].group(layout.place_of(h.first_rank).group).zero >= 1;
+      return at(layout.pipelines, h.pipeline).group(layout.place_of(h.first_rank).group).zero >= 1;
     });
     one.chunks = detail::chunks_of(one);
     for (const auto& c : one.chunks) {
       const auto least = std::min_element(c.devices.begin(), c.devices.end(), [&](const chunk_device& a, const chunk_device& b) {
-        return load[static_cast<std::size_t>(a.device)] < load[static_cast<std::size_t>(b.device)];
+        return at(load, a.device) < at(load, b.device);
       });
       one.owners.push_back(least->device);
-      load[static_cast<std::size_t>(least->device)] += element_count(c.part);
+      at(load, least->device) += element_count(c.part);
     }
   }
   return all;

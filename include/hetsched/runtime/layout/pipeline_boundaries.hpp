@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
@@ -48,7 +49,7 @@ template <class ShapeAfter>
   }
   for (int c = 0; c < line.order.directions; ++c)
     for (int s = 0; s + 1 < line.order.stages; ++s) {
-      const auto& [layers, strategy] = line.stages[static_cast<std::size_t>(s)];
+      const auto& [layers, strategy] = at(line.stages, s);
       const int layer = layers.last - 1;
       const tensor_shape whole = shape_after(layer);
       const auto made = [&](int stage) {

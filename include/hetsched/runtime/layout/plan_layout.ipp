@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/reshard/strategies.hpp>
@@ -20,30 +21,28 @@
 namespace hetsched::detail {
 
 HETSCHED_INLINE std::vector<stage_layout> stages_of_plan(const pipeline_plan& p, const schedule& order) {
-  if (order.stages < 1 || order.rank_of.size() < static_cast<std::size_t>(order.stages))
-    throw input_error("a schedule needs at least one stage");
+  if (order.stages < 1 || order.rank_of.size() < as_size(order.stages)) throw input_error("a schedule needs at least one stage");
   for (const int rank : order.rank_of)
     if (rank < 0 || rank >= order.ranks) throw input_error("a stage of the schedule lies on no rank");
-  bool as_planned = static_cast<std::size_t>(order.stages) == p.stages.size();
+  bool as_planned = as_size(order.stages) == p.stages.size();
   for (int s = 0; as_planned && s < order.stages; ++s) as_planned = order.rank(0, s) == s;
   std::vector<stage_layout> found;
   if (as_planned) {
     for (const auto& s : p.stages) found.push_back({.layers = s.layers});
   } else {
     std::vector<int> held(p.stages.size(), 0);
-    for (int s = 0; s < order.stages; ++s) ++held[static_cast<std::size_t>(order.rank(0, s))];
+    for (int s = 0; s < order.stages; ++s) ++at(held, order.rank(0, s));
     std::vector<double> weights;
     for (int s = 0; s < order.stages; ++s) {
-      const auto r = static_cast<std::size_t>(order.rank(0, s));
+      const auto r = as_size(order.rank(0, s));
       weights.push_back(static_cast<double>(p.stages[r].layers.size()) / held[r]);
     }
     found = cut_layers(p.stages.back().layers.last - p.stages.front().layers.first, weights);
   }
   for (int s = 0; s + 1 < order.stages; ++s) {
-    const auto before = static_cast<std::size_t>(std::min(order.rank(0, s), order.rank(0, s + 1)));
+    const auto before = as_size(std::min(order.rank(0, s), order.rank(0, s + 1)));
     if (before < p.boundaries.size())
-      found[static_cast<std::size_t>(s)].reshard =
-          find_reshard_strategy(p.boundaries[before].reshard).value_or(reshard_strategy::direct);
+      at(found, s).reshard = find_reshard_strategy(p.boundaries[before].reshard).value_or(reshard_strategy::direct);
   }
   return found;
 }
@@ -65,7 +64,7 @@ HETSCHED_INLINE std::vector<group_layout> groups_of_plan(const pipeline_plan& p,
       throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) +
                         " has uneven shares of its context axis: layers cut it evenly, data and tensor can be run unevenly");
     if (!uneven(shares.data)) continue;
-    if (shares.data.size() != static_cast<std::size_t>(stage.degrees.data))
+    if (shares.data.size() != as_size(stage.degrees.data))
       throw input_error("pipeline " + std::to_string(pipeline) + ": stage " + std::to_string(s) + " has " +
                         std::to_string(shares.data.size()) + " shares for " + std::to_string(stage.degrees.data) + " data ranks");
     one.sample_points = cut_points(p.microbatch_size, shares.data);

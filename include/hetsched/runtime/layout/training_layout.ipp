@@ -13,6 +13,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/slice.hpp>
@@ -23,7 +24,7 @@
 namespace hetsched {
 
 HETSCHED_INLINE std::vector<double> room_of_ranks(const training_layout& t) {
-  std::vector<double> room(static_cast<std::size_t>(t.ranks()), 1.0);
+  std::vector<double> room(as_size(t.ranks()), 1.0);
   bool any = false;
   for (const auto& p : t.pipelines)
     for (std::size_t g = 0; g < p.groups.size(); ++g) {
@@ -31,8 +32,7 @@ HETSCHED_INLINE std::vector<double> room_of_ranks(const training_layout& t) {
       const auto& shares = p.groups[g].state_shares;
       const int first = p.first_of_group(static_cast<int>(g)), each = d.context * d.tensor;
       for (std::size_t r = 0; r < shares.size(); ++r)
-        for (int k = 0; k < each; ++k)
-          room[static_cast<std::size_t>(first + static_cast<int>(r) * each + k)] = shares[r] * d.data;
+        for (int k = 0; k < each; ++k) at(room, first + static_cast<int>(r) * each + k) = shares[r] * d.data;
       any = any || !shares.empty();
     }
   if (!any) room.clear();
@@ -43,13 +43,13 @@ HETSCHED_INLINE void validate(const training_layout& t) {
   if (t.layers < 1) throw input_error("a training needs at least one layer");
   if (t.pipelines.empty()) throw input_error("a training needs at least one pipeline");
   const int ranks = t.ranks();
-  std::vector<int> pipeline_of(static_cast<std::size_t>(std::max(ranks, 0)), -1);
+  std::vector<int> pipeline_of(as_size(std::max(ranks, 0)), -1);
   for (std::size_t p = 0; p < t.pipelines.size(); ++p) {
     const auto& one = t.pipelines[p];
     const auto here = "pipeline " + std::to_string(p) + ": ";
-    const auto stages = static_cast<std::size_t>(std::max(one.order.stages, 0));
+    const auto stages = as_size(std::max(one.order.stages, 0));
     if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
-        one.order.rank_of.size() != stages * static_cast<std::size_t>(one.order.directions))
+        one.order.rank_of.size() != stages * as_size(one.order.directions))
       throw input_error(here + "its schedule is empty");
     if (is_forward_only(one.order)) throw input_error(here + "its schedule has no backwards: it is one of inference");
     if (one.stages.size() != stages)
@@ -68,7 +68,7 @@ HETSCHED_INLINE void validate(const training_layout& t) {
     if (next != t.layers)
       throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(t.layers));
     if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
-    if (!one.groups.empty() && one.groups.size() != static_cast<std::size_t>(one.order.ranks))
+    if (!one.groups.empty() && one.groups.size() != as_size(one.order.ranks))
       throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
                         std::to_string(one.order.ranks));
     for (int g = 0; g < one.order.ranks; ++g) {
@@ -83,14 +83,14 @@ HETSCHED_INLINE void validate(const training_layout& t) {
         throw input_error(here + stage + "shares out experts among " + std::to_string(d.expert) + " of " +
                           std::to_string(d.data) + " data ranks");
       const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
-      if (!points.empty() && (points.size() != static_cast<std::size_t>(d.data) + 1 || points.front() != 0 ||
-                              points.back() != one.microbatch_size || !rising))
+      if (!points.empty() &&
+          (points.size() != as_size(d.data) + 1 || points.front() != 0 || points.back() != one.microbatch_size || !rising))
         throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
                           std::to_string(d.data) + " data ranks so that not every one has some");
       const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
         if (shares.empty()) return;
         const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-        if (shares.size() != static_cast<std::size_t>(among) || !(std::abs(all - 1) <= 1e-6) ||
+        if (shares.size() != as_size(among) || !(std::abs(all - 1) <= 1e-6) ||
             *std::min_element(shares.begin(), shares.end()) < 0)
           throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
                             " ranks by numbers that do not add up to 1 for these");
@@ -106,10 +106,10 @@ HETSCHED_INLINE void validate(const training_layout& t) {
                           ": parameters stay whole here, 0, 1 and 2 can be run");
     }
     for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
-      if (r < 0 || r >= ranks || pipeline_of[static_cast<std::size_t>(r)] >= 0)
+      if (r < 0 || r >= ranks || at(pipeline_of, r) >= 0)
         throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +
                           ": not every rank would be in one pipeline");
-      pipeline_of[static_cast<std::size_t>(r)] = static_cast<int>(p);
+      at(pipeline_of, r) = static_cast<int>(p);
     }
   }
 }
@@ -126,7 +126,7 @@ HETSCHED_INLINE std::vector<stage_layout> cut_layers(int layers, const std::vect
   for (const double w : weights) all += w;
   std::vector<stage_layout> found;
   for (int s = 0, first = 0; s < stages; ++s) {
-    before += weights[static_cast<std::size_t>(s)];
+    before += at(weights, s);
     const int wanted = static_cast<int>(before / all * layers + 0.5);
     const int last = s + 1 == stages ? layers : std::clamp(wanted, first + 1, layers - (stages - 1 - s));
     found.push_back({.layers = {first, last}});
@@ -157,7 +157,7 @@ HETSCHED_INLINE training_layout with_schedules(training_layout t, const std::vec
 
 HETSCHED_INLINE training_layout even_layout(int layers, schedule order, int microbatch_size) {
   if (order.stages < 1) throw input_error("a schedule needs at least one stage");
-  auto stages = detail::cut_layers(layers, std::vector<double>(static_cast<std::size_t>(order.stages), 1.0));
+  auto stages = detail::cut_layers(layers, std::vector<double>(as_size(order.stages), 1.0));
   training_layout t{.layers = layers, .pipelines = {}};
   t.pipelines.push_back(
       {.order = std::move(order), .stages = std::move(stages), .first_rank = 0, .microbatch_size = microbatch_size});
@@ -167,7 +167,7 @@ HETSCHED_INLINE training_layout even_layout(int layers, schedule order, int micr
 
 HETSCHED_INLINE const group_layout& pipeline_layout::group(int schedule_rank) const {
   static const group_layout one_device;
-  return groups.empty() ? one_device : groups[static_cast<std::size_t>(schedule_rank)];
+  return groups.empty() ? one_device : at(groups, schedule_rank);
 }
 
 HETSCHED_INLINE int pipeline_layout::first_of_group(int schedule_rank) const {
@@ -179,7 +179,7 @@ HETSCHED_INLINE int pipeline_layout::first_of_group(int schedule_rank) const {
 
 HETSCHED_INLINE interval pipeline_layout::samples_of(int schedule_rank, int data) const {
   const auto& own = group(schedule_rank);
-  const auto d = static_cast<std::size_t>(data);
+  const auto d = as_size(data);
   if (!own.sample_points.empty()) return {own.sample_points[d], own.sample_points[d + 1]};
   const std::int64_t each = microbatch_size / own.degrees.data;
   return {data * each, (data + 1) * each};
@@ -202,7 +202,7 @@ HETSCHED_INLINE int training_layout::pipeline_of(int rank) const {
 
 HETSCHED_INLINE rank_place training_layout::place_of(int rank) const {
   rank_place found{.pipeline = pipeline_of(rank)};
-  const auto& line = pipelines[static_cast<std::size_t>(found.pipeline)];
+  const auto& line = at(pipelines, found.pipeline);
   int within = rank - line.first_rank;
   for (; within >= line.degrees_of(found.group).device_count(); ++found.group)
     within -= line.degrees_of(found.group).device_count();

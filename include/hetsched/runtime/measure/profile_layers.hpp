@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -82,8 +83,8 @@ template <class Tensor, class MakeLayer, class KindOf, class Loss>
   };
   std::vector<timed_kind> kinds;
   std::vector<made_layer> made;
-  made.reserve(static_cast<std::size_t>(layers.size()));  // contexts may know where their layer is
-  std::vector<std::size_t> kind_at;                       // by layer
+  made.reserve(as_size(layers.size()));  // contexts may know where their layer is
+  std::vector<std::size_t> kind_at;      // by layer
   for (int l = layers.first; l < layers.last; ++l) {
     const auto what = kind_of(l);
     // The last layer's forward has the loss.
@@ -91,7 +92,7 @@ template <class Tensor, class MakeLayer, class KindOf, class Loss>
                           ? kinds.end()
                           : std::find_if(kinds.begin(), kinds.end(), [&](const timed_kind& k) { return k.what == what; });
     const std::size_t before = kind_at.empty() ? 0 : kinds[kind_at.back()].last;
-    kind_at.push_back(static_cast<std::size_t>(same - kinds.begin()));
+    kind_at.push_back(as_size(same - kinds.begin()));
     if (same == kinds.end()) kinds.push_back({what, l});
     auto& kind = kinds[kind_at.back()];
     if (kind.made == options.copies) continue;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/measure/profile_layers.hpp>
@@ -91,7 +92,7 @@ template <pipeline_tensor Tensor, communicator<Tensor> Communicator>
                      (until() - std::chrono::steady_clock::now()) * static_cast<int>(options.elements.size() + 1);
   if (const auto r = comm.gather(mine, all, limit); r != wait_result::progress) fail(r, there);
   std::vector<link_sample> samples;
-  const auto& told = all[static_cast<std::size_t>(a)];
+  const auto& told = at(all, a);
   for (std::size_t i = 0; i < options.elements.size(); ++i)
     samples.push_back({.bytes = static_cast<bytes_t>(options.elements[i] * sizeof(typename traits::element)),
                        .took = {told[2 * i], told[2 * i + 1]}});

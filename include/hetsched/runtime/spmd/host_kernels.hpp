@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/spmd/detail/host_experts.hpp>
 #include <hetsched/runtime/spmd/detail/host_images.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
@@ -52,7 +53,7 @@ struct host_kernels {
     } else if (n.op == "transpose") {
       const auto from = row_major(detail::shape_of(*in[0]));
       std::vector<std::size_t> strides;
-      for (const int d : n.result_loops) strides.push_back(from[static_cast<std::size_t>(d)]);
+      for (const int d : n.result_loops) strides.push_back(at(from, d));
       walk(shape, {strides}, [&](std::size_t i, const std::size_t* at) { out[i] = data(0)[at[0]]; });
     } else if (n.op == "embedding" || n.op == "embedding_grad") {
       look_up(call, in, result);
@@ -112,8 +113,8 @@ struct host_kernels {
       const auto own = row_major(shape);
       auto& s = strides.emplace_back(loops.size(), 0);
       for (std::size_t d = 0; d < shape.size(); ++d) {
-        loops[static_cast<std::size_t>(follows[d])] = shape[d];
-        s[static_cast<std::size_t>(follows[d])] = own[d];
+        at(loops, follows[d]) = shape[d];
+        at(s, follows[d]) = own[d];
       }
     };
     look(a, n.input_loops[0]);
@@ -139,7 +140,7 @@ struct host_kernels {
     for (std::size_t i = 0; i < detail::elements(ids); ++i) {
       const auto row = static_cast<std::int64_t>(traits::data(ids)[i]) - call.first_row;
       if (row < 0 || row >= rows) continue;  // another device has it
-      const auto at = static_cast<std::size_t>(row) * width;
+      const auto at = as_size(row) * width;
       for (std::size_t c = 0; c < width; ++c)
         if (forward)
           out[i * width + c] = traits::data(*in[1])[at + c];

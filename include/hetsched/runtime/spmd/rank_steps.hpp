@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/spmd/problem.hpp>
 #include <hetsched/spmd/program.hpp>
@@ -24,15 +25,11 @@ class spmd_parts {
   /// Requires: shares of the problem's kinds, per segment, that times counts add up to 1.
   spmd_parts(const spmd_problem& problem, const spmd_program& program, const std::vector<double>& shares);
 
-  [[nodiscard]] const part_points& points(int node, int dimension) const {
-    return points_[static_cast<std::size_t>(node)][static_cast<std::size_t>(dimension)];
-  }
-  [[nodiscard]] std::size_t first(int node, int dimension, int device) const {
-    return points(node, dimension)[static_cast<std::size_t>(device)];
-  }
+  [[nodiscard]] const part_points& points(int node, int dimension) const { return at(at(points_, node), dimension); }
+  [[nodiscard]] std::size_t first(int node, int dimension, int device) const { return at(points(node, dimension), device); }
   [[nodiscard]] std::size_t size(int node, int dimension, int device) const {
     const auto& p = points(node, dimension);
-    return p[static_cast<std::size_t>(device) + 1] - p[static_cast<std::size_t>(device)];
+    return at(p, device + 1) - at(p, device);
   }
 
  private:

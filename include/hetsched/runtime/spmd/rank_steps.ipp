@@ -5,6 +5,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/runtime/spmd/rank_steps.hpp>
 #include <hetsched/spmd/ratios.hpp>
@@ -28,7 +29,7 @@ HETSCHED_INLINE spmd_parts::spmd_parts(const spmd_problem& problem, const spmd_p
       }
       const auto rows = problem.graph.nodes[node].shape[d] / number;
       auto& points = points_.back().emplace_back(part_points{0});
-      for (const auto parts : found->second) points.push_back(points.back() + static_cast<std::size_t>(parts * rows));
+      for (const auto parts : found->second) points.push_back(points.back() + as_size(parts * rows));
     }
   }
 }
@@ -38,7 +39,7 @@ namespace detail {
 HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts,
                                        int device, int late_leaf) {
   source from{problem, parts, device, std::vector<char>(problem.graph.nodes.size())};
-  if (late_leaf >= 0) from.late[static_cast<std::size_t>(late_leaf)] = 1;
+  if (late_leaf >= 0) at(from.late, late_leaf) = 1;
   std::map<int, tensor_form> leaves;
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
@@ -49,11 +50,10 @@ HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_p
   for (const auto& [node, form] : leaves) given_[node] = hold(from, node, form);
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
-    const auto at = static_cast<std::size_t>(step.node);
     if (step.collective) {
       add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {tensor_of(from, step.node, step.from)}}, step.to);
     } else if (is_border(n)) {
-      if (from.late[static_cast<std::size_t>(n.inputs[0])]) from.late[at] = 1;
+      if (at(from.late, n.inputs[0])) at(from.late, step.node) = 1;
       const int input = tensor_of(from, n.inputs[0], step.rule.inputs[0]);
       if (step.rule.shared)
         add(from, {.what = rank_step::kind::change, .node = step.node, .inputs = {input}}, step.rule.result);
@@ -63,7 +63,7 @@ HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_p
       rank_step made{.node = step.node};
       for (std::size_t i = 0; i < n.inputs.size(); ++i) {
         made.inputs.push_back(tensor_of(from, n.inputs[i], step.rule.inputs[i]));
-        if (from.late[static_cast<std::size_t>(n.inputs[i])]) from.late[at] = 1;
+        if (at(from.late, n.inputs[i])) at(from.late, step.node) = 1;
       }
       if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0))
         made.row = static_cast<std::int64_t>(parts.first(n.inputs[1], 0, device));
@@ -73,8 +73,7 @@ HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_p
     }
   }
   for (const auto& [parameter, gradient] : problem.goal.gradients)
-    if (const auto leaf = leaf_of(parameter); leaf >= 0)
-      (void)tensor_of(from, gradient, held_[static_cast<std::size_t>(leaf)].form);
+    if (const auto leaf = leaf_of(parameter); leaf >= 0) (void)tensor_of(from, gradient, at(held_, leaf).form);
 }
 
 HETSCHED_INLINE int rank_steps::leaf_of(int node) const {
@@ -89,14 +88,14 @@ HETSCHED_INLINE int rank_steps::find(int node, tensor_form form) const {
 
 HETSCHED_INLINE int rank_steps::hold(const source& from, int node, tensor_form form) {
   tensor_shape shape;
-  for (const auto extent : from.problem.graph.at(node).shape) shape.push_back(static_cast<std::size_t>(extent));
-  if (form.is_cut()) shape[static_cast<std::size_t>(form.dimension())] = from.parts.size(node, form.dimension(), from.device);
+  for (const auto extent : from.problem.graph.at(node).shape) shape.push_back(as_size(extent));
+  if (form.is_cut()) at(shape, form.dimension()) = from.parts.size(node, form.dimension(), from.device);
   held_.push_back({node, form, std::move(shape)});
   return known_[{node, form}] = static_cast<int>(held_.size()) - 1;
 }
 
 HETSCHED_INLINE void rank_steps::add(const source& from, rank_step step, tensor_form form) {
-  step.late = from.late[static_cast<std::size_t>(step.node)] != 0;
+  step.late = at(from.late, step.node) != 0;
   step.result = hold(from, step.node, form);
   steps_.push_back(std::move(step));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
@@ -41,7 +42,7 @@ class spmd_layer {
     for (int node = 0; node < graph_->graph.size(); ++node) {
       const int leaf = steps.leaf_of(node);
       if (leaf < 0 || !is_parameter(graph_->graph.at(node))) continue;
-      const auto& held = steps.held()[static_cast<std::size_t>(leaf)];
+      const auto& held = at(steps.held(), leaf);
       Tensor all = initial(node, shape_at(node));
       expect_shape(all, node, "its initial values");
       leaves_.push_back(leaf);
@@ -62,10 +63,10 @@ class spmd_layer {
   /// Throws: input_error for an input of another shape than the graph's, communication_error where a rank is missing.
   Tensor forward(const Tensor& input, context& c) {
     expect_shape(input, stage_.input, "the input");
-    for (std::size_t p = 0; p < leaves_.size(); ++p) c.at[static_cast<std::size_t>(leaves_[p])] = &parameters_[p];
+    for (std::size_t p = 0; p < leaves_.size(); ++p) at(c.at, leaves_[p]) = &parameters_[p];
     give(c, stage_.input, input);
     run_.run(c, false);
-    return copy_of(*c.at[static_cast<std::size_t>(output_)]);
+    return copy_of(*at(c.at, output_));
   }
 
   Tensor backward(const Tensor& gradient, context& c) {
@@ -73,8 +74,8 @@ class spmd_layer {
     give(c, stage_.output_gradient, gradient);
     run_.run(c, true);
     for (std::size_t p = 0; p < gradients_.size(); ++p)
-      if (gradient_of_[p] >= 0) detail::add(gradients_[p], *c.at[static_cast<std::size_t>(gradient_of_[p])]);
-    if (input_gradient_ >= 0) return copy_of(*c.at[static_cast<std::size_t>(input_gradient_)]);
+      if (gradient_of_[p] >= 0) detail::add(gradients_[p], *at(c.at, gradient_of_[p]));
+    if (input_gradient_ >= 0) return copy_of(*at(c.at, input_gradient_));
     Tensor none = traits::make(shape_at(stage_.input));
     detail::zero(none);
     return none;
@@ -115,7 +116,7 @@ class spmd_layer {
     return tensor;
   }
   void give(context& c, int node, const Tensor& t) const {
-    if (const int leaf = run_.steps().leaf_of(node); leaf >= 0) c.at[static_cast<std::size_t>(leaf)] = &t;
+    if (const int leaf = run_.steps().leaf_of(node); leaf >= 0) at(c.at, leaf) = &t;
   }
   [[nodiscard]] Tensor part_of(const Tensor& all, int node, const detail::held_tensor& held) const {
     if (held.form.is_whole()) return copy_of(all);

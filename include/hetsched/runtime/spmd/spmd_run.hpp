@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/spmd/rank_steps.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -38,7 +39,7 @@ struct dimension_view {
   std::size_t outer = 1, extent = 1, inner = 1;
 };
 [[nodiscard]] inline dimension_view view_of(const tensor_shape& shape, int dimension) {
-  dimension_view v{.extent = shape[static_cast<std::size_t>(dimension)]};
+  dimension_view v{.extent = at(shape, dimension)};
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (static_cast<int>(d) != dimension) (static_cast<int>(d) < dimension ? v.outer : v.inner) *= shape[d];
   return v;
@@ -79,7 +80,7 @@ class spmd_run {
         steps_(std::move(steps)),
         axis_(std::move(axis)),
         kernels_(std::move(kernels)),
-        counts_(static_cast<std::size_t>(axis_.size())),
+        counts_(as_size(axis_.size())),
         other_counts_(counts_) {}
 
   [[nodiscard]] const rank_steps& steps() const { return steps_; }
@@ -97,7 +98,7 @@ class spmd_run {
   void run(spmd_values<Tensor>& v, bool late) {
     for (const auto& step : steps_.steps()) {
       if (step.late != late) continue;
-      const auto r = static_cast<std::size_t>(step.result);
+      const auto r = as_size(step.result);
       const auto& shape = steps_.held()[r].shape;
       auto& result = v.own[r];
       if (v.at[r] == nullptr) {
@@ -122,10 +123,10 @@ class spmd_run {
 
  private:
   [[nodiscard]] const element* input(const spmd_values<Tensor>& v, const rank_step& step) const {
-    return traits::data(*v.at[static_cast<std::size_t>(step.inputs.front())]);
+    return traits::data(*at(v.at, step.inputs.front()));
   }
   [[nodiscard]] const tensor_shape& shape_of_input(const rank_step& step) const {
-    return steps_.held()[static_cast<std::size_t>(step.inputs.front())].shape;
+    return at(steps_.held(), step.inputs.front()).shape;
   }
   [[nodiscard]] element* buffer(std::vector<element>& kept, std::size_t n) const {
     if (kept.size() < n) kept.resize(n);
@@ -137,7 +138,7 @@ class spmd_run {
     inputs_.clear();
     bool nothing = false;
     for (const int i : step.inputs) {
-      inputs_.push_back(v.at[static_cast<std::size_t>(i)]);
+      inputs_.push_back(at(v.at, i));
       nothing = nothing || elements(*inputs_.back()) == 0;
     }
     // A device without a share adds nothing to the sum.
@@ -153,8 +154,8 @@ class spmd_run {
   }
 
   void change(const spmd_values<Tensor>& v, const rank_step& step, Tensor& result) {
-    const auto& from = steps_.held()[static_cast<std::size_t>(step.inputs.front())];
-    const auto& to = steps_.held()[static_cast<std::size_t>(step.result)];
+    const auto& from = at(steps_.held(), step.inputs.front());
+    const auto& to = at(steps_.held(), step.result);
     const element* mine = input(v, step);
     element* const made = traits::data(result);
     const int ranks = axis_.size();
@@ -177,7 +178,7 @@ class spmd_run {
       const int d = from.form.dimension();
       const auto w = view_of(to.shape, d);
       count(counts_, step.node, d, w.outer * w.inner);
-      const std::size_t own = counts_[static_cast<std::size_t>(axis_.rank())], n = w.outer * w.extent * w.inner;
+      const std::size_t own = at(counts_, axis_.rank()), n = w.outer * w.extent * w.inner;
       if (w.outer == 1) return axis_.all_gather({mine, own}, {made, n}, counts_);
       auto* const all = buffer(receive_, n);
       axis_.all_gather({mine, own}, {all, n}, counts_);
@@ -220,8 +221,8 @@ class spmd_run {
     auto* end = out;
     for (int k = 0; k < ranks; ++k) {
       const auto [first, count] = common(me, k);
-      counts_[static_cast<std::size_t>(k)] = count * row;
-      other_counts_[static_cast<std::size_t>(k)] = common(k, me).second * row;
+      at(counts_, k) = count * row;
+      at(other_counts_, k) = common(k, me).second * row;
       if (count > 0) end = pack(end, mine, had, first - parts_.first(from.node, d, me), count);
     }
     axis_.all_to_all({out, had.extent * row}, counts_, {in, has.extent * row}, other_counts_);

@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
+
 namespace hetsched {
 
 /// Where a tensor's bytes are.
@@ -140,7 +142,7 @@ inline constexpr bool on_host = [] {
 template <pipeline_tensor T>
 [[nodiscard]] std::size_t elements(const T& t) {
   std::size_t count = 1;
-  for (const auto extent : tensor_traits<T>::shape(t)) count *= static_cast<std::size_t>(extent);
+  for (const auto extent : tensor_traits<T>::shape(t)) count *= as_size(extent);
   return count;
 }
 
@@ -149,7 +151,7 @@ template <class X, class Y>
   auto i = std::begin(x);
   auto j = std::begin(y);
   for (; i != std::end(x) && j != std::end(y); ++i, ++j)
-    if (static_cast<std::size_t>(*i) != static_cast<std::size_t>(*j)) return false;
+    if (as_size(*i) != as_size(*j)) return false;
   return i == std::end(x) && j == std::end(y);
 }
 template <pipeline_tensor T>
@@ -160,7 +162,7 @@ template <pipeline_tensor T>
 template <pipeline_tensor T>
 [[nodiscard]] tensor_shape shape_of(const T& t) {
   tensor_shape shape;
-  for (const auto extent : tensor_traits<T>::shape(t)) shape.push_back(static_cast<std::size_t>(extent));
+  for (const auto extent : tensor_traits<T>::shape(t)) shape.push_back(as_size(extent));
   return shape;
 }
 

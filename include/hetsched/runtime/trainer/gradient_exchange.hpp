@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
@@ -191,7 +192,7 @@ class gradient_exchange {
     for (const auto& m : messages_) count += m.made ? (m.by_host && m.incoming ? 2 : 1) * parts_[m.part].plan.elements : 0;
     for (const auto& p : parts_) count += p.made * p.plan.elements;
     for (const auto& o : owned_) count += 2 * (o.piece.last - o.piece.first);
-    return static_cast<std::size_t>(count) * sizeof(typename traits::element);
+    return as_size(count) * sizeof(typename traits::element);
   }
 
  private:
@@ -205,7 +206,7 @@ class gradient_exchange {
   };
 
   [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
-    return detail::make_tensor<Tensor>({1, static_cast<std::size_t>(elements)}, in_host ? host_ : queue_);
+    return detail::make_tensor<Tensor>({1, as_size(elements)}, in_host ? host_ : queue_);
   }
   /// Whether what is posted on a channel has to be in host memory, and is not there.
   [[nodiscard]] bool goes_by_host([[maybe_unused]] int channel) const {
@@ -264,7 +265,7 @@ class gradient_exchange {
     if (!std::exchange(m.has_landed, true)) detail::assign(m.landed, m.buffer, queue_);
     return m.landed;
   }
-  Tensor& brought_by(int number) { return brought_by(messages_[static_cast<std::size_t>(number)]); }
+  Tensor& brought_by(int number) { return brought_by(at(messages_, number)); }
 
   /// Where elements of a chunk lie in a rank's tensor; none if it does not hold the chunk.
   [[nodiscard]] static std::vector<strided_runs> places(const model_parameter& m, const parameter_holder& h, int rank,
@@ -315,7 +316,7 @@ class gradient_exchange {
             number[i] = static_cast<int>(p.terms.size());
             p.terms.emplace_back();
           }
-          auto& t = p.terms[static_cast<std::size_t>(number[i])];
+          auto& t = p.terms[as_size(number[i])];
           if (std::find(t.stages.begin(), t.stages.end(), own.stage) == t.stages.end()) t.stages.push_back(own.stage);
           for (const auto& r : at) t.at.push_back({own.gradient, r});
         }
@@ -327,7 +328,7 @@ class gradient_exchange {
     for (auto& list : plan.adds) {
       if (list.empty()) continue;
       for (std::size_t i = 0; i < list.size(); ++i) {
-        for (auto& t : list[i].terms) t = static_cast<std::size_t>(number[t]);
+        for (auto& t : list[i].terms) t = as_size(number[t]);
         ++count;
         here += list[i].terms.size();
         early = early || (lists == 0 && i < 2 && !list[i].terms.empty());
@@ -351,7 +352,7 @@ class gradient_exchange {
     m.is_term = planned.step == detail::exchange_step::term;
     m.part = planned.part;
     if (!m.incoming)
-      for (const auto t : planned.terms) m.terms.push_back(static_cast<std::size_t>(numbers_[planned.part][t]));
+      for (const auto t : planned.terms) m.terms.push_back(as_size(numbers_[planned.part][t]));
     edge pair = m.where;
     pair.stage = 0;
     for (const auto& [known, channel] : known_)
@@ -363,7 +364,7 @@ class gradient_exchange {
     if (m.incoming) return;
     auto out = std::find_if(channels_.begin(), channels_.end(), [&](const auto& c) { return c.channel == m.channel; });
     if (out == channels_.end()) out = channels_.insert(out, detail::outgoing_channel{.channel = m.channel, .messages = {}});
-    out->messages.push_back(static_cast<std::size_t>(&m - messages_.data()));
+    out->messages.push_back(as_size(&m - messages_.data()));
   }
 
   /// What this rank sends and receives, wave after wave, in each by steps: every pair's transfers have the same place among all.
@@ -376,7 +377,7 @@ class gradient_exchange {
         if (!comm_.orders(m.channel)) continue;
       const std::pair here{plan.messages[i].wave, plan.messages[i].step};
       if (std::exchange(last, here) != here) order.emplace_back();
-      const auto bytes = static_cast<std::size_t>(parts_[m.part].plan.elements) * sizeof(typename traits::element);
+      const auto bytes = as_size(parts_[m.part].plan.elements) * sizeof(typename traits::element);
       order.back().push_back({m.channel, !m.incoming, stamp_of(m), bytes});
     }
     return order;
@@ -437,7 +438,7 @@ class gradient_exchange {
     if (!late_ && !p.added && !p.plan.adds.empty()) {
       for (const auto& list : p.plan.adds)
         for (const auto& c : list)
-          if (c.message >= 0 ? !arrived(messages_[static_cast<std::size_t>(c.message)]) : !has_begun(p, c.terms)) return false;
+          if (c.message >= 0 ? !arrived(at(messages_, c.message)) : !has_begun(p, c.terms)) return false;
       add_up(p);
       p.added = moved = true;
       if (p.plan.share >= 0) fill(p.plan.share, p);
@@ -449,7 +450,7 @@ class gradient_exchange {
       if (!late_ && !p.in_place) detail::unpack<Tensor>(*p.total, p.targets, queue_);
       for (const int m : p.plan.spread) fill(m, p);
       moved = true;
-    } else if (auto& m = messages_[static_cast<std::size_t>(p.plan.sum)]; arrived(m)) {
+    } else if (auto& m = at(messages_, p.plan.sum); arrived(m)) {
       p.total = &brought_by(m);
       p.finished = moved = true;
       if (!late_) detail::unpack<Tensor>(*p.total, p.targets, queue_);
@@ -459,7 +460,7 @@ class gradient_exchange {
     return moved || p.finished;
   }
   void fill(int number, const part& p) {
-    auto& m = messages_[static_cast<std::size_t>(number)];
+    auto& m = at(messages_, number);
     if (p.total)
       detail::assign(buffer_of(m), *p.total, queue_);
     else
@@ -537,12 +538,11 @@ class gradient_exchange {
       if (!late_ && !p.added)
         for (const auto& list : p.plan.adds)
           for (const auto& c : list)
-            if (c.message >= 0 && !arrived(messages_[static_cast<std::size_t>(c.message)]))
-              return &messages_[static_cast<std::size_t>(c.message)];
-      if (p.plan.sum >= 0) return &messages_[static_cast<std::size_t>(p.plan.sum)];
+            if (c.message >= 0 && !arrived(at(messages_, c.message))) return &at(messages_, c.message);
+      if (p.plan.sum >= 0) return &at(messages_, p.plan.sum);
       for (const auto& list : p.plan.adds)  // all have come in between: the next round adds them
         for (const auto& c : list)
-          if (c.message >= 0) return &messages_[static_cast<std::size_t>(c.message)];
+          if (c.message >= 0) return &at(messages_, c.message);
     }
     for (std::size_t i = late_ ? late_from_ : 0; i < (late_ ? messages_.size() : late_from_); ++i)
       if (!messages_[i].incoming && !arrived(messages_[i])) return &messages_[i];

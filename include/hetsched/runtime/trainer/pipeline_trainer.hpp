@@ -19,6 +19,7 @@
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -262,7 +263,6 @@ class pipeline_trainer {
     bool progress() { return exchange.progress(); }
     [[nodiscard]] bool looks() const { return exchange.waits_for_device(); }
   };
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
   [[nodiscard]] std::string here(const std::string& when) const {
     return "rank " + std::to_string(comm_.rank()) + ", " + (when.empty() ? "step " + std::to_string(step_) : when);
@@ -329,7 +329,7 @@ class pipeline_trainer {
       throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
                         std::to_string(comm_.ranks()));
     compare_plans();
-    pipeline_ = at(layout_.pipeline_of(comm_.rank()));
+    pipeline_ = as_size(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
     const auto shape_behind = [&](int l) -> tensor_shape {
       if constexpr (requires { shape_after(0, 0); })
@@ -348,7 +348,7 @@ class pipeline_trainer {
       const stage_group_options how{copy.stage, copy.direction, here.tensor_shares, options_.deadline_s};
       const auto& group = ranks.size() == 1 ? groups_.emplace_back() : groups_.emplace_back(comm_, ranks, degrees_here, how);
       std::vector<Layer> layers;
-      const auto range = line.stages[at(copy.stage)].layers;
+      const auto range = at(line.stages, copy.stage).layers;
       for (int l = range.first; l < range.last; ++l) {
         if constexpr (requires { make_layer(l, group); }) {
           layers.push_back(make_layer(l, group));
@@ -410,8 +410,8 @@ class pipeline_trainer {
     for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared, seen);
     gather("at the start");
     for (int r = 0; r < comm_.ranks(); ++r) {
-      const int first = layout_.pipelines[at(layout_.pipeline_of(r))].first_rank;
-      if (all_[at(r)].front() != all_[at(first)].front())
+      const int first = at(layout_.pipelines, layout_.pipeline_of(r)).first_rank;
+      if (at(all_, r).front() != at(all_, first).front())
         throw agreed_error("ranks " + std::to_string(first) + " and " + std::to_string(r) +
                            " expect tensors of other shapes between their pipeline's stages");
     }
@@ -427,7 +427,7 @@ class pipeline_trainer {
     const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
     for (std::size_t s = 0; s < stages_.size(); ++s)
       detail::list_parameters(parameters_, std::span<Layer>(detail::layers_of(stages_[s]).layers()),
-                              pipeline().stages[at(copies[s].stage)].layers.first, s, copies[s].direction);
+                              at(pipeline().stages, copies[s].stage).layers.first, s, copies[s].direction);
     for (std::size_t m = 0; m < model_.size(); ++m)
       for (const auto& h : model_[m].holders)
         for (auto& p : parameters_)
@@ -506,7 +506,7 @@ class pipeline_trainer {
 
   /// Of what ranks have told from number `first` on; next_ is behind it then.
   [[nodiscard]] double mean_loss(std::size_t first) {
-    next_.assign(at(comm_.ranks()), first);
+    next_.assign(as_size(comm_.ranks()), first);
     const auto weight = [&](const pipeline_layout& p) { return weight_of(p); };
     return detail::sum_of_losses(layout_, all_, next_, options_.loss_in_parts, weight) / samples_;
   }
@@ -520,7 +520,7 @@ class pipeline_trainer {
     sum_squares().append(mine_);
     gather("");
     for (int r = 0; r < comm_.ranks(); ++r)
-      if (all_[at(r)].front() != all_[0].front())
+      if (at(all_, r).front() != all_[0].front())
         throw agreed_error("step " + std::to_string(step_) + ": the optimizers of ranks 0 and " + std::to_string(r) +
                            " are set differently");
     step_report report{.step = step_,
@@ -531,7 +531,7 @@ class pipeline_trainer {
     detail::square_sum all_squares;
     for (int r = 0; r < comm_.ranks(); ++r)
       all_squares.add(
-          detail::square_sum::read(std::span(all_[at(r)]).subspan(next_[at(r)]).template first<detail::square_sum::told>()));
+          detail::square_sum::read(std::span(at(all_, r)).subspan(at(next_, r)).template first<detail::square_sum::told>()));
     const double squares = all_squares.value() * factor_ * factor_;
     report.gradient_norm = std::sqrt(squares);
     if (!std::isfinite(report.loss) || !std::isfinite(squares)) {

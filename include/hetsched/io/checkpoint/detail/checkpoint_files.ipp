@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/checkpoint/detail/checkpoint_files.hpp>
 
 namespace hetsched::detail {
@@ -12,7 +13,7 @@ HETSCHED_INLINE void checkpoint_files::append(const std::string& path, std::span
     const auto written = ::write(file, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(path, "cannot be written", file);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    bytes = bytes.subspan(as_size(written));
   }
   done(path, file);
 }

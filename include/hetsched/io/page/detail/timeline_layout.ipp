@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/page/detail/timeline_layout.hpp>
 
 namespace hetsched::detail {
@@ -90,8 +91,7 @@ HETSCHED_INLINE void timeline_layout::mark_actions(const timeline& t) {
   marks.reserve(t.actions.size());
   for (const auto& a : t.actions) {
     if (!(a.end_s > a.start_s)) continue;
-    timeline_mark m{
-        .what = &a, .top = lane_top[static_cast<std::size_t>(a.rank)], .height = lane, .look = look_of(a.what.kind), .step = 0};
+    timeline_mark m{.what = &a, .top = at(lane_top, a.rank), .height = lane, .look = look_of(a.what.kind), .step = 0};
     if (crosses(a)) {
       place_transfer(m);
     } else if (is_transfer(a.what.kind)) {
@@ -101,7 +101,7 @@ HETSCHED_INLINE void timeline_layout::mark_actions(const timeline& t) {
       m.height = strip;
     } else if (is_compute(a.what.kind)) {
       const auto first = std::lower_bound(residents_.begin(), residents_.end(), resident{a.rank, 0, 0});
-      m.step = static_cast<std::size_t>(std::lower_bound(first, residents_.end(), home_of(a)) - first) % timeline_shades;
+      m.step = as_size(std::lower_bound(first, residents_.end(), home_of(a)) - first) % timeline_shades;
       if (a.what.joined && !marks.empty()) share_lane(marks.back(), m);
     }
     marks.push_back(m);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/planners/hetauto/detail/decisions.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -90,7 +91,7 @@ class any_size_decisions {
   [[nodiscard]] auto plan_of(const state& from) const { return of(from).plan_of(from.rest); }
 
  private:
-  [[nodiscard]] const hetauto_decisions& of(const state& from) const { return *sizes_[static_cast<std::size_t>(from.size)]; }
+  [[nodiscard]] const hetauto_decisions& of(const state& from) const { return *at(sizes_, from.size); }
   std::vector<const hetauto_decisions*> sizes_;
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
@@ -45,7 +46,7 @@ class hetauto_decisions {
         rates_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      const auto k = at(placed.subcluster);
+      const auto k = as_size(placed.subcluster);
       const int own = static_cast<int>(p);
       placements_[k].push_back(own);
       if (const double s = chains_.layer_s(own); s > 0) rates_[k] = std::max(rates_[k], problem.devices[k] / placed.devices / s);
@@ -105,7 +106,6 @@ class hetauto_decisions {
   }
 
  private:
-  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int subclusters() const { return static_cast<int>(problem_.devices.size()); }
   [[nodiscard]] int all_devices() const { return hardware_.device_count(); }
 
@@ -116,9 +116,9 @@ class hetauto_decisions {
   }
 
   [[nodiscard]] int spare(const state& from, int k) const {
-    int left = problem_.devices[at(k)];
+    int left = at(problem_.devices, k);
     for (const auto& p : from.parts)
-      if (p.subcluster == k && p.placement >= 0) left -= p.stages * problem_.placements[at(p.placement)].devices;
+      if (p.subcluster == k && p.placement >= 0) left -= p.stages * at(problem_.placements, p.placement).devices;
     return left;
   }
 
@@ -168,10 +168,10 @@ class hetauto_decisions {
     const bool returns = before != from.parts.end() - 1;
     const bool once = principles_.uniform && principles_.consecutive;
     std::vector<action> all;
-    for (const int p : placements_[at(own.subcluster)]) {
+    for (const int p : at(placements_, own.subcluster)) {
       if (principles_.uniform && returns && p != before->placement) continue;
       if (follows && p == from.parts[count - 2].placement) continue;  // they would be one part
-      const int taken = own.stages * problem_.placements[at(p)].devices;
+      const int taken = own.stages * at(problem_.placements, p).devices;
       if (asked_.use_all_devices && once ? taken == devices : taken <= devices) all.push_back(p);
     }
     return all;
@@ -208,15 +208,15 @@ class hetauto_decisions {
     if (from.stages == 0) return any();
     if (from.parts.empty() || from.parts.back().placement >= 0) {
       if (random.uniform() < 0.25) return any();
-      return best_of([&](action k) { return -static_cast<double>(hardware_.subclusters[at(k)].device.memory_bytes); });
+      return best_of([&](action k) { return -static_cast<double>(at(hardware_.subclusters, k).device.memory_bytes); });
     }
     const int k = from.parts.back().subcluster;
     if (from.parts.back().stages == 0) {
       double others = 0;  // layers per second
       for (int o = 0; o < subclusters(); ++o)
-        if (o != k && may_follow(from, o)) others += rates_[at(o)];
+        if (o != k && may_follow(from, o)) others += at(rates_, o);
       const double left = from.stages - from.placed, shift = random.uniform(-1.5, 1.5);
-      const double share = others > 0 ? rates_[at(k)] / (rates_[at(k)] + others) : 1;
+      const double share = others > 0 ? at(rates_, k) / (at(rates_, k) + others) : 1;
       return best_of([&](action n) { return std::abs(n - left * share - shift); });
     }
     if (random.uniform() < 0.5) return best_of([&](action p) { return chains_.layer_s(p); });

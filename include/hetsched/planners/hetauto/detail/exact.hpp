@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hetauto/detail/decisions.hpp>
@@ -256,7 +257,7 @@ class uniform_planner {
       for (int from = 0; from < apart.classes(); ++from)
         for (int to = 0; to < apart.classes(); ++to)
           for (int kind = 0; kind < problem_.kinds; ++kind) {
-            const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
+            const auto f = as_size(from), t = as_size(to);
             const bool there = from == to || apart.class_subcluster[f] != apart.class_subcluster[t];
             prices.push_back(there ? price_of(old_class[f], old_class[t])[kind] : none);
           }

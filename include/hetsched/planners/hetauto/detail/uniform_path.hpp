@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
@@ -34,12 +35,12 @@ class uniform_path {
         algebra_(algebra),
         microbatches_(microbatches),
         use_all_(use_all),
-        layers_(static_cast<std::size_t>(problem.layers)),
+        layers_(as_size(problem.layers)),
         sets_(std::size_t{1} << problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
-    const auto classes = static_cast<std::size_t>(problem.classes());
-    ways_.resize(classes * classes * static_cast<std::size_t>(problem.kinds));
+    const auto classes = as_size(problem.classes());
+    ways_.resize(classes * classes * as_size(problem.kinds));
   }
 
   struct answer {
@@ -54,7 +55,7 @@ class uniform_path {
     period_ = std::min(period, std::numeric_limits<double>::max());
     enough_ = enough;
     measure_ways();
-    const auto classes = static_cast<std::size_t>(problem_.classes());
+    const auto classes = as_size(problem_.classes());
     exits_.assign(sets_ * classes * (layers_ + 1), {});
     entries_.assign(classes * (layers_ + 1), {});
     for (std::size_t set = 1; set < sets_; ++set)
@@ -103,9 +104,8 @@ class uniform_path {
     double end = infinity;
   };
 
-  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] exit& exit_of(std::size_t set, std::size_t of_class, std::size_t layer) {
-    return exits_[(set * at(problem_.classes()) + of_class) * (layers_ + 1) + layer];
+    return exits_[(set * as_size(problem_.classes()) + of_class) * (layers_ + 1) + layer];
   }
 
   // The least round trips that keep the period, and of them the least that can be the gradient's way.
@@ -122,7 +122,8 @@ class uniform_path {
         }
   }
   [[nodiscard]] const transfer_price& way_between(std::size_t from, std::size_t to, std::size_t cut) const {
-    return ways_[(from * at(problem_.classes()) + to) * at(problem_.kinds) + at(problem_.kind_before(static_cast<int>(cut)))];
+    return ways_[(from * as_size(problem_.classes()) + to) * as_size(problem_.kinds) +
+                 as_size(problem_.kind_before(static_cast<int>(cut)))];
   }
 
   // Of a stage with so much time to the end of the pipeline.
@@ -150,7 +151,7 @@ class uniform_path {
 
   // What the last stage in subcluster k may be put before, by its class.
   void enter(std::size_t before, std::size_t k) {
-    const auto classes = at(problem_.classes());
+    const auto classes = as_size(problem_.classes());
     for (std::size_t c = 0; c < classes; ++c) {
       if (problem_.class_subcluster[c] != static_cast<int>(k)) continue;
       auto* row = entries_.data() + c * (layers_ + 1);
@@ -174,9 +175,9 @@ class uniform_path {
   // row_. Ends when no layer gains. Of cuts that are worth the same the first is kept: later stages hold less.
   template <class Each>
   void stack(int p, Each each) {
-    const auto& placed = problem_.placements[at(p)];
-    const auto c = at(placed.transfer_class);
-    const int most = problem_.devices[at(placed.subcluster)] / placed.devices;
+    const auto& placed = at(problem_.placements, p);
+    const auto c = as_size(placed.transfer_class);
+    const int most = at(problem_.devices, placed.subcluster) / placed.devices;
     const auto* entered = entries_.data() + c * (layers_ + 1);
     behind_.clear();
     for (std::size_t l = 0; l <= layers_; ++l) behind_.push_back({entered[l], 0});
@@ -233,13 +234,13 @@ class uniform_path {
     const auto before = set & ~(std::size_t{1} << k);
     enter(before, k);
     for (const int p : open_) {
-      const auto& placed = problem_.placements[at(p)];
+      const auto& placed = at(problem_.placements, p);
       if (placed.subcluster != static_cast<int>(k)) continue;
       if (use_all_ && problem_.devices[k] % placed.devices != 0) continue;
       stack(p, [&](int stages) {
         if (use_all_ && stages * placed.devices < problem_.devices[k]) return;
         for (std::size_t l = 0; l < layers_; ++l) {
-          auto& known = exit_of(set, at(placed.transfer_class), l);
+          auto& known = exit_of(set, as_size(placed.transfer_class), l);
           if (add(row_[l], {}, known)) {
             known.placement = p;
             known.stages = stages;
@@ -254,17 +255,17 @@ class uniform_path {
     std::vector<interop_stage> stages;
     for (std::size_t layer = 0; layer < layers_;) {
       const auto chosen = exit_of(from.set, from.of_class, layer);
-      const auto k = at(problem_.class_subcluster[from.of_class]);
+      const auto k = as_size(problem_.class_subcluster[from.of_class]);
       from.set &= ~(std::size_t{1} << k);
       enter(from.set, k);
       std::vector<std::vector<cell>> rows;
       stack(chosen.placement, [&](int) { rows.push_back(row_); });
       for (int n = chosen.stages; n-- > 0;) {
-        const int cut = rows[at(n)][layer].cut;
+        const int cut = at(rows, n)[layer].cut;
         stages.push_back({chosen.placement, {static_cast<int>(layer), cut}});
-        layer = at(cut);
+        layer = as_size(cut);
       }
-      if (layer < layers_) from.of_class = at(entries_[from.of_class * (layers_ + 1) + layer].from);
+      if (layer < layers_) from.of_class = as_size(entries_[from.of_class * (layers_ + 1) + layer].from);
     }
     return stages;
   }

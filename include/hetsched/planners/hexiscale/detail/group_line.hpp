@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hexiscale/detail/machine_costs.hpp>
 #include <hetsched/planners/hexiscale/detail/set_order.hpp>
@@ -262,10 +263,10 @@ class line_builder {
 /// Orders of a group's parts, whose links are `links`: sets of parts, put in line along wide links.
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> part_orders(const device_graph& links, const std::vector<int>& set_of,
                                                                        int sets, int top, std::size_t keep) {
-  const auto count = static_cast<std::size_t>(sets);
+  const auto count = as_size(sets);
   device_graph widths{std::vector<double>(count, 1.0), std::vector<double>(count * count)};
   std::vector<std::vector<std::size_t>> members(count);
-  for (std::size_t p = 0; p < links.size(); ++p) members[static_cast<std::size_t>(set_of[p])].push_back(p);
+  for (std::size_t p = 0; p < links.size(); ++p) at(members, set_of[p]).push_back(p);
   // Sets come in the order of their first parts.
   std::sort(members.begin(), members.end());
   for (std::size_t a = 0; a < count; ++a)

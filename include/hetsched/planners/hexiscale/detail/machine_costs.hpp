@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 
 namespace hetsched::detail {
@@ -42,15 +43,13 @@ class machine_costs {
 
   [[nodiscard]] int layers() const { return book_.layers(); }
   /// The stage sizes of a subcluster that have costs, ascending.
-  [[nodiscard]] const std::vector<size_choices>& sizes(int subcluster) const {
-    return by_size_[static_cast<std::size_t>(subcluster)];
-  }
-  [[nodiscard]] const stage_choice& operator[](int choice) const { return choices_[static_cast<std::size_t>(choice)]; }
+  [[nodiscard]] const std::vector<size_choices>& sizes(int subcluster) const { return at(by_size_, subcluster); }
+  [[nodiscard]] const stage_choice& operator[](int choice) const { return at(choices_, choice); }
 
   /// Puts layer `index` in front of a stage of layers [index + 1, last) that costs `so_far`.
   void grow(int choice, int index, int last, stage_cost& so_far) const {
     if (book_.additive())
-      so_far += (*this)[choice].layers[static_cast<std::size_t>(index)];
+      so_far += (*this)[choice].layers[as_size(index)];
     else
       so_far = book_.stage((*this)[choice].in_book, {index, last});
   }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -32,7 +33,7 @@ namespace detail {
 [[nodiscard]] inline double least_work_s(price_book& book, int microbatches) {
   if (!book.additive()) return 0;
   const auto& hardware = book.hardware();
-  const auto layers = static_cast<std::size_t>(book.layers());
+  const auto layers = as_size(book.layers());
   // With any price of each subcluster's time, a layer costs what it costs where it is cheapest.
   std::vector<double> cheapest(layers, infinity);
   double prices = 0;
@@ -108,8 +109,8 @@ class hexiscale_planner {
     for (int pipelines = 1; pipelines <= most; ++pipelines) {
       for (int grain = coarsest;; grain = (grain + 1) / 2) {
         const auto parts = machine_parts(hardware_, grain);
-        if (grain < coarsest && parts.size() > static_cast<std::size_t>(options_.most_vertices)) break;
-        if (parts.size() >= static_cast<std::size_t>(pipelines)) {
+        if (grain < coarsest && parts.size() > as_size(options_.most_vertices)) break;
+        if (parts.size() >= as_size(pipelines)) {
           const auto g = graph_of(hardware_, parts, asked_.arithmetic);
           if (cut_into(pipelines, parts, g)) last_possible = pipelines;
           if (stopped_) return;
@@ -133,8 +134,8 @@ class hexiscale_planner {
                                                      .seed = options_.seed + static_cast<std::uint64_t>(s)});
           if (part.size() != g.size() || std::any_of(part.begin(), part.end(), [&](int p) { return p < 0 || p >= pipelines; }))
             throw input_error("a partitioner has to name one of the parts for every vertex");
-          std::vector<group> groups(static_cast<std::size_t>(pipelines));
-          for (std::size_t v = 0; v < part.size(); ++v) add(groups[static_cast<std::size_t>(part[v])], parts[v]);
+          std::vector<group> groups(as_size(pipelines));
+          for (std::size_t v = 0; v < part.size(); ++v) add(at(groups, part[v]), parts[v]);
           possible = try_groups(std::move(groups)) || possible;
           if (!go_on() || pipelines == 1) return possible;
         }
@@ -151,7 +152,7 @@ class hexiscale_planner {
   // Devices with more memory for their arithmetic come first in a pipeline: there most microbatches are in flight.
   void sort_parts(group& parts) const {
     const auto key = [&](const machine_part& p) {
-      const auto& device = hardware_.subclusters[static_cast<std::size_t>(p.subcluster)].device;
+      const auto& device = at(hardware_.subclusters, p.subcluster).device;
       return -static_cast<double>(device.memory_bytes) / device.flops(asked_.arithmetic);
     };
     std::sort(parts.begin(), parts.end(), [&](const machine_part& a, const machine_part& b) {
@@ -177,8 +178,7 @@ class hexiscale_planner {
       if (parts.empty()) return false;
       sort_parts(parts);
       double sum = 0;
-      for (const auto& p : parts)
-        sum += p.devices * hardware_.subclusters[static_cast<std::size_t>(p.subcluster)].device.flops(asked_.arithmetic);
+      for (const auto& p : parts) sum += p.devices * at(hardware_.subclusters, p.subcluster).device.flops(asked_.arithmetic);
       flops.push_back(sum);
       all += sum;
     }
@@ -206,16 +206,15 @@ class hexiscale_planner {
 
   /// The pipeline of a group; null if there is none. Groups of equal shapes have equal ones.
   [[nodiscard]] const group_line* line_of(const group& parts, double all_flops) {
-    const auto [at, is_new] = lines_.try_emplace(shapes_of(parts));
-    if (!is_new) return at->second ? &*at->second : nullptr;
+    const auto [line, is_new] = lines_.try_emplace(shapes_of(parts));
+    if (!is_new) return line->second ? &*line->second : nullptr;
     double flops = 0;
     auto apart = parts;  // each on a node of its own
     auto single = apart;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       apart[p].node = single[p].node = static_cast<int>(p);
       single[p].devices = 1;
-      flops +=
-          parts[p].devices * hardware_.subclusters[static_cast<std::size_t>(parts[p].subcluster)].device.flops(asked_.arithmetic);
+      flops += parts[p].devices * at(hardware_.subclusters, parts[p].subcluster).device.flops(asked_.arithmetic);
     }
     const auto g = graph_of(hardware_, apart, asked_.arithmetic);
     const auto links = graph_of(hardware_, single, asked_.arithmetic);
@@ -231,8 +230,8 @@ class hexiscale_planner {
     line_builder builder(
         table_,
         {.microbatches = share, .use_all = asked_.use_all_devices, .warmup = options_.warmup, .epsilon = options_.epsilon});
-    at->second = builder.best_of(apart, orders);
-    return at->second ? &*at->second : nullptr;
+    line->second = builder.best_of(apart, orders);
+    return line->second ? &*line->second : nullptr;
   }
 
   void judge(const std::vector<group>& groups, const std::vector<const group_line*>& lines, const std::vector<int>& counts) {
@@ -245,7 +244,7 @@ class hexiscale_planner {
       auto& pieces = devices.emplace_back();
       for (const auto& part : groups[l]) {
         auto& used = taken[{part.subcluster, part.node}];
-        next.push_back(part.node * hardware_.subclusters[static_cast<std::size_t>(part.subcluster)].devices_per_node + used);
+        next.push_back(part.node * at(hardware_.subclusters, part.subcluster).devices_per_node + used);
         pieces.push_back({{part.subcluster, 1, part.devices}, next.back()});
         used += part.devices;
       }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/hexiscale/device_graph.hpp>
 
 namespace hetsched::detail {
@@ -42,7 +43,7 @@ namespace hetsched::detail {
       if (!taken[v] && (path.empty() || widths.edge(path.back(), v) > 0))
         next.emplace_back(path.empty() ? 0 : -widths.edge(path.back(), v), v);
     std::sort(next.begin(), next.end());
-    if (!path.empty() && next.size() > static_cast<std::size_t>(top)) next.resize(static_cast<std::size_t>(top));
+    if (!path.empty() && next.size() > as_size(top)) next.resize(as_size(top));
     for (const auto& [width, v] : next) {
       // Every path goes to its end before the steps run out.
       if (steps >= most_steps && !best.empty()) return;

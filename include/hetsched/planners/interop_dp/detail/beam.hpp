@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
 #include <hetsched/planners/interop_dp/detail/warmup_algebra.hpp>
@@ -52,22 +53,20 @@ class beam_search {
     arena_.clear();
     for (auto& all : options_) all.clear();
     for (const int p : placements) {
-      auto& o = options_[at(problem_.placements[at(p)].subcluster)].emplace_back();
+      auto& o = at(options_, at(problem_.placements, p).subcluster).emplace_back();
       o.placement = p;
-      o.furthest.resize(at(problem_.layers + 1));
-      table_.furthest(p, period_, problem_.placements[at(p)].capacity, 1, o.furthest.data());
+      o.furthest.resize(as_size(problem_.layers + 1));
+      table_.furthest(p, period_, at(problem_.placements, p).capacity, 1, o.furthest.data());
       // The first layer of the longest stage that ends before each layer; that layer itself if none does.
-      o.nearest.assign(at(problem_.layers + 1), 0);
-      for (int e = 1, a = 0; e <= problem_.layers; o.nearest[at(e++)] = a)
-        while (a < e && o.furthest[at(a)] < e) ++a;
+      o.nearest.assign(as_size(problem_.layers + 1), 0);
+      for (int e = 1, a = 0; e <= problem_.layers; at(o.nearest, e++) = a)
+        while (a < e && at(o.furthest, a) < e) ++a;
     }
     for (std::size_t ph = 0; ph < route_.size(); ++ph) grow(static_cast<int>(ph));
     return finished(most);
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   struct option {
     int placement = 0;
     std::vector<int> furthest, nearest;
@@ -83,29 +82,29 @@ class beam_search {
   };
 
   void grow(int ph) {
-    const auto& phase = route_[at(ph)];
-    const int all = problem_.devices[at(phase.subcluster)];
-    auto& kept = kept_[at(ph)];
-    kept.assign(at(all + 1), {});
-    auto& exits = exits_[at(ph)];
+    const auto& phase = at(route_, ph);
+    const int all = at(problem_.devices, phase.subcluster);
+    auto& kept = at(kept_, ph);
+    kept.assign(as_size(all + 1), {});
+    auto& exits = at(exits_, ph);
     exits.clear();
     for (int used = 1; used <= all; ++used) {
       fresh_.clear();
-      for (const auto& o : options_[at(phase.subcluster)]) {
-        const int behind = used - problem_.placements[at(o.placement)].devices;
+      for (const auto& o : at(options_, phase.subcluster)) {
+        const int behind = used - at(problem_.placements, o.placement).devices;
         if (behind < 0) continue;
         if (behind > 0) {
-          for (const auto l : kept[at(behind)]) extend(o, l, behind);
+          for (const auto l : at(kept, behind)) extend(o, l, behind);
           continue;
         }
         if (phase.may_start) extend(o, -1, 0);
         for (const int from : phase.from)
-          for (const auto l : exits_[at(from)]) extend(o, l, 0);
+          for (const auto l : at(exits_, from)) extend(o, l, 0);
       }
-      keep(kept[at(used)]);
-      if (!use_all_ || used == all) exits.insert(exits.end(), kept[at(used)].begin(), kept[at(used)].end());
+      keep(at(kept, used));
+      if (!use_all_ || used == all) exits.insert(exits.end(), at(kept, used).begin(), at(kept, used).end());
     }
-    std::sort(exits.begin(), exits.end(), [&](int a, int b) { return before(arena_[at(a)], arena_[at(b)]); });
+    std::sort(exits.begin(), exits.end(), [&](int a, int b) { return before(at(arena_, a), at(arena_, b)); });
     thin(exits);
   }
 
@@ -124,13 +123,13 @@ class beam_search {
     for (int i = 0; i < static_cast<int>(sorted.size()); ++i) {
       const label& l = label_of(i);
       if (furthest < 0 || l.first < label_of(furthest).first) furthest = i;
-      const int own = problem_.placements[at(l.placement)].transfer_class;
+      const int own = at(problem_.placements, l.placement).transfer_class;
       const bool new_class =
           period_ < std::numeric_limits<double>::max() && std::find(seen_.begin(), seen_.end(), own) == seen_.end();
       // The few that cost least, of any class; then one of each other class.
       if (few >= width_ && !new_class) continue;
       if (std::any_of(chosen.begin(), chosen.end(), [&](int other) {
-            return label_of(other).first == l.first && problem_.placements[at(label_of(other).placement)].transfer_class == own;
+            return label_of(other).first == l.first && at(problem_.placements, label_of(other).placement).transfer_class == own;
           }))
         continue;
       if (new_class) seen_.push_back(own);
@@ -142,31 +141,31 @@ class beam_search {
 
   void thin(std::vector<std::int32_t>& sorted) {
     choose(
-        sorted, [&](int i) -> const label& { return arena_[at(sorted[at(i)])]; }, chosen_);
-    for (std::size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = sorted[at(chosen_[i])];
+        sorted, [&](int i) -> const label& { return at(arena_, at(sorted, i)); }, chosen_);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = at(sorted, chosen_[i]);
     sorted.assign(chosen_.begin(), chosen_.end());
   }
 
   void keep(std::vector<std::int32_t>& kept) {
     std::sort(fresh_.begin(), fresh_.end(), before);
     choose(
-        fresh_, [&](int i) -> const label& { return fresh_[at(i)]; }, chosen_);
+        fresh_, [&](int i) -> const label& { return at(fresh_, i); }, chosen_);
     for (const int i : chosen_) {
       kept.push_back(static_cast<std::int32_t>(arena_.size()));
-      arena_.push_back(fresh_[at(i)]);
+      arena_.push_back(at(fresh_, i));
     }
   }
 
   // Puts a stage in front of a suffix: the longest that fits, and the next shorter ones.
   void extend(const option& o, std::int32_t next, int used) {
-    const int cut = next < 0 ? problem_.layers : arena_[at(next)].first;
+    const int cut = next < 0 ? problem_.layers : at(arena_, next).first;
     if (cut == 0) return;
     ++looked_at_;
-    const label behind = next < 0 ? label{} : arena_[at(next)];
+    const label behind = next < 0 ? label{} : at(arena_, next);
     const transfer_price price = next < 0 ? transfer_price{} : problem_.price(o.placement, behind.placement, used, cut);
     if (price.occupied > period_) return;
-    const double capacity = problem_.placements[at(o.placement)].capacity;
-    int low = o.nearest[at(cut)];
+    const double capacity = at(problem_.placements, o.placement).capacity;
+    int low = at(o.nearest, cut);
     if (low >= cut) return;
     const auto fits = [&](int first, warmup_state& state) {
       const double time = table_.time(o.placement, first, cut);
@@ -192,7 +191,7 @@ class beam_search {
       // A stage upstream ends later, by its own backward and the gradient's way to it.
       l.end = std::max(l.latency + updates_(o.placement, first, cut),
                        behind.end + table_.forward(o.placement, first, cut) + (price.round_trip - price.slower_way));
-      l.cost = l.end + (*cost_before_)[at(first)];
+      l.cost = l.end + (*cost_before_)[as_size(first)];
       l.state = state;
       l.first = first;
       l.placement = o.placement;
@@ -207,14 +206,14 @@ class beam_search {
     for (std::size_t ph = 0; ph < route_.size(); ++ph)
       if (route_[ph].may_end)
         for (const auto l : exits_[ph])
-          if (arena_[at(l)].first == 0) ends.push_back(&arena_[at(l)]);
+          if (at(arena_, l).first == 0) ends.push_back(&at(arena_, l));
     std::stable_sort(ends.begin(), ends.end(), [](const label* a, const label* b) { return a->end < b->end; });
     if (ends.size() > most) ends.resize(most);
     std::vector<solution> found;
     for (const auto* l : ends) {
       solution s{l->end, {}};
-      for (int first = 0;; l = &arena_[at(l->next)]) {
-        const int last = l->next < 0 ? problem_.layers : arena_[at(l->next)].first;
+      for (int first = 0;; l = &at(arena_, l->next)) {
+        const int last = l->next < 0 ? problem_.layers : at(arena_, l->next).first;
         s.stages.push_back({l->placement, {first, last}});
         first = last;
         if (l->next < 0) break;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -63,8 +64,8 @@ class chain_costs {
       room_.push_back(placed.room + roundings);
       layer_s_.push_back(table.time(static_cast<int>(p), 0, problem.layers) / problem.layers);
     }
-    const auto classes = at(problem.classes());
-    for (std::size_t i = 0; i < classes * classes * at(problem.kinds); ++i) {
+    const auto classes = as_size(problem.classes());
+    for (std::size_t i = 0; i < classes * classes * as_size(problem.kinds); ++i) {
       ways_.push_back(problem.prices[i]);
       if (problem.near_prices.empty()) continue;
       const auto& near = problem.near_prices[i];
@@ -116,14 +117,14 @@ class chain_costs {
       warmup_state behind;
       const warmup_algebra exact_rule(warmup_rule::exact);
       for (int i = 0; i < count; ++i) {
-        const auto here = at(in_front ? i : count - 1 - i);
+        const auto here = as_size(in_front ? i : count - 1 - i);
         auto& s = open[here];
         const int most = high - low - (count - 1 - i);
         int good = 0, bad = most + 1, step = 1;
         double longest = 0;
         warmup_state own, best;
         // Layers are much alike: about so many fit, or a few more or less.
-        const double about = period / layer_s_[at(s.placement)];
+        const double about = period / at(layer_s_, s.placement);
         int next = about < most ? std::max(1, static_cast<int>(about)) : most;
         while (bad - good > 1) {
           const int n = next;
@@ -135,7 +136,7 @@ class chain_costs {
                                     behind, period, own);
             s.in_flight = std::min(own.warmup, asked_.microbatches);
           }
-          fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= room_[at(s.placement)];
+          fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= at(room_, s.placement);
           if (fits) {
             best = own;
             longest = work;
@@ -161,7 +162,7 @@ class chain_costs {
     double rate = 0, low = 0, high = 0;  // layers per second, if they were alike
     for (const auto& s : open) {
       high = std::max(high, table_.time(s.placement, first_layer, problem_.layers));
-      rate += 1 / layer_s_[at(s.placement)];
+      rate += 1 / at(layer_s_, s.placement);
     }
     high = std::min(high, enough / asked_.microbatches);
     const double even = (problem_.layers - first_layer) / rate;
@@ -204,9 +205,9 @@ class chain_costs {
   }
 
   /// Bytes that a placement has for a stage's costs.
-  [[nodiscard]] double room(int placement) const { return room_[at(placement)]; }
+  [[nodiscard]] double room(int placement) const { return at(room_, placement); }
   /// A layer's seconds, on average.
-  [[nodiscard]] double layer_s(int placement) const { return layer_s_[at(placement)]; }
+  [[nodiscard]] double layer_s(int placement) const { return at(layer_s_, placement); }
   /// Whether a stage holds as many microbatches as stages come behind it.
   [[nodiscard]] bool knows_warmups() const { return knows_warmups_; }
 
@@ -260,7 +261,7 @@ class chain_costs {
   [[nodiscard]] part_chain like(const chain_costs& other, const part_chain& from) const {
     part_chain next{.stages = from.stages, .placed = from.placed, .parts = from.parts};
     for (auto& part : next.parts) {
-      const auto& where = other.problem_.placements[at(part.placement)].where;
+      const auto& where = at(other.problem_.placements, part.placement).where;
       part.placement = placement_of(where);
       if (part.placement == static_cast<int>(problem_.placements.size())) return {};
     }
@@ -274,7 +275,7 @@ class chain_costs {
     part_chain all{.stages = count, .placed = count};
     for (const auto& s : stages) {
       if (all.parts.empty() || all.parts.back().placement != s.placement)
-        all.parts.push_back({problem_.placements[at(s.placement)].subcluster, 0, s.placement});
+        all.parts.push_back({at(problem_.placements, s.placement).subcluster, 0, s.placement});
       ++all.parts.back().stages;
       add_layers(all, s.layers.size());
     }
@@ -326,7 +327,7 @@ class chain_costs {
     line.schedule.name = schedule_;
     std::vector<submesh> shapes;
     for (const auto& part : from.parts) {
-      const auto& where = problem_.placements[at(part.placement)].where;
+      const auto& where = at(problem_.placements, part.placement).where;
       for (int s = 0; s < part.stages; ++s) {
         const int first = line.stages.empty() ? 0 : line.stages.back().layers.last;
         line.stages.push_back({.layers = {first, first + from.layers[line.stages.size()]},
@@ -385,7 +386,7 @@ class chain_costs {
         double own = m * work;
         if (knows_warmups_) {
           const double held = std::min(m, in_flight);
-          if (table_.memory(p, first, last, held) > room_[at(p)]) return infinity;
+          if (table_.memory(p, first, last, held) > at(room_, p)) return infinity;
           own = m > held ? std::max(trip, held * forward + backward) + (m - held - 1) * work +
                                std::max(trip, forward + held * backward)
                          : trip + (m - 1) * std::max(forward, backward);
@@ -393,7 +394,7 @@ class chain_costs {
         }
         steady = std::max(steady, (m - 1) * std::max(forward, backward));
         most = std::max(most, own - trip);
-        const double update = costs_.update(layer_range{first, last}, problem_.placements[at(p)].where);
+        const double update = costs_.update(layer_range{first, last}, at(problem_.placements, p).where);
         // The stage ends before the first one by the backwards and gradients in between.
         updated = std::max(updated, std::max(most, steady) + update + tail);
         behind = {p, part->subcluster, work, in_flight};
@@ -448,11 +449,10 @@ class chain_costs {
     const auto& all = problem_.placements;
     return static_cast<int>(std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.where == where; }) - all.begin());
   }
-  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
   [[nodiscard]] const transfer_price& way_between(int p, int next, int cut) const {
-    const int from = problem_.placements[at(p)].transfer_class, to = problem_.placements[at(next)].transfer_class;
-    return ways_[at((from * problem_.classes() + to) * problem_.kinds + problem_.kind_before(cut))];
+    const int from = at(problem_.placements, p).transfer_class, to = at(problem_.placements, next).transfer_class;
+    return at(ways_, (from * problem_.classes() + to) * problem_.kinds + problem_.kind_before(cut));
   }
 
   const cluster& hardware_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
 namespace hetsched::detail {
@@ -63,8 +64,7 @@ class chain_neighbours {
   }
 
  private:
-  [[nodiscard]] static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] int width(int placement) const { return problem_.placements[at(placement)].devices; }
+  [[nodiscard]] int width(int placement) const { return at(problem_.placements, placement).devices; }
   [[nodiscard]] auto place(std::size_t i) { return parts_.begin() + static_cast<std::ptrdiff_t>(i); }
 
   // Chains that take more devices than there are, or fewer where all are to be used, are none; nor those in which a subcluster
@@ -74,7 +74,7 @@ class chain_neighbours {
     int stages = 0;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const auto& p = parts_[i];
-      auto& taken = taken_[at(p.subcluster)];
+      auto& taken = at(taken_, p.subcluster);
       const bool follows = i > 0 && parts_[i - 1].subcluster == p.subcluster;
       if (p.stages < 1 || (taken > 0 && !follows) || (follows && parts_[i - 1].placement == p.placement)) return;
       taken += p.stages * width(p.placement);
@@ -102,7 +102,7 @@ class chain_neighbours {
   // The part with each placement of its subcluster, on about as many devices, on all that others leave, and in as many stages.
   void replace(std::size_t i, int devices, int stages) {
     const int k = parts_[i].subcluster;
-    int left = problem_.devices[at(k)];
+    int left = at(problem_.devices, k);
     for (std::size_t j = 0; j < parts_.size(); ++j)
       if (j != i && parts_[j].subcluster == k) left -= parts_[j].stages * width(parts_[j].placement);
     for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
@@ -153,7 +153,7 @@ class chain_neighbours {
       for (const auto i : begins) {
         parts_ = from_;
         parts_.insert(place(i), chain_part{.subcluster = k});
-        replace(i, problem_.devices[at(k)] / 2, 1);
+        replace(i, at(problem_.devices, k) / 2, 1);
       }
     }
     parts_ = from_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
@@ -26,13 +27,13 @@ class plan_enumeration {
     used_.resize(problem.devices.size());
     left_.resize(problem.devices.size(), true);
     // The least latency of the layers from each one on.
-    rest_.assign(static_cast<std::size_t>(problem.layers + 1), infinity);
+    rest_.assign(as_size(problem.layers + 1), infinity);
     rest_.back() = 0;
     for (int first = problem.layers - 1; first >= 0; --first)
       for (int last = first + 1; last <= problem.layers; ++last)
         for (const int p : open_) {
-          auto& least = rest_[static_cast<std::size_t>(first)];
-          least = std::min(least, table.time(p, first, last) + rest_[static_cast<std::size_t>(last)]);
+          auto& least = at(rest_, first);
+          least = std::min(least, table.time(p, first, last) + at(rest_, last));
         }
   }
 
@@ -47,7 +48,7 @@ class plan_enumeration {
 
  private:
   [[nodiscard]] bool may_enter(int from, int to) const {
-    if (!left_[static_cast<std::size_t>(to)]) return false;
+    if (!at(left_, to)) return false;
     if (order_.empty() || from < 0) return true;
     return std::find(order_.begin(), order_.end(), from) < std::find(order_.begin(), order_.end(), to);
   }
@@ -63,15 +64,15 @@ class plan_enumeration {
       return go_on();
     }
     const int previous = stages.empty() ? -1 : stages.back().placement;
-    const int from = previous < 0 ? -1 : problem_.placements[static_cast<std::size_t>(previous)].subcluster;
+    const int from = previous < 0 ? -1 : at(problem_.placements, previous).subcluster;
     for (const int p : open_) {
-      const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
-      const auto k = static_cast<std::size_t>(placed.subcluster);
+      const auto& placed = at(problem_.placements, p);
+      const auto k = as_size(placed.subcluster);
       if (placed.subcluster != from ? !may_enter(from, placed.subcluster) : uniform_ && p != previous) continue;
       if (used_[k] + placed.devices > problem_.devices[k]) continue;
       double way = 0, occupied = 0;
       if (previous >= 0) {
-        const int a = problem_.placements[static_cast<std::size_t>(previous)].transfer_class, b = placed.transfer_class;
+        const int a = at(problem_.placements, previous).transfer_class, b = placed.transfer_class;
         const auto &apart = problem_.transfer(a, b)[problem_.kind_before(first)],
                    &near = problem_.near_transfer(a, b)[problem_.kind_before(first)];
         way = std::min(apart.round_trip, near.round_trip);
@@ -79,7 +80,7 @@ class plan_enumeration {
         if (!(way < infinity)) continue;
       }
       const bool leaves = from >= 0 && placed.subcluster != from;
-      if (leaves) left_[static_cast<std::size_t>(from)] = false;
+      if (leaves) at(left_, from) = false;
       used_[k] += placed.devices;
       bool go = true;
       for (int last = first + 1; go && last <= problem_.layers; ++last) {
@@ -89,7 +90,7 @@ class plan_enumeration {
         }
         if (table_.memory(p, first, last, 1) > placed.capacity) continue;
         const double t = table_.time(p, first, last), forward = table_.forward(p, first, last);
-        const double start = before + way, latency = start + t + rest_[static_cast<std::size_t>(last)];
+        const double start = before + way, latency = start + t + at(rest_, last);
         const double own = std::max(
             {bound, start + microbatches_ * t, latency + (microbatches_ - 1) * std::max({forward, t - forward, occupied})});
         if (own * (1 - tolerance::rounding) >= best()) continue;
@@ -98,7 +99,7 @@ class plan_enumeration {
         stages.pop_back();
       }
       used_[k] -= placed.devices;
-      if (leaves) left_[static_cast<std::size_t>(from)] = true;
+      if (leaves) at(left_, from) = true;
       if (!go) return false;
     }
     return true;

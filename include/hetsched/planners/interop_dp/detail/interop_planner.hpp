@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/beam.hpp>
@@ -406,7 +407,7 @@ class interop_planner {
     std::vector<met_plan> variants;
     for (std::size_t i = 0; i < chosen.size(); ++i)
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
-        const auto current = static_cast<std::size_t>(chosen[i].placement);
+        const auto current = as_size(chosen[i].placement);
         const auto& other = problem_.placements[p];
         if (p == current || other.barred || !(other.where.mesh == problem_.placements[current].where.mesh)) continue;
         auto variant = chosen;

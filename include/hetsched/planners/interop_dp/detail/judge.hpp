@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -44,7 +45,7 @@ class plan_judge {
     const auto caps = warmup_caps(problem_, table_, stages, asked_.microbatches);
     double latency = 0;
     for (int i = 0; i < bare.stages(); ++i) {
-      if (caps[static_cast<std::size_t>(i)] < 1) return std::nullopt;
+      if (at(caps, i) < 1) return std::nullopt;
       latency += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
     }
     if (!(latency < infinity)) return std::nullopt;
@@ -76,9 +77,7 @@ class plan_judge {
            .pipelines = {{.microbatches = asked_.microbatches, .microbatch_size = asked_.microbatch_size}}};
     auto& line = p.pipelines.front();
     line.schedule.name = schedule_name(algebra_.rule());
-    const auto where = [&](const interop_stage& s) -> const placement& {
-      return problem_.placements[static_cast<std::size_t>(s.placement)].where;
-    };
+    const auto where = [&](const interop_stage& s) -> const placement& { return at(problem_.placements, s.placement).where; };
     std::vector<submesh> shapes;
     for (const auto& s : candidate.stages) shapes.push_back(where(s).mesh);
     const auto groups = pack_devices(hardware_, shapes);

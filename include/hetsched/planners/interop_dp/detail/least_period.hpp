@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/search.hpp>
 #include <hetsched/schedule/builders/period.hpp>
 
@@ -20,8 +21,8 @@ namespace hetsched::detail {
   std::vector<int> used(problem.devices.size());  // devices of each subcluster, by the stages from here on
   std::vector<int> used_behind(stages.size());
   for (std::size_t i = stages.size(); i-- > 0;) {
-    const auto& placed = problem.placements[static_cast<std::size_t>(stages[i].placement)];
-    auto& taken = used[static_cast<std::size_t>(placed.subcluster)];
+    const auto& placed = at(problem.placements, stages[i].placement);
+    auto& taken = at(used, placed.subcluster);
     used_behind[i] = taken;
     taken += placed.devices;
   }
@@ -88,7 +89,7 @@ namespace hetsched::detail {
     for (int i = p.stages(); i-- > 0;) {
       if (period > 0)
         step = unchecked::exact_step(p.compute_s(i), i + 1 < p.stages() ? p.round_trip_s(i) : 0.0, period, step.carry);
-      if (step.warmup > caps[static_cast<std::size_t>(i)]) return false;
+      if (step.warmup > at(caps, i)) return false;
     }
     return true;
   };
@@ -117,7 +118,7 @@ namespace hetsched::detail {
                                                   double capacity_factor = 1) {
   std::vector<int> caps;
   for (const auto& s : stages) {
-    const double capacity = problem.placements[static_cast<std::size_t>(s.placement)].capacity * capacity_factor;
+    const double capacity = at(problem.placements, s.placement).capacity * capacity_factor;
     const auto held = [&](int n) { return table.memory(s.placement, s.layers.first, s.layers.last, n); };
     int cap = std::numeric_limits<int>::max();
     if (held(microbatches) > capacity)

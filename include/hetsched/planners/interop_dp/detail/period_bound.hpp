@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
@@ -29,7 +30,7 @@ class period_bound {
     const unsigned all = (1u << count) - 1;
     for (unsigned set = 1; set <= all; ++set)
       if (count <= most_listed || set == all || std::popcount(set) == 1) choices_.push_back({set, std::vector<double>(count)});
-    const auto layers = static_cast<std::size_t>(problem.layers);
+    const auto layers = as_size(problem.layers);
     nearest_.resize(open_.size() * (layers + 1));
     cost_.resize(layers + 1);
     last_stage_.resize(layers + 1);
@@ -72,13 +73,12 @@ class period_bound {
   /// transfer class.
   [[nodiscard]] std::vector<int> competitive(double slack, int least_devices) const {
     std::vector<double> least(problem_.devices.size(), infinity);
-    std::vector<double> least_of_class(static_cast<std::size_t>(problem_.classes()), infinity);
+    std::vector<double> least_of_class(as_size(problem_.classes()), infinity);
     const auto each = [&](auto body) {
       for (std::size_t j = 0; j < open_.size(); ++j) {
-        const auto& placed = problem_.placements[static_cast<std::size_t>(open_[j])];
-        if (placed.devices < std::min(least_devices, problem_.devices[static_cast<std::size_t>(placed.subcluster)])) continue;
-        body(j, cost_of_layer(j), least[static_cast<std::size_t>(placed.subcluster)],
-             least_of_class[static_cast<std::size_t>(placed.transfer_class)]);
+        const auto& placed = at(problem_.placements, open_[j]);
+        if (placed.devices < std::min(least_devices, at(problem_.devices, placed.subcluster))) continue;
+        body(j, cost_of_layer(j), at(least, placed.subcluster), at(least_of_class, placed.transfer_class));
       }
     };
     each([](std::size_t, double price, double& of_subcluster, double& of_class) {
@@ -113,17 +113,17 @@ class period_bound {
   // The least round trips of a stage to the next one in its subcluster, and, with what they occupy, between subclusters.
   void find_ways() {
     const auto count = problem_.devices.size();
-    onward_.assign(static_cast<std::size_t>(problem_.classes()), infinity);
+    onward_.assign(as_size(problem_.classes()), infinity);
     const auto pairs = count * count;
     crossings_.resize(pairs);
     for (int from = 0; from < problem_.classes(); ++from)
       for (int to = 0; to < problem_.classes(); ++to) {
-        const auto a = static_cast<std::size_t>(problem_.class_subcluster[static_cast<std::size_t>(from)]);
-        const auto b = static_cast<std::size_t>(problem_.class_subcluster[static_cast<std::size_t>(to)]);
+        const auto a = as_size(at(problem_.class_subcluster, from));
+        const auto b = as_size(at(problem_.class_subcluster, to));
         for (const auto* price : {problem_.transfer(from, to), problem_.near_transfer(from, to)})
           for (int j = 0; j < problem_.kinds; ++j) {
             if (a == b) {
-              auto& least = onward_[static_cast<std::size_t>(from)];
+              auto& least = at(onward_, from);
               least = std::min(least, price[j].round_trip);
             } else {
               auto& known = crossings_[a * count + b];
@@ -138,21 +138,21 @@ class period_bound {
     for (auto& c : onward_)
       if (!(c < infinity)) c = 0;
     for (std::size_t c = 0; c < onward_.size(); ++c) {
-      auto& most = dearest_[static_cast<std::size_t>(problem_.class_subcluster[c])];
+      auto& most = at(dearest_, problem_.class_subcluster[c]);
       most = std::max(most, onward_[c]);
     }
   }
 
   void measure(double period) {
-    std::vector<int> ends(static_cast<std::size_t>(problem_.layers + 1));
+    std::vector<int> ends(as_size(problem_.layers + 1));
     for (std::size_t j = 0; j < open_.size(); ++j) {
       const int p = open_[j];
-      table_.furthest(p, period, problem_.placements[static_cast<std::size_t>(p)].capacity, 1, ends.data());
+      table_.furthest(p, period, at(problem_.placements, p).capacity, 1, ends.data());
       // The first layer of the longest stage that ends before each layer; that layer itself if there is none.
-      int* nearest = nearest_.data() + j * static_cast<std::size_t>(problem_.layers + 1);
+      int* nearest = nearest_.data() + j * as_size(problem_.layers + 1);
       nearest[0] = 0;
       for (int e = 1, a = 0; e <= problem_.layers; nearest[e++] = a)
-        while (a < e && ends[static_cast<std::size_t>(a)] < e) ++a;
+        while (a < e && at(ends, a) < e) ++a;
     }
   }
 
@@ -269,15 +269,14 @@ class period_bound {
   }
 
   [[nodiscard]] double fixed_cost(const choice& c, std::size_t j) const {
-    const auto& placed = problem_.placements[static_cast<std::size_t>(open_[j])];
-    return c.rent[static_cast<std::size_t>(placed.subcluster)] * placed.devices +
-           onward_[static_cast<std::size_t>(placed.transfer_class)];
+    const auto& placed = at(problem_.placements, open_[j]);
+    return at(c.rent, placed.subcluster) * placed.devices + at(onward_, placed.transfer_class);
   }
   // Of the stages of a placement that are as full as they can be, the least cost per layer.
   [[nodiscard]] double cost_of_layer(std::size_t j) const {
     double least = infinity;
     if (best_ == nullptr) return 0;
-    const int* nearest = nearest_.data() + j * static_cast<std::size_t>(problem_.layers + 1);
+    const int* nearest = nearest_.data() + j * as_size(problem_.layers + 1);
     for (int e = 1; e <= problem_.layers; ++e)
       if (nearest[e] < e)
         least = std::min(least, (table_.time(open_[j], nearest[e], e) + fixed_cost(*best_, j)) / (e - nearest[e]));
@@ -287,7 +286,7 @@ class period_bound {
   // The least cost of all layers as stages, with rents: into cost_, that of all layers before each one. Adds up by subcluster the
   // devices that it takes. Per placement a sliding-window minimum over the first layers of a stage.
   [[nodiscard]] double shortest_path(const choice& c, std::vector<double>& used) {
-    const auto layers = static_cast<std::size_t>(problem_.layers);
+    const auto layers = as_size(problem_.layers);
     struct row {
       std::size_t open;
       const stage_prices::sums* prefix;
@@ -298,7 +297,7 @@ class period_bound {
     };
     std::vector<row> rows;
     for (std::size_t j = 0; j < open_.size(); ++j)
-      if (c.set >> problem_.placements[static_cast<std::size_t>(open_[j])].subcluster & 1u)
+      if (c.set >> at(problem_.placements, open_[j]).subcluster & 1u)
         rows.push_back(
             {j, table_.prefix(open_[j]), nearest_.data() + j * (layers + 1), windows_.data() + j * layers, fixed_cost(c, j)});
     looked_at_ += static_cast<std::int64_t>(rows.size() * layers);
@@ -326,9 +325,9 @@ class period_bound {
     }
     used.assign(problem_.devices.size(), 0.0);
     if (!(cost_[layers] < infinity)) return infinity;
-    for (auto e = layers; e > 0; e = static_cast<std::size_t>(last_stage_[e].first)) {
-      const auto& placed = problem_.placements[static_cast<std::size_t>(open_[static_cast<std::size_t>(last_stage_[e].at)])];
-      used[static_cast<std::size_t>(placed.subcluster)] += placed.devices;
+    for (auto e = layers; e > 0; e = as_size(last_stage_[e].first)) {
+      const auto& placed = at(problem_.placements, at(open_, last_stage_[e].at));
+      at(used, placed.subcluster) += placed.devices;
     }
     return cost_[layers];
   }

@@ -13,6 +13,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
@@ -62,27 +63,25 @@ struct interop_problem {
     return (near_prices.empty() ? prices : near_prices).data() + row(from, to);
   }
   /// The kind of the boundary before layer `cut`.
-  [[nodiscard]] int kind_before(int cut) const { return boundary_kind[static_cast<std::size_t>(cut - 1)]; }
+  [[nodiscard]] int kind_before(int cut) const { return at(boundary_kind, cut - 1); }
 
   /// Whether a stage of placement p shares a node with the one behind it, of placement `next`, if stages lie side by side and
   /// those from the latter on take so many devices of the subcluster.
   [[nodiscard]] bool share_node(int p, int next, int used) const {
-    const auto &a = placements[static_cast<std::size_t>(p)], &b = placements[static_cast<std::size_t>(next)];
+    const auto &a = at(placements, p), &b = at(placements, next);
     if (near_prices.empty() || !a.on_one_node || !b.on_one_node || a.subcluster != b.subcluster) return false;
-    const int per_node = devices_per_node[static_cast<std::size_t>(a.subcluster)], taken = used % per_node;
+    const int per_node = at(devices_per_node, a.subcluster), taken = used % per_node;
     return taken >= b.devices && taken + a.devices <= per_node;
   }
   /// Both ways' price of the boundary before layer `cut` between such stages.
   [[nodiscard]] const transfer_price& price(int p, int next, int used, int cut) const {
-    const int from = placements[static_cast<std::size_t>(p)].transfer_class;
-    const int to = placements[static_cast<std::size_t>(next)].transfer_class;
+    const int from = at(placements, p).transfer_class;
+    const int to = at(placements, next).transfer_class;
     return (share_node(p, next, used) ? near_transfer(from, to) : transfer(from, to))[kind_before(cut)];
   }
 
  private:
-  [[nodiscard]] std::size_t row(int from, int to) const {
-    return static_cast<std::size_t>(from * classes() + to) * static_cast<std::size_t>(kinds);
-  }
+  [[nodiscard]] std::size_t row(int from, int to) const { return as_size(from * classes() + to) * as_size(kinds); }
 };
 
 /// A stage as the search decides it.
@@ -127,7 +126,7 @@ struct interop_stage {
                          proximity near) -> const transfer_cost& {
     if (from.subcluster != to.subcluster)
       near = proximity::other_node;
-    else if (hardware.subclusters[static_cast<std::size_t>(from.subcluster)].nodes == 1)
+    else if (at(hardware.subclusters, from.subcluster).nodes == 1)
       near = proximity::same_node;
     else if (!from.on_one_node || !to.on_one_node)
       near = proximity::other_node;
@@ -184,7 +183,7 @@ struct interop_stage {
   }
   // Room for the largest transfers that a stage may have on either side.
   for (auto& p : all) {
-    const auto c = static_cast<std::size_t>(p.transfer_class);
+    const auto c = as_size(p.transfer_class);
     p.capacity -= static_cast<double>(extra_in[c] + extra_out[c]);
     p.reserved += static_cast<double>(extra_in[c] + extra_out[c]);
   }
@@ -201,7 +200,7 @@ struct stage_bytes {
 /// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
 class update_table {
  public:
-  update_table(price_book& book, const interop_problem& problem) : row_(static_cast<std::size_t>(problem.layers + 1)) {
+  update_table(price_book& book, const interop_problem& problem) : row_(as_size(problem.layers + 1)) {
     for (const auto& p : problem.placements) {
       const auto& of = book.updates(p.in_book);
       const double first = of.layers[0];
@@ -220,7 +219,7 @@ class update_table {
 
   [[nodiscard]] bool any() const { return any_; }
   [[nodiscard]] double operator()(int p, int first, int last) const {
-    const double* row = sums_.data() + static_cast<std::size_t>(p) * row_;
+    const double* row = sums_.data() + as_size(p) * row_;
     return row[last] - row[first] + row[0];
   }
 
@@ -241,7 +240,7 @@ class stage_prices {
   stage_prices(price_book& book, const interop_problem& problem)
       : layers_(problem.layers),
         additive_(book.additive()),
-        row_(static_cast<std::size_t>(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
+        row_(as_size(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
         sums_(problem.placements.size() * row_),
         updates_(book, problem) {
     if (additive_)
@@ -253,7 +252,7 @@ class stage_prices {
   /// Whether stages cost the sum of their layers: then time and memory never fall when a stage grows.
   [[nodiscard]] bool additive() const { return additive_; }
   /// Sums over the layers before each one. Requires: additive().
-  [[nodiscard]] const sums* prefix(int p) const { return sums_.data() + static_cast<std::size_t>(p) * row_; }
+  [[nodiscard]] const sums* prefix(int p) const { return sums_.data() + as_size(p) * row_; }
   [[nodiscard]] double time(int p, int first, int last) const {
     const sums* row = prefix(p);
     return additive_ ? row[last].time - row[first].time : row[cell(first, last)].time;
@@ -275,8 +274,8 @@ class stage_prices {
   /// The most that a layer of the stage needs while it is at work. Requires: additive().
   [[nodiscard]] double temporary(int p, int first, int last) const {
     if (largest_.empty() || first >= last) return 0;
-    const auto level = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(last - first)) - 1);
-    const double* row = largest_.data() + (level * placements_ + static_cast<std::size_t>(p)) * static_cast<std::size_t>(layers_);
+    const auto level = as_size(std::bit_width(static_cast<unsigned>(last - first)) - 1);
+    const double* row = largest_.data() + (level * placements_ + as_size(p)) * as_size(layers_);
     return std::max(row[first], row[last - (1 << level)]);
   }
 
@@ -309,7 +308,7 @@ class stage_prices {
  private:
   /// The place of an interval in a row of a model that is not additive; empty intervals are there, too, and cost nothing.
   [[nodiscard]] std::size_t cell(int first, int last) const {
-    return static_cast<std::size_t>(first * (2 * layers_ + 3 - first) / 2 + last - first);
+    return as_size(first * (2 * layers_ + 3 - first) / 2 + last - first);
   }
 
   void add_layers(price_book& book, const interop_problem& problem) {
@@ -370,15 +369,15 @@ class stage_prices {
   // A sparse table: level k holds the largest of 2^k layers from each one on.
   void measure_temporary(const std::vector<double>& of) {
     if (std::all_of(of.begin(), of.end(), [](double bytes) { return bytes == 0; })) return;
-    placements_ = of.size() / static_cast<std::size_t>(layers_);
+    placements_ = of.size() / as_size(layers_);
     largest_ = of;
     for (int half = 1; 2 * half <= layers_; half *= 2) {
       const auto below = largest_.size() - of.size();
       largest_.resize(largest_.size() + of.size());
       for (std::size_t p = 0; p < placements_; ++p)
         for (int l = 0; l + 2 * half <= layers_; ++l) {
-          const auto at = below + p * static_cast<std::size_t>(layers_) + static_cast<std::size_t>(l);
-          largest_[at + of.size()] = std::max(largest_[at], largest_[at + static_cast<std::size_t>(half)]);
+          const auto at = below + p * as_size(layers_) + as_size(l);
+          largest_[at + of.size()] = std::max(largest_[at], largest_[at + as_size(half)]);
         }
     }
   }

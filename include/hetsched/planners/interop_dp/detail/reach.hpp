@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
 
@@ -24,38 +25,38 @@ class reach {
         use_all_(use_all),
         placements_of_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
-      if (!problem.placements[p].dominated) placements_of_[at(problem.placements[p].subcluster)].push_back(static_cast<int>(p));
+      if (!problem.placements[p].dominated) at(placements_of_, problem.placements[p].subcluster).push_back(static_cast<int>(p));
     furthest_.resize(2 * problem.placements.size() * row_size());
     cuts_.resize(problem.devices.size() * problem.devices.size() * row_size());
     fastest_.resize(cuts_.size(), infinity);
     const auto pairs = problem.devices.size() * problem.devices.size();
-    std::vector<double> of_kind(pairs * at(problem.kinds), infinity);  // [from][to][kind]
+    std::vector<double> of_kind(pairs * as_size(problem.kinds), infinity);  // [from][to][kind]
     for (int from = 0; from < problem.classes(); ++from)
       for (int to = 0; to < problem.classes(); ++to) {
-        const auto a = at(problem.class_subcluster[at(from)]), b = at(problem.class_subcluster[at(to)]);
-        double* least = of_kind.data() + (a * problem.devices.size() + b) * at(problem.kinds);
+        const auto a = as_size(at(problem.class_subcluster, from)), b = as_size(at(problem.class_subcluster, to));
+        double* least = of_kind.data() + (a * problem.devices.size() + b) * as_size(problem.kinds);
         for (const auto* price : {problem.transfer(from, to), problem.near_transfer(from, to)})
           for (int kind = 0; kind < problem.kinds; ++kind) least[kind] = std::min(least[kind], price[kind].occupied);
       }
     for (std::size_t pair = 0; pair < pairs; ++pair)
       for (int cut = 1; cut < problem.layers; ++cut)
-        fastest_[pair * row_size() + at(cut)] = of_kind[pair * at(problem.kinds) + at(problem.kind_before(cut))];
+        fastest_[pair * row_size() + as_size(cut)] = of_kind[pair * as_size(problem.kinds) + as_size(problem.kind_before(cut))];
     before_.resize(route.size());
     staying_.resize(route.size());
   }
 
   /// Placements of a subcluster that the search looks at.
-  [[nodiscard]] const std::vector<int>& placements_of(int subcluster) const { return placements_of_[at(subcluster)]; }
+  [[nodiscard]] const std::vector<int>& placements_of(int subcluster) const { return at(placements_of_, subcluster); }
 
   /// Where a stage of placement p that starts at `first` or before ends at the most, with one microbatch in flight.
   [[nodiscard]] int furthest(int p, int first) const { return row(p, 0)[first]; }
 
   /// The most layers that stages put before a suffix can hold, if it is in that phase and uses so many devices; -1: there is no
   /// way on.
-  [[nodiscard]] int before(int phase, int used) const { return before_[at(phase)][at(used)]; }
+  [[nodiscard]] int before(int phase, int used) const { return at(at(before_, phase), used); }
 
   /// The same for stages in the phase's own subcluster alone.
-  [[nodiscard]] int before_without_leaving(int phase, int used) const { return staying_[at(phase)][at(used)]; }
+  [[nodiscard]] int before_without_leaving(int phase, int used) const { return at(at(staying_, phase), used); }
 
   /// O(P L + K^2 L + sum over phases of devices * placements).
   void measure(double period, const std::vector<double>& capacity) {
@@ -67,32 +68,32 @@ class reach {
     measure_cuts(period);
     std::vector<int> after_exit(route_.size(), -1);  // as before_, once the suffix has left its subcluster
     for (int ph = static_cast<int>(route_.size()) - 1; ph >= 0; --ph) {
-      const auto& phase = route_[at(ph)];
-      const int all = problem_.devices[at(phase.subcluster)];
-      auto& up = before_[at(ph)];
-      auto& stay = staying_[at(ph)];
-      up.assign(at(all + 1), -1);
-      stay.assign(at(all + 1), -1);
+      const auto& phase = at(route_, ph);
+      const int all = at(problem_.devices, phase.subcluster);
+      auto& up = at(before_, ph);
+      auto& stay = at(staying_, ph);
+      up.assign(as_size(all + 1), -1);
+      stay.assign(as_size(all + 1), -1);
       for (int used = all; used >= 0; --used) {
         const bool may_leave = used > 0 && (!use_all_ || used == all);
-        stay[at(used)] = may_leave && phase.may_end ? 0 : -1;
-        int most = may_leave ? std::max(stay[at(used)], after_exit[at(ph)]) : -1;
-        for (const int p : placements_of_[at(phase.subcluster)]) {
-          const int next = used + problem_.placements[at(p)].devices;
+        at(stay, used) = may_leave && phase.may_end ? 0 : -1;
+        int most = may_leave ? std::max(at(stay, used), at(after_exit, ph)) : -1;
+        for (const int p : at(placements_of_, phase.subcluster)) {
+          const int next = used + at(problem_.placements, p).devices;
           if (next > all) continue;
           const auto end = [&](int start) {
             if (start < 0) return -1;
             const int layer = row(p, fewest_ > 1)[start];
             return used > 0 ? cut_below(phase.subcluster, phase.subcluster)[layer] : layer;
           };
-          most = std::max(most, end(up[at(next)]));
-          stay[at(used)] = std::max(stay[at(used)], end(stay[at(next)]));
+          most = std::max(most, end(at(up, next)));
+          at(stay, used) = std::max(at(stay, used), end(at(stay, next)));
         }
-        up[at(used)] = most;
+        at(up, used) = most;
       }
       if (up[0] < 0) continue;
       for (const int from : phase.from)
-        after_exit[at(from)] = std::max(after_exit[at(from)], cut_below(phase.subcluster, route_[at(from)].subcluster)[up[0]]);
+        at(after_exit, from) = std::max(at(after_exit, from), cut_below(phase.subcluster, at(route_, from).subcluster)[up[0]]);
     }
   }
 
@@ -100,22 +101,21 @@ class reach {
   [[nodiscard]] bool whole_model() const {
     for (std::size_t ph = 0; ph < route_.size(); ++ph)
       if (route_[ph].may_start)
-        for (const int p : placements_of_[at(route_[ph].subcluster)]) {
-          const int covered = before_[ph][at(problem_.placements[at(p)].devices)];
+        for (const int p : at(placements_of_, route_[ph].subcluster)) {
+          const int covered = at(before_[ph], at(problem_.placements, p).devices);
           if (covered >= 0 && furthest(p, covered) == problem_.layers) return true;
         }
     return false;
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] std::size_t row_size() const { return at(problem_.layers + 1); }
-  [[nodiscard]] int* row(int p, int kind) { return furthest_.data() + at(2 * p + kind) * row_size(); }
-  [[nodiscard]] const int* row(int p, int kind) const { return furthest_.data() + at(2 * p + kind) * row_size(); }
+  [[nodiscard]] std::size_t row_size() const { return as_size(problem_.layers + 1); }
+  [[nodiscard]] int* row(int p, int kind) { return furthest_.data() + as_size(2 * p + kind) * row_size(); }
+  [[nodiscard]] const int* row(int p, int kind) const { return furthest_.data() + as_size(2 * p + kind) * row_size(); }
 
   // Highest cut at or below each layer over which transfers from one subcluster to another keep the period; -1: none.
   [[nodiscard]] int* cut_below(int from, int to) {
-    return cuts_.data() + (at(from) * problem_.devices.size() + at(to)) * row_size();
+    return cuts_.data() + (as_size(from) * problem_.devices.size() + as_size(to)) * row_size();
   }
 
   void measure_cuts(double period) {

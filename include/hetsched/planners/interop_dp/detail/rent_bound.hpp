@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
@@ -36,15 +37,14 @@ class rent_bound {
   /// Placements on which the whole model costs, rents included, at most `slack` times the least in their subcluster, and the
   /// cheapest one of each transfer class.
   [[nodiscard]] std::vector<int> competitive(double slack) const {
-    std::vector<double> least(problem_.devices.size(), infinity),
-        of_class(static_cast<std::size_t>(problem_.classes()), infinity);
+    std::vector<double> least(problem_.devices.size(), infinity), of_class(as_size(problem_.classes()), infinity);
     const auto each = [&](auto body) {
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
         const auto& placed = problem_.placements[p];
         if (placed.dominated) continue;
-        const auto k = static_cast<std::size_t>(placed.subcluster);
+        const auto k = as_size(placed.subcluster);
         body(static_cast<int>(p), table_.time(static_cast<int>(p), 0, problem_.layers) * (1 + rent_[k] * placed.devices),
-             least[k], of_class[static_cast<std::size_t>(placed.transfer_class)]);
+             least[k], at(of_class, placed.transfer_class));
       }
     };
     each([](int, double cost, double& a, double& b) {
@@ -75,7 +75,7 @@ class rent_bound {
     double entry = 0;  // both ways over the cheapest link into it: what more layers cost at least
     /// The largest latency of a suffix from layer `first` on that can.
     [[nodiscard]] double latency_limit(int first) const {
-      const auto i = static_cast<std::size_t>(first);
+      const auto i = as_size(first);
       return budget - std::max(fastest[i] + steady, priced[i] + rent) - (first > held ? entry : 0);
     }
   };
@@ -83,9 +83,9 @@ class rent_bound {
   /// The filter for suffixes that are in a phase and use so many devices of its subcluster, which can hold `held` layers more,
   /// for periods of at least `period`.
   [[nodiscard]] filter before(int phase, int used, int held, double period, double budget) const {
-    const auto i = static_cast<std::size_t>(phase);
-    double rent = rent_[static_cast<std::size_t>(route_[i].subcluster)] * used;
-    for (const int k : route_[i].done) rent += rent_[static_cast<std::size_t>(k)] * problem_.devices[static_cast<std::size_t>(k)];
+    const auto i = as_size(phase);
+    double rent = at(rent_, route_[i].subcluster) * used;
+    for (const int k : route_[i].done) rent += at(rent_, k) * at(problem_.devices, k);
     return {fastest_before_.data(), priced_before_[i].data(), steady_ * period, rent * period, budget, held, entry_[i]};
   }
 
@@ -119,10 +119,10 @@ class rent_bound {
   [[nodiscard]] double cheapest_entry(const route_phase& phase) const {
     double least = infinity;
     for (int from = 0; from < problem_.classes(); ++from) {
-      const int k = problem_.class_subcluster[static_cast<std::size_t>(from)];
+      const int k = at(problem_.class_subcluster, from);
       if (k == phase.subcluster || std::find(phase.done.begin(), phase.done.end(), k) != phase.done.end()) continue;
       for (int to = 0; to < problem_.classes(); ++to) {
-        if (problem_.class_subcluster[static_cast<std::size_t>(to)] != phase.subcluster) continue;
+        if (at(problem_.class_subcluster, to) != phase.subcluster) continue;
         const auto* price = problem_.transfer(from, to);
         for (int j = 0; j < problem_.kinds; ++j) least = std::min(least, price[j].round_trip);
       }
@@ -140,18 +140,18 @@ class rent_bound {
       if (!placed.dominated && std::find(done.begin(), done.end(), placed.subcluster) == done.end())
         open.push_back(static_cast<int>(p));
     }
-    std::vector<double> sum(static_cast<std::size_t>(problem_.layers + 1), infinity);
+    std::vector<double> sum(as_size(problem_.layers + 1), infinity);
     sum[0] = 0;
     for (int i = 1; i <= problem_.layers; ++i) {
-      auto& least = sum[static_cast<std::size_t>(i)];
+      auto& least = at(sum, i);
       const interop_placement* cheapest = nullptr;
       double time = 0;
       for (const int p : open) {
-        const auto& placed = problem_.placements[static_cast<std::size_t>(p)];
-        const double factor = 1 + rent_[static_cast<std::size_t>(placed.subcluster)] * placed.devices;
+        const auto& placed = at(problem_.placements, p);
+        const double factor = 1 + at(rent_, placed.subcluster) * placed.devices;
         for (int first = table_.additive() ? i - 1 : 0; first < i; ++first) {
           const double t = table_.time(p, first, i);
-          const double cost = sum[static_cast<std::size_t>(first)] + t * factor;
+          const double cost = at(sum, first) + t * factor;
           if (cost >= least) continue;
           least = cost;
           cheapest = &placed;
@@ -159,7 +159,7 @@ class rent_bound {
         }
       }
       if (device_time && cheapest) {
-        const auto k = static_cast<std::size_t>(cheapest->subcluster);
+        const auto k = as_size(cheapest->subcluster);
         (*device_time)[k] += time * cheapest->devices / problem_.devices[k];
       }
     }

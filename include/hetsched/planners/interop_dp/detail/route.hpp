@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/options.hpp>
 
 namespace hetsched {
@@ -32,15 +33,10 @@ struct route_phase {
   const int k = static_cast<int>(first_to_last.size());
   std::vector<route_phase> phases;
   for (int position = 0; position < k; ++position) {
-    route_phase phase{first_to_last[static_cast<std::size_t>(k - 1 - position)],
-                      position,
-                      !use_all || position == 0,
-                      !use_all || position == k - 1,
-                      {},
-                      {}};
+    route_phase phase{at(first_to_last, k - 1 - position), position, !use_all || position == 0,
+                      !use_all || position == k - 1,       {},       {}};
     for (int from = use_all ? std::max(0, position - 1) : 0; from < position; ++from) phase.from.push_back(from);
-    for (int before = 0; before < position; ++before)
-      phase.done.push_back(first_to_last[static_cast<std::size_t>(k - 1 - before)]);
+    for (int before = 0; before < position; ++before) phase.done.push_back(at(first_to_last, k - 1 - before));
     phases.push_back(phase);
   }
   return phases;
@@ -51,7 +47,7 @@ struct route_phase {
   std::vector<int> first_to_last(hardware.subclusters.size());
   std::iota(first_to_last.begin(), first_to_last.end(), 0);
   const auto ratio = [&](int i) {
-    const auto& d = hardware.subclusters[static_cast<std::size_t>(i)].device;
+    const auto& d = at(hardware.subclusters, i).device;
     return static_cast<double>(d.memory_bytes) / d.flops(precision::fp16);
   };
   if (order != subcluster_order::as_given)
@@ -72,7 +68,7 @@ struct route_phase {
   if (order != subcluster_order::all) return route_through(fixed_order(hardware, order), use_all);
   std::vector<route_phase> phases;
   const auto full = (1u << k) - 1;
-  std::vector<int> index((std::size_t{full} + 1) * static_cast<std::size_t>(k), -1);
+  std::vector<int> index((std::size_t{full} + 1) * as_size(k), -1);
   for (int size = 1; size <= k; ++size)
     for (unsigned set = 1; set <= full; ++set) {
       if (std::popcount(set) != size) continue;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/reach.hpp>
 #include <hetsched/planners/interop_dp/detail/rent_bound.hpp>
@@ -50,7 +51,7 @@ class interop_search {
     capacity_.resize(placements);
     for (std::size_t p = 0; p < placements; ++p) capacity_[p] = problem.placements[p].capacity;
     classes_of_.resize(problem.devices.size());
-    for (int c = 0; c < problem.classes(); ++c) classes_of_[at(problem.class_subcluster[at(c)])].push_back(c);
+    for (int c = 0; c < problem.classes(); ++c) at(classes_of_, at(problem.class_subcluster, c)).push_back(c);
     stores_.resize(route.size());
   }
 
@@ -123,8 +124,6 @@ class interop_search {
   // No limit on the period, but not the price of what cannot be moved at all.
   static double finite(double period) { return std::min(period, std::numeric_limits<double>::max()); }
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   // A suffix of the model: its stages' latency, the warm-up state of its first stage, and how it goes on.
   struct label {
     double latency = 0;
@@ -153,7 +152,7 @@ class interop_search {
 
   [[nodiscard]] static std::span<const label> labels_at(const store& s, const row& r, int layer) {
     if (layer < r.low || layer > r.high) return {};
-    const auto i = r.offset + at(r.high - layer);
+    const auto i = r.offset + as_size(r.high - layer);
     return {s.labels.data() + s.starts[i], s.starts[i + 1] - s.starts[i]};
   }
 
@@ -204,11 +203,11 @@ class interop_search {
   // `used`: devices of the subcluster that the stages behind take, 0 if they lie in another one.
   void add_source(candidate_stage& stage, const store& labels, const row& from, int phase, int from_class, int used) const {
     if (from.high < from.low) return;
-    const auto& placed = problem_.placements[at(stage.placement)];
+    const auto& placed = at(problem_.placements, stage.placement);
     source s{&labels, &from, phase};
     s.price = problem_.transfer(placed.transfer_class, from_class);
     if (algebra_.by_count()) s.step = steps_.data() + (s.price - problem_.prices.data());
-    const int per_node = problem_.devices_per_node[at(placed.subcluster)];
+    const int per_node = at(problem_.devices_per_node, placed.subcluster);
     if (!problem_.near_prices.empty() && used > 0 && placed.on_one_node && used % per_node + placed.devices <= per_node) {
       s.taken = used % per_node;
       s.near_price = problem_.near_transfer(placed.transfer_class, from_class);
@@ -220,13 +219,13 @@ class interop_search {
   }
 
   void grow_phase(int ph) {
-    const auto& phase = route_[at(ph)];
-    const auto& classes = classes_of_[at(phase.subcluster)];
-    const int all = problem_.devices[at(phase.subcluster)];
-    auto& own = stores_[at(ph)];
+    const auto& phase = at(route_, ph);
+    const auto& classes = at(classes_of_, phase.subcluster);
+    const int all = at(problem_.devices, phase.subcluster);
+    auto& own = at(stores_, ph);
     own.labels.clear();
     own.starts.clear();
-    own.rows.assign(classes.size() * at(all + 1), {});
+    own.rows.assign(classes.size() * as_size(all + 1), {});
     own.exits.assign(classes.size(), {});
     own.ended_early = false;
     workspace work;
@@ -238,7 +237,7 @@ class interop_search {
       for (std::size_t c = 0; c < classes.size(); ++c) {
         work.stages.clear();
         for (const int p : reach_.placements_of(phase.subcluster)) {
-          const auto& placed = problem_.placements[at(p)];
+          const auto& placed = at(problem_.placements, p);
           if (placed.transfer_class != classes[c] || placed.devices > used) continue;
           candidate_stage stage{p, -1, problem_.layers + 1, {}};
           if (placed.devices == used) {
@@ -247,19 +246,19 @@ class interop_search {
               stage.top = stage.low = problem_.layers;
             }
             for (const int from : phase.from)
-              for (std::size_t fc = 0; fc < stores_[at(from)].exits.size(); ++fc)
-                add_source(stage, stores_[at(from)], stores_[at(from)].exits[fc], from,
-                           classes_of_[at(route_[at(from)].subcluster)][fc], 0);
+              for (std::size_t fc = 0; fc < at(stores_, from).exits.size(); ++fc)
+                add_source(stage, at(stores_, from), at(stores_, from).exits[fc], from,
+                           at(classes_of_, at(route_, from).subcluster)[fc], 0);
           } else {
             for (std::size_t fc = 0; fc < classes.size(); ++fc)
-              add_source(stage, own, own.rows[fc * at(all + 1) + at(used - placed.devices)], ph, classes[fc],
+              add_source(stage, own, own.rows[fc * as_size(all + 1) + as_size(used - placed.devices)], ph, classes[fc],
                          used - placed.devices);
           }
           work.looked_at += static_cast<std::int64_t>(classes.size());
           if (stage.top >= 0) work.stages.push_back(std::move(stage));
         }
         work.bound = rents_.before(ph, used, reach_.before_without_leaving(ph, used), longer_than_, budget_);
-        grow_row(own, own.rows[c * at(all + 1) + at(used)], reach_.before(ph, used), work);
+        grow_row(own, own.rows[c * as_size(all + 1) + as_size(used)], reach_.before(ph, used), work);
       }
     }
     for (std::size_t c = 0; c < classes.size(); ++c) merge_exit(own, c, all);
@@ -268,7 +267,7 @@ class interop_search {
 
   // Suffixes that leave the subcluster: of any number of devices, unless all must be used.
   void merge_exit(store& own, std::size_t c, int all) {
-    const row* rows = own.rows.data() + c * at(all + 1);
+    const row* rows = own.rows.data() + c * as_size(all + 1);
     if (use_all_) {
       own.exits[c] = rows[all];
       return;
@@ -317,17 +316,17 @@ class interop_search {
 
     [[nodiscard]] bool idle_at(int first) const { return low > high && next_cut <= first; }
     void clear() {
-      for (int n = low; n <= high; ++n) by_count[at(n)].clear();
+      for (int n = low; n <= high; ++n) at(by_count, n).clear();
       low = 1;
       high = 0;
     }
     void push(int count, const entry& e) {
-      if (by_count.size() <= at(count)) by_count.resize(at(count + 1));
+      if (by_count.size() <= as_size(count)) by_count.resize(as_size(count + 1));
       if (low > high) low = high = count;
       low = std::min(low, count);
       high = std::max(high, count);
       lowest_cut = e.cut;
-      auto& q = by_count[at(count)];
+      auto& q = at(by_count, count);
       while (q.entries.size() > q.head && q.entries.back().key >= e.key) q.entries.pop_back();
       q.entries.push_back(e);
     }
@@ -391,13 +390,13 @@ class interop_search {
       out = {};
       return;
     }
-    own.starts.resize(out.offset + at(high - last_full + 2));
+    own.starts.resize(out.offset + as_size(high - last_full + 2));
     out.low = last_full;
   }
 
   [[nodiscard]] bool shares_node(const source& s, const label& behind) const {
     if (s.near_price == nullptr) return false;
-    const auto& next = problem_.placements[at(behind.placement)];
+    const auto& next = at(problem_.placements, behind.placement);
     return next.on_one_node && next.devices <= s.taken;
   }
 
@@ -425,11 +424,11 @@ class interop_search {
       }
     }
     const auto& from = prefix[first];
-    for (; w.low <= w.high && w.by_count[at(w.low)].empty(); ++w.low) w.by_count[at(w.low)].clear();
+    for (; w.low <= w.high && at(w.by_count, w.low).empty(); ++w.low) at(w.by_count, w.low).clear();
     const double limit = work.limit + from.time;
     double beaten = infinity;  // by a smaller count
     for (int n = w.low; n <= w.high; ++n) {
-      auto& q = w.by_count[at(n)];
+      auto& q = at(w.by_count, n);
       const double held = std::min(n, microbatches_);
       while (!q.empty()) {
         const auto& e = q.entries[q.head];
@@ -437,7 +436,7 @@ class interop_search {
         const auto& to = prefix[e.cut];
         if (to.time - from.time <= period_ &&
             to.weight - from.weight + held * (to.activation - from.activation) + table_.temporary(p, first, e.cut) <=
-                capacity_[at(p)]) {
+                at(capacity_, p)) {
           keep_if_new(work.front, {e.key - from.time, e.key - from.time, {n, 0}, p, e.cut, e.phase, e.label});
           beaten = e.key;
           break;
@@ -469,7 +468,7 @@ class interop_search {
           if (l.end > work.bound.budget - work.bound.steady) return;
         }
         if (!algebra_.extend(time, transfer, behind.state, period_, l.state)) return;
-        if (held.at(std::min(l.state.warmup, microbatches_)) <= capacity_[at(p)]) keep_if_new(work.front, l);
+        if (held.at(std::min(l.state.warmup, microbatches_)) <= at(capacity_, p)) keep_if_new(work.front, l);
       };
       for (const auto& s : stage.sources) {
         if (s.labels == nullptr) {
@@ -510,7 +509,7 @@ class interop_search {
         s.stages.push_back({l->placement, {first, l->cut}});
         first = l->cut;
         if (l->next_phase < 0) break;
-        l = stores_[at(l->next_phase)].labels.data() + l->next_label;
+        l = at(stores_, l->next_phase).labels.data() + l->next_label;
       }
       found.push_back(std::move(s));
     }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/planners/interop_dp/detail/beam.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
@@ -30,8 +31,7 @@ namespace hetsched::detail {
   for (int a = 0; a < count; ++a)
     for (int b = a + 1; b < count; ++b)
       if (!hardware.between(a, b))
-        text += (text.empty() ? "" : ", ") + hardware.subclusters[static_cast<std::size_t>(a)].name + " - " +
-                hardware.subclusters[static_cast<std::size_t>(b)].name;
+        text += (text.empty() ? "" : ", ") + at(hardware.subclusters, a).name + " - " + at(hardware.subclusters, b).name;
   return text;
 }
 
@@ -71,7 +71,7 @@ namespace hetsched::detail {
       std::vector<int> all;
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
         if (!problem.placements[p].dominated) all.push_back(static_cast<int>(p));
-      for (auto& s : beam.solve(infinity, all, std::vector<double>(static_cast<std::size_t>(problem.layers + 1)), 1, 1))
+      for (auto& s : beam.solve(infinity, all, std::vector<double>(as_size(problem.layers + 1)), 1, 1))
         plans.push_back(std::move(s.stages));
     }
     if (plans.empty())
@@ -124,14 +124,14 @@ namespace hetsched::detail {
     return table.memory(stages[i].placement, stages[i].layers.first, stages[i].layers.last, warmups[i]);
   };
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const auto& on = problem.placements[static_cast<std::size_t>(stages[i].placement)];
+    const auto& on = at(problem.placements, stages[i].placement);
     const double share = on.with_rest(memory(i)) / on.memory;
     if (share > worst_share) {
       worst_share = share;
       worst = i;
     }
   }
-  const auto& placed = problem.placements[static_cast<std::size_t>(stages[worst].placement)];
+  const auto& placed = at(problem.placements, stages[worst].placement);
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", (high - 1) * 100);
   return "out of memory: every device would need " + std::string(percent) + " % more; the plan that comes closest has " +

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 
@@ -22,14 +23,14 @@ class best_cuts {
  public:
   /// Requires: table.additive().
   best_cuts(const interop_problem& problem, const stage_prices& table, const end_table& ends, const warmup_algebra& algebra)
-      : problem_(problem), table_(table), ends_(ends), algebra_(algebra), row_(at(problem.layers + 1)) {}
+      : problem_(problem), table_(table), ends_(ends), algebra_(algebra), row_(as_size(problem.layers + 1)) {}
 
   /// The column for so many microbatches; none if there is none shorter than `enough` seconds, or none was found in memory.
   /// Complexity: O(stages * layers) for each of some ten periods.
   [[nodiscard]] std::optional<pipeline_column> solve(std::span<const int> placements, int microbatches, bool reductions,
                                                      double enough) {
     const auto count = placements.size();
-    if (count == 0 || count > at(problem_.layers)) return std::nullopt;
+    if (count == 0 || count > as_size(problem_.layers)) return std::nullopt;
     settle(placements, microbatches);
     std::optional<pipeline_column> best;
     const double shortest = shortest_period(placements, enough / microbatches);
@@ -49,16 +50,14 @@ class best_cuts {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   // Microbatches in flight on each stage, about, and the latency that no cuts are below.
   void settle(std::span<const int> placements, int microbatches) {
     const auto count = placements.size();
     in_flight_.resize(count);
     double flying = 0;
     for (std::size_t i = count; i-- > 0;) {
-      const auto& placed = problem_.placements[at(placements[i])];
-      const bool crosses = i + 1 < count && problem_.placements[at(placements[i + 1])].subcluster != placed.subcluster;
+      const auto& placed = at(problem_.placements, placements[i]);
+      const bool crosses = i + 1 < count && at(problem_.placements, placements[i + 1]).subcluster != placed.subcluster;
       flying += crosses ? 2 : 1;
       in_flight_[i] = std::min(flying, static_cast<double>(microbatches));
     }
@@ -74,7 +73,7 @@ class best_cuts {
   // How far a stage that begins at `first` may reach within a period and its memory.
   [[nodiscard]] int furthest(std::span<const int> placements, std::size_t i, int first, int last, double period) const {
     const int p = placements[i];
-    const double room = problem_.placements[at(p)].capacity;
+    const double room = at(problem_.placements, p).capacity;
     while (last < problem_.layers && table_.time(p, first, last + 1) <= period &&
            table_.memory(p, first, last + 1, in_flight_[i]) <= room)
       ++last;
@@ -112,7 +111,7 @@ class best_cuts {
     const int layers = problem_.layers;
     best_.assign((count + 1) * row_, infinity);
     next_.assign(count * row_, -1);
-    best_[count * row_ + at(layers)] = 0;
+    best_[count * row_ + as_size(layers)] = 0;
     looked_at_ += static_cast<std::int64_t>(count) * layers;
     window_.resize(row_);
     for (std::size_t i = count; i-- > 0;) {
@@ -122,8 +121,8 @@ class best_cuts {
       std::size_t head = 0, size = 0;
       const auto way = [&](int cut) {
         if (i + 1 == count) return 0.0;
-        const int from = problem_.placements[at(p)].transfer_class;
-        const int to = problem_.placements[at(placements[i + 1])].transfer_class;
+        const int from = at(problem_.placements, p).transfer_class;
+        const int to = at(problem_.placements, placements[i + 1]).transfer_class;
         const int kind = problem_.kind_before(cut);
         const auto &apart = problem_.transfer(from, to)[kind], &near = problem_.near_transfer(from, to)[kind];
         return std::min(apart.occupied, near.occupied) <= period ? std::min(apart.round_trip, near.round_trip) : infinity;
@@ -131,7 +130,7 @@ class best_cuts {
       reach_.resize(row_);
       for (int first = 0, last = 0; first < layers; ++first) {
         last = furthest(placements, i, first, std::max(first, last), period);
-        reach_[at(first)] = last;
+        at(reach_, first) = last;
       }
       for (int first = layers - 1; first >= static_cast<int>(i); --first) {
         const int last = first + 1;
@@ -140,10 +139,10 @@ class best_cuts {
           while (size > head && window_[size - 1].first >= cost) --size;
           if (cost < infinity) window_[size++] = {cost, last};
         }
-        while (head < size && window_[head].second > reach_[at(first)]) ++head;
+        while (head < size && window_[head].second > at(reach_, first)) ++head;
         if (head == size) continue;
-        best_[i * row_ + at(first)] = window_[head].first - table_.time(p, 0, first);
-        next_[i * row_ + at(first)] = window_[head].second;
+        best_[i * row_ + as_size(first)] = window_[head].first - table_.time(p, 0, first);
+        next_[i * row_ + as_size(first)] = window_[head].second;
       }
     }
     return best_[0];
@@ -153,7 +152,7 @@ class best_cuts {
     std::vector<interop_stage> stages;
     int first = 0;
     for (std::size_t i = 0; i < placements.size(); ++i) {
-      const int last = next_[i * row_ + at(first)];
+      const int last = next_[i * row_ + as_size(first)];
       stages.push_back({placements[i], {first, last}});
       first = last;
     }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
@@ -106,7 +107,7 @@ class plan_candidates {
       shapes.emplace_back();
       for (std::size_t i = 0; i < stages->size(); ++i) {
         const auto& s = (*stages)[i];
-        const auto& where = problem_.placements[static_cast<std::size_t>(s.placement)].where;
+        const auto& where = at(problem_.placements, s.placement).where;
         shapes.back().push_back(where.mesh);
         own.stages.push_back({.layers = s.layers,
                               .devices = {},

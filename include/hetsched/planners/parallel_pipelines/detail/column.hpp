@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -21,7 +22,7 @@ namespace hetsched::detail {
 /// those of another pipeline, whichever that is.
 class end_table {
  public:
-  end_table(const any_cost_model& costs, const interop_problem& problem) : row_(at(problem.layers + 1)) {
+  end_table(const any_cost_model& costs, const interop_problem& problem) : row_(as_size(problem.layers + 1)) {
     const auto& all = problem.placements;
     const auto sync = [&](int first, int last, const placement& a, const placement& b) {
       const placement holders[]{a, b};
@@ -30,7 +31,7 @@ class end_table {
     // Of many placements, those on the largest submeshes: most ports work at once there.
     constexpr std::size_t few = 64;
     const auto may_partner = [&](const interop_placement& p, const interop_placement& q) {
-      return all.size() <= few || &p == &q || q.devices == problem.devices[at(q.subcluster)];
+      return all.size() <= few || &p == &q || q.devices == at(problem.devices, q.subcluster);
     };
     // Adds a row of sums: with the best partner for the whole model. Returns what that takes.
     const auto add_row = [&](std::vector<double>& sums, const interop_placement& p, auto may) {
@@ -80,12 +81,11 @@ class end_table {
   /// Whether no two pipelines can add up their gradients.
   [[nodiscard]] bool alone() const { return alone_; }
   [[nodiscard]] double reduction(int p, int first, int last) const {
-    const double* row = sums_.data() + at(p) * row_;
+    const double* row = sums_.data() + as_size(p) * row_;
     return row[last] - row[first];
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   std::size_t row_;
   std::vector<double> sums_;   // [placement][layer]
   std::vector<double> apart_;  // the same with a partner in another subcluster
@@ -152,7 +152,7 @@ struct last_stage {
   const auto caps = warmup_caps(problem, table, stages, microbatches);
   pipeline_column found;
   for (int i = 0; i < bare.stages(); ++i) {
-    if (caps[static_cast<std::size_t>(i)] < 1) return std::nullopt;
+    if (at(caps, i) < 1) return std::nullopt;
     found.latency += bare.compute_s(i) + (i + 1 < bare.stages() ? bare.round_trip_s(i) : 0.0);
   }
   if (!(found.latency < infinity)) return std::nullopt;
@@ -164,8 +164,8 @@ struct last_stage {
   found.end = last_done(ends, table, stages, bare, reductions).end_s;
   found.devices.resize(problem.devices.size());
   for (const auto& s : stages) {
-    const auto& placed = problem.placements[static_cast<std::size_t>(s.placement)];
-    found.devices[static_cast<std::size_t>(placed.subcluster)] += placed.devices;
+    const auto& placed = at(problem.placements, s.placement);
+    at(found.devices, placed.subcluster) += placed.devices;
     if (found.visits.empty() || found.visits.back().subcluster != placed.subcluster)
       found.visits.push_back({placed.subcluster, s.layers.first});
   }

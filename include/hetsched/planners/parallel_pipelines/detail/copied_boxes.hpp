@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
@@ -166,7 +167,7 @@ class copied_boxes {
     for (std::size_t k = 0; k < b.devices.size(); ++k) part_.devices[k] = std::max(1, b.devices[k]);
     for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
       const auto& placed = problem_.placements[p];
-      part_.placements[p].dominated = placed.dominated || placed.devices > b.devices[static_cast<std::size_t>(placed.subcluster)];
+      part_.placements[p].dominated = placed.dominated || placed.devices > at(b.devices, placed.subcluster);
     }
     auto problem = asked_;
     problem.beat = longest_s;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 
@@ -39,7 +40,7 @@ class listed_pipelines {
   [[nodiscard]] bool list(std::size_t most) {
     if (more_pairs_than(most)) return false;
     most_ = most;
-    by_box_.resize(static_cast<std::size_t>(boxes_));
+    by_box_.resize(as_size(boxes_));
     left_.assign(problem_.devices.size(), true);
     used_.assign(problem_.devices.size(), 0);
     listed next;
@@ -48,7 +49,7 @@ class listed_pipelines {
 
   /// May be beyond any list.
   [[nodiscard]] std::int64_t boxes() const { return boxes_; }
-  [[nodiscard]] const std::vector<listed>& of(int box) const { return by_box_[static_cast<std::size_t>(box)]; }
+  [[nodiscard]] const std::vector<listed>& of(int box) const { return at(by_box_, box); }
   [[nodiscard]] int box_of(const std::vector<int>& devices) const {
     int box = 0;
     for (std::size_t k = devices.size(); k-- > 0;) box = box * (problem_.devices[k] + 1) + devices[k];
@@ -80,7 +81,7 @@ class listed_pipelines {
       for (const auto* a : holding(0, cut))
         for (const auto* b : seconds) {
           const int taken = a->devices + (a->subcluster == b->subcluster ? b->devices : 0);
-          if (taken > problem_.devices[static_cast<std::size_t>(a->subcluster)]) continue;
+          if (taken > at(problem_.devices, a->subcluster)) continue;
           const int kind = problem_.kind_before(cut);
           const auto &apart = problem_.transfer(a->transfer_class, b->transfer_class)[kind],
                      &near = problem_.near_transfer(a->transfer_class, b->transfer_class)[kind];
@@ -94,20 +95,20 @@ class listed_pipelines {
     if (++beginnings_ > 20 * most_) return false;
     if (first == problem_.layers) {
       if (count_++ == most_) return false;
-      by_box_[static_cast<std::size_t>(box_of(used_))].push_back(line);
+      at(by_box_, box_of(used_)).push_back(line);
       return true;
     }
     const int previous = line.stages.empty() ? -1 : line.stages.back().placement;
-    const int from = previous < 0 ? -1 : problem_.placements[static_cast<std::size_t>(previous)].subcluster;
+    const int from = previous < 0 ? -1 : at(problem_.placements, previous).subcluster;
     for (std::size_t i = 0; i < problem_.placements.size(); ++i) {
       const int p = static_cast<int>(i);
       const auto& placed = problem_.placements[i];
-      const auto k = static_cast<std::size_t>(placed.subcluster);
+      const auto k = as_size(placed.subcluster);
       if (placed.dominated || used_[k] + placed.devices > problem_.devices[k] || (placed.subcluster != from && !left_[k]))
         continue;
       double way = 0, slower = 0;
       if (previous >= 0) {
-        const int a = problem_.placements[static_cast<std::size_t>(previous)].transfer_class, b = placed.transfer_class;
+        const int a = at(problem_.placements, previous).transfer_class, b = placed.transfer_class;
         const int kind = problem_.kind_before(first);
         const auto &apart = problem_.transfer(a, b)[kind], &near = problem_.near_transfer(a, b)[kind];
         way = std::min(apart.round_trip, near.round_trip);
@@ -115,7 +116,7 @@ class listed_pipelines {
         if (!(way < infinity)) continue;
       }
       const bool leaves = from >= 0 && placed.subcluster != from;
-      if (leaves) left_[static_cast<std::size_t>(from)] = false;
+      if (leaves) at(left_, from) = false;
       used_[k] += placed.devices;
       const double latency = line.latency, slowest = line.slowest;
       bool go = true;
@@ -133,7 +134,7 @@ class listed_pipelines {
       line.latency = latency;
       line.slowest = slowest;
       used_[k] -= placed.devices;
-      if (leaves) left_[static_cast<std::size_t>(from)] = true;
+      if (leaves) at(left_, from) = true;
       if (!go) return false;
     }
     return true;
@@ -161,7 +162,7 @@ class counted_batches {
   using judge = function_ref<double(const listed_pipelines::listed&, int)>;
 
   counted_batches(const listed_pipelines& pipelines, int microbatches)
-      : pipelines_(pipelines), microbatches_(microbatches), cells_(row() * static_cast<std::size_t>(pipelines.boxes())) {
+      : pipelines_(pipelines), microbatches_(microbatches), cells_(row() * as_size(pipelines.boxes())) {
     for (int box = 0; box < pipelines.boxes(); ++box)
       for (int m = 1; m <= microbatches; ++m) {
         auto& c = cells_[index(box, m)];
@@ -229,10 +230,8 @@ class counted_batches {
     int rest = 0;
   };
 
-  [[nodiscard]] std::size_t row() const { return static_cast<std::size_t>(microbatches_); }
-  [[nodiscard]] std::size_t index(int box, int m) const {
-    return static_cast<std::size_t>(box) * row() + static_cast<std::size_t>(m - 1);
-  }
+  [[nodiscard]] std::size_t row() const { return as_size(microbatches_); }
+  [[nodiscard]] std::size_t index(int box, int m) const { return as_size(box) * row() + as_size(m - 1); }
 
   void make_exact(cell& c, share_of_batch share, judge iteration) {
     const auto& lines = pipelines_.of(share.box);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/relaxation.hpp>
 
 namespace hetsched::detail {
@@ -35,7 +36,7 @@ class home_cases {
     std::vector<open_case> open;
     const auto later = [](const open_case& a, const open_case& b) { return a.bound > b.bound; };
     open.push_back({whole.bound(),
-                    {std::vector<int>(static_cast<std::size_t>(problem_.layers), layer_homes::open)},
+                    {std::vector<int>(as_size(problem_.layers), layer_homes::open)},
                     whole.best_rents(),
                     stages_of(whole),
                     whole.disputed()});
@@ -46,7 +47,7 @@ class home_cases {
       for (int home = layer_homes::apart; home < static_cast<int>(problem_.devices.size()); ++home) {
         if (home == layer_homes::open) continue;
         open_case child{parent.bound, parent.homes, {}, {}, -1};
-        child.homes.of[static_cast<std::size_t>(parent.disputed)] = home;
+        at(child.homes.of, parent.disputed) = home;
         const auto ends = ends_.in(child.homes);
         relaxation relaxed(problem_, table_, ends, algebra_, microbatches_, true, child.homes);
         relaxed.start_from(parent.rents);

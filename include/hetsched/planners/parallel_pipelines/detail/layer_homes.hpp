@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
 namespace hetsched::detail {
@@ -19,13 +20,13 @@ struct layer_homes {
   /// Whether a pipeline of such a set may hold the layer in a subcluster.
   [[nodiscard]] bool allow(int layer, int subcluster) const {
     if (of.empty()) return true;
-    const int home = of[static_cast<std::size_t>(layer)];
+    const int home = at(of, layer);
     return home < 0 || home == subcluster;
   }
   [[nodiscard]] bool allow(const interop_problem& problem, std::span<const interop_stage> stages) const {
     for (const auto& s : stages)
       for (int l = s.layers.first; l < s.layers.last; ++l)
-        if (!allow(l, problem.placements[static_cast<std::size_t>(s.placement)].subcluster)) return false;
+        if (!allow(l, at(problem.placements, s.placement).subcluster)) return false;
     return true;
   }
 };

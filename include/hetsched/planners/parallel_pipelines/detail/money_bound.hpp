@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_path.hpp>
 
@@ -74,8 +75,8 @@ class money_bound {
         if (now >= seconds + high) break;
         double paid = 0;
         for (const auto& s : path_.stages()) {
-          const auto& placed = problem_.placements[static_cast<std::size_t>(s.placement)];
-          paid += price[static_cast<std::size_t>(placed.subcluster)] * placed.devices *
+          const auto& placed = at(problem_.placements, s.placement);
+          paid += at(price, placed.subcluster) * placed.devices *
                   std::max(low, table_.time(s.placement, s.layers.first, s.layers.last));
         }
         const double next = seconds * paid / (seconds + high - (now - time_price * paid));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/pipeline_kinds.hpp>
 
@@ -25,12 +26,12 @@ bool move_layers(std::vector<interop_stage>& stages, double& value, int furthest
     for (int from = 0; from < count; ++from)
       for (const int to : {from - apart, from + apart})
         for (int layers = 1; layers <= most; ++layers) {
-          if (to < 0 || to >= count || stages[static_cast<std::size_t>(from)].layers.size() <= layers) continue;
+          if (to < 0 || to >= count || at(stages, from).layers.size() <= layers) continue;
           const auto before = stages;
           const int up = to > from ? -layers : layers;  // what the cuts in between move by
           for (int i = std::min(from, to); i < std::max(from, to); ++i) {
-            stages[static_cast<std::size_t>(i)].layers.last += up;
-            stages[static_cast<std::size_t>(i) + 1].layers.first += up;
+            at(stages, i).layers.last += up;
+            at(stages, i + 1).layers.first += up;
           }
           const double now = judge();
           if (now < value) {
@@ -94,7 +95,7 @@ class neighbour_search {
     bool better = false;
     for (std::size_t i = 0; i < kinds_[which].stages.size(); ++i)
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
-        const auto current = static_cast<std::size_t>(kinds_[which].stages[i].placement);
+        const auto current = as_size(kinds_[which].stages[i].placement);
         if (p == current || problem_.placements[p].barred ||
             !(problem_.placements[p].where.mesh == problem_.placements[current].where.mesh))
           continue;

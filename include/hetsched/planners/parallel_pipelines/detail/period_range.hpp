@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_path.hpp>
 
 namespace hetsched::detail {
@@ -54,11 +55,10 @@ struct period_range {
 
   /// Notes where a path holds the layers.
   void see(const interop_problem& problem, const std::vector<interop_stage>& stages) {
-    seen.resize(static_cast<std::size_t>(problem.layers));
+    seen.resize(as_size(problem.layers));
     for (const auto& s : stages)
       for (int l = s.layers.first; l < s.layers.last; ++l)
-        seen[static_cast<std::size_t>(l)] |= std::uint64_t{1}
-                                             << (problem.placements[static_cast<std::size_t>(s.placement)].subcluster % 64);
+        at(seen, l) |= std::uint64_t{1} << (at(problem.placements, s.placement).subcluster % 64);
   }
 
   /// The middle one of most layers in a row that paths held in several subclusters; -1 if there is none.

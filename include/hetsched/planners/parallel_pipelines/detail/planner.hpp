@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -147,7 +148,7 @@ class parallel_planner {
     double pairs = static_cast<double>(asked_.microbatches) * asked_.microbatches;
     for (const int d : problem_.devices) pairs *= 0.5 * (d + 1) * (d + 2);
     if (pairs > 4e6 || asked_.use_all_devices) return false;
-    if (!listed.list(static_cast<std::size_t>(options_.listed))) return false;
+    if (!listed.list(as_size(options_.listed))) return false;
     counted_batches batches(listed, asked_.microbatches);
     const int whole = listed.box_of(problem_.devices);
     const auto& worth = found_.worth();
@@ -157,7 +158,7 @@ class parallel_planner {
     auto ask = [&] { return go_on(); };
     // The best of all boxes of devices, by lower bounds that are made exact where that matters. More devices make no iteration
     // longer: where money does not count, the box of all is the best.
-    std::vector<bool> exact(static_cast<std::size_t>(whole) + 1, false);
+    std::vector<bool> exact(as_size(whole) + 1, false);
     int best_box = whole;
     for (;;) {
       double least = infinity;
@@ -170,8 +171,8 @@ class parallel_planner {
       }
       several_bound_ = one_bound_ = least;
       if (!(least < infinity) || stopped_) return true;
-      if (exact[static_cast<std::size_t>(best_box)]) break;
-      exact[static_cast<std::size_t>(best_box)] = true;
+      if (at(exact, best_box)) break;
+      at(exact, best_box) = true;
       (void)batches.exact(best_box, alone, ask);
     }
     std::vector<line> best;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
@@ -44,7 +45,7 @@ class pipeline_relaxation {
         reductions_(reductions),
         path_(problem, table, ends),
         search_(problem, table, ends, algebra, microbatches) {
-    most_critical_ = static_cast<std::size_t>(std::clamp<std::int64_t>(40'000 / std::max<std::int64_t>(path_.work(), 1), 4, 12));
+    most_critical_ = as_size(std::clamp<std::int64_t>(40'000 / std::max<std::int64_t>(path_.work(), 1), 4, 12));
     // Rents in proportion to speed, to begin with.
     double total = 0;
     for (std::size_t k = 0; k < problem.devices.size(); ++k) {
@@ -115,7 +116,7 @@ class pipeline_relaxation {
   /// The layer that the cheapest pipelines, at the best rents, hold in the most different places, of those whose place is open;
   /// the middle one where several are alike. -1 if no place is open. O(layers * subclusters).
   [[nodiscard]] int disputed() const {
-    const auto layers = static_cast<std::size_t>(problem_.layers), kinds = problem_.devices.size();
+    const auto layers = as_size(problem_.layers), kinds = problem_.devices.size();
     std::vector<int> dispute(layers, -1);
     for (std::size_t l = 0; l < layers; ++l) {
       if (!homes_.of.empty() && homes_.of[l] != layer_homes::open) continue;
@@ -276,11 +277,11 @@ class pipeline_relaxation {
       open.pop_back();
       if (layer >= 0) {
         ++splits;
-        whole.homes.of.resize(static_cast<std::size_t>(problem_.layers), layer_homes::open);
+        whole.homes.of.resize(as_size(problem_.layers), layer_homes::open);
         for (std::size_t k = 0; k < problem_.devices.size(); ++k) {
           if (!homes_.allow(layer, static_cast<int>(k))) continue;
           auto part = whole;
-          part.homes.of[static_cast<std::size_t>(layer)] = static_cast<int>(k);
+          at(part.homes.of, layer) = static_cast<int>(k);
           add(std::move(part));
         }
       } else {
@@ -300,7 +301,7 @@ class pipeline_relaxation {
 
   void count_votes(const std::vector<period_range>& ranges, double least) {
     const auto kinds = problem_.devices.size();
-    votes_.assign(static_cast<std::size_t>(problem_.layers) * kinds, 0);
+    votes_.assign(as_size(problem_.layers) * kinds, 0);
     for (const auto& r : ranges)
       if (r.bound <= least * (1 + alike))
         for (std::size_t l = 0; l < r.seen.size(); ++l)

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
@@ -33,7 +34,7 @@ struct critical_layer {
 class rented_path {
  public:
   rented_path(const interop_problem& problem, const stage_prices& table, const end_table& ends)
-      : problem_(problem), table_(table), ends_(ends), row_(at(problem.layers + 1)), classes_(at(problem.classes())) {
+      : problem_(problem), table_(table), ends_(ends), row_(as_size(problem.layers + 1)), classes_(as_size(problem.classes())) {
     ends_of_.resize(row_);
     open_placements();
     rows_.resize(open_.size());
@@ -51,16 +52,16 @@ class rented_path {
   /// O(layers * (classes^2 + placements) * critical layers) for additive costs; times the length of a stage for others.
   [[nodiscard]] double solve(double low, double high, const device_prices& prices, bool reductions,
                              std::span<const critical_layer> critical, const layer_homes& homes = {}) {
-    const auto layers = at(problem_.layers);
+    const auto layers = as_size(problem_.layers);
     low_ = low;
     divide(critical);
     measure(low, high);
     if (!homes.of.empty()) close(homes);
     for (std::size_t j = 0; j < open_.size(); ++j) {
       const auto& placed = placement_of(j);
-      const auto k = at(placed.subcluster);
+      const auto k = as_size(placed.subcluster);
       rows_[j] = {nearest_ + j * row_, near_low_ + j * row_, prices.rent[k] * placed.devices, prices.fee[k] * placed.devices,
-                  at(placed.transfer_class)};
+                  as_size(placed.transfer_class)};
       if (table_.additive()) begin(j, 0);
     }
     looked_at_ += work();
@@ -74,7 +75,7 @@ class rented_path {
         least = seconds;
         by[rows_[j].own_class] = {static_cast<int>(j), static_cast<int>(first)};
       };
-      const auto own = at(segment_[e]);
+      const auto own = as_size(segment_[e]);
       const double late = share_[own];  // of critical layers before this end
       for (std::size_t j = 0; j < open_.size(); ++j) {
         auto& r = rows_[j];
@@ -89,17 +90,17 @@ class rented_path {
           // Behind a critical layer windows begin anew: what stages over it add has the form f(end) - f(first).
           if (segment_[e] != segment_[e - 1]) begin(j, e);
           const auto push = [&](std::size_t first, bool longer) {
-            const auto of = at(segment_[first]);
+            const auto of = as_size(segment_[first]);
             double key = entry(first) - sum(first) - (longer ? prefix[first].time * r.rent : 0.0);
             if (of != own) key -= (late - share_[of]) * at_end_up_to(p, first, reductions);
             window_of(j, of, longer).push(first, key);
           };
           for (; r.pushed < e; ++r.pushed) push(r.pushed, false);
-          for (; r.handed_on < at(r.near_low[e]); ++r.handed_on) push(r.handed_on, true);
+          for (; r.handed_on < as_size(r.near_low[e]); ++r.handed_on) push(r.handed_on, true);
           const double up_to_here = own > 0 ? at_end_up_to(p, e, reductions) + fixed_at_end(p) : 0.0;
           for (const bool longer : {false, true}) {
-            const auto earliest = at((longer ? r.nearest : r.near_low)[e]);
-            for (auto of = at(segment_[earliest]); of <= own; ++of) {
+            const auto earliest = as_size((longer ? r.nearest : r.near_low)[e]);
+            for (auto of = as_size(segment_[earliest]); of <= own; ++of) {
               auto& starts = window_of(j, of, longer);
               starts.drop_before(earliest);
               if (starts.empty()) continue;
@@ -108,11 +109,11 @@ class rented_path {
             }
           }
         } else {
-          for (auto a = at(r.nearest[e]); a < e; ++a) {
+          for (auto a = as_size(r.nearest[e]); a < e; ++a) {
             const int first = static_cast<int>(a);
             const double t = table_.time(p, first, end);
             if (!(t <= high)) continue;
-            const double forward = table_.forward(p, first, end), inside = late - share_[at(segment_[a])];
+            const double forward = table_.forward(p, first, end), inside = late - at(share_, segment_[a]);
             const double added =
                 inside > 0 ? table_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
             try_stage(j, a, entry(a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
@@ -131,20 +132,20 @@ class rented_path {
       }
     }
     const double* last = cost_.data() + layers * classes_;
-    best_ = static_cast<std::size_t>(std::min_element(last, last + classes_) - last);
+    best_ = as_size(std::min_element(last, last + classes_) - last);
     return last[best_] * (1 - tolerance::rounding);  // a bound in spite of rounding
   }
 
   /// The stages of the last answer. Requires: it was finite.
   [[nodiscard]] std::vector<interop_stage> stages() const {
     std::vector<interop_stage> found;
-    auto e = at(problem_.layers);
+    auto e = as_size(problem_.layers);
     for (auto c = best_;;) {
       const auto& s = by_[e * classes_ + c];
-      found.push_back({open_[at(s.open)], {s.first, static_cast<int>(e)}});
-      e = at(s.first);
+      found.push_back({at(open_, s.open), {s.first, static_cast<int>(e)}});
+      e = as_size(s.first);
       if (e == 0) break;
-      c = class_before(e, at(placement_of(at(s.open)).transfer_class));
+      c = class_before(e, as_size(placement_of(as_size(s.open)).transfer_class));
     }
     std::reverse(found.begin(), found.end());
     return found;
@@ -153,20 +154,20 @@ class rented_path {
   /// The devices of the last answer, by subcluster. Requires: it was finite.
   [[nodiscard]] std::vector<int> devices() const {
     std::vector<int> used(problem_.devices.size());
-    auto e = at(problem_.layers);
+    auto e = as_size(problem_.layers);
     for (auto c = best_; e > 0;) {
       const auto& s = by_[e * classes_ + c];
-      const auto& placed = placement_of(at(s.open));
-      used[at(placed.subcluster)] += placed.devices;
-      e = at(s.first);
-      if (e > 0) c = class_before(e, at(placed.transfer_class));
+      const auto& placed = placement_of(as_size(s.open));
+      at(used, placed.subcluster) += placed.devices;
+      e = as_size(s.first);
+      if (e > 0) c = class_before(e, as_size(placed.transfer_class));
     }
     return used;
   }
 
   /// The least cost at the last period of all layers before `first`, the way to a stage of this class included.
   [[nodiscard]] double before(int first, int to_class) const {
-    return first == 0 ? 0 : entry_[at(first) * classes_ + at(to_class)];
+    return first == 0 ? 0 : entry_[as_size(first) * classes_ + as_size(to_class)];
   }
 
   /// Ends of stages that one solution looks at.
@@ -212,8 +213,7 @@ class rented_path {
     int open = 0, first = 0;
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] const interop_placement& placement_of(std::size_t j) const { return problem_.placements[at(open_[j])]; }
+  [[nodiscard]] const interop_placement& placement_of(std::size_t j) const { return at(problem_.placements, open_[j]); }
 
   // Lets stages begin no sooner than behind the last layer that their subcluster may not hold.
   void close(const layer_homes& homes) {
@@ -241,7 +241,7 @@ class rented_path {
       table_.furthest(static_cast<int>(p), infinity, problem_.placements[p].capacity, 1, alone.data() + p * row_);
     // What a stage adds at the end counts no more than its backward, and that no more than its forward.
     const auto no_worse = [&](int a, int b) {
-      const auto &one = problem_.placements[at(a)], &other = problem_.placements[at(b)];
+      const auto &one = at(problem_.placements, a), &other = at(problem_.placements, b);
       if (one.transfer_class != other.transfer_class || one.subcluster != other.subcluster || one.devices > other.devices)
         return false;
       const double fixed = std::max(0.0, fixed_at_end(a) - fixed_at_end(b));
@@ -251,15 +251,15 @@ class rented_path {
         const double update = table_.updates()(b, l, l + 1) - fixed_at_end(b) - table_.updates()(a, l, l + 1) + fixed_at_end(a);
         const double reduction = ends_.reduction(b, l, l + 1) - ends_.reduction(a, l, l + 1);
         if (forward < 0 || time < forward || time + update + std::min(0.0, reduction) < fixed ||
-            alone[at(a) * row_ + at(l)] < alone[at(b) * row_ + at(l)])
+            alone[as_size(a) * row_ + as_size(l)] < alone[as_size(b) * row_ + as_size(l)])
           return false;
       }
       return true;
     };
     for (int p = 0; p < static_cast<int>(count); ++p) {
-      bool open = !problem_.placements[at(p)].dominated;
+      bool open = !at(problem_.placements, p).dominated;
       for (int q = 0; q < static_cast<int>(count) && open && table_.additive(); ++q)
-        open = q == p || problem_.placements[at(q)].dominated || !no_worse(q, p) || (q > p && no_worse(p, q));
+        open = q == p || at(problem_.placements, q).dominated || !no_worse(q, p) || (q > p && no_worse(p, q));
       if (open) open_.push_back(p);
     }
   }
@@ -269,7 +269,7 @@ class rented_path {
     share_.assign(1, 0.0);
     for (const auto& c : critical) share_.push_back(share_.back() + c.share);
     for (std::size_t e = 0, s = 0; e < row_; ++e) {
-      while (s < critical.size() && at(critical[s].layer) < e) ++s;
+      while (s < critical.size() && as_size(critical[s].layer) < e) ++s;
       segment_[e] = static_cast<int>(s);
     }
     if (table_.additive()) {
@@ -280,8 +280,8 @@ class rented_path {
 
   // What transfers before layer `e` cost, [from][to].
   [[nodiscard]] const double* ways_at(std::size_t e) const {
-    return way_.data() +
-           (at(segment_[e]) * at(problem_.kinds) + at(problem_.kind_before(static_cast<int>(e)))) * classes_ * classes_;
+    return way_.data() + (as_size(segment_[e]) * as_size(problem_.kinds) + as_size(problem_.kind_before(static_cast<int>(e)))) *
+                             classes_ * classes_;
   }
 
   // From which class the cheapest way to a stage of class `to` comes.
@@ -300,8 +300,8 @@ class rented_path {
   // Windows without any first layer, for stages that end at `e` or later.
   void begin(std::size_t j, std::size_t e) {
     auto& r = rows_[j];
-    r.pushed = at(r.near_low[e]);
-    r.handed_on = at(r.nearest[e]);
+    r.pushed = as_size(r.near_low[e]);
+    r.handed_on = as_size(r.nearest[e]);
     const auto all = 2 * share_.size();
     for (std::size_t w = j * all; w < (j + 1) * all; ++w) windows_[w].clear(room_.data() + w * row_);
   }
@@ -324,7 +324,7 @@ class rented_path {
       int* first = found.data() + j * row_;
       first[0] = 0;
       for (int e = 1, a = 0; e <= problem_.layers; first[e++] = a)
-        while (a < e && ends_of_[at(a)] < e) ++a;
+        while (a < e && at(ends_of_, a) < e) ++a;
     }
     return found.data();
   }
@@ -336,15 +336,15 @@ class rented_path {
     nearest_ = first_layers(period);
     near_low_ = table_.additive() ? first_layers(low) : nearest_;
     const auto square = classes_ * classes_;
-    way_.assign(share_.size() * at(problem_.kinds) * square, infinity);
+    way_.assign(share_.size() * as_size(problem_.kinds) * square, infinity);
     for (std::size_t a = 0; a < classes_; ++a)
       for (std::size_t b = 0; b < classes_; ++b)
         for (const auto* price : {problem_.transfer(static_cast<int>(a), static_cast<int>(b)),
                                   problem_.near_transfer(static_cast<int>(a), static_cast<int>(b))})
-          for (std::size_t kind = 0; kind < at(problem_.kinds); ++kind) {
+          for (std::size_t kind = 0; kind < as_size(problem_.kinds); ++kind) {
             if (!(price[kind].occupied <= period)) continue;
             for (std::size_t s = 0; s < share_.size(); ++s) {
-              auto& least = way_[(s * at(problem_.kinds) + kind) * square + a * classes_ + b];
+              auto& least = way_[(s * as_size(problem_.kinds) + kind) * square + a * classes_ + b];
               least = std::min(least, price[kind].round_trip - (1 - share_[s]) * price[kind].slower_way);
             }
           }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_path.hpp>
 
 namespace hetsched::detail {
@@ -32,8 +33,8 @@ class rented_search {
         ends_(ends),
         algebra_(algebra),
         microbatches_(microbatches),
-        classes_(at(problem.classes())),
-        fronts_(at(problem.layers + 1) * classes_) {
+        classes_(as_size(problem.classes())),
+        fronts_(as_size(problem.layers + 1) * classes_) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
   }
@@ -51,7 +52,7 @@ class rented_search {
     for (int first = problem_.layers - 1; first >= 0; --first) {
       grow(bound, first, low, period, prices, reductions, budget, most_work);
       for (std::size_t c = 0; c < classes_; ++c)
-        keep_best(fronts_[at(first) * classes_ + c], [&](auto i) { return labels_[i].cost + labels_[i].end; });
+        keep_best(fronts_[as_size(first) * classes_ + c], [&](auto i) { return labels_[i].cost + labels_[i].end; });
     }
     if (aborted_) return {};
     const auto total = [&](auto i) { return labels_[i].cost + labels_[i].end; };
@@ -65,8 +66,8 @@ class rented_search {
       for (auto i = label_at; i != none; i = labels_[i].next) {
         const auto& l = labels_[i];
         s.stages.push_back({l.placement, {first, l.cut}});
-        const auto& placed = problem_.placements[at(l.placement)];
-        devices[at(placed.subcluster)] += placed.devices;
+        const auto& placed = at(problem_.placements, l.placement);
+        at(devices, placed.subcluster) += placed.devices;
         first = l.cut;
       }
       if (std::find(known.begin(), known.end(), devices) != known.end()) continue;
@@ -82,7 +83,6 @@ class rented_search {
  private:
   static constexpr std::size_t width = 4;
   static constexpr auto none = std::numeric_limits<std::uint32_t>::max();
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
   // A suffix of the model from one layer on: its cost, the warm-up state of its first stage, and how it goes on.
   struct label {
@@ -110,7 +110,7 @@ class rented_search {
   void enter(int cut, double period) {
     entries_.resize(fronts_.size());
     for (std::size_t c = 0; c < classes_; ++c) {
-      auto& front = entries_[at(cut) * classes_ + c];
+      auto& front = entries_[as_size(cut) * classes_ + c];
       front.clear();
       if (cut == problem_.layers) {
         front.push_back({});
@@ -122,7 +122,7 @@ class rented_search {
         const auto& near = problem_.near_transfer(static_cast<int>(c), static_cast<int>(to))[kind];
         const auto& way = near.round_trip < apart.round_trip ? near : apart;
         if (!(way.occupied <= period) || !(way.round_trip < infinity)) continue;
-        for (const auto i : fronts_[at(cut) * classes_ + to]) {
+        for (const auto i : fronts_[as_size(cut) * classes_ + to]) {
           const entry candidate{labels_[i].cost + way.round_trip, std::max(0.0, labels_[i].end - way.slower_way), way,
                                 labels_[i].state, i};
           if (std::any_of(front.begin(), front.end(), [&](const entry& e) { return no_worse(e, candidate); })) continue;
@@ -146,13 +146,13 @@ class rented_search {
             double budget, std::int64_t most_work) {
     enter(first + 1, period);
     for (const int p : open_) {
-      const auto& placed = problem_.placements[at(p)];
-      const auto own_class = at(placed.transfer_class);
+      const auto& placed = at(problem_.placements, p);
+      const auto own_class = as_size(placed.transfer_class);
       const double before = bound.before(first, placed.transfer_class);
       if (!(before < infinity)) continue;
-      const double rent = prices.rent[at(placed.subcluster)] * placed.devices;
-      const double fee = prices.fee[at(placed.subcluster)] * placed.devices;
-      auto& front = fronts_[at(first) * classes_ + own_class];
+      const double rent = at(prices.rent, placed.subcluster) * placed.devices;
+      const double fee = at(prices.fee, placed.subcluster) * placed.devices;
+      auto& front = fronts_[as_size(first) * classes_ + own_class];
       for (int last = first + 1; last <= problem_.layers; ++last) {
         if (aborted_) return;
         const double t = table_.time(p, first, last);
@@ -165,7 +165,7 @@ class rented_search {
         }
         const double own = t + std::max(low, t) * rent + fee, backward = t - table_.forward(p, first, last);
         const double end = table_.updates()(p, first, last) + (reductions ? ends_.reduction(p, first, last) : 0.0);
-        for (const auto& e : entries_[at(last) * classes_ + own_class]) {
+        for (const auto& e : entries_[as_size(last) * classes_ + own_class]) {
           const double cost = e.cost + own;
           label next{cost, std::max(end, e.end - backward), {}, p, last, e.next};
           if (cost + before + (first == 0 ? next.end : 0.0) > budget) continue;

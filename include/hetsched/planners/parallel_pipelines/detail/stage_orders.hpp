@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/best_cuts.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
@@ -26,7 +27,7 @@ template <class Visit>
 bool for_each_stage_order(const interop_problem& problem, const std::vector<int>& from, Visit visit) {
   const auto count = from.size(), all = problem.placements.size();
   const auto offered = [&](std::size_t p) { return !problem.placements[p].dominated && !problem.placements[p].barred; };
-  const auto subcluster_of = [&](int p) { return problem.placements[static_cast<std::size_t>(p)].subcluster; };
+  const auto subcluster_of = [&](int p) { return at(problem.placements, p).subcluster; };
   const auto at = [](auto& row, std::size_t i) { return row.begin() + static_cast<std::ptrdiff_t>(i); };
   if (!visit(from)) return false;
   auto row = from;
@@ -158,8 +159,8 @@ class stage_order_search {
   }
 
   void take(std::vector<int>& room, int placement, std::size_t times) const {
-    const auto& placed = problem_.placements[static_cast<std::size_t>(placement)];
-    room[static_cast<std::size_t>(placed.subcluster)] -= placed.devices * static_cast<int>(times);
+    const auto& placed = at(problem_.placements, placement);
+    at(room, placed.subcluster) -= placed.devices * static_cast<int>(times);
   }
 
   static constexpr double near = 1.05;   // how far behind the best a set may be that is gone on from, and how far guesses are off

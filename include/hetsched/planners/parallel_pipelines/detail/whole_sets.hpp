@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
@@ -56,7 +57,7 @@ class whole_sets {
     for (std::size_t i = 0; i < pool_.columns().size(); ++i) guesses.push_back({copies_s(pool_.columns()[i], infinity), i});
     std::sort(guesses.begin(), guesses.end());
     for (std::size_t i = 0; i < std::min<std::size_t>(guesses.size(), 8) && guesses[i].first < found_.best_s() && go_on_(); ++i) {
-      const auto copies = static_cast<std::size_t>(copies_of(pool_.columns()[guesses[i].second], infinity));
+      const auto copies = as_size(copies_of(pool_.columns()[guesses[i].second], infinity));
       judge(std::vector<std::size_t>(copies, guesses[i].second));
     }
   }
@@ -86,8 +87,7 @@ class whole_sets {
       const auto packed = solve_whole(given, relaxed.prices, microbatches_, most_steps);
       if (packed.value < microbatches_) return false;
       last.clear();
-      for (std::size_t i = 0; i < packed.counts.size(); ++i)
-        last.insert(last.end(), static_cast<std::size_t>(packed.counts[i]), given.columns[i]);
+      for (std::size_t i = 0; i < packed.counts.size(); ++i) last.insert(last.end(), as_size(packed.counts[i]), given.columns[i]);
       return true;
     };
     const double limit = std::min(longest_s, low * 1e3);

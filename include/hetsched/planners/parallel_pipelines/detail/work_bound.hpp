@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 
@@ -19,7 +20,7 @@ namespace hetsched::detail {
   std::vector<double> speed(problem.devices.size());
   for (std::size_t p = 0; p < problem.placements.size(); ++p) {
     const auto& placed = problem.placements[p];
-    auto& own = speed[static_cast<std::size_t>(placed.subcluster)];
+    auto& own = at(speed, placed.subcluster);
     own = std::max(own, 1 / (table.time(static_cast<int>(p), 0, problem.layers) * placed.devices));
   }
   double all = 0;
@@ -30,7 +31,7 @@ namespace hetsched::detail {
     double least = infinity;
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      const double rent = speed[static_cast<std::size_t>(placed.subcluster)] / all * placed.devices;
+      const double rent = at(speed, placed.subcluster) / all * placed.devices;
       least = std::min(least, rent * table.time(static_cast<int>(p), l, l + 1));
     }
     sum += least;

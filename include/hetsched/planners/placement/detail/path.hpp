@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/placement/chain.hpp>
 
@@ -42,13 +43,13 @@ class placement_path {
     sum_rents_.first.assign(chain.pools.size(), 0.0);
     any_rents_ = sum_rents_;
     pool_rents_ = sum_rents_.first;
-    rest_.resize(static_cast<std::size_t>(layers_ + 1) * static_cast<std::size_t>(kinds_ + 1));
+    rest_.resize(as_size(layers_ + 1) * as_size(kinds_ + 1));
     inside_.resize(rest_.size());
     step_.resize(rest_.size());
     next_.resize(rest_.size());
     moved_.resize(chain.transfers.size());
     fronts_.resize(chain.kinds.size());
-    in_front_.resize(chain.kinds.size() * static_cast<std::size_t>(layers_));
+    in_front_.resize(chain.kinds.size() * as_size(layers_));
   }
 
   [[nodiscard]] std::int64_t labels() const { return made_; }
@@ -80,14 +81,14 @@ class placement_path {
   // The first layer that a stage of kind k may begin with if it ends before layer `last` and so much is in flight.
   [[nodiscard]] int earliest(int k, int last, double in_flight) {
     auto& table = earliest_[in_flight];
-    if (table.empty()) table.assign(static_cast<std::size_t>(kinds_) * static_cast<std::size_t>(layers_ + 1), -1);
-    auto& known = table[static_cast<std::size_t>(k) * static_cast<std::size_t>(layers_ + 1) + static_cast<std::size_t>(last)];
+    if (table.empty()) table.assign(as_size(kinds_) * as_size(layers_ + 1), -1);
+    auto& known = table[as_size(k) * as_size(layers_ + 1) + as_size(last)];
     if (known >= 0) return known;
-    const auto& kind = chain_.kinds[static_cast<std::size_t>(k)];
+    const auto& kind = at(chain_.kinds, k);
     double temporary = 0;
     int first = last;
     while (first > 0) {
-      const auto f = static_cast<std::size_t>(first - 1), l = static_cast<std::size_t>(last);
+      const auto f = as_size(first - 1), l = as_size(last);
       temporary = std::max(temporary, kind.temporary[f]);
       const double held = kind.state_before[l] - kind.state_before[f] +
                           (in_flight * (kind.in_flight_before[l] - kind.in_flight_before[f]) + temporary) * kind.memory.scale;
@@ -112,30 +113,24 @@ class placement_path {
     bool beaten = false;  // by another label
   };
 
-  [[nodiscard]] std::size_t at(int layer, int kind) const {
-    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(kinds_ + 1) + static_cast<std::size_t>(kind);
-  }
+  [[nodiscard]] std::size_t cell(int layer, int kind) const { return as_size(layer) * as_size(kinds_ + 1) + as_size(kind); }
   [[nodiscard]] double seconds(int k, int first, int last) const {
-    const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
-    return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+    const auto& sums = at(chain_.kinds, k).seconds_before;
+    return at(sums, last) - at(sums, first);
   }
-  [[nodiscard]] std::size_t pool_of(int k) const {
-    return static_cast<std::size_t>(chain_.kinds[static_cast<std::size_t>(k)].pool);
-  }
+  [[nodiscard]] std::size_t pool_of(int k) const { return as_size(at(chain_.kinds, k).pool); }
   [[nodiscard]] double rent(int k) const { return pool_rents_[pool_of(k)] + stage_rent_; }
   // What a transfer adds; infinity if it may not be.
   [[nodiscard]] double moved(int boundary, int from, int to) const {
-    return moved_[(static_cast<std::size_t>(boundary) * static_cast<std::size_t>(kinds_) + static_cast<std::size_t>(from)) *
-                      static_cast<std::size_t>(kinds_) +
-                  static_cast<std::size_t>(to)];
+    return moved_[(as_size(boundary) * as_size(kinds_) + as_size(from)) * as_size(kinds_) + as_size(to)];
   }
   // earliest, and not slower than the limit.
   [[nodiscard]] int earliest_in_time(int k, int last, double in_flight) {
     int first = earliest(k, last, in_flight);
-    const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
+    const auto& sums = at(chain_.kinds, k).seconds_before;
     while (first < last && seconds(k, first, last) > limit_s_) {
       const auto from = sums.begin() + first, to = sums.begin() + last;
-      const auto cut = std::lower_bound(from, to, sums[static_cast<std::size_t>(last)] - limit_s_);
+      const auto cut = std::lower_bound(from, to, at(sums, last) - limit_s_);
       first = std::max(first, static_cast<int>(cut - sums.begin()));
       if (first < last && seconds(k, first, last) > limit_s_) ++first;  // rounding
     }
@@ -145,27 +140,27 @@ class placement_path {
   // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices:
   // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
   void fill_rest() {
-    for (int k = 0; k <= kinds_; ++k) rest_[at(0, k)] = 0;
+    for (int k = 0; k <= kinds_; ++k) rest_[cell(0, k)] = 0;
     std::fill(fronts_.begin(), fronts_.end(), front{});
     for (int j = 1; j <= layers_; ++j) {
       for (int k = 0; k < kinds_; ++k) {
         // The least of rest - seconds_before over the first layers that the stage may have: they only move on.
-        auto& f = fronts_[static_cast<std::size_t>(k)];
-        auto* const line = in_front_.data() + static_cast<std::size_t>(k) * static_cast<std::size_t>(layers_);
-        const auto& sums = chain_.kinds[static_cast<std::size_t>(k)].seconds_before;
-        const double value = rest_[at(j - 1, k)] - (weigh_ ? sums[static_cast<std::size_t>(j) - 1] : 0.0);
+        auto& f = at(fronts_, k);
+        auto* const line = in_front_.data() + as_size(k) * as_size(layers_);
+        const auto& sums = at(chain_.kinds, k).seconds_before;
+        const double value = rest_[cell(j - 1, k)] - (weigh_ ? at(sums, j - 1) : 0.0);
         while (f.end > f.begin && line[f.end - 1].second >= value) --f.end;
         line[f.end++] = {j - 1, value};
-        const int first = starts_[at(j, k)];
+        const int first = starts_[cell(j, k)];
         while (f.begin < f.end && line[f.begin].first < first) ++f.begin;
         if (f.begin == f.end) {
-          inside_[at(j, k)] = none;
+          inside_[cell(j, k)] = none;
         } else {
-          inside_[at(j, k)] = line[f.begin].second + (weigh_ ? sums[static_cast<std::size_t>(j)] : 0.0) + rent(k);
-          step_[at(j, k)] = line[f.begin].first;
+          inside_[cell(j, k)] = line[f.begin].second + (weigh_ ? at(sums, j) : 0.0) + rent(k);
+          step_[cell(j, k)] = line[f.begin].first;
         }
       }
-      const double* const inside = inside_.data() + at(j, 0);
+      const double* const inside = inside_.data() + cell(j, 0);
       for (int k = 0; k <= kinds_; ++k) {
         double best = none;
         int best_from = 0;
@@ -173,8 +168,8 @@ class placement_path {
           const double with = inside[from] + (k < kinds_ && j < layers_ ? moved(j - 1, from, k) : 0.0);
           if (with < best) best = with, best_from = from;
         }
-        next_[at(j, k)] = best_from;
-        rest_[at(j, k)] = j < layers_ && k == kinds_ ? none : best;
+        next_[cell(j, k)] = best_from;
+        rest_[cell(j, k)] = j < layers_ && k == kinds_ ? none : best;
       }
     }
   }
@@ -208,7 +203,7 @@ class placement_path {
     int stale = 0;
     for (int round = 0; round < 120 && stale < 30; ++round) {
       fill_rest();
-      const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
+      const double bound = rest_[cell(layers_, kinds_)] - rents_of_all();
       if (const double score = score_of(bound); score > best_score) {
         if (!(score < best_score + tolerance::sums * scale)) stale = 0;
         best_score = score, best_rents = pool_rents_, best_stage_rent = stage_rent_;
@@ -218,10 +213,10 @@ class placement_path {
       int stages = 0;
       for (std::size_t p = 0; p < excess.size(); ++p) excess[p] = -chain_.pools[p].count;
       for (int j = layers_, k = kinds_; j > 0;) {
-        k = next_[at(j, k)];
+        k = next_[cell(j, k)];
         excess[pool_of(k)] += 1;
         ++stages;
-        j = step_[at(j, k)];
+        j = step_[cell(j, k)];
       }
       const double wanted = chain_.stages > 0 ? stages - chain_.stages : 0;
       if (!weigh_ && wanted == 0 && std::all_of(excess.begin(), excess.end(), [](double x) { return x <= 0; })) return;
@@ -245,7 +240,7 @@ class placement_path {
     });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
-      for (int k = 0; k < kinds_; ++k) starts_[at(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
+      for (int k = 0; k < kinds_; ++k) starts_[cell(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
     auto& rents = weigh ? sum_rents_ : any_rents_;
     pool_rents_ = rents.first, stage_rent_ = rents.second;
     if (!weigh) {
@@ -268,19 +263,19 @@ class placement_path {
   [[nodiscard]] double choose_rents() {
     const auto pools = chain_.pools.size();
     std::vector<double> mean(pools), median(pools);
-    std::vector<int> takes(static_cast<std::size_t>(layers_));
+    std::vector<int> takes(as_size(layers_));
     for (int k = 0; k < kinds_; ++k) {
       double sum = 0;
-      for (int j = 1; j <= layers_; ++j) sum += takes[static_cast<std::size_t>(j) - 1] = j - starts_[at(j, k)];
+      for (int j = 1; j <= layers_; ++j) sum += at(takes, j - 1) = j - starts_[cell(j, k)];
       std::nth_element(takes.begin(), takes.begin() + layers_ / 2, takes.end());
       mean[pool_of(k)] = std::max(mean[pool_of(k)], sum / layers_);
-      median[pool_of(k)] = std::max(median[pool_of(k)], static_cast<double>(takes[static_cast<std::size_t>(layers_ / 2)]));
+      median[pool_of(k)] = std::max(median[pool_of(k)], static_cast<double>(at(takes, layers_ / 2)));
     }
     auto best_rents = pool_rents_;
     double best_stage_rent = stage_rent_, best_bound = 0, best_score = -none;
     const auto consider = [&] {
       fill_rest();
-      const double bound = rest_[at(layers_, kinds_)] - rents_of_all();
+      const double bound = rest_[cell(layers_, kinds_)] - rents_of_all();
       if (const double score = score_of(bound); score > best_score)
         best_score = score, best_bound = bound, best_rents = pool_rents_, best_stage_rent = stage_rent_;
     };
@@ -312,12 +307,12 @@ class placement_path {
     const auto pools = chain_.pools.size();
     const double all_rents = rents_of_all();
     const auto least_rest = [&](int layer) {
-      double least = layer == layers_ ? rest_[at(layer, kinds_)] : none;
-      for (int k = 0; k < kinds_; ++k) least = std::min(least, rest_[at(layer, k)]);
+      double least = layer == layers_ ? rest_[cell(layer, kinds_)] : none;
+      for (int k = 0; k < kinds_; ++k) least = std::min(least, rest_[cell(layer, k)]);
       return least;
     };
-    std::vector<double> least(static_cast<std::size_t>(layers_) + 1);
-    for (int j = 0; j <= layers_; ++j) least[static_cast<std::size_t>(j)] = least_rest(j);
+    std::vector<double> least(as_size(layers_) + 1);
+    for (int j = 0; j <= layers_; ++j) at(least, j) = least_rest(j);
     std::vector<label> all{{0, layers_, kinds_, -1, 0, 0}};
     std::vector<std::int32_t> used(pools, 0), counts(pools);
     std::vector<std::int32_t> open{0};  // the last one is next: depth first
@@ -330,7 +325,7 @@ class placement_path {
     while (!open.empty()) {
       const auto id = open.back();
       open.pop_back();
-      const auto l = all[static_cast<std::size_t>(id)];
+      const auto l = at(all, id);
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
       if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
         return {.what = answer::stopped};
@@ -343,7 +338,7 @@ class placement_path {
         const auto* now = used.data() + static_cast<std::ptrdiff_t>(l.used);
         if (now[p] >= chain_.pools[p].count) continue;
         if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
-        const int first = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight));
+        const int first = std::max(starts_[cell(l.first, k)], earliest(k, l.first, in_flight));
         if (first == l.first) continue;
         std::copy(now, now + pools, counts.begin());
         ++counts[p];
@@ -353,7 +348,7 @@ class placement_path {
           rents += pool_rents_[q] * counts[q];
           number = number * static_cast<std::uint64_t>(chain_.pools[q].count + 1) + static_cast<std::uint64_t>(counts[q]);
         }
-        const double bound = rents + least[static_cast<std::size_t>(first)] - all_rents;
+        const double bound = rents + at(least, first) - all_rents;
         if (!(bound < tolerance::sums)) continue;
         if (const auto [known, is_new] = furthest.try_emplace(number, first); !is_new) {
           if (known->second <= first) continue;
@@ -388,10 +383,10 @@ class placement_path {
       ++counts[p];
       double rents = stage_rent_ * (l.stages + 1);
       for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
-      for (int i = std::max(starts_[at(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
+      for (int i = std::max(starts_[cell(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
         if (i == 0 && chain_.stages > 0 && l.stages + 1 != chain_.stages) continue;
         const double cost = l.cost + across + (weigh_ ? seconds(k, i, l.first) : 0.0);
-        double bound = cost + rents + rest_[at(i, k)] - all_rents;
+        double bound = cost + rents + rest_[cell(i, k)] - all_rents;
         if (i == 0) bound = std::max(bound, cost);  // devices that were left pay no rent
         put(label{cost, i, k, id, l.stages + 1, static_cast<std::int32_t>(used.size())}, bound);
       }
@@ -406,13 +401,13 @@ class placement_path {
     std::priority_queue<entry, std::vector<entry>, std::greater<>> open;
     const double all_rents = rents_of_all();
     const double too_much = most_cost();
-    if (!(rest_[at(layers_, kinds_)] - all_rents < too_much)) return {};
+    if (!(rest_[cell(layers_, kinds_)] - all_rents < too_much)) return {};
     all.push_back({0, layers_, kinds_, -1, 0, 0});
-    open.push({{rest_[at(layers_, kinds_)] - all_rents, layers_}, 0});
+    open.push({{rest_[cell(layers_, kinds_)] - all_rents, layers_}, 0});
     while (!open.empty()) {
       const auto [key, id] = open.top();
       open.pop();
-      const auto l = all[static_cast<std::size_t>(id)];
+      const auto l = at(all, id);
       if (l.beaten) continue;
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
       if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
@@ -421,7 +416,7 @@ class placement_path {
         return {.what = answer::stopped, .bound = key.first, .spent = true};
       if (l.stages == most_) continue;
       extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
-        auto& there = known[at(made.first, made.kind)];
+        auto& there = known[cell(made.first, made.kind)];
         if (!(bound < too_much) || !keep(made, counts, all, used, there)) return;
         used.insert(used.end(), counts.begin(), counts.end());
         all.push_back(made);
@@ -437,16 +432,16 @@ class placement_path {
     std::vector<label> all{{0, layers_, kinds_, -1, 0, 0}};
     std::vector<count> used(lanes(), 0), counts(used);
     std::vector<std::int32_t> best;
-    std::vector<std::vector<std::pair<double, label>>> at_layer(static_cast<std::size_t>(layers_));
+    std::vector<std::vector<std::pair<double, label>>> at_layer(as_size(layers_));
     const double all_rents = rents_of_all();
     // Of labels with equal first layers and kinds, those that beat others have the lower bounds.
     const auto later = [](const auto& a, const auto& b) { return a.first > b.first; };
     const auto spread = [&](std::int32_t id) {
-      const auto l = all[static_cast<std::size_t>(id)];
+      const auto l = at(all, id);
       if (l.stages == most_) return;
       ++made_;
       extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
-        if (bound < most_cost()) at_layer[static_cast<std::size_t>(made.first)].push_back({bound, made});
+        if (bound < most_cost()) at(at_layer, made.first).push_back({bound, made});
       });
     };
     spread(0);
@@ -456,11 +451,11 @@ class placement_path {
       for (best.clear(); !here.empty() && best.size() < width; here.pop_back()) {
         std::pop_heap(here.begin(), here.end(), later);
         auto made = here.back().second;
-        const auto* before = used.data() + all[static_cast<std::size_t>(made.parent)].used;
+        const auto* before = used.data() + at(all, made.parent).used;
         std::copy(before, before + counts.size(), counts.begin());
         ++counts[pool_of(made.kind)];
         if (std::any_of(best.begin(), best.end(), [&](std::int32_t id) {
-              const auto& other = all[static_cast<std::size_t>(id)];
+              const auto& other = at(all, id);
               return other.kind == made.kind && other.cost <= made.cost && (chain_.stages == 0 || other.stages == made.stages) &&
                      covers(used.data() + other.used, counts.data());
             }))
@@ -507,7 +502,7 @@ class placement_path {
       const bool alike = chain_.stages == 0 || other.stages == made.stages;
       if (alike && other.cost <= made.cost && covers(its, counts.data())) return false;
       if (alike && made.cost <= other.cost && covers(counts.data(), its)) {
-        all[static_cast<std::size_t>(other.id)].beaten = true;
+        at(all, other.id).beaten = true;
         there[n] = there.back();
         there.pop_back();
       } else {
@@ -519,9 +514,9 @@ class placement_path {
 
   [[nodiscard]] placed_chain trace(const std::vector<label>& all, std::int32_t id) const {
     placed_chain found;
-    while (all[static_cast<std::size_t>(id)].kind < kinds_) {
-      const auto& l = all[static_cast<std::size_t>(id)];
-      const auto& behind = all[static_cast<std::size_t>(l.parent)];
+    while (at(all, id).kind < kinds_) {
+      const auto& l = at(all, id);
+      const auto& behind = at(all, l.parent);
       found.stages.push_back({{l.first, behind.first}, l.kind});
       id = l.parent;
     }

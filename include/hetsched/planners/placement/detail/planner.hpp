@@ -13,6 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -37,8 +38,8 @@ struct placement_instance {
     std::vector<stage_plan> all;
     std::vector<int> taken(chain.pools.size(), 0);
     for (const auto& s : found.stages) {
-      const auto k = static_cast<std::size_t>(s.kind);
-      const auto pool = static_cast<std::size_t>(chain.kinds[k].pool);
+      const auto k = as_size(s.kind);
+      const auto pool = as_size(chain.kinds[k].pool);
       const auto& w = where[k];
       const int first = first_of_pool[pool] + taken[pool]++ * stride[pool];
       all.push_back(
@@ -106,7 +107,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     for (std::size_t from = 0; from < kinds; ++from)
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
-        const bool near = pool == chain.kinds[to].pool && on_one_node[static_cast<std::size_t>(pool)];
+        const bool near = pool == chain.kinds[to].pool && at(on_one_node, pool);
         const auto& c = book.transfer(b, in_book[from], in_book[to], near ? proximity::same_node : proximity::other_node);
         if (is_inference(problem.objective))
           chain.transfers.push_back({c.forward_s, c.forward_occupied_s.value_or(c.forward_s)});

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -105,7 +106,7 @@ class shared_memory_group {
   /// `meeting`: the same for all ranks of the group.
   shared_memory_group(std::shared_ptr<group_meeting> meeting, int rank) : meeting_(std::move(meeting)) {
     const auto& ranks = meeting_->place().ranks;
-    me_ = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    me_ = as_size(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   }
 
   /// Each rank sums its part and writes it everywhere.
@@ -141,7 +142,7 @@ class shared_memory_group {
     });
   }
   collective_outcome broadcast(std::span<Element> values, int root, double deadline_s) {
-    const auto r = static_cast<std::size_t>(root);
+    const auto r = as_size(root);
     const std::size_t n = values.size();
     return together({collective_kind::broadcast, values.data(), nullptr, r, {&n, 1}, {}}, deadline_s,
                     [&] { copy_elements(values.data(), in(r), n); });

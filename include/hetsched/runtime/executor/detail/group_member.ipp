@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/detail/group_member.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
@@ -19,9 +20,8 @@ namespace hetsched::detail {
 
 HETSCHED_INLINE group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks,
                                         int first_rank) {
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
-  const auto boundaries = static_cast<std::size_t>(order.directions) * at(std::max(order.stages, 1) - 1);
-  if (groups.devices.size() != static_cast<std::size_t>(std::max(order.ranks, 0)))
+  const auto boundaries = as_size(order.directions) * as_size(std::max(order.stages, 1) - 1);
+  if (groups.devices.size() != as_size(std::max(order.ranks, 0)))
     throw input_error("groups of devices for " + std::to_string(groups.devices.size()) + " ranks of a schedule of " +
                       std::to_string(order.ranks));
   if (groups.boundaries.size() != boundaries)
@@ -30,7 +30,7 @@ HETSCHED_INLINE group_member find_group(const schedule& order, const pipeline_gr
   group_member me{.group = -1, .index = 0, .first = {}};
   int next = first_rank;
   for (int g = 0; g < order.ranks; ++g) {
-    const int count = groups.devices[at(g)];
+    const int count = at(groups.devices, g);
     if (count < 1) throw input_error("a rank of the schedule has " + std::to_string(count) + " devices");
     if (rank >= next && rank < next + count) me = {.group = g, .index = rank - next, .first = std::move(me.first)};
     me.first.push_back(next);
@@ -47,22 +47,21 @@ HETSCHED_INLINE group_member find_group(const schedule& order, const pipeline_gr
 
 HETSCHED_INLINE stage_shapes shapes_of_stages(const schedule& order, const pipeline_groups& groups, const group_member& me,
                                               std::vector<tensor_shape>& made) {
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
   const auto number_of = [&](tensor_shape shape) {
     const auto found = std::find(made.begin(), made.end(), shape) - made.begin();
-    if (static_cast<std::size_t>(found) == made.size()) made.push_back(std::move(shape));
+    if (as_size(found) == made.size()) made.push_back(std::move(shape));
     return static_cast<int>(found);
   };
-  const auto all = static_cast<std::size_t>(order.directions) * at(order.stages);
+  const auto all = as_size(order.directions) * as_size(order.stages);
   stage_shapes shapes{std::vector<int>(all, -1), std::vector<int>(all, -1)};
   for (int c = 0; c < order.directions; ++c)
     for (int s = 0; s + 1 < order.stages; ++s) {
-      const auto& b = groups.boundaries[at(c * (order.stages - 1) + s)];
+      const auto& b = at(groups.boundaries, c * (order.stages - 1) + s);
       const int from = order.rank(c, s), to = order.rank(c, s + 1);
-      if (b.from.device_count() != groups.devices[at(from)] || b.to.device_count() != groups.devices[at(to)])
+      if (b.from.device_count() != at(groups.devices, from) || b.to.device_count() != at(groups.devices, to))
         throw input_error("the layouts behind stage " + std::to_string(s) + " are for " + std::to_string(b.from.device_count()) +
                           " and " + std::to_string(b.to.device_count()) + " devices, but its groups have " +
-                          std::to_string(groups.devices[at(from)]) + " and " + std::to_string(groups.devices[at(to)]));
+                          std::to_string(at(groups.devices, from)) + " and " + std::to_string(at(groups.devices, to)));
       if (from != to) {
         check_transfer(b.activation, b.from, b.to);
         check_transfer(b.gradient, b.to, b.from);
@@ -71,9 +70,9 @@ HETSCHED_INLINE stage_shapes shapes_of_stages(const schedule& order, const pipel
                           " are on the same devices, but lay out the tensors between them in two ways");
       }
       if (from == me.group)
-        shapes.output[at(c * order.stages + s)] = number_of(shape_of_slice(slice_of(b.from, me.index), b.merged));
+        at(shapes.output, c * order.stages + s) = number_of(shape_of_slice(slice_of(b.from, me.index), b.merged));
       if (to == me.group)
-        shapes.input[at(c * order.stages + s + 1)] = number_of(shape_of_slice(slice_of(b.to, me.index), b.merged));
+        at(shapes.input, c * order.stages + s + 1) = number_of(shape_of_slice(slice_of(b.to, me.index), b.merged));
     }
   return shapes;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -121,7 +122,7 @@ template <class Edges, class Exchanges, class ExchangeOf>
       if (is_transfer(op.what.kind))
         edges.plan(e, edges.stamp_of(e, op.what.microbatch, step), phases);
       else if (exchange >= 0)
-        exchanges[static_cast<std::size_t>(exchange)].plan(step, phases[0]);
+        at(exchanges, exchange).plan(step, phases[0]);
     }
     std::erase_if(phases, [](const auto& p) { return p.empty(); });
     std::move(phases.begin(), phases.end(), std::back_inserter(all));

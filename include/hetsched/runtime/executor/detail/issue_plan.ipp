@@ -9,6 +9,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/issue_plan.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
@@ -63,7 +64,7 @@ class issue_rehearsal {
         if (is_receive(op.what.kind)) {
           come(op);
         } else if (is_send(op.what.kind)) {
-          ++left_[at(op.out)];
+          ++at(left_, op.out);
         }
         done_[k] = 1;
       }
@@ -77,11 +78,9 @@ class issue_rehearsal {
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
   void come(const rank_op& op) {
-    auto& e = program_.edges[at(op.in)];
-    e.buffers = std::max(e.buffers, ++come_[at(op.in)] - taken_[at(op.in)]);
+    auto& e = at(program_.edges, op.in);
+    e.buffers = std::max(e.buffers, ++at(come_, op.in) - at(taken_, op.in));
   }
   /// What has come by way of the host behind so many actions that were issued.
   void arrive(std::size_t issued) {
@@ -121,11 +120,11 @@ class issue_rehearsal {
     begun_[k] = 1;
     if ((!issued_[k] && !is_h2d(op.what.kind)) || (early_ && is_send(op.what.kind))) done_[k] = 1;
     if (!is_compute(op.what.kind)) return;
-    if (op.in >= 0) ++taken_[at(op.in)];
+    if (op.in >= 0) ++at(taken_, op.in);
     if (op.out < 0) return;
-    auto& e = program_.edges[at(op.out)];
-    ++made_[at(op.out)];
-    if (e.where.to != e.where.from && e.staged == 0) e.leaving = std::max(e.leaving, made_[at(op.out)] - left_[at(op.out)]);
+    auto& e = at(program_.edges, op.out);
+    ++at(made_, op.out);
+    if (e.where.to != e.where.from && e.staged == 0) e.leaving = std::max(e.leaving, at(made_, op.out) - at(left_, op.out));
   }
 
   rank_program& program_;
@@ -155,7 +154,7 @@ HETSCHED_INLINE rank_program compile_in_issue_order(const schedule& order, int r
     if (!program.ops[k].what.joined) program.issued.emplace_back();
     program.issued.back().push_back(k);
   }
-  auto all = issue_rehearsal(program, found.arrivals[static_cast<std::size_t>(rank)], semantics).run();
+  auto all = issue_rehearsal(program, at(found.arrivals, rank), semantics).run();
   std::erase_if(all, [&](const auto& group) {
     const auto& op = program.ops[group.front()];
     const auto event = std::span(program.ops).subspan(group.front(), op.event_end - group.front());

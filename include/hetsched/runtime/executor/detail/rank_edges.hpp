@@ -15,6 +15,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -62,7 +63,7 @@ class rank_edges {
         stager_(std::move(stager)) {
     for (const auto& e : listed_) {
       const bool gradient = e.where.what == payload::gradient;
-      make(e, crossed.transfers[at(e.where.direction * (crossed.stages - 1) + e.where.stage - (gradient ? 1 : 0))], me);
+      make(e, at(crossed.transfers, e.where.direction * (crossed.stages - 1) + e.where.stage - (gradient ? 1 : 0)), me);
     }
     for (auto& s : states_)
       if (s.slices) sliced_.push_back(&s);
@@ -73,18 +74,18 @@ class rank_edges {
   [[nodiscard]] const std::vector<rank_edge>& listed() const { return listed_; }
   /// The channel that a tensor comes or leaves over, or of its parts the first that is not there.
   [[nodiscard]] edge channel_of(int e, std::size_t p) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     const bool under_way = s.slices && p < s.posted && s.slot_of[p] >= 0;
     return under_way ? s.slices->missing(comm_, s.slot_of[p], s.where) : s.where;
   }
   /// Of this rank's tensors that cross it.
-  [[nodiscard]] const tensor_shape& shape_of(int e) const { return states_[at(e)].shape; }
-  [[nodiscard]] bool in_slices(int e) const { return states_[at(e)].slices != nullptr; }
+  [[nodiscard]] const tensor_shape& shape_of(int e) const { return at(states_, e).shape; }
+  [[nodiscard]] bool in_slices(int e) const { return at(states_, e).slices != nullptr; }
   [[nodiscard]] stamp stamp_of(int e, int microbatch, std::int64_t step) const {
-    const auto& where = listed_[at(e)].where;
+    const auto& where = at(listed_, e).where;
     return {step, microbatch, where.what, where.direction, where.stage};
   }
-  [[nodiscard]] std::size_t place(int e, int microbatch) const { return at(listed_[at(e)].place[at(microbatch)]); }
+  [[nodiscard]] std::size_t place(int e, int microbatch) const { return as_size(at(at(listed_, e).place, microbatch)); }
 
   /// Frees all buffers.
   /// Requires: nothing is under way.
@@ -111,7 +112,7 @@ class rank_edges {
     bool moved = false;
     for (auto* const s : sliced_) {
       moved = s->slices->advance(comm_) || moved;
-      const auto e = static_cast<std::size_t>(s - states_.data());
+      const auto e = as_size(s - states_.data());
       if (!reclaim_passed_on(*s)) continue;
       moved = true;
       if (early(static_cast<int>(e))) post_receives(e);
@@ -129,7 +130,7 @@ class rank_edges {
     return std::all_of(sliced_.begin(), sliced_.end(), [](const state* s) { return !s->sends() || s->slices->all_posted(); });
   }
   /// Whether a tensor is on its way to the host.
-  [[nodiscard]] bool is_copied_out(int e, std::size_t p) const { return states_[at(e)].copied[p] != 0; }
+  [[nodiscard]] bool is_copied_out(int e, std::size_t p) const { return at(states_, e).copied[p] != 0; }
   /// Whether chunks are, of a tensor whose sending has begun.
   [[nodiscard]] bool sends_chunks() const {
     return std::any_of(states_.begin(), states_.end(), [](const state& s) { return s.chunks && s.chunks->sending(); });
@@ -141,26 +142,26 @@ class rank_edges {
 
   /// Whether n more tensors can leave over an edge; if not, sends that have been received are about to end.
   [[nodiscard]] bool has_room(int e, std::size_t n) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     if (s.leaving.free.size() < n && s.remote) reclaim(s);
     return s.leaving.free.size() >= n;
   }
   /// Keeps a tensor that is to leave.
   /// Requires: has_room(e, 1).
   void leave(int e, std::size_t p, Tensor&& t) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     s.slot_of[p] = s.leaving.take();
-    s.leaving.tensors[at(s.slot_of[p])] = std::move(t);
+    at(s.leaving.tensors, s.slot_of[p]) = std::move(t);
   }
   /// Begins the first phase of a staged transfer.
   /// Requires: the tensor has been left here.
   void begin_copy_out(int e, std::size_t p, std::size_t op) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     if constexpr (copies) {
       s.copied[p] = 1;
       s.copied_by[p] = op;
       s.copying += s.grouped;
-      const auto slot = at(s.slot_of[p]);
+      const auto slot = as_size(s.slot_of[p]);
       if constexpr (in_chunks)
         if (s.chunks) return s.chunks->copy_out(stager_, p, s.leaving.tensors[slot], s.staged[slot]);
       stager_.post_copy(s.leaving.tensors[slot], s.staged[slot], s.copies[p]);
@@ -172,7 +173,7 @@ class rank_edges {
   /// Of chunks: the first.
   [[nodiscard]] bool copied_out(int e, std::size_t p) {
     if constexpr (copies) {
-      auto& s = states_[at(e)];
+      auto& s = at(states_, e);
       if constexpr (in_chunks)
         if (s.chunks) return s.chunks->copied_any(stager_, p);
       return ended(s, p);
@@ -182,20 +183,20 @@ class rank_edges {
   /// Sends a tensor.
   /// Requires: it has been left here, and copied out if it is staged.
   void send(int e, std::size_t p, int microbatch, std::size_t op) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     s.started[p] = {steady_now_s(), op};
     ++s.posted;
     s.copying -= s.grouped && s.copied[p];
-    if (s.slices) return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p));
+    if (s.slices) return s.slices->begin(comm_, s.slot_of[p], p, stamp_of(at(listed_, e).where, microbatch), leaves_from(s, p));
     if constexpr (in_chunks)
       if (s.chunks)
-        return s.chunks->send(stager_, comm_, p, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p), s.copied[p] != 0);
-    comm_.post_send(s.channel, stamp_of(listed_[at(e)].where, microbatch), leaves_from(s, p), s.operations[p]);
+        return s.chunks->send(stager_, comm_, p, stamp_of(at(listed_, e).where, microbatch), leaves_from(s, p), s.copied[p] != 0);
+    comm_.post_send(s.channel, stamp_of(at(listed_, e).where, microbatch), leaves_from(s, p), s.operations[p]);
   }
 
   /// Adds this rank's part of the transfer of a tensor to the lists of its phases.
   void plan(int e, const stamp& what, communication_plan& phases) const {
-    const auto& s = states_[at(e)];
+    const auto& s = at(states_, e);
     if (s.slices) return s.slices->plan(what, phases);
     phases.resize(std::max(phases.size(), s.phase + 1));
     phases[s.phase].push_back({s.channel, s.sends(), what, s.bytes});
@@ -211,17 +212,17 @@ class rank_edges {
       s.slot_of[p] = s.buffers.take();
       if (s.slices)
         s.slices->begin(comm_, s.slot_of[p], p, stamp_of(listed.where, listed.microbatches[p]),
-                        s.buffers.tensors[at(s.slot_of[p])]);
+                        at(s.buffers.tensors, s.slot_of[p]));
       else if (s.chunks)
         receive_chunks(s, p, stamp_of(listed.where, listed.microbatches[p]));
       else
-        comm_.post_receive(s.channel, stamp_of(listed.where, listed.microbatches[p]), s.buffers.tensors[at(s.slot_of[p])],
+        comm_.post_receive(s.channel, stamp_of(listed.where, listed.microbatches[p]), at(s.buffers.tensors, s.slot_of[p]),
                            s.operations[p]);
     }
   }
   /// Whether a transfer has ended, at either end; of slices, at the receiving one.
   [[nodiscard]] bool transferred(int e, std::size_t p) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     if (p >= s.posted) return false;
     if (!s.slices) return is_over(s, p);
     return s.slices->received(s.slot_of[p]);
@@ -229,20 +230,20 @@ class rank_edges {
   /// Begins the last phase of a staged transfer if the tensor has come and there is room. Returns whether it has ended.
   [[nodiscard]] bool copied_in(int e, std::size_t p, std::size_t op, bool early) {
     if constexpr (copies) {
-      auto& s = states_[at(e)];
+      auto& s = at(states_, e);
       if (s.landed[p] < 0) {
         if (!has_come(e, p) || s.landing.free.empty()) return false;
         s.landed[p] = s.landing.take();
         s.copied_by[p] = op;
         s.copied[p] = 1;
         if (!s.chunks) {
-          stager_.post_copy(s.buffers.tensors[at(s.slot_of[p])], s.landing.tensors[at(s.landed[p])], s.copies[p]);
+          stager_.post_copy(at(s.buffers.tensors, s.slot_of[p]), at(s.landing.tensors, s.landed[p]), s.copies[p]);
           ++copying_;
         }
       }
       if (!landed_all(s, p)) return false;
       give_back(s, p);
-      if (early) post_receives(at(e));
+      if (early) post_receives(as_size(e));
       return true;
     } else {
       (void)op, (void)early;
@@ -252,18 +253,18 @@ class rank_edges {
   /// Takes the tensor that has come over an edge, in exchange for one of its shape.
   void take(int e, std::size_t p, Tensor& old, bool early) {
     using std::swap;
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     if (!s.remote) {
       const int slot = std::exchange(s.slot_of[p], -1);
-      swap(old, s.leaving.tensors[at(slot)]);
+      swap(old, at(s.leaving.tensors, slot));
       s.leaving.free.push_back(slot);
     } else if (s.landed[p] >= 0) {
-      swap(old, s.landing.tensors[at(s.landed[p])]);
+      swap(old, at(s.landing.tensors, s.landed[p]));
       s.landing.free.push_back(s.landed[p]);
     } else {
-      swap(old, s.buffers.tensors[at(s.slot_of[p])]);
+      swap(old, at(s.buffers.tensors, s.slot_of[p]));
       give_back(s, p);
-      if (early) post_receives(at(e));
+      if (early) post_receives(as_size(e));
     }
   }
 
@@ -288,16 +289,14 @@ class rank_edges {
     for (auto& s : states_) {
       const auto e = static_cast<int>(&s - states_.data());
       if (s.sends() && (reclaim(s), s.ended < s.posted)) {
-        const auto p =
-            s.slices
-                ? static_cast<std::size_t>(std::find_if(s.slot_of.begin(), s.slot_of.end(), [](int slot) { return slot >= 0; }) -
-                                           s.slot_of.begin())
-                : s.ended;
+        const auto p = s.slices ? as_size(std::find_if(s.slot_of.begin(), s.slot_of.end(), [](int slot) { return slot >= 0; }) -
+                                          s.slot_of.begin())
+                                : s.ended;
         return unsent{channel_of(e, p), program.ops[s.started[p].second].what};
       }
       if (s.passing_on.empty()) continue;
       const auto [p, slot] = s.passing_on.front();
-      return unsent{s.slices->missing(comm_, slot, s.where), arrival_of(static_cast<std::size_t>(e), p)};
+      return unsent{s.slices->missing(comm_, slot, s.where), arrival_of(as_size(e), p)};
     }
     return std::nullopt;
   }
@@ -397,7 +396,6 @@ class rank_edges {
     [[nodiscard]] bool sends() const { return remote && !started.empty(); }
   };
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] stamp stamp_of(const edge& e, int microbatch) const { return {step_, microbatch, e.what, e.direction, e.stage}; }
 
   void fill(std::vector<Tensor>& list, int count, const tensor_shape& shape) {
@@ -447,7 +445,7 @@ class rank_edges {
     const bool sending = e.where.from == me.group, staged = copies && e.staged > 0;
     const int sources = from.device_count(), device = sending ? me.index : sources + me.index;
     const auto rank_of = [&](int d) {
-      return d < sources ? me.first[at(e.where.from)] + d : me.first[at(e.where.to)] + d - sources;
+      return d < sources ? at(me.first, e.where.from) + d : at(me.first, e.where.to) + d - sources;
     };
     s.remote = e.where.from != e.where.to;
     s.grouped = from.device_count() > 1 || to.device_count() > 1;
@@ -484,10 +482,10 @@ class rank_edges {
           comm_.abort(why);
           throw input_error(why);
         }
-      s.bytes = static_cast<std::size_t>(element_count(own)) * sizeof(typename tensor_traits<Tensor>::element);
+      s.bytes = as_size(element_count(own)) * sizeof(typename tensor_traits<Tensor>::element);
       while (!has_message_of(plan.phase(s.phase), device)) ++s.phase;
       s.operations = std::make_unique<operation[]>(all);
-      const std::size_t elements = static_cast<std::size_t>(element_count(own)),
+      const std::size_t elements = as_size(element_count(own)),
                         chunk = chunk_bytes_ / sizeof(typename tensor_traits<Tensor>::element);
       if (in_chunks && e.staged > 0 && chunk > 0 && elements >= 2 * chunk)
         s.chunks = std::make_unique<chunks_type>(s.channel, all, elements, chunk);
@@ -504,7 +502,7 @@ class rank_edges {
 
   /// What is sent: the tensor, or its copy on the host.
   [[nodiscard]] Tensor& leaves_from(state& s, std::size_t p) {
-    return s.copied[p] ? s.staged[at(s.slot_of[p])] : s.leaving.tensors[at(s.slot_of[p])];
+    return s.copied[p] ? at(s.staged, s.slot_of[p]) : at(s.leaving.tensors, s.slot_of[p]);
   }
   /// A tensor is no longer where it was received. Its buffers are free when this rank has passed on what it has to.
   void give_back(state& s, std::size_t p) {
@@ -555,16 +553,16 @@ class rank_edges {
   }
   /// Whether there is something to copy to the device.
   [[nodiscard]] bool has_come(int e, std::size_t p) {
-    auto& s = states_[at(e)];
+    auto& s = at(states_, e);
     return s.chunks ? p < s.posted && s.chunks->come_any(comm_, p) : transferred(e, p);
   }
   void receive_chunks(state& s, std::size_t p, const stamp& what) {
-    if constexpr (in_chunks) s.chunks->receive(comm_, p, what, s.buffers.tensors[at(s.slot_of[p])]);
+    if constexpr (in_chunks) s.chunks->receive(comm_, p, what, at(s.buffers.tensors, s.slot_of[p]));
   }
   [[nodiscard]] bool landed_all(state& s, std::size_t p) {
     if constexpr (in_chunks)
       if (s.chunks)
-        return s.chunks->copy_in(stager_, comm_, p, s.buffers.tensors[at(s.slot_of[p])], s.landing.tensors[at(s.landed[p])]);
+        return s.chunks->copy_in(stager_, comm_, p, at(s.buffers.tensors, s.slot_of[p]), at(s.landing.tensors, s.landed[p]));
     return ended(s, p);
   }
   [[nodiscard]] bool ended(state& s, std::size_t p) {

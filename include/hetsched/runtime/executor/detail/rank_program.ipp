@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
@@ -25,7 +26,7 @@ HETSCHED_INLINE std::vector<int> stage_ends(const rank_program& p) {
   for (std::size_t k = p.lanes[0].first; k < p.lanes[0].second; ++k)
     if (const auto& op = p.ops[k];
         is_compute(op.what.kind) && op.what.kind != action_kind::forward && op.what.kind != action_kind::recompute)
-      last[static_cast<std::size_t>(op.copy)] = k;
+      at(last, op.copy) = k;
   std::vector<int> ends(p.ops.size(), -1);
   for (std::size_t i = 0; i < last.size(); ++i)
     if (last[i] < ends.size()) ends[last[i]] = static_cast<int>(i);
@@ -49,9 +50,8 @@ class rank_compiler {
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] std::size_t edge_key(bool gradient, int direction, int stage) const {
-    return at(((gradient ? order_.directions : 0) + direction) * order_.stages + stage);
+    return as_size(((gradient ? order_.directions : 0) + direction) * order_.stages + stage);
   }
 
   void make_edges() {
@@ -64,7 +64,7 @@ class rank_compiler {
           const edge e{order_.rank(c, s), order_.rank(c, to), gradient ? payload::gradient : payload::activation, c, s};
           if (e.from != rank_ && e.to != rank_) continue;
           edge_of_[edge_key(gradient, c, s)] = static_cast<int>(program_.edges.size());
-          program_.edges.push_back({.where = e, .microbatches = {}, .place = std::vector<int>(at(order_.microbatches), -1)});
+          program_.edges.push_back({.where = e, .microbatches = {}, .place = std::vector<int>(as_size(order_.microbatches), -1)});
         }
     for (const auto& l : order_.lanes)
       for (const auto& a : l.actions) {
@@ -76,24 +76,23 @@ class rank_compiler {
         if (!send && order_.rank(a.direction, to) != l.rank) continue;  // listed by its send
         const int e = edge_of_[edge_key(gradient, a.direction, a.stage)];
         if (e < 0) continue;
-        auto& crossed = program_.edges[at(e)];
-        crossed.place[at(a.microbatch)] = static_cast<int>(crossed.microbatches.size());
+        auto& crossed = at(program_.edges, e);
+        at(crossed.place, a.microbatch) = static_cast<int>(crossed.microbatches.size());
         crossed.microbatches.push_back(a.microbatch);
       }
   }
 
   void make_ops() {
     const action_index index(order_);
-    std::vector<int> number(at(index.size()), -1);  // of this rank's actions
+    std::vector<int> number(as_size(index.size()), -1);  // of this rank's actions
     int ops = 0;
     for (std::size_t l = 0; l < order_.lanes.size(); ++l)
       for (std::size_t k = 0; k < order_.lanes[l].actions.size() && order_.lanes[l].rank == rank_; ++k)
-        number[at(index.lane_first[l]) + k] = ops++;
+        number[as_size(index.lane_first[l]) + k] = ops++;
     const auto action_of = [&](int n) {
-      const auto l = static_cast<std::size_t>(std::upper_bound(index.lane_first.begin(), index.lane_first.end(), n) -
-                                              index.lane_first.begin()) -
-                     1;
-      return order_.lanes[l].actions[at(n - index.lane_first[l])];
+      const auto l =
+          as_size(std::upper_bound(index.lane_first.begin(), index.lane_first.end(), n) - index.lane_first.begin()) - 1;
+      return at(order_.lanes[l].actions, n - index.lane_first[l]);
     };
     for (const auto& l : order_.lanes) {
       if (l.rank != rank_) continue;
@@ -105,7 +104,7 @@ class rank_compiler {
         set_edges(op);
         op.needs = program_.needs.size();
         const auto need = [&](int n) {
-          if (n >= 0 && number[at(n)] >= 0) program_.needs.push_back(at(number[at(n)]));
+          if (n >= 0 && at(number, n) >= 0) program_.needs.push_back(as_size(at(number, n)));
         };
         if (!is_parameter(a.kind) || a.kind == action_kind::reduce_gradients) for_each_need(order_, index, a, need);
         if (a.kind == action_kind::reduce_gradients && order_.directions == 2 && order_.rank(1 - a.direction, a.stage) == rank_) {
@@ -145,7 +144,7 @@ class rank_compiler {
       else
         op.in = edge_of_[edge_key(gradient, c, peer_stage(a))];
       const int e = op.in >= 0 ? op.in : op.out;
-      if (e >= 0 && (is_d2h(a.kind) || is_h2d(a.kind))) ++program_.edges[at(e)].staged;
+      if (e >= 0 && (is_d2h(a.kind) || is_h2d(a.kind))) ++at(program_.edges, e).staged;
     }
   }
 
@@ -156,7 +155,7 @@ class rank_compiler {
     std::vector<int> free;
     int take(int purpose) {
       for (std::size_t i = free.size(); i-- > 0;)
-        if (all[at(free[i])] == purpose) {
+        if (at(all, free[i]) == purpose) {
           const int found = free[i];
           free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
           return found;
@@ -175,9 +174,9 @@ class rank_compiler {
       int context = -1, input = -1, gradient = -1;
       bool split = false, recomputed = false;
     };
-    const auto batches = at(order_.microbatches);
+    const auto batches = as_size(order_.microbatches);
     std::vector<held> cells(program_.copies.size() * batches);
-    const auto cell = [&](const rank_op& op) -> held& { return cells[at(op.copy) * batches + at(op.what.microbatch)]; };
+    const auto cell = [&](const rank_op& op) -> held& { return cells[as_size(op.copy) * batches + as_size(op.what.microbatch)]; };
     const auto [first, last] = program_.lanes[0];
     for (std::size_t k = first; k < last; ++k) {
       const auto& op = program_.ops[k];
@@ -195,9 +194,9 @@ class rank_compiler {
       }
       if (!is_compute(op.what.kind)) continue;
       auto& own = cell(op);
-      auto& context = contexts[at(op.copy)];
+      auto& context = at(contexts, op.copy);
       const int s = op.what.stage;
-      const auto stage = at(op.what.direction * order_.stages + s);
+      const auto stage = as_size(op.what.direction * order_.stages + s);
       if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
       if (op.what.kind == forward && s > 0) own.input = inputs.take(shapes_.input[stage]);
       if (s + 1 == order_.stages ? op.what.kind == forward && !forward_only_ : makes_gradient(op.what.kind))
@@ -230,8 +229,8 @@ class rank_compiler {
       for (auto& k = reached[lane_of[op]]; k <= op; ++k) {
         const auto& o = program_.ops[k];
         if (o.in < 0 || !is_transfer(o.what.kind)) continue;
-        const auto e = at(o.in);
-        needed[e] = std::max(needed[e], program_.edges[e].place[at(o.what.microbatch)] + 1);
+        const auto e = as_size(o.in);
+        needed[e] = std::max(needed[e], at(program_.edges[e].place, o.what.microbatch) + 1);
         program_.edges[e].buffers = std::max(program_.edges[e].buffers, needed[e] - used[e]);
       }
     };
@@ -241,7 +240,7 @@ class rank_compiler {
         if (is_transfer(program_.ops[program_.needs[i]].what.kind)) reach(program_.needs[i]);
       reach(last - 1);
       for (std::size_t k = first; k < last; ++k)  // an event begins when all that it needs is there
-        if (is_compute(program_.ops[k].what.kind) && program_.ops[k].in >= 0) ++used[at(program_.ops[k].in)];
+        if (is_compute(program_.ops[k].what.kind) && program_.ops[k].in >= 0) ++at(used, program_.ops[k].in);
     }
     for (auto& e : program_.edges) {
       const int all = static_cast<int>(e.microbatches.size());
@@ -260,7 +259,7 @@ class rank_compiler {
     if (forward_only_)
       return std::min(order_.stages == order_.ranks && order_.directions == 1 ? 2 : order_.microbatches, order_.microbatches);
     int now = 0, most = 0, ended = 0;
-    for (const auto& a : order_.lanes[at(order_.rank(direction, stage))].actions) {
+    for (const auto& a : at(order_.lanes, order_.rank(direction, stage)).actions) {
       if (!a.joined) now -= std::exchange(ended, 0);
       if (a.direction != direction || a.stage != stage) continue;
       if (a.kind == forward) most = std::max(most, ++now);
@@ -280,15 +279,15 @@ class rank_compiler {
     for (std::size_t k = program_.lanes[0].first; k < program_.lanes[0].second; ++k) {
       const auto& op = program_.ops[k];
       if (!op.what.joined) {
-        for (const int e : taken) --now[at(e)];
+        for (const int e : taken) --at(now, e);
         taken.clear();
       }
       if (!is_compute(op.what.kind)) continue;
       if (op.in >= 0) taken.push_back(op.in);
       if (op.out < 0) continue;
-      auto& e = program_.edges[at(op.out)];
-      ++now[at(op.out)];
-      if (e.where.to == rank_) e.leaving = std::max(e.leaving, now[at(op.out)]);
+      auto& e = at(program_.edges, op.out);
+      ++at(now, op.out);
+      if (e.where.to == rank_) e.leaving = std::max(e.leaving, at(now, op.out));
     }
   }
 

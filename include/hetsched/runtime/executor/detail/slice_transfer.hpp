@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
@@ -103,7 +104,7 @@ class slice_transfer {
   /// is until ended(); a destination's may be taken once it has been received().
   /// Requires: a slot that is not in use; places follow each other from 0 in every step; the tensor has the slice's shape.
   void begin(Communicator& comm, int slot, std::size_t place, const stamp& stamp_of_place, Tensor& own) {
-    auto& s = slots_[static_cast<std::size_t>(slot)];
+    auto& s = at(slots_, slot);
     s.own = &own;
     s.place = place;
     s.stamp_of_place = stamp_of_place;
@@ -122,20 +123,20 @@ class slice_transfer {
   bool advance(Communicator& comm) {
     bool moved = false;
     for (const int slot : active_)
-      if (auto& s = slots_[static_cast<std::size_t>(slot)]; s.to_come + s.to_post > 0) moved = advance(comm, s) || moved;
+      if (auto& s = at(slots_, slot); s.to_come + s.to_post > 0) moved = advance(comm, s) || moved;
     return moved;
   }
 
   /// Whether all that passes through this device in a slot has come and has been posted on.
   [[nodiscard]] bool received(int slot) const {
-    const auto& s = slots_[static_cast<std::size_t>(slot)];
+    const auto& s = at(slots_, slot);
     return s.to_come + s.to_post == 0;
   }
   /// Whether nothing that has begun is left to post.
   [[nodiscard]] bool all_posted() const { return to_post_ == 0; }
   /// Whether all has come and left; the slot can then be used again.
   [[nodiscard]] bool ended(Communicator& comm, int slot) {
-    auto& s = slots_[static_cast<std::size_t>(slot)];
+    auto& s = at(slots_, slot);
     if (!received(slot)) return false;
     for (std::size_t o = 0; o < out_.size(); ++o) {
       if (!comm.poll(s.leaving[o])) return false;
@@ -145,11 +146,11 @@ class slice_transfer {
     return true;
   }
   /// When a tensor had come, or had been received.
-  [[nodiscard]] double end_s(int slot) const { return slots_[static_cast<std::size_t>(slot)].end_s; }
+  [[nodiscard]] double end_s(int slot) const { return at(slots_, slot).end_s; }
 
   /// The channel of a message that has not come, else of one that has not been received; of no message, the edge given.
   [[nodiscard]] edge missing(Communicator& comm, int slot, edge otherwise) {
-    auto& s = slots_[static_cast<std::size_t>(slot)];
+    auto& s = at(slots_, slot);
     for (std::size_t i = 0; i < in_.size(); ++i)
       if (!s.come[i]) return in_[i].where;
     for (std::size_t o = 0; o < out_.size(); ++o)
@@ -160,9 +161,9 @@ class slice_transfer {
   /// Adds what this device sends and receives for a tensor to the lists of their phases.
   void plan(const stamp& what, communication_plan& phases) const {
     const auto add = [&](const auto& m, bool sends) {
-      phases.resize(std::max(phases.size(), static_cast<std::size_t>(m.phase) + 1));
-      const auto bytes = static_cast<std::size_t>(element_count(m.part)) * sizeof(typename traits::element);
-      phases[static_cast<std::size_t>(m.phase)].push_back({m.channel, sends, what, bytes});
+      phases.resize(std::max(phases.size(), as_size(m.phase) + 1));
+      const auto bytes = as_size(element_count(m.part)) * sizeof(typename traits::element);
+      at(phases, m.phase).push_back({m.channel, sends, what, bytes});
     };
     for (const auto& i : in_) add(i, false);
     for (const auto& o : out_) add(o, true);
@@ -173,7 +174,7 @@ class slice_transfer {
     std::int64_t sum = 0;
     for (const auto& i : in_) sum += i.buffered() ? element_count(i.part) : 0;
     for (const auto& o : out_) sum += o.buffered() ? element_count(o.part) : 0;
-    return static_cast<std::size_t>(sum);
+    return as_size(sum);
   }
 
  private:
@@ -240,13 +241,13 @@ class slice_transfer {
       const int from = o.copies.front().from;
       if (from < 0)
         o.run = run_in(own_, o.part);
-      else if (const auto& i = in_[static_cast<std::size_t>(from)]; i.buffered())
+      else if (const auto& i = at(in_, from); i.buffered())
         o.run = run_in(i.part, o.part);
     }
   }
   /// The bytes of a run.
   static std::span<std::byte> bytes_of(Tensor& t, std::int64_t first, const slice& part) {
-    return std::as_writable_bytes(std::span(traits::data(t) + first, static_cast<std::size_t>(element_count(part))));
+    return std::as_writable_bytes(std::span(traits::data(t) + first, as_size(element_count(part))));
   }
   void post_receive(Communicator& comm, const incoming& i, slot_state& s, std::size_t number) {
     if constexpr (has_bytes)
@@ -258,7 +259,7 @@ class slice_transfer {
     if constexpr (has_bytes)
       if (o.run >= 0) {
         const int from = o.copies.front().from;
-        Tensor& held = from < 0 ? *s.own : s.in[static_cast<std::size_t>(from)];
+        Tensor& held = from < 0 ? *s.own : at(s.in, from);
         return comm.post_send_bytes(o.channel, s.stamp_of_place, bytes_of(held, o.run, o.part), s.leaving[number]);
       }
     comm.post_send(o.channel, s.stamp_of_place, o.in_place ? *s.own : s.out[number], s.leaving[number]);
@@ -282,7 +283,7 @@ class slice_transfer {
         continue;
       if (o.buffered())
         for (const auto& c : o.copies) {
-          const auto from = static_cast<std::size_t>(c.from);
+          const auto from = as_size(c.from);
           const bool own = c.from < 0 || in_[from].is_own();
           copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part, queue_);
         }

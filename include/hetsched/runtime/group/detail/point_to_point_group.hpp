@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -87,7 +88,7 @@ class point_to_point_group {
     return outcome;
   }
   collective_outcome broadcast(std::span<element> values, int root, double deadline_s) {
-    const auto r = static_cast<std::size_t>(root);
+    const auto r = as_size(root);
     const std::size_t n = values.size();
     return exchange(
         collective_kind::broadcast, deadline_s,

@@ -14,6 +14,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -148,7 +149,7 @@ class inference_inbox {
                                   action{.microbatch = no_microbatch});
       message_.step = static_cast<inference_step>(header_.step);
       message_.request = header_.request;
-      message_.text.resize(static_cast<std::size_t>(header_.text_bytes));
+      message_.text.resize(as_size(header_.text_bytes));
       if (!message_.text.empty())
         comm_->post_receive_bytes(channel_, stamp_, std::as_writable_bytes(std::span(message_.text)), operations_[1]);
       if (carries_tensor(message_.step)) {

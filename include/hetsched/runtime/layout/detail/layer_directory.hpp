@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layout/detail/digest.hpp>
@@ -46,9 +47,8 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
       refuse("has no dimension " + std::to_string(cut.dimension) + " to cut");
     if (cut.over_experts && (shape.empty() || cut.dimension == 0)) refuse("cannot be cut over experts");
     if (cut.dimension < 0) cut.pieces.clear();
-    if (cut.dimension >= 0 && cut.pieces.empty()) cut.pieces = {shape[static_cast<std::size_t>(cut.dimension)]};
-    if (cut.dimension >= 0 &&
-        std::accumulate(cut.pieces.begin(), cut.pieces.end(), std::size_t{0}) != shape[static_cast<std::size_t>(cut.dimension)])
+    if (cut.dimension >= 0 && cut.pieces.empty()) cut.pieces = {at(shape, cut.dimension)};
+    if (cut.dimension >= 0 && std::accumulate(cut.pieces.begin(), cut.pieces.end(), std::size_t{0}) != at(shape, cut.dimension))
       refuse("is not as large as its pieces");
     told.push_back(cut.dimension);
     told.push_back((cut.partial_over_tensor ? 1 : 0) + (cut.over_experts ? 2 : 0));

@@ -11,6 +11,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/layout/detail/layer_directory.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -20,10 +21,10 @@ namespace hetsched::detail {
 
 HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int rank) {
   const auto place = t.place_of(rank);
-  const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
+  const auto& line = at(t.pipelines, place.pipeline);
   std::vector<int> layers;
   for (const auto& copy : stages_of_rank(line.order, place.group)) {
-    const auto range = line.stages[static_cast<std::size_t>(copy.stage)].layers;
+    const auto range = at(line.stages, copy.stage).layers;
     for (int l = range.first; l < range.last; ++l) layers.push_back(l);
   }
   return layers;
@@ -32,18 +33,18 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
 HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                     std::size_t skip, const std::vector<parameter_tie>& ties) {
   parameter_directory found;
-  found.buffers.resize(static_cast<std::size_t>(t.layers));
+  found.buffers.resize(as_size(t.layers));
   const auto next_shape = [](auto& next) {
     tensor_shape shape;
     for (double extents = *next++; extents > 0; --extents) shape.push_back(static_cast<std::size_t>(*next++));
     return shape;
   };
   // What ranks have told by layer; in two directions, of one rank twice.
-  std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(static_cast<std::size_t>(t.layers));
+  std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(as_size(t.layers));
   for (std::size_t r = 0; r < told.size(); ++r) {
     auto next = told[r].begin() + static_cast<std::ptrdiff_t>(skip);
     for (const int l : layers_of_rank(t, static_cast<int>(r))) {
-      auto& facts = known[static_cast<std::size_t>(l)].emplace_back(static_cast<int>(r), std::vector<told_parameter>{}).second;
+      auto& facts = at(known, l).emplace_back(static_cast<int>(r), std::vector<told_parameter>{}).second;
       for (double left = *next++; left > 0; --left) {
         auto& one = facts.emplace_back();
         one.shape = next_shape(next);
@@ -56,7 +57,7 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
       }
       std::vector<tensor_shape> buffers;
       for (double left = *next++; left > 0; --left) buffers.push_back(next_shape(next));
-      if (known[static_cast<std::size_t>(l)].size() == 1) found.buffers[static_cast<std::size_t>(l)] = std::move(buffers);
+      if (at(known, l).size() == 1) at(found.buffers, l) = std::move(buffers);
     }
   }
   // Values by what they are of, and who has told them first.
@@ -78,7 +79,7 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
         // The first rank of a group that has told speaks for how it cuts; the ranks of its tensor axis follow it.
         const int rank = known[l][i].first;
         const auto place = t.place_of(rank);
-        const auto& line = t.pipelines[static_cast<std::size_t>(place.pipeline)];
+        const auto& line = at(t.pipelines, place.pipeline);
         const auto group = line.degrees_of(place.group);
         const int base = line.first_of_group(place.group);
         const auto told_by = [&](int r) -> const told_parameter& {
@@ -92,16 +93,16 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
                  .points = {},
                  .over_experts = head.over_experts};
           tensor_shape whole = head.shape;
-          if (head.over_experts) whole.front() *= static_cast<std::size_t>(group.expert);
+          if (head.over_experts) whole.front() *= as_size(group.expert);
           if (head.dimension >= 0) {
-            auto& extent = whole[static_cast<std::size_t>(head.dimension)];
+            auto& extent = at(whole, head.dimension);
             extent = 0;
             for (int r = 0; r < group.tensor; ++r)
               alike(told_by(base + r).pieces.size() == head.pieces.size(), base, base + r, "its parameters are cut differently");
             for (std::size_t k = 0; k < head.pieces.size(); ++k) {
               auto& points = one.points.emplace_back(std::vector{static_cast<std::int64_t>(extent)});
               for (int r = 0; r < group.tensor; ++r) {
-                extent += static_cast<std::size_t>(told_by(base + r).pieces[k]);
+                extent += as_size(told_by(base + r).pieces[k]);
                 points.push_back(static_cast<std::int64_t>(extent));
               }
             }
@@ -113,15 +114,15 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
         const auto& like = told_by(base + place.tensor);  // the first data and context rank
         auto shape = own.shape, other = head.shape;
         if (own.dimension >= 0 && own.dimension < static_cast<int>(std::min(shape.size(), other.size())))
-          shape[static_cast<std::size_t>(own.dimension)] = other[static_cast<std::size_t>(own.dimension)] = 0;
+          at(shape, own.dimension) = at(other, own.dimension) = 0;
         alike(shape == other && own.shape == like.shape, base, rank, "its parameters differ in number or shape");
         alike(own.dimension == head.dimension && own.partial_over_tensor == head.partial_over_tensor &&
                   own.over_experts == head.over_experts && own.pieces == like.pieces,
               base, rank, "its parameters are cut differently");
         pieces_key key{one.dimension};
         for (const auto& p : one.points) {
-          key.push_back(p[static_cast<std::size_t>(place.tensor)]);
-          key.push_back(p[static_cast<std::size_t>(place.tensor) + 1]);
+          key.push_back(at(p, place.tensor));
+          key.push_back(at(p, place.tensor + 1));
         }
         if (group.tensor == 1) key = {-1};
         if (one.over_experts && group.expert > 1) {
@@ -135,8 +136,7 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
   }
   for (const auto& [a, b] : ties) {
     for (const auto& p : {a, b})
-      if (p.layer < 0 || p.layer >= t.layers || p.number < 0 ||
-          static_cast<std::size_t>(p.number) >= found.shapes[static_cast<std::size_t>(p.layer)].size())
+      if (p.layer < 0 || p.layer >= t.layers || p.number < 0 || as_size(p.number) >= at(found.shapes, p.layer).size())
         throw input_error("there is no " + to_text(p) + " to tie");
     for (auto of_a = values.lower_bound({a, {}}); of_a != values.end() && of_a->first.first == a; ++of_a)
       if (const auto of_b = values.find({b, of_a->first.second});

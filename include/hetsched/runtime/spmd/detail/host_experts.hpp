@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -88,7 +89,7 @@ HETSCHED_INLINE planned_part plan_part(const gradient_chunk& c, const bucket_par
 HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
                                             const exchange_cut& cut) {
   exchange_plan plan;
-  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0), kept(load);
+  std::vector<std::int64_t> load(as_size(ranks), 0), kept(load);
   std::vector<planned_message> late;
   const auto waves = chunks_by_wave(parameters, cut.waves);
   int number_of_wave = 0;

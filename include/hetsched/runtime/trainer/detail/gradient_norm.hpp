@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
@@ -47,7 +48,7 @@ class square_sum {
     finite_ = finite_ && other.finite_;
     raise(other.top_);
     for (std::size_t k = 0; k < other.digits_.size(); ++k)
-      if (const auto to = k + static_cast<std::size_t>(top_ - other.top_); to < digits_.size()) {
+      if (const auto to = k + as_size(top_ - other.top_); to < digits_.size()) {
         digits_[to].high += other.digits_[k].high;
         digits_[to].low += other.digits_[k].low;
       }
@@ -160,7 +161,7 @@ void add_squares_here(square_sum& sum, const T& t, const strided_runs& runs) {
       host_number<typename traits::element>,
       "tensor_traits<T>::add_squares(square_sum&, const T&, const strided_runs&) is missing for elements of a user's type");
   for (std::int64_t row = 0; row < runs.rows; ++row)
-    sum.add(traits::data(t) + runs.first_a + row * runs.stride_a, static_cast<std::size_t>(runs.length));
+    sum.add(traits::data(t) + runs.first_a + row * runs.stride_a, as_size(runs.length));
 }
 
 /// Sums of squares of parts of tensors, the same ones each time: on the host, by what tensor_traits have

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
@@ -40,16 +41,16 @@ template <class Tensor>
 template <class Tensor>
 [[nodiscard]] state_slice state_of(const model_parameter& m, std::string_view name, Tensor& t, const strided_runs& r) {
   const auto apart = r.rows > 1 ? r.stride_b : 0;
-  const auto count = static_cast<std::size_t>((r.rows - 1) * apart + r.length);
+  const auto count = as_size((r.rows - 1) * apart + r.length);
   return {.layer = m.id.layer,
           .name = std::string(name) + "." + std::to_string(m.id.number),
           .element = element_name<Tensor>(),
           .shape = m.shape,
-          .first = static_cast<std::size_t>(r.first_a),
+          .first = as_size(r.first_a),
           .bytes = std::as_writable_bytes(std::span(tensor_traits<Tensor>::data(t) + r.first_b, count)),
-          .rows = static_cast<std::size_t>(r.rows),
-          .apart = r.rows > 1 ? static_cast<std::size_t>(r.stride_a) : 0,
-          .held_apart = static_cast<std::size_t>(apart)};
+          .rows = as_size(r.rows),
+          .apart = r.rows > 1 ? as_size(r.stride_a) : 0,
+          .held_apart = as_size(apart)};
 }
 
 /// Tensors as the host sees them: those in host memory themselves, of others copies that live as long as this.
@@ -179,10 +180,10 @@ void add_held_elsewhere(std::vector<state_slice>& slices, const std::vector<mode
 template <class Tensor, class Layer, class Seen>
 void add_buffers(std::vector<state_slice>& slices, const std::vector<std::pair<int, Layer*>>& layers, const training_layout& t,
                  int me, bool owned_only, Seen&& seen) {
-  std::vector<char> listed(static_cast<std::size_t>(t.layers));
+  std::vector<char> listed(as_size(t.layers));
   for (const auto& [number, layer] : layers) {
     auto held = buffers<Tensor>(*layer);
-    if (held.empty() || (owned_only && std::exchange(listed[static_cast<std::size_t>(number)], char{1}))) continue;
+    if (held.empty() || (owned_only && std::exchange(at(listed, number), char{1}))) continue;
     bool before = false;
     for (int r = 0; r < me && owned_only && !before; ++r) {
       const auto theirs = layers_of_rank(t, r);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -35,7 +36,7 @@ void copy_rows(Tensor& to, std::int64_t first_to, std::int64_t stride_to, const 
                   "tensors in device memory");
     for (std::int64_t row = 0; row < rows; ++row)
       std::memcpy(traits::data(to) + (first_to + row * stride_to), traits::data(from) + (first_from + row * stride_from),
-                  static_cast<std::size_t>(length) * sizeof(typename traits::element));
+                  as_size(length) * sizeof(typename traits::element));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 
 namespace hetsched::detail {
@@ -27,7 +28,7 @@ template <class Weight>
       double loss = 0;
       for (int r = p.first_rank; r < p.first_rank + p.ranks(); ++r) {
         if (!has_last_stage(t, r)) continue;
-        const auto rank = static_cast<std::size_t>(r);
+        const auto rank = as_size(r);
         const double own = told[rank][next[rank]++];
         if (const double share = loss_share(t, p, r, in_parts); share > 0) loss += share == 1 ? own : share * own;
       }

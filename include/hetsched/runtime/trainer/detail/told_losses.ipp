@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/detail/told_losses.hpp>
 
@@ -11,7 +12,7 @@ namespace hetsched::detail {
 
 HETSCHED_INLINE bool has_last_stage(const training_layout& t, int rank) {
   const auto there = t.place_of(rank);
-  const auto& order = t.pipelines[static_cast<std::size_t>(there.pipeline)].order;
+  const auto& order = at(t.pipelines, there.pipeline).order;
   for (int c = 0; c < order.directions; ++c)
     if (order.rank(c, order.stages - 1) == there.group) return true;
   return false;
