@@ -21,7 +21,7 @@ root = Path(__file__).resolve().parents[2]
 out = Path(sys.argv[1] if len(sys.argv) > 1 else root / "build" / "site").resolve()
 pages, site = out / "pages", out / "html"
 chapters = [
-    ("Start", ["README.md", "docs/tutorial.md", "docs/concepts.md", "docs/files.md"]),
+    ("Start", ["README.md", "docs/tutorial.md", "docs/concepts.md", "docs/primitives.md", "docs/files.md"]),
     ("Planning", ["docs/planner.md", "docs/parallel-pipelines.md", "docs/hetauto.md", "docs/placement.md", "docs/spmd.md", "docs/settings.md"]),
     ("Schedules and transfers", ["docs/schedules.md", "docs/reshard.md"]),
     ("Predictions", ["docs/prediction.md", "docs/accuracy.md", "docs/devices.md"]),

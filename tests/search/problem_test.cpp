@@ -19,7 +19,10 @@ struct no_planner {
   plan operator()(const cluster&, const stub_costs&, const planning_problem&, int) const { return {}; }
 };
 static_assert(planner<by_hand, stub_costs, int>);
-static_assert(planner<decltype(&interop_dp), any_cost_model, interop_options>);
+constexpr auto exact = [](const cluster& c, const any_cost_model& m, const planning_problem& p, const interop_options& o) {
+  return interop_dp(c, m, p, o);
+};
+static_assert(planner<decltype(exact), any_cost_model, interop_options>);
 static_assert(!planner<no_planner, stub_costs, int>);
 static_assert(!planner<by_hand, int, int>);
 

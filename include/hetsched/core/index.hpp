@@ -16,11 +16,13 @@ namespace detail {
 template <class T>
 concept index_like = std::integral<T> || std::is_enum_v<T>;
 
-// std::cmp_less takes no characters and no enumerators.
+// std::cmp_less takes no characters and no enumerators, and nvcc no comparison of what is unsigned with 0.
 template <index_like T>
 [[nodiscard, gnu::always_inline]] constexpr bool is_natural(T n) {
   if constexpr (std::is_enum_v<T>)
-    return static_cast<std::underlying_type_t<T>>(n) >= 0;
+    return is_natural(static_cast<std::underlying_type_t<T>>(n));
+  else if constexpr (std::is_unsigned_v<T>)
+    return true;
   else
     return n >= 0;
 }
