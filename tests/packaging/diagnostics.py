@@ -76,11 +76,11 @@ def trainer(tensor, layer):
     )
 
 
-def compile(include, compiler, text):
+def compile(include, compiler, text, options=()):
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "user.cpp"
         source.write_text(text)
-        return subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", source], capture_output=True, text=True)
+        return subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", *options, source], capture_output=True, text=True)
 
 
 def wrong_in_training(include, compiler, case):
@@ -104,6 +104,40 @@ def wrong_with(include, compiler, missing):
     if ran.returncode == 0:
         return f"{compiler}: no error without {missing}"
     return None if SAYS[missing] in ran.stderr else f"{compiler}: without {missing}, not said: {SAYS[missing]}\n{ran.stderr[:2000]}"
+
+
+COSTS = {
+    "layer_count": "int layer_count() const;",
+    "placements": "std::vector<hetsched::placement> placements(const hetsched::submesh&) const;",
+    "stage": "hetsched::stage_cost stage(hetsched::layer_range, const hetsched::placement&) const;",
+    "transfer": "double transfer(int, const hetsched::placement&, const hetsched::placement&) const;",
+}
+# A planner's call, an evaluation, and a partition, with something wrong: what the first of at most two errors says.
+CALLS = "hetsched::interop_dp(hardware, costs(), {.microbatches = 4})", "hetsched::evaluate(hardware, costs(), hetsched::plan{})"
+PLANNING = {
+    **{f"{name} lacking": ({n: t for n, t in COSTS.items() if n != name}, call, f"the cost model has no {name}(") for name in COSTS for call in CALLS[:1]},
+    "not const": ({**COSTS, "stage": COSTS["stage"].replace(" const;", ";")}, CALLS[1], "the cost model has no stage("),
+    "another result": ({**COSTS, "placements": "int placements(const hetsched::submesh&) const;"}, CALLS[0], "the cost model has no placements("),
+    "names for numbers": (COSTS, "hetsched::number_table(std::vector<std::string>{})", "number_table"),
+    "a misspelt member": (COSTS, "hetsched::partition_problem{.second = {1, 2}, .devices = {4}}", "second"),
+    "transfers by name": (COSTS, 'hetsched::h1f1b_warmups(std::vector<double>{1, 2}, std::vector<std::string>{"slow"})', "h1f1b_warmups"),
+    "nothing lacking": (COSTS, "std::pair(" + ", ".join(CALLS) + ")", None),
+}
+
+
+def wrong_in_planning(include, compiler, case):
+    members, call, says = PLANNING[case]
+    ran = compile(include, compiler,
+                  "#include <string>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n"
+                  "#include <hetsched/planners/partition.hpp>\n"
+                  f"struct costs {{ {' '.join(members.values())} }};\n"
+                  f"void call(const hetsched::cluster& hardware) {{ (void)hardware; (void){call}; }}\n", ["-DHETSCHED_COMPILED"])
+    errors = [line for line in ran.stderr.splitlines() if " error: " in line]
+    if says is None:
+        return f"{compiler}: costs that lack nothing are refused:\n{ran.stderr[:2000]}" if errors else None
+    if not errors or says not in errors[0] or len(errors) > 2:
+        return f"{compiler}: costs, {case}: not at most 2 errors of which the first says: {says}\n" + "\n".join(errors)
+    return None
 
 
 # A trainer on Eigen's types. Column-major ones would be cut at the wrong places.
@@ -150,6 +184,7 @@ def wrong_with_eigen(include, eigen, compiler, tensor):
 include, eigen, compilers = sys.argv[1], sys.argv[2], [c for c in sys.argv[3:] if c]
 cases = [(wrong_with, c, missing) for c in compilers for missing in [None, *SAYS]]
 cases += [(wrong_in_training, c, case) for c in compilers for case in [None, "const data", *ENDS]]
+cases += [(wrong_in_planning, c, case) for c in compilers for case in PLANNING]
 cases += [(wrong_with_eigen, eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
 with ThreadPoolExecutor(2) as pool:
     found = [text for text in pool.map(lambda case: case[0](include, *case[1:]), cases) if text]

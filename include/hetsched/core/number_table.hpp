@@ -24,9 +24,13 @@ concept number_matrix = requires(const T& m) {
   { m(0, 0) } -> std::convertible_to<double>;
 };
 
+// No letters: a name in place of numbers is a mistake.
 template <class T>
-concept number_range = !number_matrix<std::remove_cvref_t<T>> && std::ranges::input_range<T> &&
-                       std::convertible_to<std::ranges::range_reference_t<T>, double>;
+concept number = std::convertible_to<T, double> && !std::same_as<std::remove_cvref_t<T>, char>;
+
+template <class T>
+concept number_range =
+    !number_matrix<std::remove_cvref_t<T>> && std::ranges::input_range<T> && number<std::ranges::range_reference_t<T>>;
 
 template <class T>
 concept range_of_number_ranges =

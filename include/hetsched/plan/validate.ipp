@@ -55,9 +55,9 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
                                                            " does not divide its data degree of " + std::to_string(d.data));
       int devices = 0;
       for (const auto& g : s.devices) {
-        const auto k = as_size(g.mesh.subcluster);
-        require(g.mesh.subcluster >= 0 && k < hardware.subclusters.size(), "it lies on a subcluster that is not there");
-        const auto& on = hardware.subclusters[k];
+        const int k = g.mesh.subcluster;
+        require(k >= 0 && k < static_cast<int>(hardware.subclusters.size()), "it lies on a subcluster that is not there");
+        const auto& on = at(hardware.subclusters, k);
         require(g.mesh.nodes >= 1 && g.mesh.devices_per_node >= 1 && g.mesh.nodes <= on.nodes &&
                     g.mesh.devices_per_node <= on.devices_per_node && g.first_device >= 0 &&
                     g.first_device <= on.device_count() - g.mesh.device_count(),
@@ -66,7 +66,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
                     "x" + std::to_string(on.devices_per_node));
         devices += g.mesh.device_count();
         for (int n = g.first_device; n < g.first_device + g.mesh.device_count(); ++n) {
-          auto& by = at(owners[k], n);
+          auto& by = at(at(owners, k), n);
           if (by.stage >= 0)
             require(false, "device " + std::to_string(n) + " of " + on.name + " belongs to " +
                                stage_name(p, as_size(by.pipeline), as_size(by.stage)) + " already");

@@ -403,6 +403,6 @@ TEST_CASE("plan.json: a plan for inference has its own figures, and no backward"
   auto other = text;
   other.replace(other.find("latency\""), 7, "energy");
   CHECK_THROWS_WITH_AS(static_cast<void>(parse_plan(other, "plan.json")),
-                       "plan.json: /objective: expected one of iteration, cost, latency, throughput, found \"energy\"",
+                       "plan.json: /objective: found \"energy\", expected one of iteration, cost, latency, throughput",
                        file_error);
 }

@@ -154,9 +154,13 @@ inline constexpr question_table questions_of = make_questions<M>();
 /// is told by additive() and its neighbours. A model that forwards to another one may have members of these three names.
 class any_cost_model {
  public:
+  /// Not compiled, with a message for each question, if a model answers only some of those of stage_cost_model.
   template <class M>
-  requires(!std::same_as<M, any_cost_model> && stage_cost_model<M>) any_cost_model(const M& model)
-      : model_(std::addressof(model)), ask_(&detail::cost_model::questions_of<M>) {}
+  requires(!std::same_as<M, any_cost_model> && detail::cost_model::resembles_costs<M>) any_cost_model(const M& model)
+      : model_(std::addressof(model)) {
+    detail::cost_model::require_answers<M>();
+    if constexpr (stage_cost_model<M>) ask_ = &detail::cost_model::questions_of<M>;
+  }
 
   /// One that keeps the model, together with its copies.
   template <stage_cost_model M>
@@ -217,7 +221,7 @@ class any_cost_model {
  private:
   const void* model_;
   std::shared_ptr<const void> kept_ = {};  // the model, if it is kept
-  const detail::cost_model::question_table* ask_;
+  const detail::cost_model::question_table* ask_ = nullptr;
 };
 
 /// A function that makes the cost model for a microbatch size, or returns one that somebody else keeps.

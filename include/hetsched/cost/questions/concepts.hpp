@@ -230,6 +230,44 @@ concept stage_cost_model = requires(const M& m, layer_range r, const placement& 
   { cost_of::transfer(m, 0, p, p) } -> std::convertible_to<transfer_cost>;
 };
 
+namespace detail::cost_model {
+
+template <class M>
+concept answers_layer_count = requires(const M& m) {
+  { cost_of::layer_count(m) } -> std::convertible_to<int>;
+};
+template <class M>
+concept answers_placements = requires(const M& m, const submesh& s) {
+  { cost_of::placements(m, s) } -> std::convertible_to<std::vector<placement>>;
+};
+template <class M>
+concept answers_stage = requires(const M& m, layer_range r, const placement& p) {
+  { cost_of::stage(m, r, p) } -> std::convertible_to<stage_cost>;
+};
+template <class M>
+concept answers_transfer = requires(const M& m, const placement& p) {
+  { cost_of::transfer(m, 0, p, p) } -> std::convertible_to<transfer_cost>;
+};
+
+/// What is meant as a cost model, and may lack something.
+template <class M>
+concept resembles_costs = answers_layer_count<M> || answers_placements<M> || answers_stage<M> || answers_transfer<M>;
+
+/// Says what a cost model lacks.
+template <class M>
+consteval void require_answers() {
+  static_assert(answers_layer_count<M>,
+                "the cost model has no layer_count() const that returns a number, as a member or a free function of it");
+  static_assert(answers_placements<M>,
+                "the cost model has no placements(const submesh&) const that returns a std::vector<placement>");
+  static_assert(answers_stage<M>, "the cost model has no stage(layer_range, const placement&) const that returns a stage_cost");
+  static_assert(answers_transfer<M>,
+                "the cost model has no transfer(int boundary, const placement& from, const placement& to) const that returns "
+                "seconds or a transfer_cost");
+}
+
+}  // namespace detail::cost_model
+
 /// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers: planners take a faster path.
 /// Not checked: that `stage` really is the sum of `layer`.
 template <class M>

@@ -283,7 +283,7 @@ class slice_transfer {
         continue;
       if (o.buffered())
         for (const auto& c : o.copies) {
-          const auto from = as_size(c.from);
+          const auto from = static_cast<std::size_t>(c.from);
           const bool own = c.from < 0 || in_[from].is_own();
           copy_part(s.out[k], o.part, own ? *s.own : s.in[from], own ? own_ : in_[from].part, c.part, queue_);
         }
