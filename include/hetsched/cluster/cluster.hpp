@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 
 namespace hetsched {
@@ -88,10 +88,14 @@ struct cluster {
   }
 
   /// The link that joins two devices: on one node, across nodes of a subcluster, or across subclusters.
-  /// Requires: both exist and differ.
+  /// Throws: input_error for a device twice, or on a subcluster that there is not.
   /// Returns: none where no link joins their subclusters.
   [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
-    HETSCHED_EXPECTS(!(a == b));
+    const auto known = [&](int s) { return s >= 0 && as_size(s) < subclusters.size(); };
+    if (a == b || !known(a.subcluster) || !known(b.subcluster))
+      throw input_error("no link is between node " + std::to_string(a.node) + " of subcluster " + std::to_string(a.subcluster) +
+                        " and node " + std::to_string(b.node) + " of subcluster " + std::to_string(b.subcluster) +
+                        ", expected two devices of the cluster");
     if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
     const auto& s = at(subclusters, a.subcluster);
     return a.node == b.node ? s.intra_node : s.inter_node;
@@ -101,8 +105,8 @@ struct cluster {
 };
 
 /// Adds a link between two subclusters, given by name.
-/// Throws: input_error for a name that the cluster does not have.
-/// Example:
+/// Throws: input_error for a name that the cluster does not have, or the same twice, and unless the latency is finite and at
+/// least 0 and the bandwidth above 0. Example:
 ///   cluster c{.subclusters = {{"a", catalogue_device("A100-SXM4-80GB"), 1, 8, {5e-6, gbit_per_s(2400)}, {}},
 ///                             {"v", catalogue_device("V100-SXM2-32GB"), 1, 8, {5e-6, gbit_per_s(1200)}, {}}}};
 ///   connect(c, "a", "v", {.latency_s = 50e-6, .bandwidth = gbit_per_s(25)});

@@ -3,6 +3,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 
 namespace hetsched {
@@ -13,7 +14,11 @@ HETSCHED_INLINE void connect(cluster& c, std::string_view a, std::string_view b,
     if (!found) throw input_error("no subcluster is named " + std::string(name));
     return *found;
   };
-  c.links.push_back({position(a), position(b), over});
+  const int from = position(a), to = position(b);
+  if (from == to) throw input_error("a link must join two different subclusters, not " + std::string(a) + " with itself");
+  detail::expect_natural(over.latency_s, "the latency of a link");
+  if (!(over.bandwidth > 0)) detail::expect_positive(over.bandwidth, "the bandwidth of a link");
+  c.links.push_back({from, to, over});
 }
 
 }  // namespace hetsched

@@ -19,18 +19,16 @@ struct device_group {
 enum class proximity { other_node, same_node };
 
 /// same_node if all devices of both stages are on one node of one subcluster with so many devices per node.
+/// Throws: input_error unless both have groups, of at least one device from the first one on, and nodes at least one device.
 [[nodiscard]] proximity proximity_of(const std::vector<device_group>& a, const std::vector<device_group>& b,
                                      int devices_per_node);
 
 /// Devices of all groups together.
-[[nodiscard]] inline int device_count(const std::vector<device_group>& groups) {
-  int count = 0;
-  for (const auto& g : groups) count += g.mesh.device_count();
-  return count;
-}
+/// Throws: input_error for a group of less than 1 x 1 devices, and where their number does not fit an int.
+[[nodiscard]] int device_count(const std::vector<device_group>& groups);
 
-/// The shape that groups have together. Requires: at least one group. Throws: input_error unless all lie in one subcluster and
-/// take equally many devices of each node.
+/// The shape that groups have together. Throws: input_error unless there are groups, as of device_count, and all lie in one
+/// subcluster and take equally many devices of each node.
 [[nodiscard]] submesh shape_of(const std::vector<device_group>& groups);
 
 }  // namespace hetsched

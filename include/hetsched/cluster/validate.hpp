@@ -11,6 +11,14 @@ namespace hetsched {
 /// each pair of different subclusters has at most one link.
 void validate(const cluster& c);
 
+namespace detail {
+
+/// Checks what there is to know of a cluster where only counts and links matter, in the words of validate(cluster).
+/// Throws: input_error unless counts are at least 1, and links as validate has them.
+void validate_network(const cluster& c);
+
+}  // namespace detail
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 
 namespace hetsched {
@@ -19,10 +21,15 @@ struct lost_devices {
 };
 
 /// A cluster without some devices: whole nodes, and what is left of one as a subcluster of its own, which the others reach as
-/// before. Requires: the subcluster is there and has as many. Returns: no subclusters if all are lost.
+/// before. Returns: no subclusters if all are lost.
+/// Throws: input_error unless the subcluster is there and has as many, in nodes of at least one.
 [[nodiscard]] inline cluster without_devices(cluster c, const lost_devices& lost) {
+  detail::expect_count(lost.subcluster, "the subcluster of lost devices", 0, static_cast<std::int64_t>(c.subclusters.size()) - 1);
   const auto at = as_size(lost.subcluster);
   auto& s = c.subclusters[at];
+  detail::expect_count(s.nodes, "nodes of subcluster " + s.name);
+  detail::expect_count(s.devices_per_node, "devices_per_node of subcluster " + s.name, 1, INT_MAX / s.nodes);
+  detail::expect_count(lost.count, "the number of lost devices", 0, s.device_count());
   const int left = s.device_count() - lost.count, whole = left / s.devices_per_node, rest = left % s.devices_per_node;
   if (left == 0) {
     c.subclusters.erase(c.subclusters.begin() + lost.subcluster);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <concepts>
 #include <cstddef>
 #include <initializer_list>
@@ -57,8 +58,12 @@ class number_table {
   requires(detail::range_of_number_ranges<Rows>) number_table(Rows&& rows) {
     for (auto&& row : rows) add(row);
   }
+  /// Throws: input_error for more rows or columns than an int counts.
   template <detail::number_matrix Matrix>
-  number_table(const Matrix& m) : rows_(static_cast<int>(m.rows())) {
+  number_table(const Matrix& m) {
+    for (const std::ptrdiff_t n : {static_cast<std::ptrdiff_t>(m.rows()), static_cast<std::ptrdiff_t>(m.cols())})
+      if (n < 0 || n > INT_MAX) throw input_error("a table of " + std::to_string(n) + " rows or columns");
+    rows_ = static_cast<int>(m.rows());
     for (int i = 0; i < rows_; ++i)
       for (int j = 0; j < static_cast<int>(m.cols()); ++j) values_.push_back(static_cast<double>(m(i, j)));
   }
@@ -69,8 +74,9 @@ class number_table {
   [[nodiscard]] bool empty() const { return values_.empty(); }
   /// Row after row: of a single row or a single column, its numbers.
   [[nodiscard]] std::span<const double> values() const { return values_; }
-  /// Requires: 0 <= i < rows().
+  /// Throws: input_error unless 0 <= i < rows().
   [[nodiscard]] std::span<const double> operator[](int i) const {
+    if (i < 0 || i >= rows_) throw input_error("a table of " + std::to_string(rows_) + " rows has no row " + std::to_string(i));
     return values().subspan(as_size(i) * as_size(columns()), as_size(columns()));
   }
   friend bool operator==(const number_table&, const number_table&) = default;

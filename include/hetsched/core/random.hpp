@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 
 namespace hetsched {
 
@@ -33,8 +34,9 @@ class random_source {
   [[nodiscard]] constexpr double uniform(double low, double high) { return low + (high - low) * uniform(); }
 
   /// Uniform integer in [low, high], both ends included.
+  /// Throws: input_error if high is less than low.
   [[nodiscard]] constexpr int integer(int low, int high) {
-    HETSCHED_EXPECTS(low <= high);
+    if (high < low) throw input_error("no integer is at least " + std::to_string(low) + " and at most " + std::to_string(high));
     return static_cast<int>(low + static_cast<std::int64_t>(uniform() * (static_cast<double>(high) - low + 1)));
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <hetsched/core/error.hpp>
 
@@ -14,7 +15,7 @@ inline constexpr bytes_t kib = bytes_t{1} << 10;
 inline constexpr bytes_t mib = bytes_t{1} << 20;
 inline constexpr bytes_t gib = bytes_t{1} << 30;
 
-/// Bytes per second of a link quoted in Gbit/s (decimal, as vendors quote it).
+/// Bytes per second of a link quoted in Gbit/s (decimal, as vendors quote it), whatever the number.
 [[nodiscard]] constexpr double gbit_per_s(double rate) { return rate * 1e9 / 8; }
 
 /// The sum of two counts.
@@ -36,7 +37,11 @@ template <class... Factors>
 }
 
 /// The smallest integer >= a / b.
-/// Requires: a >= 0, b > 0.
-[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+/// Throws: input_error unless a >= 0 and b > 0.
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  if (a < 0 || b <= 0)
+    throw input_error("a division of " + std::to_string(a) + " by " + std::to_string(b) + ", expected at least 0 by at least 1");
+  return a / b + (a % b != 0);
+}
 
 }  // namespace hetsched

@@ -56,7 +56,7 @@ class noisy_iterations {
       std::vector<double> ranks(as_size(orders_[l].ranks)), wires(work_[l].wires.size());
       for (auto* factors : {&ranks, &wires})
         for (double& f : *factors) f = noise_factor(random_, spread_);
-      const auto noisy = with_factors(work_[l], orders_[l], ranks, wires);
+      const auto noisy = detail::unchecked::with_factors(work_[l], orders_[l], ranks, wires);
       const auto run = event_run(graphs_[l], noisy, send_semantics::buffered, false);
       played_[l].stages.resize(ranks.size());
       for (std::size_t i = 0; i < ranks.size(); ++i, ++stage) {

@@ -15,7 +15,7 @@ struct gradient_group {
 };
 
 /// The layers of a plan, cut where any pipeline cuts them, first to last; none for one pipeline.
-/// Requires: every pipeline has all layers in order.
+/// Throws: input_error unless every pipeline has all layers in order, from 0 to the same last one, and a layer in every stage.
 [[nodiscard]] std::vector<gradient_group> gradient_groups(const plan& p);
 
 }  // namespace hetsched

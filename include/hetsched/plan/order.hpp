@@ -19,7 +19,8 @@ namespace hetsched {
 }
 
 /// The warm-up counts of a schedule that they tell: the stages' own where they are set, else those of the rule.
-/// Requires: has_warmups(line.schedule.name), and `bare` is to_pipeline(line).
+/// `bare`: to_pipeline(line).
+/// Throws: input_error for a pipeline without stages, and unless has_warmups(line.schedule.name) and `bare` has as many stages.
 [[nodiscard]] std::vector<int> family_warmups(const pipeline_plan& line, const pipeline& bare, double epsilon = default_epsilon);
 
 /// The order in which a pipeline's ranks work, and what is known of it.
@@ -38,6 +39,7 @@ struct pipeline_order {
                                                function_ref<bool(double, double)> progress = {});
 
 /// Gives a pipeline a schedule: its warm-ups, and its actions if name and warm-ups would not rebuild it exactly.
+/// Throws: input_error for a schedule of other ranks than the pipeline has stages, and as warmup_counts.
 void set_order(pipeline_plan& line, std::string name, schedule order);
 
 }  // namespace hetsched

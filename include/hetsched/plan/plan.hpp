@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/placement.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/cost/questions/stage_cost.hpp>
@@ -43,7 +44,7 @@ struct stage_plan {
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
 
-  /// The stage as a cost model is asked for it, shares aside. Requires: devices. Throws: input_error as shape_of.
+  /// The stage as a cost model is asked for it, shares aside. Throws: input_error as shape_of.
   [[nodiscard]] placement where() const {
     return {.mesh = shape_of(devices), .degrees = degrees, .recompute = recompute, .zero = zero};
   }
@@ -144,27 +145,23 @@ struct plan {
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-/// What a plan is worth under its objective: smaller is better. Requires: evaluated; for cost: prices of its devices.
+/// What a plan is worth under its objective: smaller is better.
+/// Throws: input_error for a plan that has no prediction for its objective: one for inference that was not evaluated, or for cost
+/// without prices of its devices.
 [[nodiscard]] double objective_of(const plan& p);
 
 /// Whether a plan serves requests: under the objectives of inference.
 [[nodiscard]] inline bool is_inference(const plan& p) { return is_inference(p.objective); }
 
 /// Microbatches of all pipelines together, per iteration.
-[[nodiscard]] inline int microbatch_count(const plan& p) {
-  int count = 0;
-  for (const auto& line : p.pipelines) count += line.microbatches;
-  return count;
-}
+/// Throws: input_error for less than one microbatch in a pipeline, and for more than an int counts.
+[[nodiscard]] int microbatch_count(const plan& p);
 
 /// Samples of all pipelines together, per iteration.
-[[nodiscard]] inline std::int64_t sample_count(const plan& p) {
-  std::int64_t count = 0;
-  for (const auto& line : p.pipelines) count += std::int64_t{line.microbatches} * line.microbatch_size;
-  return count;
-}
+/// Throws: input_error for less than one microbatch or sample of it in a pipeline, and for more than 64 bits count.
+[[nodiscard]] std::int64_t sample_count(const plan& p);
 
-/// The bare times of a pipeline of a plan.
+/// The bare times of a pipeline of a plan, as they are there: validate(pipeline) tells whether they make one.
 [[nodiscard]] pipeline to_pipeline(const pipeline_plan& p);
 
 /// The warm-up counts of a pipeline of a plan.
@@ -175,15 +172,22 @@ struct plan {
 }
 
 /// Bytes that overheads and everything but activations leave of a stage's devices; not below 0.
+/// Throws: input_error for overheads out of range, and unless capacity and costs are at least 0 bytes.
 [[nodiscard]] inline double activation_room(const stage_plan& s) {
+  detail::expect_count(s.memory_capacity_bytes, "memory_capacity_bytes", 0);
+  detail::expect_count(s.cost.weight_bytes, "weight_bytes", 0);
+  detail::expect_count(s.cost.temporary_bytes, "temporary_bytes", 0);
+  validate(s.overheads);
   const auto [room, scale] = room_within(s.memory_capacity_bytes, s.overheads);
   return std::max(0.0, (room - static_cast<double>(s.cost.weight_bytes)) / scale - static_cast<double>(s.cost.temporary_bytes));
 }
 
 /// The same of every stage; empty unless the plan tells weights, activations and capacity of each.
+/// Throws: as activation_room.
 [[nodiscard]] std::vector<double> activation_rooms(const pipeline_plan& p);
 
 /// Whether each boundary between stages lies between subclusters; those of a stage on devices of several do.
+/// Throws: input_error for a stage without devices.
 [[nodiscard]] std::vector<bool> subcluster_boundaries(const pipeline_plan& p);
 
 }  // namespace hetsched

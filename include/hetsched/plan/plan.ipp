@@ -1,17 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <cstddef>
+#include <string>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE double objective_of(const plan& p) {
-  if (p.predicted.inference)
-    return p.objective == plan_objective::latency ? p.predicted.inference->latency_s : 1 / p.predicted.inference->requests_per_s;
-  return p.objective == plan_objective::cost ? p.predicted.cost_per_sample.value() : p.predicted.iteration_s;
+  if (const auto& served = p.predicted.inference) {
+    if (p.objective == plan_objective::latency) return served->latency_s;
+    if (!(served->requests_per_s > 0)) detail::expect_positive(served->requests_per_s, "requests_per_s");
+    return 1 / served->requests_per_s;
+  }
+  if (is_inference(p)) throw input_error("a plan for inference has no prediction of it");
+  if (p.objective != plan_objective::cost) return p.predicted.iteration_s;
+  if (!p.predicted.cost_per_sample) throw input_error("a plan has no cost_per_sample: some of its devices have no price");
+  return *p.predicted.cost_per_sample;
+}
+
+HETSCHED_INLINE int microbatch_count(const plan& p) {
+  int count = 0;
+  for (const auto& line : p.pipelines) {
+    detail::expect_count(line.microbatches, "microbatches", 1, INT_MAX - count);
+    count += line.microbatches;
+  }
+  return count;
+}
+
+HETSCHED_INLINE std::int64_t sample_count(const plan& p) {
+  std::int64_t count = 0;
+  for (const auto& line : p.pipelines) {
+    detail::expect_count(line.microbatches, "microbatches");
+    detail::expect_count(line.microbatch_size, "microbatch_size");
+    count = checked_add(count, std::int64_t{line.microbatches} * line.microbatch_size);
+  }
+  return count;
 }
 
 HETSCHED_INLINE pipeline to_pipeline(const pipeline_plan& p) {
@@ -49,6 +79,8 @@ HETSCHED_INLINE std::vector<double> activation_rooms(const pipeline_plan& p) {
 HETSCHED_INLINE std::vector<bool> subcluster_boundaries(const pipeline_plan& p) {
   std::vector<bool> cross;
   for (std::size_t i = 0; i + 1 < p.stages.size(); ++i) {
+    for (const auto* s : {&p.stages[i], &p.stages[i + 1]})
+      if (s->devices.empty()) throw input_error("stage " + std::to_string(s - p.stages.data()) + " has no devices");
     const int home = p.stages[i].devices.front().mesh.subcluster;
     const auto elsewhere = [&](const device_group& g) { return g.mesh.subcluster != home; };
     const auto &here = p.stages[i].devices, &there = p.stages[i + 1].devices;

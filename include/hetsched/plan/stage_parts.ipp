@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 
@@ -80,6 +84,14 @@ inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, co
 namespace hetsched {
 
 HETSCHED_INLINE std::vector<stage_part> parts_of(const stage_plan& s, int microbatch_size, int slices) {
+  const auto& d = s.degrees;
+  for (const int degree : {d.data, d.context, d.tensor, d.expert}) detail::expect_count(degree, "a degree of a stage");
+  detail::expect_count(microbatch_size, "microbatch_size");
+  detail::expect_count(slices, "slices", 0);
+  const int devices = device_count(s.devices);
+  for (const auto& g : s.devices) detail::expect_count(g.first_device, "the first device of a group", 0, INT_MAX - devices);
+  if (devices / d.data / d.context != d.tensor || checked_mul(d.data, d.context, d.tensor) != devices)
+    throw input_error("data x context x tensor must be its " + std::to_string(devices) + " devices");
   if (detail::are_uneven(s.shares.context))
     throw input_error("uneven shares of the context axis have no price; those of the data and the tensor axis have");
   if (s.degrees.expert > 1 && detail::are_uneven(s.shares.state))
@@ -115,6 +127,14 @@ HETSCHED_INLINE std::vector<stage_part> parts_of(const stage_plan& s, int microb
 
 HETSCHED_INLINE void share_state(const stage_plan& s, const std::vector<stage_part>& parts, parts_cost& cost) {
   if (s.shares.state.empty() || s.zero < 1) return;
+  detail::expect_size(cost.parts.size(), parts.size(), "the costs of parts", "one per part");
+  detail::expect_naturals(s.shares.state, "shares of the state");
+  std::int64_t ranks = 0;
+  for (const auto& p : parts) {
+    detail::expect_count(p.where.degrees.data, "the data degree of a part");
+    ranks += p.where.degrees.data;
+  }
+  detail::expect_size(s.shares.state.size(), static_cast<std::size_t>(ranks), "shares of the state", "one per data rank");
   std::size_t rank = 0;
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const int data = parts[k].where.degrees.data;
@@ -122,8 +142,10 @@ HETSCHED_INLINE void share_state(const stage_plan& s, const std::vector<stage_pa
     for (int r = 0; r < data; ++r, ++rank) most = s.shares.state[rank] > most ? s.shares.state[rank] : most;
     auto& held = cost.parts[k];
     const auto shared_out = [&](bytes_t& bytes) {
-      const auto now = static_cast<bytes_t>(static_cast<double>(bytes) * data * most + 0.5);
-      held.weight_bytes += now - bytes;
+      const double wanted = static_cast<double>(bytes) * data * most + 0.5;
+      if (!(wanted >= 0 && wanted < 0x1p62)) throw input_error("a share of " + detail::number_text(wanted) + " bytes of a state");
+      const auto now = static_cast<bytes_t>(wanted);
+      held.weight_bytes = checked_add(held.weight_bytes, now - bytes);
       bytes = now;
     };
     shared_out(held.optimizer_bytes);

@@ -42,7 +42,8 @@ struct transport_choice {
 };
 
 /// The transport between two stages: the nearest that joins all of their devices.
-/// Requires: valid groups, at least one on either side, all of a side in one subcluster; a link where the subclusters differ.
+/// Requires: all of a side in one subcluster; a link where the subclusters differ.
+/// Throws: input_error for sides without groups, and for groups of no devices or of subclusters that the cluster does not have.
 [[nodiscard]] transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
                                                 const std::vector<device_group>& to);
 

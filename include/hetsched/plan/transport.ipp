@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/plan/transport.hpp>
@@ -9,6 +10,10 @@ namespace hetsched {
 
 HETSCHED_INLINE transport_choice choose_transport(const cluster& hardware, const std::vector<device_group>& from,
                                                   const std::vector<device_group>& to) {
+  for (const auto* side : {&from, &to}) {
+    static_cast<void>(shape_of(*side));
+    for (const auto& g : *side) static_cast<void>(subcluster_of(hardware, g.mesh));
+  }
   const int a = from.front().mesh.subcluster, b = to.front().mesh.subcluster;
   const auto& s = at(hardware.subclusters, a);
   const auto& t = at(hardware.subclusters, b);

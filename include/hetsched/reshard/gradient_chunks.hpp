@@ -50,7 +50,9 @@ struct gradient_chunk {
 /// Holders that follow each other in the list, and in a holder devices in their order, are the order of a pipeline's terms: with
 /// a mesh of data, context and tensor axes by data rank, then context rank, then tensor rank. Chunks ascend, the last dimension
 /// fastest; empty ones are left out.
-/// Requires: valid layouts of the same extents; holders ascend by pipeline; no device is in two pipelines.
+/// Requires: no device is in two pipelines.
+/// Throws: input_error unless layouts are valid and of the same extents, holders ascend by pipeline, and their devices have
+/// numbers of at least 0.
 /// Complexity: O(chunks * devices * dimensions).
 /// Source: HexiScale sec. 3.2, for any cuts.
 /// Example:
@@ -76,7 +78,7 @@ struct gradient_bucket {
 
 /// Joins chunks with the same devices and the same devices' terms, in their order, into buckets of at most so many elements;
 /// larger chunks are cut. `chunks`: pointers or references to gradient_chunk.
-/// Requires: most_elements >= 1.
+/// Throws: input_error unless no chunk is null and most_elements is at least 1.
 /// Complexity: O(chunks * log chunks * terms + buckets).
 [[nodiscard]] std::vector<gradient_bucket> gradient_buckets(std::span<const gradient_chunk* const> chunks,
                                                             std::int64_t most_elements);
@@ -94,7 +96,9 @@ struct bucket_part {
 /// pipelines every element travels once per direction, however many devices they have. A pipeline of which one device has all
 /// terms collects there. `load`: per device elements owned so far; is added to, and decides about owners where there are fewer
 /// parts than devices. `room`: per device how much it is to own beside others, counting its load; empty: equally much of each
-/// bucket. Requires: room on one of the chunk's devices.
+/// bucket.
+/// Throws: input_error unless the chunk has devices, of which load, and room if it is given, have values, elements and loads are
+/// at least 0 and can be added up, and rooms are finite, at least 0 and not all 0.
 /// Complexity: O(parts * (devices + terms)).
 [[nodiscard]] std::vector<bucket_part> bucket_parts(const gradient_chunk& chunk, std::int64_t elements,
                                                     std::int64_t least_elements, std::span<std::int64_t> load,

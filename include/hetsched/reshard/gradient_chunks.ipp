@@ -2,11 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <map>
+#include <string>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
@@ -21,13 +24,20 @@ HETSCHED_INLINE std::vector<gradient_chunk> gradient_chunks(std::span<const grad
   std::vector<std::vector<slice>> slices(holders.size());
   for (std::size_t h = 0; h < holders.size(); ++h) {
     const auto& l = holders[h].held;
-    HETSCHED_EXPECTS(l.whole() == whole && (h == 0 || holders[h - 1].pipeline <= holders[h].pipeline));
+    validate(l);
+    if (l.whole() != whole) throw input_error("holder " + std::to_string(h) + " has another tensor than the first");
+    if (h > 0 && holders[h - 1].pipeline > holders[h].pipeline)
+      throw input_error("holder " + std::to_string(h) + " is of pipeline " + std::to_string(holders[h].pipeline) +
+                        ", expected at least that of the one before");
+    detail::expect_count(holders[h].first_device, "the first device of holder " + std::to_string(h), 0,
+                         INT_MAX - l.device_count());
     for (std::size_t d = 0; d < whole.size(); ++d)
-      for (int p = 0; p < l.parts(d); ++p) {
-        points[d].push_back(l.part(d, p).first);
-        points[d].push_back(l.part(d, p).last);
+      for (int p = 0, parts = detail::unchecked::parts(l, d); p < parts; ++p) {
+        points[d].push_back(detail::unchecked::part(l, d, p).first);
+        points[d].push_back(detail::unchecked::part(l, d, p).last);
       }
-    for (int device = 0; device < l.device_count(); ++device) slices[h].push_back(slice_of(l, device));
+    for (int device = 0, devices = l.device_count(); device < devices; ++device)
+      slices[h].push_back(detail::unchecked::slice_of(l, device));
   }
   for (auto& p : points) {
     std::sort(p.begin(), p.end());
@@ -39,7 +49,7 @@ HETSCHED_INLINE std::vector<gradient_chunk> gradient_chunks(std::span<const grad
       bool told = axis < holder.summed.size() && holder.summed[axis] != 0;
       for (const auto& cut : holder.held.dimensions)
         told = told || std::find(cut.axes.begin(), cut.axes.end(), static_cast<int>(axis)) != cut.axes.end();
-      if (!told && holder.held.position(device, static_cast<int>(axis)) > 0) return false;
+      if (!told && detail::unchecked::position(holder.held, device, static_cast<int>(axis)) > 0) return false;
     }
     return true;
   };
@@ -56,7 +66,7 @@ HETSCHED_INLINE std::vector<gradient_chunk> gradient_chunks(std::span<const grad
     chunk.part = part;
     for (std::size_t h = 0; h < holders.size(); ++h)
       for (std::size_t device = 0; device < slices[h].size(); ++device) {
-        if (!contains(slices[h][device], part)) continue;
+        if (!detail::unchecked::contains(slices[h][device], part)) continue;
         const int number = holders[h].first_device + static_cast<int>(device);
         chunk.devices.push_back({holders[h].pipeline, number});
         if (counts(holders[h], static_cast<int>(device)))
@@ -72,7 +82,9 @@ HETSCHED_INLINE std::vector<gradient_chunk> gradient_chunks(std::span<const grad
 
 HETSCHED_INLINE std::vector<gradient_bucket> gradient_buckets(std::span<const gradient_chunk* const> chunks,
                                                               std::int64_t most_elements) {
-  HETSCHED_EXPECTS(most_elements >= 1);
+  detail::expect_count(most_elements, "most_elements");
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    if (!chunks[c]) throw input_error("chunk " + std::to_string(c) + " is null");
   using key = std::pair<std::vector<chunk_device>, std::vector<chunk_device>>;
   std::map<key, std::size_t> open;
   std::vector<gradient_bucket> buckets;
@@ -87,7 +99,7 @@ HETSCHED_INLINE std::vector<gradient_bucket> gradient_buckets(std::span<const gr
         buckets.emplace_back();
       }
       auto& bucket = buckets[found->second];
-      const std::int64_t last = std::min(all, first + most_elements - bucket.elements);
+      const std::int64_t last = all - first < most_elements - bucket.elements ? all : first + most_elements - bucket.elements;
       bucket.pieces.push_back({c, first, last});
       bucket.elements += last - first;
       first = last;
@@ -99,12 +111,23 @@ HETSCHED_INLINE std::vector<gradient_bucket> gradient_buckets(std::span<const gr
 HETSCHED_INLINE std::vector<bucket_part> bucket_parts(const gradient_chunk& chunk, std::int64_t elements,
                                                       std::int64_t least_elements, std::span<std::int64_t> load,
                                                       std::span<const double> room) {
+  detail::expect_count(elements, "the elements of a bucket", 0);
   const auto devices = static_cast<std::int64_t>(chunk.devices.size());
+  if (devices == 0) throw input_error("a chunk has no devices");
+  std::int64_t loads = checked_mul(elements, devices);
+  for (const auto& d : chunk.devices) {
+    detail::expect_count(d.device, "a device of a chunk", 0, static_cast<std::int64_t>(load.size()) - 1);
+    detail::expect_count(at(load, d.device), "the load of device " + std::to_string(d.device), 0);
+    loads = checked_add(loads, at(load, d.device));
+    if (room.empty()) continue;
+    detail::expect_count(d.device, "a device of a chunk", 0, static_cast<std::int64_t>(room.size()) - 1);
+    detail::expect_natural(at(room, d.device), "the room of device " + std::to_string(d.device));
+  }
   std::int64_t parts = std::clamp<std::int64_t>(elements / std::max<std::int64_t>(least_elements, 1), 1, devices);
   auto owners = chunk.devices;
   const auto load_of = [&](const chunk_device& d) -> std::int64_t& { return at(load, d.device); };
   std::vector<std::int64_t> points;
-  if (!room.empty()) {
+  if (!room.empty() && elements > 0) {
     const auto room_of = [&](const chunk_device& d) { return at(room, d.device); };
     // What each lacks of its share of all that these devices will own then.
     double all = static_cast<double>(elements), weight = 0;
@@ -112,7 +135,7 @@ HETSCHED_INLINE std::vector<bucket_part> bucket_parts(const gradient_chunk& chun
       all += static_cast<double>(load_of(d));
       weight += room_of(d);
     }
-    HETSCHED_EXPECTS(weight > 0);
+    detail::expect_positive(weight, "the room of all devices of a chunk");
     const auto lacks = [&](const chunk_device& d) {
       return std::max(0.0, all * room_of(d) / weight - static_cast<double>(load_of(d)));
     };
@@ -129,8 +152,8 @@ HETSCHED_INLINE std::vector<bucket_part> bucket_parts(const gradient_chunk& chun
   for (std::int64_t p = 0; p < parts; ++p) {
     const auto owner = at(owners, p);
     auto& part = found.emplace_back();
-    part.first = room.empty() ? elements * p / parts : at(points, p);
-    part.last = room.empty() ? elements * (p + 1) / parts : at(points, p + 1);
+    part.first = points.empty() ? elements * p / parts : at(points, p);
+    part.last = points.empty() ? elements * (p + 1) / parts : at(points, p + 1);
     part.owner = owner.device;
     load_of(owner) += part.last - part.first;
     for (auto first = chunk.devices.begin(); first != chunk.devices.end();) {

@@ -11,7 +11,8 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strategy.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
@@ -37,8 +38,10 @@ struct reshard_price {
 /// the bandwidth of the link between its ends; between subclusters every pair of nodes has the link's bandwidth. A phase takes as
 /// long as its busiest port. Chunks overlap: each phase works on one at a time, and no port does more than it can. So do whole
 /// transfers: microbatches can follow each other occupied_s apart, each on its way for `seconds`.
-/// Requires: as many devices as the plan has.
-/// Complexity: O(messages + devices log nodes).
+/// Throws: input_error for a cluster whose counts or links are not valid, for a plan whose messages are not of its devices and
+/// phases, unless there are as many devices as it has, all in the cluster and no message between one and itself, and
+/// element_bytes is finite and at least 0; and for more bytes than 64 bits count. Complexity: O(messages + devices log devices +
+/// subclusters^2).
 [[nodiscard]] reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
                                      double element_bytes);
 
@@ -58,22 +61,24 @@ struct choice_options {
 };
 
 /// Each strategy at its best number of chunks and of outer parts, in the order of the strategies.
-/// Requires: as many devices as both layouts have, sources first.
-/// Throws: as plan_transfer.
+/// `devices`: those of both layouts, sources first.
+/// Throws: as plan_transfer and price_of, and input_error for options without a number of chunks to try.
 [[nodiscard]] std::vector<reshard_choice> price_strategies(const cluster& c, std::span<const device_id> devices,
                                                            const layout& from, const layout& to, double element_bytes,
                                                            const choice_options& options = {});
 
 /// The cheapest of them that fits into memory; of equally cheap ones the first.
-/// Requires: one of them at least.
+/// Throws: input_error unless there is one of them at least, and every price is a time of at least 0 s.
 [[nodiscard]] inline const reshard_choice& cheapest(std::span<const reshard_choice> all, std::int64_t memory_bytes = INT64_MAX) {
-  HETSCHED_EXPECTS(!all.empty());
+  if (all.empty()) throw input_error("there is no way to choose from");
+  for (const auto& one : all)
+    if (!(one.price.seconds >= 0)) detail::expect_natural(one.price.seconds, "the price of a transfer");
   const auto rank = [&](const reshard_choice& r) { return std::pair(r.price.peak_extra_bytes > memory_bytes, r.price.seconds); };
   return *std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
 }
 
 /// The cheapest way, by price_of, to move a tensor from one layout on some devices to another on others that fits into their
-/// memory. direct always fits. Requires, Throws: as price_strategies.
+/// memory. direct always fits. Throws: as price_strategies, and input_error for options without strategies.
 /// Complexity: that of some twenty plan_transfer.
 [[nodiscard]] inline reshard_choice choose_reshard(const cluster& c, std::span<const device_id> devices, const layout& from,
                                                    const layout& to, double element_bytes, const choice_options& options = {}) {

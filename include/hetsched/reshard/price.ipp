@@ -3,7 +3,10 @@
 
 #include <limits>
 #include <map>
+#include <string>
+#include <tuple>
 
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/price.hpp>
@@ -15,9 +18,16 @@ HETSCHED_INLINE std::vector<device_id> devices_of(const cluster& c, const std::v
   std::vector<device_id> all;
   for (const auto& g : groups) {
     const auto& s = subcluster_of(c, g.mesh);
-    if (g.first_device < 0 || g.first_device + g.mesh.device_count() > s.device_count())
+    detail::expect_count(s.devices_per_node, "devices_per_node of subcluster " + s.name);
+    if (g.mesh.nodes < 1 || g.mesh.devices_per_node < 1)
+      throw input_error("a group of " + std::to_string(g.mesh.nodes) + "x" + std::to_string(g.mesh.devices_per_node) +
+                        " devices");
+    if (std::int64_t{g.mesh.nodes} * g.mesh.devices_per_node > std::int64_t{s.nodes} * s.devices_per_node)
+      throw input_error("subcluster " + s.name + " has no " + std::to_string(g.mesh.nodes) + "x" +
+                        std::to_string(g.mesh.devices_per_node) + " devices");
+    if (g.first_device < 0 || g.first_device > s.device_count() - g.mesh.device_count())
       throw input_error("subcluster " + s.name + " has no devices " + std::to_string(g.first_device) + " to " +
-                        std::to_string(g.first_device + g.mesh.device_count() - 1));
+                        std::to_string(std::int64_t{g.first_device} + g.mesh.device_count() - 1));
     for (int i = g.first_device; i < g.first_device + g.mesh.device_count(); ++i)
       all.push_back({g.mesh.subcluster, i / s.devices_per_node, i % s.devices_per_node});
   }
@@ -62,13 +72,45 @@ class port_loads {
   std::vector<std::size_t> touched_;
 };
 
+/// Requires devices of a cluster that is valid, of which messages do not go from one to itself.
+inline void expect_devices(const cluster& c, std::span<const device_id> devices) {
+  validate_network(c);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const auto& d = devices[i];
+    const auto name = [&] { return "device " + std::to_string(i) + " of a transfer: its "; };
+    if (d.subcluster < 0 || as_size(d.subcluster) >= c.subclusters.size())
+      expect_count(d.subcluster, name() + "subcluster", 0, static_cast<std::int64_t>(c.subclusters.size()) - 1);
+    const auto& s = at(c.subclusters, d.subcluster);
+    if (d.node < 0 || d.node >= s.nodes) expect_count(d.node, name() + "node", 0, s.nodes - 1);
+    if (d.slot < 0 || d.slot >= s.devices_per_node) expect_count(d.slot, name() + "slot", 0, s.devices_per_node - 1);
+  }
+}
+
+/// Requires bytes that 64 bits count, twice over.
+inline void expect_moved(double bytes) {
+  if (!(bytes < 0x1p62)) throw input_error("a transfer moves " + number_text(bytes) + " bytes, expected less than 2^62");
+}
+
+/// Requires messages whose ends are different devices.
+inline void expect_ways(const transfer_plan& p, std::span<const device_id> devices) {
+  std::vector<std::tuple<int, int, int>> sorted;
+  for (const auto& d : devices) sorted.emplace_back(d.subcluster, d.node, d.slot);
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() &&
+      std::none_of(p.messages.begin(), p.messages.end(), [](const slice_message& m) { return m.from == m.to; }))
+    return;
+  for (const auto& m : p.messages)
+    if (devices[as_size(m.from)] == devices[as_size(m.to)])
+      throw input_error("a message of a transfer goes from device " + std::to_string(m.from) + " to " + std::to_string(m.to) +
+                        ", which are one");
+}
+
 }  // namespace hetsched::detail
 
-namespace hetsched {
+namespace hetsched::detail::unchecked {
 
-HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
-                                       double element_bytes) {
-  HETSCHED_EXPECTS(devices.size() == as_size(p.sources + p.destinations));
+inline reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
+                              double element_bytes) {
   reshard_price price{.messages = static_cast<std::int64_t>(p.messages.size())};
   detail::port_loads phase_ports(devices), all_ports(devices);
   const auto stages = p.phase_count() / as_size(p.chunks);
@@ -118,15 +160,38 @@ HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c,
   return price;
 }
 
+}  // namespace hetsched::detail::unchecked
+
+namespace hetsched {
+
+HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c, std::span<const device_id> devices,
+                                       double element_bytes) {
+  const auto elements = detail::validate(p);
+  detail::expect_size(devices.size(), as_size(p.sources + p.destinations), "devices", "sources and destinations");
+  detail::expect_devices(c, devices);
+  detail::expect_ways(p, devices);
+  detail::expect_natural(element_bytes, "element_bytes");
+  detail::expect_moved(static_cast<double>(elements) * element_bytes);
+  return detail::unchecked::price_of(p, c, devices, element_bytes);
+}
+
 HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, std::span<const device_id> devices,
                                                              const layout& from, const layout& to, double element_bytes,
                                                              const choice_options& options) {
+  detail::validate_pair(from, to);
+  detail::expect_size(devices.size(), as_size(from.device_count() + to.device_count()), "devices", "sources and destinations");
+  detail::expect_devices(c, devices);
+  detail::expect_natural(element_bytes, "element_bytes");
+  detail::expect_count(options.outer, "outer");
+  if (options.chunks.empty()) throw input_error("chunks has no values, expected at least one");
+  for (const int chunks : options.chunks) detail::expect_count(chunks, "chunks", 1, most_chunks);
   std::vector<reshard_choice> all;
   for (const auto strategy : options.strategies) {
+    detail::expect_strategy(strategy);
     reshard_choice best{.strategy = strategy};
     bool first = true;
     const auto consider = [&](transfer_plan plan) {
-      const auto price = price_of(plan, c, devices, element_bytes);
+      const auto price = detail::unchecked::price_of(plan, c, devices, element_bytes);
       const auto rank = [&](const reshard_price& p) { return std::pair(p.peak_extra_bytes > options.memory_bytes, p.seconds); };
       if (!first && !(rank(price) < rank(best.price))) return;
       best.plan = std::move(plan);
@@ -135,10 +200,14 @@ HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, s
     };
     const bool by_parts = strategy == reshard_strategy::one_to_one || strategy == reshard_strategy::inner_rank_0;
     for (const int outer : {options.outer, 1}) {
-      const auto whole = plan_transfer(from, to, strategy, {.outer = outer});
+      const auto whole = detail::unchecked::plan_transfer(from, to, strategy, {.outer = outer});
+      std::int64_t elements = 0;
+      for (const auto& m : whole.messages) elements = checked_add(elements, m.elements);
+      detail::expect_moved(static_cast<double>(elements) * element_bytes);
+      detail::expect_ways(whole, devices);
       for (const int chunks : options.chunks) {
         if (!first && whole.messages.size() > options.most_messages / as_size(chunks)) continue;
-        consider(in_chunks(whole, chunks));
+        consider(detail::unchecked::in_chunks(whole, chunks));
         if (whole.phase_count() < 2 || !goes_in_chunks(strategy)) break;
       }
       if (!by_parts || options.outer == 1) break;

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
 #include <hetsched/reshard/slice.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE slice intersection(std::span<const interval> a, std::span<const interval> b) {
-  HETSCHED_EXPECTS(a.size() == b.size());
+  detail::expect_one_tensor(a.size(), b.size());
   slice common(a.size());
   for (std::size_t d = 0; d < a.size(); ++d) {
     common[d].first = std::max(a[d].first, b[d].first);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
@@ -26,15 +28,16 @@ class piece_list {
     const int devices = l.device_count();
     std::vector<int> cell_of;  // by parts
     std::size_t cells = 1;
-    for (std::size_t d = 0; d < dimensions_; ++d) cells *= as_size(l.parts(d));
+    for (std::size_t d = 0; d < dimensions_; ++d) cells *= as_size(unchecked::parts(l, d));
     cell_of.assign(cells, -1);
     for (int device = 0; device < devices; ++device) {
       std::size_t index = 0;
-      for (std::size_t d = 0; d < dimensions_; ++d) index = index * as_size(l.parts(d)) + as_size(l.part_of(d, device));
+      for (std::size_t d = 0; d < dimensions_; ++d)
+        index = index * as_size(unchecked::parts(l, d)) + as_size(unchecked::part_of(l, d, device));
       auto& cell = cell_of[index];
       if (cell < 0) {
         cell = static_cast<int>(devices_.size());
-        for (std::size_t d = 0; d < dimensions_; ++d) boxes_.push_back(l.part(d, l.part_of(d, device)));
+        for (std::size_t d = 0; d < dimensions_; ++d) boxes_.push_back(unchecked::part(l, d, unchecked::part_of(l, d, device)));
         devices_.emplace_back();
       }
       at(devices_, cell).push_back(first + device);
@@ -125,7 +128,9 @@ class transfer_planner {
       if (leads(from_) != leads(to_) || leads(from_) != has_first_axis(from_) || leads(to_) != has_first_axis(to_)) return 1;
       cuts = cuts || leads(from_);
       for (int o = 1; leads(from_) && o < wanted; ++o)
-        if (from_.part(d, from_.parts(d) / wanted * o).first != to_.part(d, to_.parts(d) / wanted * o).first) return 1;
+        if (unchecked::part(from_, d, unchecked::parts(from_, d) / wanted * o).first !=
+            unchecked::part(to_, d, unchecked::parts(to_, d) / wanted * o).first)
+          return 1;
     }
     return cuts ? wanted : 1;
   }
@@ -134,8 +139,8 @@ class transfer_planner {
     auto box = from_.whole();
     for (std::size_t d = 0; outer_ > 1 && d < box.size(); ++d)
       if (!from_.dimensions[d].axes.empty() && from_.dimensions[d].axes.front() == 0) {
-        const int each = from_.parts(d) / outer_;
-        box[d] = {from_.part(d, part * each).first, from_.part(d, (part + 1) * each - 1).last};
+        const int each = unchecked::parts(from_, d) / outer_;
+        box[d] = {unchecked::part(from_, d, part * each).first, unchecked::part(from_, d, (part + 1) * each - 1).last};
       }
     return box;
   }
@@ -234,18 +239,18 @@ class transfer_planner {
   /// What the first data ranks of every part hold if they have gathered along data; devices are numbered from `first` on.
   [[nodiscard]] piece_list gathered(const layout& l, int first) const {
     piece_list found(plan_.dimensions);
-    for (int device = 0; device < l.device_count(); ++device) {
+    for (int device = 0, devices = l.device_count(); device < devices; ++device) {
       const int rows = l.mesh.empty() ? 1 : l.mesh.front() / outer_;
-      if (!l.mesh.empty() && l.position(device, 0) % rows != 0) continue;
-      auto box = hetsched::slice_of(l, device);
+      if (!l.mesh.empty() && unchecked::position(l, device, 0) % rows != 0) continue;
+      auto box = unchecked::slice_of(l, device);
       for (std::size_t d = 0; d < box.size(); ++d) {
         const auto& axes = l.dimensions[d].axes;
         const auto cut = std::find(axes.begin(), axes.end(), 0);
         if (cut == axes.end()) continue;
         // Only a leading axis makes the gathered parts one box.
         if (cut != axes.begin() || axes.size() > 1) return piece_list(plan_.dimensions);
-        const int p = l.part_of(d, device);
-        box[d] = {l.part(d, p).first, l.part(d, p + rows - 1).last};
+        const int p = unchecked::part_of(l, d, device);
+        box[d] = {unchecked::part(l, d, p).first, unchecked::part(l, d, p + rows - 1).last};
       }
       found.add(first + device, box);
     }
@@ -353,7 +358,7 @@ class transfer_planner {
 
 }  // namespace hetsched::detail
 
-namespace hetsched {
+namespace hetsched::detail::unchecked {
 
 HETSCHED_INLINE transfer_plan in_chunks(const transfer_plan& p, int chunks) {
   if (chunks <= 1 || p.phase_count() < 2 || p.dimensions == 0) return p;
@@ -392,6 +397,55 @@ HETSCHED_INLINE transfer_plan in_chunks(const transfer_plan& p, int chunks) {
 
 HETSCHED_INLINE transfer_plan plan_transfer(const layout& from, const layout& to, reshard_strategy strategy,
                                             const reshard_options& options) {
+  return unchecked::in_chunks(transfer_planner(from, to, options).make(strategy), options.chunks);
+}
+
+}  // namespace hetsched::detail::unchecked
+
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::int64_t validate(const transfer_plan& p) {
+  expect_count(p.sources, "the sources of a transfer", 0);
+  expect_count(p.destinations, "the destinations of a transfer", 0, INT_MAX - p.sources);
+  expect_size(p.wanted.size(), as_size(p.destinations), "wanted", "one per destination");
+  for (const auto elements : p.wanted) expect_count(elements, "the elements that a destination wants", 0);
+  if (p.phases.empty() || p.phases.front() != 0 || p.phases.back() != p.messages.size() ||
+      !std::is_sorted(p.phases.begin(), p.phases.end()))
+    throw input_error("the phases of a transfer do not go from its first to its last message");
+  expect_count(p.chunks, "the chunks of a transfer", 1, most_chunks);
+  if (p.phase_count() % as_size(p.chunks) != 0)
+    throw input_error("a transfer of " + std::to_string(p.phase_count()) + " phases is not one of " + std::to_string(p.chunks) +
+                      " chunks");
+  // In one pass without branches, as plans are long; what is wrong is looked for if anything is.
+  const auto devices = static_cast<unsigned>(p.sources + p.destinations);
+  const bool fit = p.dimensions <= p.intervals.size();
+  const std::size_t last = fit ? p.intervals.size() - p.dimensions : 0;
+  bool good = true;
+  std::int64_t bits = 0;
+  std::uint64_t sum = 0;
+  for (const auto& m : p.messages) {
+    good = good & (static_cast<unsigned>(m.from) < devices) & (static_cast<unsigned>(m.to) < devices) & (m.intervals <= last);
+    bits |= m.elements;
+    sum += static_cast<std::uint64_t>(m.elements);
+  }
+  if (!good || (!fit && !p.messages.empty()))
+    for (std::size_t i = 0; i < p.messages.size(); ++i) {
+      const auto name = "message " + std::to_string(i) + " of a transfer: ";
+      const auto& m = p.messages[i];
+      for (const int device : {m.from, m.to}) expect_count(device, name + "a device", 0, static_cast<std::int64_t>(devices) - 1);
+      if (!fit || m.intervals > last) throw input_error(name + "its slice is not among the intervals");
+    }
+  if (bits < 0) throw input_error("a message of a transfer has less than 0 elements");
+  if (!p.messages.empty() && bits > INT64_MAX / static_cast<std::int64_t>(p.messages.size())) {
+    std::int64_t all = 0;
+    for (const auto& m : p.messages) all = checked_add(all, m.elements);
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
+HETSCHED_INLINE void validate_pair(const layout& from, const layout& to) {
+  hetsched::validate(from);
+  hetsched::validate(to);
   if (from.dimensions.size() != to.dimensions.size())
     throw input_error("layouts of " + std::to_string(from.dimensions.size()) + " and " + std::to_string(to.dimensions.size()) +
                       " dimensions are not of one tensor");
@@ -399,7 +453,34 @@ HETSCHED_INLINE transfer_plan plan_transfer(const layout& from, const layout& to
     if (from.dimensions[d].extent != to.dimensions[d].extent)
       throw input_error("layouts whose dimension " + std::to_string(d) + " is " + std::to_string(from.dimensions[d].extent) +
                         " and " + std::to_string(to.dimensions[d].extent) + " are not of one tensor");
-  return in_chunks(detail::transfer_planner(from, to, options).make(strategy), options.chunks);
+  expect_count(std::int64_t{from.device_count()} + to.device_count(), "the number of devices of two layouts", 2, INT_MAX);
+}
+
+HETSCHED_INLINE void expect_strategy(reshard_strategy s) {
+  expect_count(static_cast<std::int64_t>(s), "the number of a resharding strategy", 0,
+               static_cast<std::int64_t>(all_reshard_strategies.size()) - 1);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE transfer_plan in_chunks(const transfer_plan& p, int chunks) {
+  detail::expect_count(chunks, "chunks", 1, most_chunks);
+  detail::validate(p);
+  for (const auto& i : p.intervals)
+    if (i.first < 0 || i.last < i.first || i.last > INT64_MAX / most_chunks)
+      throw input_error("an interval of a transfer goes from " + std::to_string(i.first) + " to " + std::to_string(i.last));
+  return detail::unchecked::in_chunks(p, chunks);
+}
+
+HETSCHED_INLINE transfer_plan plan_transfer(const layout& from, const layout& to, reshard_strategy strategy,
+                                            const reshard_options& options) {
+  detail::validate_pair(from, to);
+  detail::expect_strategy(strategy);
+  detail::expect_count(options.outer, "outer");
+  detail::expect_count(options.chunks, "chunks", 1, most_chunks);
+  return detail::unchecked::plan_transfer(from, to, strategy, options);
 }
 
 }  // namespace hetsched

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
 
@@ -24,15 +25,31 @@ struct strided_runs {
   friend constexpr bool operator==(const strided_runs&, const strided_runs&) = default;
 };
 
+namespace detail {
+
+/// Requires: see for_each_strided.
+constexpr void expect_runs(std::span<const interval> a, std::span<const interval> b, std::span<const interval> part,
+                           std::int64_t first, std::int64_t last) {
+  if (!contains(a, part) || !contains(b, part)) throw input_error("a part is not in both slices");
+  if (const auto all = element_count(part); first < 0 || last > all)
+    throw input_error("elements " + std::to_string(first) + " to " + std::to_string(last) + " are not all of a part of " +
+                      std::to_string(all));
+  // Positions in the arrays are counted in 64 bits.
+  static_cast<void>(element_count(a));
+  static_cast<void>(element_count(b));
+}
+
+}  // namespace detail
+
 /// Calls each(strided_runs) for where the elements of a part lie in the arrays of two slices that have it; of these elements,
 /// counted with the last dimension fastest, only [first, last). As few as one stride each allows: a part that is cut in one
 /// dimension is one, and at most three where its ends are inside of rows. Pass the part itself as b where it is packed.
-/// Requires: both contain the part; [first, last) lies in it.
+/// Throws: input_error unless both contain the part, and [first, last) lies in it.
 /// Complexity: O(calls + dimensions).
 template <class Each>
 void for_each_strided(std::span<const interval> a, std::span<const interval> b, std::span<const interval> part,
                       std::int64_t first, std::int64_t last, Each&& each) {
-  HETSCHED_EXPECTS(contains(a, part) && contains(b, part));
+  detail::expect_runs(a, b, part, first, last);
   if (first >= last) return;
   const auto whole = [&](std::size_t d) { return part[d] == a[d] && part[d] == b[d]; };
   // Elements of a row: up to the last dimension that is cut. Rows of one stride: up to the next one that is.
@@ -94,6 +111,7 @@ void for_each_strided(std::span<const interval> a, std::span<const interval> b, 
 }
 
 /// The same as a list.
+/// Throws: as for_each_strided.
 [[nodiscard]] inline std::vector<strided_runs> runs_of(std::span<const interval> a, std::span<const interval> b,
                                                        std::span<const interval> part, std::int64_t first, std::int64_t last) {
   std::vector<strided_runs> found;
@@ -102,7 +120,7 @@ void for_each_strided(std::span<const interval> a, std::span<const interval> b, 
 }
 
 /// Calls run(position in a, position in b, length) for every run of neighbouring elements of a part that two slices have.
-/// Requires: both contain the part.
+/// Throws: as for_each_strided.
 template <class Run>
 void for_each_run(std::span<const interval> a, std::span<const interval> b, std::span<const interval> part, Run&& run) {
   for_each_strided(a, b, part, 0, element_count(part), [&](const strided_runs& r) {
@@ -111,7 +129,8 @@ void for_each_run(std::span<const interval> a, std::span<const interval> b, std:
 }
 
 /// Copies a part from the array of one slice to that of another. Allocates nothing.
-/// Requires: both contain the part; the arrays do not overlap.
+/// Requires: the arrays have all elements of their slices and do not overlap.
+/// Throws: as for_each_strided.
 /// Complexity: O(elements + runs).
 template <class T>
 void copy_part(const T* from, std::span<const interval> from_slice, T* to, std::span<const interval> to_slice,

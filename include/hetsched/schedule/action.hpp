@@ -12,6 +12,13 @@
 
 namespace hetsched {
 
+namespace detail {
+
+// More than a program can be told of by its counts, and little enough to make such tables.
+inline constexpr int most_stages = 1 << 24;
+
+}  // namespace detail
+
 /// The microbatch of actions that have none.
 inline constexpr int no_microbatch = -1;
 
@@ -64,14 +71,20 @@ struct schedule {
 }
 
 /// Whether a schedule is one of inference, which is complete with its forwards. What these hold, they hold to the end.
+/// Throws: input_error for an action of no kind.
 /// O(actions).
 [[nodiscard]] inline bool is_forward_only(const schedule& order) {
   return std::none_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
-    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) { return is_training(a.kind); });
+    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) {
+      detail::expect_kind(a.kind);
+      return is_training(a.kind);
+    });
   });
 }
 
 /// The empty schedule of one stage per rank, or of any stage map: compute lanes without actions.
+/// Throws: input_error unless there is a rank, a microbatch, a direction, and a map of equally many stages of each direction on
+/// these ranks.
 [[nodiscard]] schedule make_schedule(int ranks, int microbatches, std::vector<int> rank_of, int directions = 1);
 
 }  // namespace hetsched

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 
 namespace hetsched {
@@ -123,6 +125,17 @@ inline constexpr kinds_of_role transfers_by_payload(action_role::transfer), post
     waits_by_payload(action_role::wait);
 
 }  // namespace detail
+
+namespace detail {
+
+/// Throws: input_error unless it is one of the enumerators.
+constexpr void expect_kind(action_kind k) {
+  if (static_cast<int>(k) >= action_kinds) throw input_error("there is no action of kind " + std::to_string(static_cast<int>(k)));
+}
+
+}  // namespace detail
+
+// Of kinds, these and what follows are asked in the inner loops of simulation, for any enumerator.
 
 /// What is to be known of a kind.
 /// Requires: one of the enumerators.

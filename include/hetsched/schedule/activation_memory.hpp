@@ -36,8 +36,8 @@ struct memory_step {
 /// Bytes of activations on every rank over time, from an iteration that was predicted or measured: one step where they change,
 /// in order of time, two at one time where a computation ends and the next one starts. Computations take at their start and
 /// give back at their end; those that are fused take all before they give back.
-/// Requires: the timeline names stages and directions of the workload.
-/// Complexity: O(actions).
+/// Throws: input_error for a workload without work for each stage, and for a timeline with actions of other stages, directions,
+/// microbatches or ranks than the workload and itself have, or at no times. Complexity: O(actions).
 [[nodiscard]] std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t);
 
 }  // namespace hetsched

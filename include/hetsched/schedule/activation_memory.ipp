@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <string>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 
 namespace hetsched::detail {
@@ -40,12 +44,21 @@ HETSCHED_INLINE memory_change change_of(const stage_work& w, action_kind kind, b
 namespace hetsched {
 
 HETSCHED_INLINE std::vector<std::vector<memory_step>> memory_over_time(const workload& w, const timeline& t) {
+  detail::expect_work(w);
+  detail::validate(t);
+  for (const auto& a : t.actions)
+    if (is_compute(a.what.kind) && (a.what.direction >= w.directions || a.what.stage >= w.stages || a.what.microbatch < 0 ||
+                                    a.what.microbatch >= t.microbatches))
+      throw input_error("a timeline of " + std::to_string(t.microbatches) + " microbatches lists " + to_text(a.what) +
+                        ", the workload has " + std::to_string(w.stages) + " stages and " + std::to_string(w.directions) +
+                        " directions");
   const auto slot = [&](const action& a) {
     return (as_size(a.direction) * as_size(w.stages) + as_size(a.stage)) * as_size(t.microbatches) + as_size(a.microbatch);
   };
-  std::vector<char> recomputed(as_size(w.directions) * as_size(w.stages) * as_size(t.microbatches));
+  std::vector<std::size_t> recomputed;
   for (const auto& a : t.actions)
-    if (a.what.kind == action_kind::recompute) recomputed[slot(a.what)] = 1;
+    if (a.what.kind == action_kind::recompute) recomputed.push_back(slot(a.what));
+  std::sort(recomputed.begin(), recomputed.end());
 
   std::vector<std::vector<memory_step>> result(as_size(t.ranks));
   std::vector<double> held(as_size(t.ranks));
@@ -66,7 +79,8 @@ HETSCHED_INLINE std::vector<std::vector<memory_step>> memory_over_time(const wor
     for (std::size_t k = first; k < end; ++k) {
       const action& a = t.actions[k].what;
       if (!is_compute(a.kind)) continue;
-      const auto c = detail::change_of(w.at(a.direction, a.stage), a.kind, recomputed[slot(a)] != 0);
+      const auto c = detail::change_of(w.at(a.direction, a.stage), a.kind,
+                                       std::binary_search(recomputed.begin(), recomputed.end(), slot(a)));
       taken += c.taken;
       given_back += c.given_back;
     }

@@ -50,13 +50,15 @@ namespace detail {
 
 /// Whether rank r runs stage r and no other.
 [[nodiscard]] inline bool one_stage_per_rank(const schedule& order) {
+  if (order.directions != 1 || order.stages < 0 || order.rank_of.size() != as_size(order.stages)) return false;
   for (int s = 0; s < order.stages; ++s)
-    if (order.rank(0, s) != s) return false;
-  return order.directions == 1;
+    if (order.rank_of[as_size(s)] != s) return false;
+  return true;
 }
 
 /// The best of the bounds above for the actions of a schedule on its ranks: seconds below which no order of them can end.
-/// Requires: `work` is the schedule's workload on the pipeline, by make_workload.
+/// `work`: the schedule's workload on the pipeline, by make_workload.
+/// Throws: as the bounds above, and input_error for a pipeline whose stages are not the schedule's ranks.
 [[nodiscard]] double makespan_lower_bound(const pipeline& p, const workload& work, const schedule& order);
 
 }  // namespace hetsched

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
@@ -224,6 +225,12 @@ HETSCHED_INLINE double makespan_lower_bound(const workload& w, const schedule& o
 }
 
 HETSCHED_INLINE double makespan_lower_bound(const pipeline& p, const workload& work, const schedule& order) {
+  validate(p);
+  detail::validate_shape(order);
+  detail::validate_fit(work, order);
+  if (p.stages() != order.ranks)
+    throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks does not fit a pipeline of " +
+                      std::to_string(p.stages()) + " stages");
   if (!one_stage_per_rank(order)) return makespan_lower_bound(work, order);
   if (is_forward_only(order)) return makespan_lower_bound(forward_part(p), order.microbatches);
   if (!lists(order, action_kind::backward_weight)) return makespan_lower_bound(p, order.microbatches);

@@ -15,7 +15,8 @@ namespace detail {
 
 /// Whether the tables below would take far more memory than the lists: no schedule that runs is like that.
 [[nodiscard]] inline bool is_sparse(const schedule& order, std::size_t actions) {
-  return static_cast<double>(order.rank_of.size()) * order.microbatches > 64.0 * static_cast<double>(actions) + (1 << 20);
+  return static_cast<double>(order.directions) * order.stages * order.microbatches >
+         64.0 * static_cast<double>(actions) + (1 << 20);
 }
 
 [[nodiscard]] inline std::string sparse_text(const schedule& order, std::size_t actions) {
@@ -39,6 +40,10 @@ struct known_to_fit {};
 /// Requires: !fits(order, a).
 [[nodiscard]] std::string misfit_text(const schedule& order, const lane& l, const action& a);
 
+/// Checks the sizes, the stage map and the lanes.
+/// Throws: input_error with the first of shape_findings.
+void validate_shape(const schedule& order);
+
 }  // namespace detail
 
 /// Where every action of a schedule is listed. Actions are numbered lane by lane: those of lane l are
@@ -56,6 +61,8 @@ class action_index {
   std::vector<int> lane_first;
 
   [[nodiscard]] int size() const { return lane_first.back(); }
+  /// Whether it is the index of this very schedule.
+  [[nodiscard]] bool is_of(const schedule& order) const { return order_ == &order; }
   /// Whether any action is listed more than once.
   [[nodiscard]] bool repeats() const { return repeats_; }
   [[nodiscard]] bool lists(action_kind kind) const { return at(table_of_, kind) >= 0; }
@@ -197,8 +204,9 @@ struct action_needs {
 /// receive, or where none is listed the forward of the stage before; a whole backward or a backward_input its forward (or
 /// recompute) and the gradient; backward_weight its backward_input; reductions and the optimizer all gradients of the stage;
 /// what is posted its post, and a wait what it waits for.
-/// Throws: input_error where an action needs one that is not listed.
-/// Complexity: O(actions + stages * microbatches).
+/// Throws: input_error where an action needs one that is not listed, for an index of another schedule, and for sizes, a stage map
+/// or lanes that do not make a schedule. Requires: the schedule has not changed since it was indexed. Complexity: O(actions +
+/// stages * microbatches).
 [[nodiscard]] action_needs dependencies(const schedule& order, const action_index& index);
 
 }  // namespace hetsched

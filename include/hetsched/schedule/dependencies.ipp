@@ -6,6 +6,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 
 namespace hetsched::detail {
 
@@ -26,6 +27,8 @@ HETSCHED_INLINE std::string misfit_text(const schedule& order, const lane& l, co
 namespace hetsched {
 
 HETSCHED_INLINE action_needs dependencies(const schedule& order, const action_index& index) {
+  detail::validate_shape(order);
+  if (!index.is_of(order)) throw input_error("the index is one of another schedule");
   action_needs result;
   const auto count = as_size(index.size());
   result.first.reserve(count + 1);
@@ -67,6 +70,8 @@ HETSCHED_INLINE action_index::action_index(const schedule& order, detail::known_
 
 HETSCHED_INLINE detail::known_to_fit action_index::fitting(const schedule& order) {
   std::size_t actions = 0;
+  for (const int count : {order.directions, order.stages, order.microbatches})
+    if (count < 0) throw input_error("a schedule of " + std::to_string(count) + " directions, stages or microbatches");
   for (const auto& l : order.lanes) {
     actions += l.actions.size();
     for (const auto& a : l.actions)

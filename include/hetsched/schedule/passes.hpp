@@ -7,6 +7,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
@@ -28,10 +29,11 @@ namespace detail {
 /// Puts communication on the way through host memory: where crosses(from rank, to rank), a send becomes a copy to the host and
 /// a network transfer, and its receive a copy to the device.
 /// Throws: input_error where such a transfer is in a group, or not in a compute lane: stage transfers before grouping them and
-/// splitting streams.
+/// splitting streams; and for sizes, a stage map, lanes or single actions that do not make a schedule.
 /// Complexity: O(actions).
 template <class Crosses>
 [[nodiscard]] schedule stage_transfers(const schedule& order, Crosses crosses) {
+  detail::validate_actions(order);
   schedule result = order;
   for (std::size_t l = 0; l < order.lanes.size(); ++l) {
     auto& out = result.lanes[l].actions;
@@ -69,6 +71,7 @@ inline constexpr int most_grouped_transfers = 256;
 
 /// Groups transfers: sends and receives that follow each other in a compute lane, with nothing between, become one group. They
 /// start together where they started one by one, so it adds no deadlock.
+/// Throws: input_error for sizes, a stage map, lanes or single actions that do not make a schedule, as the passes below.
 /// Complexity: O(actions).
 [[nodiscard]] schedule group_transfers(schedule order);
 

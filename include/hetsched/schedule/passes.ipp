@@ -30,10 +30,11 @@ HETSCHED_INLINE bool sends(const schedule& order, const action& a, action& send)
 namespace hetsched {
 
 HETSCHED_INLINE schedule add_transfers(const schedule& order) {
+  detail::validate_shape(order);
   for (const auto& l : order.lanes) {
     if (l.stream != stream::compute) throw input_error("transfers are added before the streams are split");
     for (const auto& a : l.actions)
-      if (is_transfer(a.kind)) throw input_error("the schedule lists transfers: " + to_text(a));
+      if (detail::expect_kind(a.kind); is_transfer(a.kind)) throw input_error("the schedule lists transfers: " + to_text(a));
   }
   const action_index index(order);
   const auto needs = dependencies(order, index);
@@ -91,6 +92,7 @@ HETSCHED_INLINE schedule add_transfers(const schedule& order) {
 }
 
 HETSCHED_INLINE schedule group_transfers(schedule order) {
+  detail::validate_actions(order);
   for (auto& l : order.lanes) {
     if (l.stream != stream::compute) continue;
     int size = 0;  // of the group that the action before is in
@@ -105,6 +107,7 @@ HETSCHED_INLINE schedule group_transfers(schedule order) {
 
 HETSCHED_INLINE schedule split_streams(const schedule& order) {
   using enum action_kind;
+  detail::validate_actions(order);
   const auto stages = as_size(order.stages);
   std::vector<int> gathers(as_size(order.directions) * stages, 0);
   for (const auto& l : order.lanes)
@@ -152,6 +155,7 @@ HETSCHED_INLINE schedule split_streams(const schedule& order) {
 }
 
 HETSCHED_INLINE schedule forwards_of(const schedule& order) {
+  detail::validate_actions(order);
   std::vector<std::pair<int, int>> staged;  // ranks
   const auto known = [&](std::pair<int, int> ranks) { return std::find(staged.begin(), staged.end(), ranks) != staged.end(); };
   for (const auto& l : order.lanes)

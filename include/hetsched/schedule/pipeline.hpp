@@ -54,6 +54,7 @@ struct pipeline {
 };
 
 /// What inference takes of a pipeline: nothing goes back.
+/// Throws: input_error for an invalid pipeline.
 [[nodiscard]] pipeline forward_part(pipeline p);
 
 /// Checks a pipeline.

@@ -11,6 +11,7 @@
 namespace hetsched {
 
 HETSCHED_INLINE pipeline forward_part(pipeline p) {
+  validate(p);
   p.backward_s.assign(p.backward_s.size(), 0);
   p.gradient_transfer_s.assign(p.transfer_s.size(), 0);
   p.weight_backward_s.clear();

@@ -13,6 +13,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
@@ -41,7 +42,7 @@ HETSCHED_INLINE bool waits_in_compute_lanes(const schedule& order) {
 
 }  // namespace hetsched::detail
 
-namespace hetsched {
+namespace hetsched::detail::unchecked {
 
 HETSCHED_INLINE schedule post_transfers(const schedule& order) {
   schedule result = order;
@@ -68,8 +69,18 @@ HETSCHED_INLINE schedule post_transfers(const schedule& order) {
   return result;
 }
 
+}  // namespace hetsched::detail::unchecked
+
+namespace hetsched {
+
+HETSCHED_INLINE schedule post_transfers(const schedule& order) {
+  detail::validate_actions(order);
+  return detail::unchecked::post_transfers(order);
+}
+
 HETSCHED_INLINE schedule torch_order(const schedule& order) {
   using enum action_kind;
+  detail::validate_actions(order);
   const auto refuse = [](const lane& l, const std::string& what) {
     throw input_error("torch has no words for rank " + std::to_string(l.rank) + " " + what);
   };

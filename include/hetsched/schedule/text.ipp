@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
@@ -105,7 +106,7 @@ class schedule_reader {
       order_.microbatches = shape.microbatches;
       order_.rank_of = std::move(shape.rank_of);
     }
-    return waits_in_compute_lanes(order_) ? post_transfers(order_) : std::move(order_);
+    return waits_in_compute_lanes(order_) ? unchecked::post_transfers(order_) : std::move(order_);
   }
 
  private:
@@ -285,6 +286,9 @@ class schedule_reader {
 namespace hetsched {
 
 HETSCHED_INLINE std::string to_csv(const schedule& order) {
+  for (const auto& l : order.lanes)
+    for (const auto& a : l.actions) detail::expect_kind(a.kind);
+  detail::expect_count(order.ranks, "the number of ranks", 0);
   std::string out;
   const auto shape = detail::shape_of(order.lanes);
   if (!shape.problem.empty() || shape.stages != order.stages || shape.directions != order.directions ||

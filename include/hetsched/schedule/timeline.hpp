@@ -25,7 +25,18 @@ struct timeline {
   std::vector<timed_action> actions;
 };
 
+namespace detail {
+
+/// Checks a timeline.
+/// Throws: input_error for less than 0 ranks or microbatches, more than most_stages ranks, and for actions of no kind, of less
+/// than 0 stages or directions, of ranks that it does not have, or at no finite times.
+void validate(const timeline& t);
+
+}  // namespace detail
+
 /// The timelines of several pipelines as one, rank after rank.
+/// Throws: input_error for actions of ranks that their timeline does not have, or at no times, and for more ranks than an int
+/// counts.
 [[nodiscard]] timeline side_by_side(const std::vector<timeline>& pipelines);
 
 }  // namespace hetsched

@@ -95,6 +95,10 @@ namespace detail {
 /// Seconds that a rank takes for an action by itself, not joined with others.
 [[nodiscard]] double seconds_of(const stage_work& w, action_kind kind);
 
+/// Checks what there is to know of a workload of which only what stages hold matters.
+/// Throws: input_error unless it has work for every stage of every direction.
+void expect_work(const workload& w);
+
 /// Checks that both belong together.
 /// Throws: input_error unless the workload is one of the schedule's ranks, stages and directions.
 void validate_fit(const workload& w, const schedule& order);

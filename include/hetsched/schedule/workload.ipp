@@ -81,6 +81,11 @@ HETSCHED_INLINE double seconds_of(const stage_work& w, action_kind kind) {
   }
 }
 
+HETSCHED_INLINE void expect_work(const workload& w) {
+  if (w.stages < 1 || w.directions < 1 || w.work.size() != as_size(w.directions) * as_size(w.stages))
+    throw input_error("a workload needs work for every stage and direction");
+}
+
 HETSCHED_INLINE void validate_fit(const workload& w, const schedule& order) {
   if (w.ranks == order.ranks && w.stages == order.stages && w.directions == order.directions) return;
   throw input_error("a schedule of " + std::to_string(order.ranks) + " ranks, " + std::to_string(order.stages) + " stages and " +

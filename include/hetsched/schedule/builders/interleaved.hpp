@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ template <class Warmup>
 inline void require_chunks(int ranks, int chunks, int microbatches) {
   require_counts(ranks, microbatches);
   if (chunks < 1) throw input_error("a rank needs at least one chunk, not " + std::to_string(chunks));
+  if (chunks > INT_MAX / most_listed / (ranks * microbatches) || chunks > most_stages / ranks)
+    throw input_error("a schedule of " + std::to_string(chunks) + " chunks on each of " + std::to_string(ranks) +
+                      " ranks has too many actions");
 }
 
 }  // namespace detail

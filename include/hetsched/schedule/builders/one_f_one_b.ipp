@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
@@ -24,7 +26,9 @@ HETSCHED_INLINE void validate_warmups(const std::vector<int>& warmups, int micro
 
 HETSCHED_INLINE schedule one_f_one_b(const std::vector<int>& warmups, int microbatches) {
   validate_warmups(warmups, microbatches);
+  detail::expect_count(static_cast<std::int64_t>(warmups.size()), "the number of stages", 1, detail::most_stages);
   const int ranks = static_cast<int>(warmups.size());
+  detail::require_counts(ranks, microbatches);
   auto result = make_schedule(ranks, microbatches, line_map(ranks));
   for (auto& l : result.lanes) {
     const int warmup = at(warmups, l.rank);

@@ -48,9 +48,6 @@ struct warmup_step {
 
 namespace detail {
 
-// More than a program can be told of by its counts, and little enough to make such tables.
-inline constexpr int most_stages = 1 << 24;
-
 namespace unchecked {
 
 // The functions of the same names below, for loops whose arguments are known to be good.
@@ -131,6 +128,7 @@ namespace unchecked {
 [[nodiscard]] std::vector<int> warmup_counts(warmup_rule rule, const pipeline& p, double epsilon = default_epsilon);
 
 /// The warm-up counts of a schedule: forwards that each rank lists before its first backward.
+/// Throws: input_error for a schedule without a lane for each rank, and for an action of no kind.
 /// Complexity: O(actions).
 [[nodiscard]] std::vector<int> warmup_counts(const schedule& order);
 

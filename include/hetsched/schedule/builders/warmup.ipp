@@ -133,10 +133,12 @@ HETSCHED_INLINE std::vector<int> warmup_counts(warmup_rule rule, const pipeline&
 }
 
 HETSCHED_INLINE std::vector<int> warmup_counts(const schedule& order) {
+  detail::expect_count(order.ranks, "the number of ranks", 0, static_cast<std::int64_t>(order.lanes.size()));
   std::vector<int> counts;
   for (int r = 0; r < order.ranks; ++r) {
     int count = 0;
     for (const auto& a : order.lanes[static_cast<std::size_t>(r)].actions) {
+      detail::expect_kind(a.kind);
       if (makes_gradient(a.kind)) break;
       count += a.kind == action_kind::forward;
     }

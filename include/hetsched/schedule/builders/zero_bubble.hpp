@@ -11,8 +11,7 @@ namespace hetsched {
 /// weight gradient in turn, where the weight gradients stay delays[r] microbatches behind the input gradients. The first ranks
 /// get their gradients sooner for it, and every rank has weight gradients left to fill its wait at the end. A rank holds
 /// warmups[r] + delays[r] microbatches at most.
-/// Requires: one delay >= 0 per stage.
-/// Throws: as validate_warmups.
+/// Throws: as validate_warmups, and input_error unless there is a delay of at least 0 per stage.
 /// Complexity: O(stages * microbatches).
 [[nodiscard]] schedule split_1f1b(const std::vector<int>& warmups, const std::vector<int>& delays, int microbatches);
 

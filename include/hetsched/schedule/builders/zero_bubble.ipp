@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
@@ -14,7 +14,8 @@
 namespace hetsched {
 
 HETSCHED_INLINE schedule split_1f1b(const std::vector<int>& warmups, const std::vector<int>& delays, int microbatches) {
-  HETSCHED_EXPECTS(warmups.size() == delays.size());
+  detail::expect_size(delays.size(), warmups.size(), "delays", "one per stage");
+  for (const int delay : delays) detail::expect_count(delay, "a delay", 0);
   auto result = one_f_one_b(warmups, microbatches);
   for (auto& l : result.lanes) {
     const int delay = at(delays, l.rank);

@@ -50,7 +50,7 @@ struct memory_peak {
 }
 
 /// The same, and that no rank's activations exceed the workload's memory capacity.
-/// Throws: input_error for a workload of other ranks, stages or directions.
+/// Throws: input_error for a workload without work for each stage, or one of other ranks, stages or directions.
 [[nodiscard]] inline std::vector<std::string> check(const schedule& order, const workload& costs,
                                                     const check_options& options = {}) {
   return detail::check(order, &costs, options);
@@ -59,7 +59,8 @@ struct memory_peak {
 /// Per rank, the most activation bytes held at once, in the workload's unit: prefix sums over the compute lanes, which is what
 /// any execution reaches.
 /// Requires: check(order) is empty.
-/// Complexity: O(actions).
+/// Throws: input_error for a workload without work for each stage or one that does not fit, and for sizes, a stage map, lanes or
+/// actions that do not make a schedule. Complexity: O(actions).
 [[nodiscard]] std::vector<double> peak_memory(const schedule& order, const workload& costs);
 
 }  // namespace hetsched

@@ -50,9 +50,10 @@ template <class Change>
 }
 
 HETSCHED_INLINE std::vector<std::string> check(const schedule& order, const workload* costs, const check_options& options) {
-  if (!options.in_flight_caps.empty() && options.in_flight_caps.size() != as_size(order.ranks))
+  if (!options.in_flight_caps.empty() && std::cmp_not_equal(options.in_flight_caps.size(), order.ranks))
     throw input_error("in-flight caps need one entry per rank");
   if (costs) validate_fit(*costs, order);
+  if (costs) expect_work(*costs);
   if (costs && !costs->memory_capacity.empty() && costs->memory_capacity.size() != as_size(order.ranks))
     throw input_error("memory capacities need one entry per rank");
 
@@ -102,6 +103,9 @@ HETSCHED_INLINE std::vector<std::string> check(const schedule& order, const work
 namespace hetsched {
 
 HETSCHED_INLINE std::vector<double> peak_memory(const schedule& order, const workload& costs) {
+  detail::expect_work(costs);
+  detail::validate_fit(costs, order);
+  detail::validate_shape(order);
   const action_index index(order);
   std::vector<double> peaks;
   for (int r = 0; r < order.ranks; ++r) peaks.push_back(detail::bytes_peak(at(order.lanes, r), index, costs).amount);

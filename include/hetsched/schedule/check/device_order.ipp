@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/check/device_order.hpp>
@@ -99,6 +100,7 @@ class device_run {
 
 HETSCHED_INLINE void validate(const device_program& program) {
   const auto count = static_cast<int>(program.steps.size());
+  expect_count(program.devices, "the devices of a program", 0);
   for (const auto& s : program.steps) {
     auto members = s.members;
     std::sort(members.begin(), members.end());

@@ -39,6 +39,13 @@ namespace detail {
   return a.kind == action_kind::reduce_gradients && order.directions == 2 && order.rank(0, a.stage) != order.rank(1, a.stage);
 }
 
+namespace unchecked {
+
+// The function of the same name below, of a schedule that is known to be one.
+[[nodiscard]] std::vector<std::string> check_issue_order(const schedule& order, const issue_order& issued);
+
+}  // namespace unchecked
+
 /// The schedule whose ranks have what they issue in one more lane each.
 [[nodiscard]] schedule with_issue_lanes(const schedule& order, const issue_order& issued);
 
@@ -46,7 +53,8 @@ namespace detail {
 
 /// Proves an issue order: all ranks come to their end if every device does its communication strictly one event after the
 /// other, a send lasts until its receive has begun, and computations go on beside it as soon as they have what they need.
-/// Requires: the schedule lists all transfers, and is sound.
+/// Requires: the schedule lists all transfers.
+/// Throws: input_error for a schedule whose structure is not sound, with the first sentence of check().
 /// Returns: nothing if that is so; else what is missing or listed twice, or the cycles, one sentence each.
 /// Complexity: O(actions).
 [[nodiscard]] std::vector<std::string> check_issue_order(const schedule& order, const issue_order& issued);
@@ -54,14 +62,15 @@ namespace detail {
 /// Finds an issue order: communication in the order in which it takes place when every lane of the schedule goes as far as it
 /// can. Any schedule that is free of deadlock under rendezvous has one, and gets one that check_issue_order proves, as both ends
 /// of a transfer have the same place among all transfers. None is grouped.
-/// Requires: the schedule lists all transfers, and is sound.
+/// Requires: the schedule lists all transfers.
+/// Throws: as check_issue_order.
 /// Complexity: O(actions).
 [[nodiscard]] found_issue_order find_issue_order(const schedule& order);
 
 /// Groups exchanges: where two ranks issue a send and a receive between them one behind the other, both ends begin with the two
 /// at once, so that the directions overlap. Only where the order is still proved with them; groups of two, the same at both
 /// ends.
-/// Requires: check_issue_order finds nothing wrong.
+/// Throws: as check_issue_order, and input_error with what that finds wrong.
 /// Complexity: O(exchanges * actions).
 [[nodiscard]] issue_order group_exchanges(const schedule& order, issue_order issued);
 

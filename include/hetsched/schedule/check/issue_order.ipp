@@ -5,11 +5,13 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/check/detail/deadlock.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/structure.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 
 namespace hetsched::detail {
@@ -37,7 +39,7 @@ HETSCHED_INLINE schedule with_issue_lanes(const schedule& order, const issue_ord
 
 }  // namespace hetsched::detail
 
-namespace hetsched {
+namespace hetsched::detail::unchecked {
 
 HETSCHED_INLINE std::vector<std::string> check_issue_order(const schedule& order, const issue_order& issued) {
   std::vector<std::string> wrong;
@@ -70,8 +72,17 @@ HETSCHED_INLINE std::vector<std::string> check_issue_order(const schedule& order
   return run.finished() ? detail::crossed_channels(run_as, run_index) : run.cycles();
 }
 
+}  // namespace hetsched::detail::unchecked
+
+namespace hetsched {
+
+HETSCHED_INLINE std::vector<std::string> check_issue_order(const schedule& order, const issue_order& issued) {
+  static_cast<void>(detail::sound_index(order));
+  return detail::unchecked::check_issue_order(order, issued);
+}
+
 HETSCHED_INLINE found_issue_order find_issue_order(const schedule& order) {
-  const action_index index(order);
+  const auto index = detail::sound_index(order);
   std::vector<action> met;
   const detail::lane_run run(order, index, send_semantics::rendezvous, true, &met);
   found_issue_order found{.order = {}, .arrivals = {}, .cycles = {}};
@@ -102,6 +113,7 @@ HETSCHED_INLINE found_issue_order find_issue_order(const schedule& order) {
 }
 
 HETSCHED_INLINE issue_order group_exchanges(const schedule& order, issue_order issued) {
+  if (const auto wrong = check_issue_order(order, issued); !wrong.empty()) throw input_error(wrong.front());
   const auto of_rank = [&](int rank) -> std::vector<action>& { return at(issued.of_rank, rank); };
   const auto is_single = [](const std::vector<action>& list, std::size_t k) {
     return !list[k].joined && (k + 1 == list.size() || !list[k + 1].joined);
@@ -120,7 +132,7 @@ HETSCHED_INLINE issue_order group_exchanges(const schedule& order, issue_order i
       if (!is_single(of_rank(r), k) || !is_single(of_rank(r), k + 1) || !is_single(there, other) || !is_single(there, other + 1))
         continue;
       second.joined = there[other + 1].joined = true;
-      if (!check_issue_order(order, issued).empty()) second.joined = there[other + 1].joined = false;
+      if (!detail::unchecked::check_issue_order(order, issued).empty()) second.joined = there[other + 1].joined = false;
     }
   return issued;
 }

@@ -28,6 +28,7 @@ inline void shape_findings(const schedule& order, finding_list& findings) {
   for (const int r : order.rank_of)
     if (r < 0 || r >= order.ranks) findings.add("the stage map names rank " + std::to_string(r));
   if (order.lanes.size() < ranks) findings.add("the schedule has fewer lanes than ranks");
+  if (order.directions > INT16_MAX) findings.add("the schedule has " + std::to_string(order.directions) + " directions");
   for (std::size_t i = 0; i < order.lanes.size(); ++i) {
     const auto& l = order.lanes[i];
     const bool compute = l.stream == stream::compute;
@@ -283,6 +284,13 @@ HETSCHED_INLINE action_index sound_index(const schedule& order) {
   auto index = structure_findings(order, findings);
   if (!index) throw input_error(findings.first());
   return *std::move(index);
+}
+
+HETSCHED_INLINE void validate_actions(const schedule& order) {
+  finding_list findings(1);
+  shape_findings(order, findings);
+  if (findings.empty()) action_findings(order, findings);
+  if (!findings.empty()) throw input_error(findings.first());
 }
 
 HETSCHED_INLINE void validate_shape(const schedule& order) {

@@ -47,12 +47,13 @@ struct timeline_transfer {
 }  // namespace detail
 
 /// Figures of a timeline. Collectives count for the span only.
-/// Throws: input_error for actions of ranks that it does not have.
+/// Throws: input_error for actions of ranks that it does not have, or at no times, and without a rank and a microbatch.
 /// Complexity: O(actions * log(actions)).
 [[nodiscard]] timeline_figures figures(const timeline& t);
 
 /// Measured sends begin when they are handed over, predicted ones when their wire is free. This lets those that wait behind
 /// another one of their kind between the same two ranks begin when that has arrived.
+/// Throws: input_error for actions of ranks that the timeline does not have, or at no times.
 /// Complexity: O(actions * log(actions)).
 [[nodiscard]] timeline from_departure(timeline t);
 

@@ -70,6 +70,7 @@ namespace hetsched {
 
 HETSCHED_INLINE timeline_figures figures(const timeline& t) {
   if (t.ranks < 1 || t.microbatches < 1) throw input_error("a timeline needs at least one rank and microbatch");
+  detail::validate(t);
   const auto ranks = as_size(t.ranks);
   const auto rank_at = [&](int rank) {
     if (rank < 0 || rank >= t.ranks)
@@ -151,6 +152,7 @@ HETSCHED_INLINE timeline_figures figures(const timeline& t) {
 }
 
 HETSCHED_INLINE timeline from_departure(timeline t) {
+  detail::validate(t);
   std::vector<timed_action*> transfers;
   for (auto& a : t.actions)
     if (is_transfer(a.what.kind)) transfers.push_back(&a);

@@ -16,10 +16,11 @@ struct what_if_result {
 };
 
 /// The workload with one rank free in the sense of what_if_result.
-/// Requires: the workload fits the schedule.
+/// Throws: input_error unless the workload fits the schedule, which has the rank.
 [[nodiscard]] workload with_free_rank(workload w, const schedule& order, int rank);
 
 /// The workload with one wire free in the sense of what_if_result.
+/// Throws: input_error unless the workload has the wire.
 [[nodiscard]] workload with_free_wire(workload w, int wire);
 
 /// What would be won by a faster rank or wire: the makespan if any one of them were free. Where several tensors share wires, a

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
 #include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/what_if.hpp>
@@ -11,6 +13,9 @@
 namespace hetsched {
 
 HETSCHED_INLINE workload with_free_rank(workload w, const schedule& order, int rank) {
+  detail::validate_fit(w, order);
+  detail::expect_size(order.rank_of.size(), w.work.size(), "the stage map", "one per stage of the workload");
+  detail::expect_count(rank, "the rank that is free", 0, order.ranks - 1);
   for (std::size_t k = 0; k < w.work.size(); ++k)
     if (order.rank_of[k] == rank) {
       stage_work& s = w.work[k];
@@ -20,6 +25,7 @@ HETSCHED_INLINE workload with_free_rank(workload w, const schedule& order, int r
 }
 
 HETSCHED_INLINE workload with_free_wire(workload w, int wire) {
+  detail::expect_count(wire, "the wire that is free", 0, static_cast<std::int64_t>(w.wires.size()) - 1);
   for (auto* paths : {&w.activations, &w.gradients})
     for (auto& r : *paths)
       for (auto* leg : {&r.d2h, &r.network, &r.h2d}) {
