@@ -4,7 +4,9 @@
 #include <hetsched/cluster.hpp>
 #include <hetsched/cluster/without_devices.hpp>
 
-namespace hetsched::test {
+using namespace hetsched;
+using namespace hetsched::test;
+
 namespace {
 
 cluster some_cluster(random_source& r) {
@@ -66,4 +68,3 @@ const std::vector<door> doors{
 TEST_CASE("public functions of cluster refuse what they cannot take") { knock(doors, 20'000); }
 
 }  // namespace
-}  // namespace hetsched::test

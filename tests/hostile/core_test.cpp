@@ -9,7 +9,9 @@
 #include <hetsched/core/printable.hpp>
 #include <hetsched/core/sha256.hpp>
 
-namespace hetsched::test {
+using namespace hetsched;
+using namespace hetsched::test;
+
 namespace {
 
 /// A matrix whose sizes are whatever it is told.
@@ -84,4 +86,3 @@ const std::vector<door> doors{
 TEST_CASE("public functions of core refuse what they cannot take") { knock(doors, 20'000); }
 
 }  // namespace
-}  // namespace hetsched::test

@@ -3,10 +3,13 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/reshard.hpp>
+#include <hetsched/reshard/cut_points.hpp>
 
 #include "../reshard/random_layout.hpp"
 
-namespace hetsched::test {
+using namespace hetsched;
+using namespace hetsched::test;
+
 namespace {
 
 layout some_layout(random_source& r, const std::vector<std::int64_t>& shape) {
@@ -315,4 +318,3 @@ const std::vector<door> doors{
 TEST_CASE("public functions of reshard refuse what they cannot take") { knock(doors, 20'000); }
 
 }  // namespace
-}  // namespace hetsched::test

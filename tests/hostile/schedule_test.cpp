@@ -7,6 +7,7 @@
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/check/device_order.hpp>
 #include <hetsched/schedule/check/issue_order.hpp>
+#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/search/min_memory.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
@@ -15,7 +16,9 @@
 #include <hetsched/schedule/simulate/what_if.hpp>
 #include <hetsched/schedule/text.hpp>
 
-namespace hetsched::test {
+using namespace hetsched;
+using namespace hetsched::test;
+
 namespace {
 
 constexpr int many[] = {INT_MAX, INT_MIN, INT_MAX - 1};
@@ -514,4 +517,3 @@ const std::vector<door> doors{
 TEST_CASE("public functions of schedule refuse what they cannot take") { knock(doors, 20'000); }
 
 }  // namespace
-}  // namespace hetsched::test

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/plan/validate.hpp>
 
 namespace hetsched {
@@ -18,6 +21,10 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
     int pipeline = -1, stage = -1;
   };
   std::vector<std::vector<owner>> owners;
+  for (const auto& s : hardware.subclusters) {
+    detail::expect_count(s.nodes, "nodes of subcluster " + s.name);
+    detail::expect_count(s.devices_per_node, "devices_per_node of subcluster " + s.name, 1, INT_MAX / s.nodes);
+  }
   for (const auto& s : hardware.subclusters) owners.emplace_back(as_size(s.device_count()));
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
@@ -40,7 +47,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
       const auto require = [&](bool holds, const std::string& what) {
         if (!holds) throw input_error(stage_name(p, l, i) + ": " + what);
       };
-      require(s.layers.first == next && s.layers.size() >= 1, "its layers begin at " + std::to_string(s.layers.first) +
+      require(s.layers.first == next && s.layers.last > next, "its layers begin at " + std::to_string(s.layers.first) +
                                                                   ", expected at least one layer from " + std::to_string(next) +
                                                                   " on");
       next = s.layers.last;
@@ -73,7 +80,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const plan& p, int layer_
           by = {static_cast<int>(l), static_cast<int>(i)};
         }
       }
-      require(std::int64_t{d.data} * d.context * d.tensor == devices,
+      require(checked_mul(d.data, d.context, d.tensor) == devices,
               "data x context x tensor must be its " + std::to_string(devices) + " devices");
     }
     counts(next == layer_count,

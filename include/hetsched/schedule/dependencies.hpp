@@ -7,6 +7,7 @@
 
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action.hpp>
+#include <hetsched/schedule/detail/shape.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 
 namespace hetsched {
@@ -24,8 +25,6 @@ namespace detail {
          " microbatches";
 }
 
-[[nodiscard]] inline std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
-
 /// Whether the schedule has the kind, stage, direction and microbatch of an action.
 [[nodiscard]] inline bool fits(const schedule& order, const action& a) {
   return static_cast<int>(a.kind) < action_kinds && a.stage >= 0 && a.stage < order.stages && a.direction >= 0 &&
@@ -39,10 +38,6 @@ struct known_to_fit {};
 /// Which of them it does not have, as a sentence.
 /// Requires: !fits(order, a).
 [[nodiscard]] std::string misfit_text(const schedule& order, const lane& l, const action& a);
-
-/// Checks the sizes, the stage map and the lanes.
-/// Throws: input_error with the first of shape_findings.
-void validate_shape(const schedule& order);
 
 }  // namespace detail
 

@@ -6,7 +6,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/dependencies.hpp>
-#include <hetsched/schedule/detail/structure.hpp>
+#include <hetsched/schedule/detail/shape.hpp>
 
 namespace hetsched::detail {
 

@@ -33,22 +33,27 @@ inline void validate_zero(int zero) {
 
 /// Bytes on each device of so many parameters of a stage, at so many bytes for each: divided among the tensor-parallel devices
 /// and, if `zero` is at least `sharded_from`, among the replicas. Rounded up.
+/// Throws: input_error for degrees below 1, less than 0 parameters or bytes, and bytes that do not fit 64 bits.
 [[nodiscard]] constexpr bytes_t parameter_share(std::int64_t parameters, int bytes_each, const degrees& d, int zero,
                                                 int sharded_from) {
-  return ceil_div(checked_mul(parameters, bytes_each), d.tensor * (zero >= sharded_from ? replicas(d) : 1));
+  if (d.data < 1 || d.context < 1 || d.tensor < 1 || d.expert < 1) throw input_error("the degrees of a stage must be at least 1");
+  return ceil_div(checked_mul(parameters, bytes_each), checked_mul(d.tensor, zero >= sharded_from ? replicas(d) : 1));
 }
 
 /// The same of a layer whose experts' parameters, `experts` of them, are also divided among devices of an expert axis, which are
 /// replicas otherwise.
+/// Throws: as the one above, and input_error for more experts' parameters than parameters.
 [[nodiscard]] constexpr bytes_t parameter_share(std::int64_t parameters, std::int64_t experts, int bytes_each, const degrees& d,
                                                 int zero, int sharded_from) {
   if (d.expert == 1 || experts == 0) return parameter_share(parameters, bytes_each, d, zero, sharded_from);
-  const auto among = d.tensor * (zero >= sharded_from ? replicas(d) : d.expert);
-  return checked_add(parameter_share(parameters - experts, bytes_each, d, zero, sharded_from),
-                     ceil_div(checked_mul(experts, bytes_each), among));
+  const auto among = checked_mul(d.tensor, zero >= sharded_from ? replicas(d) : d.expert);
+  return checked_add(
+      parameter_share(checked_add(parameters, experts == INT64_MIN ? INT64_MAX : -experts), bytes_each, d, zero, sharded_from),
+      ceil_div(checked_mul(experts, bytes_each), among));
 }
 
 /// Bytes of weights, gradients and optimizer state on each device of a stage, at a ZeRO stage.
+/// Throws: as parameter_share.
 /// Source: Rajbhandari et al. 2020, sec. 5.
 [[nodiscard]] constexpr bytes_t state_bytes(std::int64_t parameters, const degrees& d, int zero = 0,
                                             const training_memory& m = {}) {

@@ -16,7 +16,8 @@ namespace hetsched {
 /// are those of price_of; a stage lies on whole nodes or on a part of one. Over intra_node if both are on one node, inter_node in
 /// one subcluster, else the link between the subclusters, of which every pair of nodes has the bandwidth.
 /// Returns: infinity where no link leads.
-/// Complexity: O(slices that overlap + links).
+/// Throws: input_error for a stage of less than 1 x 1 devices, of degrees below 1 or for more devices than it has, or on a
+/// subcluster that the cluster does not have, and for less than 0 bytes. Complexity: O(slices that overlap + links).
 [[nodiscard]] transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
                                           bytes_t bytes);
 

@@ -2,14 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/transfer.hpp>
@@ -210,6 +214,17 @@ namespace hetsched {
 
 HETSCHED_INLINE transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
                                             bytes_t bytes) {
+  for (const auto* p : {&from, &to}) {
+    const auto& d = p->degrees;
+    const auto devices = std::int64_t{p->mesh.nodes} * p->mesh.devices_per_node;
+    if (d.data < 1 || d.context < 1 || d.tensor < 1 || p->mesh.nodes < 1 || p->mesh.devices_per_node < 1 ||
+        devices > INT_MAX / 8 || devices / d.data / d.context < d.tensor)
+      throw input_error("a stage of data x context x tensor = " + std::to_string(d.data) + "x" + std::to_string(d.context) + "x" +
+                        std::to_string(d.tensor) + " on " + std::to_string(p->mesh.nodes) + "x" +
+                        std::to_string(p->mesh.devices_per_node) + " devices");
+    static_cast<void>(subcluster_of(c, p->mesh));
+  }
+  detail::expect_count(bytes, "the bytes of a boundary", 0, std::int64_t{1} << 60);
   const bool joined = from.mesh.subcluster == to.mesh.subcluster;
   const bool on_one_node = joined && (near == proximity::same_node || subcluster_of(c, from.mesh).nodes == 1);
   const auto over = on_one_node ? subcluster_of(c, from.mesh).intra_node : link_between(c, from.mesh, to.mesh);

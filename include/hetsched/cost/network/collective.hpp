@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <span>
 
@@ -20,8 +21,10 @@ enum class collective { all_reduce, all_gather, reduce_scatter, all_to_all, broa
 enum class collective_algorithm { ring, tree, hierarchical };
 
 /// Bytes that cross the busiest direction of a rank's link for each byte of the tensor, in the best algorithm: what "bus
-/// bandwidth" divides by. Precondition: ranks >= 1.
+/// bandwidth" divides by.
+/// Throws: input_error unless ranks >= 1.
 [[nodiscard]] constexpr double wire_share(collective kind, int ranks) {
+  if (ranks < 1) throw input_error("a collective needs ranks, nodes and rails");
   const double others = static_cast<double>(ranks - 1) / ranks;
   if (kind == collective::all_reduce) return 2 * others;
   if (kind == collective::broadcast || kind == collective::point_to_point) return ranks > 1 ? 1 : 0;
@@ -133,12 +136,15 @@ template <transfer_model Inside, transfer_model Across>
 
 /// Seconds of a collective by formula; 0 for one rank. Steps wait for each other and nothing else uses the links. Ring and tree
 /// run at the pace of the slowest link on their way; an all-to-all exchanges with one partner after the other. O(log ranks),
-/// for a ring broadcast and trees O(ranks) at most. Throws input_error for a group without ranks, nodes or rails, or bytes < 0.
+/// for a ring broadcast and trees O(ranks) at most. Throws input_error for a group without ranks, nodes or rails, or of more than
+/// 2^24 ranks, and unless bytes are finite and at least 0.
 template <transfer_model Inside, transfer_model Across>
 [[nodiscard]] double collective_s(collective kind, collective_algorithm algorithm, const rank_group<Inside, Across>& group,
                                   double bytes) {
   if (group.nodes < 1 || group.per_node < 1 || group.rails < 1) throw input_error("a collective needs ranks, nodes and rails");
+  if (group.per_node > (1 << 24) / group.nodes) throw input_error("a collective has more than 16777216 ranks");
   if (!(bytes >= 0)) throw input_error("the bytes of a collective must not be negative");
+  if (bytes > std::numeric_limits<double>::max()) throw input_error("the bytes of a collective must be finite");
   const int n = group.ranks();
   if (n == 1 || bytes == 0) return 0;
   const detail::slowest_hop<Inside, Across> hop{group};
@@ -172,8 +178,11 @@ enum class uneven_gather {
 template <transfer_model Inside, transfer_model Across>
 [[nodiscard]] double uneven_all_gather_s(uneven_gather how, collective_algorithm algorithm,
                                          const rank_group<Inside, Across>& group, std::span<const double> shard_bytes) {
-  if (static_cast<int>(shard_bytes.size()) != group.ranks())
+  if (group.nodes < 1 || group.per_node < 1 || group.rails < 1) throw input_error("a collective needs ranks, nodes and rails");
+  if (shard_bytes.size() != static_cast<std::size_t>(group.nodes) * static_cast<std::size_t>(group.per_node))
     throw input_error("an uneven all-gather needs a shard for each rank");
+  for (const double bytes : shard_bytes)
+    if (!(bytes >= 0)) throw input_error("the bytes of a collective must not be negative");
   if (how == uneven_gather::padded)
     return collective_s(collective::all_gather, algorithm, group,
                         *std::max_element(shard_bytes.begin(), shard_bytes.end()) * group.ranks());

@@ -2,18 +2,24 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <numeric>
 
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE std::int64_t union_of_cuts(std::span<const placement> holders) {
   std::int64_t common = 1;
-  for (const auto& h : holders) common = std::lcm(common, std::int64_t{h.degrees.tensor});
+  for (const auto& h : holders) {
+    detail::expect_count(h.degrees.tensor, "the tensor degree of a stage");
+    common = std::lcm(common, std::int64_t{h.degrees.tensor});
+    detail::expect_count(common, "the number of pieces of a parameter", 1, 1 << 24);
+  }
   std::int64_t pieces = 0;
   for (std::int64_t i = 1; i <= common; ++i)
     pieces += std::any_of(holders.begin(), holders.end(), [&](const placement& h) { return i * h.degrees.tensor % common == 0; });
@@ -21,6 +27,11 @@ HETSCHED_INLINE std::int64_t union_of_cuts(std::span<const placement> holders) {
 }
 
 HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
+  detail::expect_natural(bytes, "the bytes of gradients");
+  for (const auto& h : holders) {
+    detail::expect_count(h.mesh.nodes, "the nodes of a stage");
+    detail::expect_count(h.mesh.devices_per_node, "the devices of a stage on a node", 1, INT_MAX / h.mesh.nodes);
+  }
   if (holders.size() < 2) return 0;
   const double n = static_cast<double>(holders.size());
   const auto pieces = union_of_cuts(holders);

@@ -32,7 +32,7 @@ struct transfer_piece {
 struct transfer_curve {
   std::vector<transfer_piece> pieces{};
 
-  /// Seconds for `bytes` >= 0; O(log pieces). Precondition: there is a piece.
+  /// Seconds for `bytes` >= 0; O(log pieces). Requires: there is a piece, and the last has no end.
   [[nodiscard]] double transfer_s(double bytes) const {
     const auto at = std::lower_bound(pieces.begin(), pieces.end(), bytes,
                                      [](const transfer_piece& p, double b) { return p.up_to_bytes < b; });

@@ -10,28 +10,9 @@
 
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/dependencies.hpp>
+#include <hetsched/schedule/detail/shape.hpp>
 
 namespace hetsched::detail {
-
-/// A list of sentences that ends in a remark once it is full.
-class finding_list {
- public:
-  explicit finding_list(std::size_t most) : most_(most) {}
-  void add(std::string finding) {
-    if (findings_.size() < most_)
-      findings_.push_back(std::move(finding));
-    else if (findings_.size() == most_)
-      findings_.emplace_back("there is more, not listed");
-  }
-  [[nodiscard]] bool empty() const { return findings_.empty(); }
-  [[nodiscard]] const std::string& first() const { return findings_.front(); }
-  [[nodiscard]] bool full() const { return findings_.size() > most_; }
-  [[nodiscard]] std::vector<std::string> take() { return std::move(findings_); }
-
- private:
-  std::size_t most_;
-  std::vector<std::string> findings_;
-};
 
 /// Kinds that their rank does by itself: they have no business with other ranks or with wires.
 [[nodiscard]] constexpr bool is_own_work(action_kind k) { return !is_transfer(k) && k != action_kind::reduce_gradients; }
