@@ -10,6 +10,7 @@
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/search/min_memory.hpp>
+#include <hetsched/schedule/simulate/compare_timelines.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/explain_difference.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
