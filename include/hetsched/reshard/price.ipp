@@ -72,8 +72,8 @@ class port_loads {
   std::vector<std::size_t> touched_;
 };
 
-/// Requires devices of a cluster that is valid, of which messages do not go from one to itself.
-inline void expect_devices(const cluster& c, std::span<const device_id> devices) {
+/// Requires devices of a cluster whose counts and links are valid. Returns: whether no device is there twice.
+[[nodiscard]] inline bool expect_devices(const cluster& c, std::span<const device_id> devices) {
   validate_network(c);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto& d = devices[i];
@@ -84,6 +84,15 @@ inline void expect_devices(const cluster& c, std::span<const device_id> devices)
     if (d.node < 0 || d.node >= s.nodes) expect_count(d.node, name() + "node", 0, s.nodes - 1);
     if (d.slot < 0 || d.slot >= s.devices_per_node) expect_count(d.slot, name() + "slot", 0, s.devices_per_node - 1);
   }
+  const auto place = [](const device_id& d) { return std::tuple(d.subcluster, d.node, d.slot); };
+  const auto rises = [&](const device_id& a, const device_id& b) { return place(a) < place(b); };
+  const auto ascend = [&](std::span<const device_id> d) {
+    return std::adjacent_find(d.begin(), d.end(), [&](const auto& a, const auto& b) { return !rises(a, b); }) == d.end();
+  };
+  if (ascend(devices)) return true;
+  std::vector<device_id> sorted(devices.begin(), devices.end());
+  std::sort(sorted.begin(), sorted.end(), rises);
+  return ascend(sorted);
 }
 
 /// Requires bytes that 64 bits count, twice over.
@@ -93,12 +102,6 @@ inline void expect_moved(double bytes) {
 
 /// Requires messages whose ends are different devices.
 inline void expect_ways(const transfer_plan& p, std::span<const device_id> devices) {
-  std::vector<std::tuple<int, int, int>> sorted;
-  for (const auto& d : devices) sorted.emplace_back(d.subcluster, d.node, d.slot);
-  std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() &&
-      std::none_of(p.messages.begin(), p.messages.end(), [](const slice_message& m) { return m.from == m.to; }))
-    return;
   for (const auto& m : p.messages)
     if (devices[as_size(m.from)] == devices[as_size(m.to)])
       throw input_error("a message of a transfer goes from device " + std::to_string(m.from) + " to " + std::to_string(m.to) +
@@ -168,8 +171,7 @@ HETSCHED_INLINE reshard_price price_of(const transfer_plan& p, const cluster& c,
                                        double element_bytes) {
   const auto elements = detail::validate(p);
   detail::expect_size(devices.size(), as_size(p.sources + p.destinations), "devices", "sources and destinations");
-  detail::expect_devices(c, devices);
-  detail::expect_ways(p, devices);
+  if (!detail::expect_devices(c, devices)) detail::expect_ways(p, devices);
   detail::expect_natural(element_bytes, "element_bytes");
   detail::expect_moved(static_cast<double>(elements) * element_bytes);
   return detail::unchecked::price_of(p, c, devices, element_bytes);
@@ -180,7 +182,7 @@ HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, s
                                                              const choice_options& options) {
   detail::validate_pair(from, to);
   detail::expect_size(devices.size(), as_size(from.device_count() + to.device_count()), "devices", "sources and destinations");
-  detail::expect_devices(c, devices);
+  const bool distinct = detail::expect_devices(c, devices);
   detail::expect_natural(element_bytes, "element_bytes");
   detail::expect_count(options.outer, "outer");
   if (options.chunks.empty()) throw input_error("chunks has no values, expected at least one");
@@ -201,10 +203,10 @@ HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, s
     const bool by_parts = strategy == reshard_strategy::one_to_one || strategy == reshard_strategy::inner_rank_0;
     for (const int outer : {options.outer, 1}) {
       const auto whole = detail::unchecked::plan_transfer(from, to, strategy, {.outer = outer});
-      std::int64_t elements = 0;
-      for (const auto& m : whole.messages) elements = checked_add(elements, m.elements);
-      detail::expect_moved(static_cast<double>(elements) * element_bytes);
-      detail::expect_ways(whole, devices);
+      double elements = 0;
+      for (const auto& m : whole.messages) elements += static_cast<double>(m.elements);
+      detail::expect_moved(elements * element_bytes);
+      if (!distinct) detail::expect_ways(whole, devices);
       for (const int chunks : options.chunks) {
         if (!first && whole.messages.size() > options.most_messages / as_size(chunks)) continue;
         consider(detail::unchecked::in_chunks(whole, chunks));

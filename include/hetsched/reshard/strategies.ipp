@@ -424,7 +424,8 @@ HETSCHED_INLINE std::int64_t validate(const transfer_plan& p) {
   std::int64_t bits = 0;
   std::uint64_t sum = 0;
   for (const auto& m : p.messages) {
-    good = good & (static_cast<unsigned>(m.from) < devices) & (static_cast<unsigned>(m.to) < devices) & (m.intervals <= last);
+    good = good & (static_cast<unsigned>(m.from) < devices) & (static_cast<unsigned>(m.to) < devices) & (m.from != m.to) &
+           (m.intervals <= last);
     bits |= m.elements;
     sum += static_cast<std::uint64_t>(m.elements);
   }
@@ -433,6 +434,7 @@ HETSCHED_INLINE std::int64_t validate(const transfer_plan& p) {
       const auto name = "message " + std::to_string(i) + " of a transfer: ";
       const auto& m = p.messages[i];
       for (const int device : {m.from, m.to}) expect_count(device, name + "a device", 0, static_cast<std::int64_t>(devices) - 1);
+      if (m.from == m.to) throw input_error(name + "it goes from a device to itself");
       if (!fit || m.intervals > last) throw input_error(name + "its slice is not among the intervals");
     }
   if (bits < 0) throw input_error("a message of a transfer has less than 0 elements");
