@@ -85,7 +85,7 @@ void generate_on(job& j, train::host_communicator<Real>& comm) {
     const train::training_notes notes{{"model", train::describe(j.config)}, {"precision", j.given.model.precision}};
     const auto found = train::find_newest(comm, folder, notes, deadline_s, say);
     if (!found) throw train::known_to_all("--checkpoint: there is no whole checkpoint in " + folder);
-    train::load_on_all(comm, *found, slices, deadline_s);
+    train::load_on_all(comm, *found, slices, deadline_s, false);
   }
   gpt::cached_stage<Real> stage(std::move(layers));
   const inference_limits options{.most_in_flight = static_cast<std::size_t>(j.given.in_flight), .deadline_s = deadline_s};

@@ -14,6 +14,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/reshard/strategies.hpp>
 
 using namespace hetsched;
 

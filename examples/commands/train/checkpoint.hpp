@@ -72,11 +72,15 @@ using training_notes = std::map<std::string, std::string>;
                                    std::string(told[1] != 0 ? hetsched::detail::replaced_suffix : ""));
 }
 
-/// Fills every rank's slices with what a checkpoint holds of them; returns when all have read it.
+/// Fills every rank's slices with what a checkpoint holds of them; returns when all have read it. `whole`: the slices are all
+/// that it may hold; else it may hold more, as the state of the optimizer is no matter of who asks for parameters. Throws:
+/// file_error if it lacks a tensor, or has one too many.
 inline void load_on_all(control comm, const hetsched::checkpoint& from, std::span<hetsched::state_slice> slices,
-                        double deadline_s) {
-  work_together(comm, deadline_s, "reading a checkpoint",
-                [&](const auto& alive) { hetsched::load_checkpoint(from, slices, {.alive = alive}); });
+                        double deadline_s, bool whole = true) {
+  work_together(comm, deadline_s, "reading a checkpoint", [&](const auto& alive) {
+    const auto unmatched = hetsched::load_checkpoint(from, slices, {.strict = whole, .alive = alive});
+    if (!unmatched.missing.empty()) throw hetsched::file_error(from.path, {}, "lacks " + unmatched.missing.front());
+  });
 }
 
 /// Loads the newest whole checkpoint into a trainer that has not begun, on all ranks; returns its step. None: there is none, and

@@ -79,12 +79,12 @@ HETSCHED_INLINE slice slice_of(const layout& l, int device) {
 HETSCHED_INLINE void validate(const layout& l) {
   std::vector<int> cuts(l.mesh.size(), 0);
   const int devices = detail::mesh_devices(l.mesh);
-  std::int64_t most_elements = INT64_MAX / devices;  // so that a cut into as many parts can be told
+  std::int64_t most_elements = INT64_MAX;
   for (std::size_t d = 0; d < l.dimensions.size(); ++d) {
     const auto& cut = l.dimensions[d];
     const auto here = "dimension " + std::to_string(d) + ": ";
     if (cut.extent < 0) throw input_error(here + "an extent of " + std::to_string(cut.extent));
-    if (cut.extent > most_elements)
+    if (cut.extent > most_elements || cut.extent > INT64_MAX / devices)  // a cut into as many parts is told by their product
       throw input_error(here + "an extent of " + std::to_string(cut.extent) + " makes more elements than 64 bits count");
     if (cut.extent > 0) most_elements /= cut.extent;
     for (const int a : cut.axes) {

@@ -87,11 +87,14 @@ inline std::vector<int> counts_at(warmup_rule rule, const bare_plan& p, double p
         n[k] = 2 * (stages - i) - 1;
         break;
       case warmup_rule::h1f1b:
-        n[k] = i + 1 < stages ? n[k + 1] + h1f1b_step(std::max(transfer.forward_s, transfer.backward_s), period, epsilon) : 1;
+        n[k] = i + 1 < stages
+                   ? n[k + 1] + detail::unchecked::h1f1b_step(std::max(transfer.forward_s, transfer.backward_s), period, epsilon)
+                   : 1;
         break;
       case warmup_rule::exact: {
         const auto step =
-            period > 0 ? exact_step(p.compute[k], transfer.forward_s + transfer.backward_s, period, carry) : warmup_step{};
+            period > 0 ? detail::unchecked::exact_step(p.compute[k], transfer.forward_s + transfer.backward_s, period, carry)
+                       : warmup_step{};
         n[k] = step.warmup;
         carry = step.carry;
       }
