@@ -38,7 +38,8 @@ struct chain_partition {
   friend bool operator==(const chain_partition&, const chain_partition&) = default;
 };
 
-/// Cuts a chain of layers over devices of several kinds, in any order of the kinds: interop_dp of arrays.
+/// Cuts a chain of layers over devices of several kinds, in any order of the kinds; stages on devices of one kind follow each
+/// other. interop_dp of arrays.
 /// Returns: the partition of the shortest iteration; else a refusal that says what memory lacks.
 /// Throws: input_error for arrays whose sizes do not fit each other, and times or bytes that are negative or not finite.
 /// Complexity, Determinism, Source: as interop_dp.

@@ -70,7 +70,9 @@ TEST_CASE("prices of boundaries are those of the transfer plans that they stand 
                to = boundary_layout(b.degrees, batch, sequence, hidden);
     const reshard_strategy known[] = {reshard_strategy::direct, reshard_strategy::one_to_one, reshard_strategy::regroup_before,
                                       reshard_strategy::regroup_after};
-    const auto wanted = choose_reshard(c, devices, from, to, element_bytes,
+    auto wide = c;  // has those slots
+    for (auto& s : wide.subclusters) s.nodes *= 2, s.devices_per_node *= 2;
+    const auto wanted = choose_reshard(wide, devices, from, to, element_bytes,
                                        {.outer = std::gcd(a.degrees.data, b.degrees.data), .chunks = {1}, .strategies = known});
     const auto bytes = std::int64_t{batch} * sequence * hidden * 1000;
     const auto found = boundary_cost(c, a, b, near ? proximity::same_node : proximity::other_node, bytes);
