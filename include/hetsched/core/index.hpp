@@ -13,6 +13,13 @@ namespace hetsched {
 
 namespace detail {
 
+// Not in optimised code: inner loops index, also where NDEBUG is missing.
+#if defined(HETSCHED_CONTRACTS) || (!defined(NDEBUG) && !defined(__OPTIMIZE__))
+constexpr bool checks_indices = true;
+#else
+constexpr bool checks_indices = false;
+#endif
+
 template <class T>
 concept index_like = std::integral<T> || std::is_enum_v<T>;
 
@@ -32,14 +39,15 @@ template <index_like T>
 /// A count, a position or an enumerator as the containers of the standard library want it. Requires: n >= 0.
 template <detail::index_like T>
 [[nodiscard, gnu::always_inline]] constexpr std::size_t as_size(T n) {
-  HETSCHED_EXPECTS(detail::is_natural(n));
+  if constexpr (detail::checks_indices) HETSCHED_EXPECTS(detail::is_natural(n));
   return static_cast<std::size_t>(n);
 }
 
 /// values[i] for any integer or enumerator. Requires: 0 <= i < the number of values.
 template <class Values, detail::index_like T>
 [[nodiscard, gnu::always_inline]] constexpr decltype(auto) at(Values&& values, T i) {
-  HETSCHED_EXPECTS(detail::is_natural(i) && static_cast<std::size_t>(i) < std::size(values));
+  if constexpr (detail::checks_indices)
+    HETSCHED_EXPECTS(detail::is_natural(i) && static_cast<std::size_t>(i) < std::size(values));
   return std::forward<Values>(values)[static_cast<std::size_t>(i)];
 }
 

@@ -140,8 +140,8 @@ class cuda_graphed_stage {
     if (!p.graph) p.graph = std::make_unique<detail::cuda_graph<Api>>(q, body);
     p.graph->launch();
   }
-  [[nodiscard]] auto parameters() { return stage_.parameters(); }
-  [[nodiscard]] auto gradients() { return stage_.gradients(); }
+  [[nodiscard]] decltype(auto) parameters() { return stage_.parameters(); }
+  [[nodiscard]] decltype(auto) gradients() { return stage_.gradients(); }
   [[nodiscard]] Stage& stage() { return stage_; }
 
  private:

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <span>
 #include <string>
 
 #include <hetsched/core/contract.hpp>

@@ -184,7 +184,7 @@ class layer_checker {
 
   bool make_microbatches(const tensor_shape& shape) {
     for (const auto& p : layer_.parameters()) parameters_.push_back(p.values);
-    for (const std::size_t m : {0, 1}) {
+    for (std::size_t m = 0; m < 2; ++m) {
       auto& x = inputs_.emplace_back(count(shape));
       for (auto& v : x) v = options_.input_element ? options_.input_element(random_) : random_.uniform(-1, 1);
       layer_.make_input(m, shape, x);
@@ -196,7 +196,7 @@ class layer_checker {
       return false;
     }
     if (!is_fine(y, "the output")) return false;
-    for (const std::size_t m : {0, 1}) {
+    for (std::size_t m = 0; m < 2; ++m) {
       layer_.make_output_gradient(m, y.shape, random_numbers(y.values.size()));
       output_gradients_.push_back(layer_.output_gradient(m).values);
     }
@@ -207,7 +207,7 @@ class layer_checker {
 
   bool keeps_what_is_given() {
     bool fine = true;
-    for (const std::size_t m : {0, 1}) {
+    for (std::size_t m = 0; m < 2; ++m) {
       fine = fine && same(layer_mistake::given_changed, "the input", inputs_[m], layer_.input(m).values, 0);
       fine = fine && same(layer_mistake::given_changed, "the output's gradient", output_gradients_[m],
                           layer_.output_gradient(m).values, 0);
@@ -250,7 +250,7 @@ class layer_checker {
 
   /// One microbatch after the other.
   bool check_backward() {
-    for (const std::size_t m : {0, 1}) {
+    for (std::size_t m = 0; m < 2; ++m) {
       const auto context = layer_.make_context();
       (void)forward(context, m);
       zero_gradients();

@@ -62,8 +62,11 @@ void list_parameters(std::vector<held_parameter<Tensor>>& list, std::span<Layer>
         if (!same_shape(*p.value, g))
           refuse(": parameter" + which + " is of the shape " + extents_text(shape_of(*p.value)) + ", its gradient of " +
                  extents_text(shape_of(g)));
-        for (const auto& [t, what] : {std::pair(p.value, ": parameter"), std::pair(&g, ": gradient")})
-          if (!is_contiguous(*t)) refuse_strided("layer " + std::to_string(number) + what + which, shape_of(*t));
+        const auto expect_contiguous = [&](const Tensor& t, const char* what) {
+          if (!is_contiguous(t)) refuse_strided("layer " + std::to_string(number) + what + which, shape_of(t));
+        };
+        expect_contiguous(*p.value, ": parameter");
+        expect_contiguous(g, ": gradient");
         p.gradient = &g;
       }
       ++next;
