@@ -204,7 +204,8 @@ HETSCHED_INLINE std::vector<reshard_choice> price_strategies(const cluster& c, s
     for (const int outer : {options.outer, 1}) {
       const auto whole = detail::unchecked::plan_transfer(from, to, strategy, {.outer = outer});
       double elements = 0;
-      for (const auto& m : whole.messages) elements += static_cast<double>(m.elements);
+      for (const auto& m : whole.messages)
+        if (whole.crosses(m)) elements += static_cast<double>(m.elements);
       detail::expect_moved(elements * element_bytes);
       if (!distinct) detail::expect_ways(whole, devices);
       for (const int chunks : options.chunks) {
