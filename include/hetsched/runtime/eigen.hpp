@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <span>
 #include <string>
 
 #include <hetsched/core/contract.hpp>
