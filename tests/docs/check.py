@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 case, source, build, cxx, includes = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5]
-pages = [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md"))]
+pages = [source / "README.md", source / "CONTRIBUTING.md", source / "CHANGELOG.md", *sorted((source / "docs").glob("*.md"))]
 commands = build / "examples"
 flags = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror"]
 for directory in set(includes.split("|")) - {"", "/usr/include"}:
@@ -266,6 +266,8 @@ def check_links():
     count = 0
     for page in pages:
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        if re.search(r"^(<{7}|>{7}) ", text, re.M):
+            fail(page.name, "holds both sides of a merge")
         for target in re.findall(r"\]\(([^)]+)\)", text):
             if "://" in target:
                 continue

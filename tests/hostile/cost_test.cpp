@@ -13,11 +13,6 @@ using namespace hetsched::test;
 
 namespace {
 
-cluster hardware() {
-  return {.subclusters = {{"a", catalogue_device("T4"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}},
-                          {"b", catalogue_device("A10"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}}},
-          .links = {{0, 1, {1e-4, 1e9}}}};
-}
 submesh some_mesh(random_source& r) { return {mostly(r, r.integer(0, 1)), mostly(r, r.integer(1, 2), 20), mostly(r, 4, 20)}; }
 degrees some_degrees(random_source& r) {
   return {mostly(r, r.integer(1, 2), 20), mostly(r, 1, 20), mostly(r, r.integer(1, 2), 20), mostly(r, 1, 20)};

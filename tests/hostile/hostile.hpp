@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/random.hpp>
 
@@ -69,6 +71,13 @@ template <class List>
   if (one_in(r, 12)) size += r.integer(-1, 1);
   for (int i = 0; i < size; ++i) times.push_back(some_time(r, n * (size + 1)));
   return times;
+}
+
+/// Two subclusters of two nodes.
+[[nodiscard]] inline cluster hardware() {
+  return {.subclusters = {{"a", catalogue_device("T4"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}},
+                          {"b", catalogue_device("A10"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}}},
+          .links = {{0, 1, {1e-4, 1e9}}}};
 }
 
 /// Calls each door in turn, `calls` times together.

@@ -14,12 +14,6 @@ using namespace hetsched::test;
 
 namespace {
 
-cluster hardware() {
-  return {.subclusters = {{"a", catalogue_device("T4"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}},
-                          {"b", catalogue_device("A10"), 2, 4, {1e-6, 1e10}, {1e-5, 1e9}, {}}},
-          .links = {{0, 1, {1e-4, 1e9}}}};
-}
-
 /// Stages on half a node each.
 pipeline_plan some_line(random_source& r, int stages, int first_node = 0) {
   pipeline_plan line{.microbatches = mostly(r, 4, 30), .microbatch_size = mostly(r, 8, 30), .schedule = {.name = "1f1b"}};

@@ -78,7 +78,7 @@ TEST_CASE(VIEWS "stages of a plan can be changed") {
     for (const auto& s : line.stages) CHECK(s.zero == 2);
 }
 
-TEST_CASE(VIEWS "a stage has the boundary behind it, and the last one none") {
+TEST_CASE(VIEWS "each stage but the last has the boundary after it") {
   random_source random(3);
   for (int run = 0; run < 100; ++run) {
     const plan p = random_plan(random);

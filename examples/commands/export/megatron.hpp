@@ -40,7 +40,7 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
   std::string text;
   for (const auto& equal : stages | hetsched::views::chunk_by(std::equal_to{})) {
     const auto& stage = *equal.begin();
-    const bool last = equal.end() == stages.end();  // the last one has no '|' behind it
+    const bool last = equal.end() == stages.end();  // no '|' after it
     const auto closed = std::distance(equal.begin(), equal.end()) - last;
     if (closed >= 3)
       text += "(" + stage + "|)*" + std::to_string(closed) + ",";

@@ -32,7 +32,7 @@ struct chain_partition {
   std::vector<int> kinds = {};    ///< by stage
   std::vector<int> warmups = {};  ///< by stage: forwards before its first backward
   double iteration_s = 0;         ///< simulated
-  /// No partition has a smaller sum of what interop_dp minimises; at most iteration_s.
+  /// The bound of interop_dp's evidence, on what it minimises under this warm-up rule; at most iteration_s.
   double bound_s = 0;
   bool complete = false;  ///< the search came to its end: within interop_options::gap of the best
   friend bool operator==(const chain_partition&, const chain_partition&) = default;

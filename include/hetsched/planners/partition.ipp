@@ -67,7 +67,8 @@ HETSCHED_INLINE void validate(const partition_problem& asked) {
                 "one per boundary between layers (or as many for every pair of kinds)");
   expect_naturals(asked.transfer_s.values(), "partition: transfer_s");
   expect_natural(asked.forward_share, "partition: forward_share");
-  if (asked.forward_share > 1) throw input_error("partition: forward_share is more than 1");
+  if (asked.forward_share > 1)
+    throw input_error("partition: forward_share is " + number_text(asked.forward_share) + ", expected at most 1");
   for (const auto& [values, name] : {std::pair{&asked.weight_bytes, "weight_bytes"},
                                      {&asked.activation_bytes, "activation_bytes"},
                                      {&asked.memory_bytes, "memory_bytes"}}) {

@@ -49,11 +49,11 @@ template <shown<plan> Plan>
   return stages(p) | transform([](const stage_plan& s) { return devices(s.devices); }) | join;
 }
 
-/// A stage of a pipeline and the boundary behind it.
+/// A stage of a pipeline and the boundary after it.
 struct bounded_stage {
   std::size_t number = 0;
   const stage_plan& stage;
-  const boundary_plan* boundary = nullptr;  ///< none behind the last stage, and before evaluate
+  const boundary_plan* boundary = nullptr;  ///< null after the last stage, and before evaluate
 };
 
 /// The stages of a pipeline in order, each with its number and boundary.

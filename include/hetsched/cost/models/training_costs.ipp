@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
@@ -14,6 +15,16 @@
 namespace hetsched {
 
 namespace detail {
+
+// Makes the costs of a size once; they live as long as whoever has them.
+template <class Make>
+[[nodiscard]] costs_by_size made_once(Make make) {
+  return [make = std::move(make), known = std::map<int, any_cost_model>()](int microbatch_size) mutable {
+    const auto found = known.find(microbatch_size);
+    if (found != known.end()) return found->second;
+    return known.emplace(microbatch_size, any_cost_model::owner_of(make(microbatch_size))).first->second;
+  };
+}
 
 template <class Options>
 [[nodiscard]] Options options_of(const training_cost_options& asked, int parameter_bytes, int microbatch_size) {
@@ -43,10 +54,10 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const laye
   if (options.formulas == cost_formulas::tile)
     throw input_error("the tile formulas need a transformer, whose operators are known; found a chain of layers");
   auto chain = options.flash_attention ? with_flash_attention(model) : model;
-  return [hardware, chain = std::move(chain), options](int microbatch_size) {
-    return any_cost_model::owner_of(analytic_cost_model(
-        hardware, chain, detail::options_of<analytic_options>(options, chain.parameter_bytes, microbatch_size)));
-  };
+  return detail::made_once([hardware, chain = std::move(chain), options](int microbatch_size) {
+    return analytic_cost_model(hardware, chain,
+                               detail::options_of<analytic_options>(options, chain.parameter_bytes, microbatch_size));
+  });
 }
 
 HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const transformer& model,
@@ -56,14 +67,13 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const tran
     own.formulas = cost_formulas::analytic;
     return training_costs(hardware, make_chain(model, options.cut), own);
   }
-  return [hardware, model, options](int microbatch_size) {
-    return any_cost_model::owner_of(
-        make_tile_cost(hardware, model, detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size),
-                       {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
-                        .causal = model.head == output_head::language_model,
-                        .sequence_parallel = true},
-                       options.cut));
-  };
+  return detail::made_once([hardware, model, options](int microbatch_size) {
+    return make_tile_cost(hardware, model, detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size),
+                          {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
+                           .causal = model.head == output_head::language_model,
+                           .sequence_parallel = true},
+                          options.cut);
+  });
 }
 
 }  // namespace hetsched

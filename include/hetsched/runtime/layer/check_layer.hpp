@@ -51,7 +51,7 @@ struct layer_finding {
 struct layer_report {
   std::vector<layer_finding> findings;
   [[nodiscard]] bool ok() const { return findings.empty(); }
-  /// A line per finding; empty if there is none.
+  /// One line per finding; empty if nothing was found.
   [[nodiscard]] std::string text() const;
 };
 

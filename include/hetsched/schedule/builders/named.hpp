@@ -96,7 +96,7 @@ inline constexpr named_schedule schedule_table[] = {
 
 }  // namespace detail
 
-/// The name, in files and commands, of the schedule that auto_schedule finds. It is none of schedule_names(), which are built.
+/// What files and commands call the schedule that auto_schedule searches for. Not among schedule_names(): nothing builds it.
 inline constexpr std::string_view auto_schedule_name = "auto";
 
 /// Every name that build_schedule takes.
