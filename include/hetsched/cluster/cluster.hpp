@@ -62,6 +62,13 @@ struct device_id {
   friend constexpr bool operator==(device_id, device_id) = default;
 };
 
+namespace detail {
+
+/// Throws input_error: no link joins these.
+[[noreturn]] void refuse_ends(device_id a, device_id b);
+
+}  // namespace detail
+
 /// All the hardware there is.
 struct cluster {
   std::vector<subcluster> subclusters{};
@@ -92,10 +99,7 @@ struct cluster {
   /// Returns: none where no link joins their subclusters.
   [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
     const auto known = [&](int s) { return s >= 0 && as_size(s) < subclusters.size(); };
-    if (a == b || !known(a.subcluster) || !known(b.subcluster))
-      throw input_error("no link is between node " + std::to_string(a.node) + " of subcluster " + std::to_string(a.subcluster) +
-                        " and node " + std::to_string(b.node) + " of subcluster " + std::to_string(b.subcluster) +
-                        ", expected two devices of the cluster");
+    if (a == b || !known(a.subcluster) || !known(b.subcluster)) detail::refuse_ends(a, b);
     if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
     const auto& s = at(subclusters, a.subcluster);
     return a.node == b.node ? s.intra_node : s.inter_node;
@@ -106,7 +110,8 @@ struct cluster {
 
 /// Adds a link between two subclusters, given by name.
 /// Throws: input_error for a name that the cluster does not have, or the same twice, and unless the latency is finite and at
-/// least 0 and the bandwidth above 0. Example:
+/// least 0 and the bandwidth above 0.
+/// Example:
 ///   cluster c{.subclusters = {{"a", catalogue_device("A100-SXM4-80GB"), 1, 8, {5e-6, gbit_per_s(2400)}, {}},
 ///                             {"v", catalogue_device("V100-SXM2-32GB"), 1, 8, {5e-6, gbit_per_s(1200)}, {}}}};
 ///   connect(c, "a", "v", {.latency_s = 50e-6, .bandwidth = gbit_per_s(25)});

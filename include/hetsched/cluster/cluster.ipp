@@ -6,6 +6,16 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 
+namespace hetsched::detail {
+
+HETSCHED_INLINE void refuse_ends(device_id a, device_id b) {
+  throw input_error("no link is between node " + std::to_string(a.node) + " of subcluster " + std::to_string(a.subcluster) +
+                    " and node " + std::to_string(b.node) + " of subcluster " + std::to_string(b.subcluster) +
+                    ", expected two devices of the cluster");
+}
+
+}  // namespace hetsched::detail
+
 namespace hetsched {
 
 HETSCHED_INLINE void connect(cluster& c, std::string_view a, std::string_view b, const link& over) {

@@ -50,7 +50,8 @@ void validate_pair(const layout& from, const layout& to);
 /// it does less of what it is named for, down to direct.
 /// Throws: input_error for layouts that are not valid, or not of one tensor, and for less than one outer part or chunk.
 /// Complexity: O((S + D) log S + O) for S and D different slices on both sides, of which O pairs overlap along the first
-/// dimension. Example:
+/// dimension.
+/// Example:
 ///   const auto plan = plan_transfer(boundary_layout({.data = 2, .tensor = 4}, 16, 8192, 4096),
 ///                                   boundary_layout({.data = 2}, 16, 8192, 4096), reshard_strategy::direct);
 /// Source: HetAuto sec. 5.2; HexiScale sec. 3.2; hetsched: the last four.

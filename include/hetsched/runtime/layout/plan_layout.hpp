@@ -42,7 +42,8 @@ namespace detail {
 /// Stages keep their shares of data, in whole samples by largest remainder, those of the tensor axis, which are up to the layers,
 /// what they recompute, their ZeRO stage, and shares of the state that it shares out.
 /// Throws: input_error where plan and schedules do not fit, for fewer layers than stages, and for what cannot be run: ZeRO stage
-/// 3 and uneven shares of the context axis; and as build_schedule. Example:
+/// 3 and uneven shares of the context axis; and as build_schedule.
+/// Example:
 ///   const auto found = interop_dp(machines, costs, {.microbatches = 8});
 ///   if (!found) throw input_error(found.why_not().reason);
 ///   const auto layout = make_training_layout(*found, {.schedule = "1f1b"});
