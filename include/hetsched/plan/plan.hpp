@@ -116,8 +116,14 @@ struct prediction {
 /// How a plan was found, and how good it is known to be, in the terms of its planner's objective.
 struct search_evidence {
   double objective_value = 0;  ///< of this plan
-  double objective_bound = 0;  ///< no plan has a smaller one
-  bool complete = false;       ///< the search ended by itself: the bound is a proof, not a budget
+  /// No plan of the space has a smaller objective, under any schedule that leaves forwards and backwards of a stage whole.
+  double objective_bound = 0;
+  bool complete = false;  ///< the bound is within the gap that was asked for, or all plans of the space were judged
+  /// No plan of the space has less latency + (M - 1) periods + end under the warm-up rule `rule`, which is what many searches go
+  /// by, and neither bounds the iteration nor is bounded by it; 0 where that is not known.
+  double sum_bound = 0;
+  std::string rule = {};
+  std::string space = {};  ///< in words: which plans the bound speaks of
   /// What the search did, by name and count.
   std::vector<std::pair<std::string, std::int64_t>> work = {};
   friend bool operator==(const search_evidence&, const search_evidence&) = default;

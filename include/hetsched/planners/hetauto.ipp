@@ -16,6 +16,7 @@
 #include <hetsched/planners/hetauto/detail/decisions.hpp>
 #include <hetsched/planners/hetauto/detail/exact.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
 #include <hetsched/search/microbatch.hpp>
 #include <hetsched/search/problem.hpp>
 #include <hetsched/search/tree_search.hpp>
@@ -24,10 +25,13 @@ namespace hetsched {
 
 namespace detail {
 
-/// The best plan that a tree search over the decisions sees, or why there is none.
-template <class Decisions>
-[[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem,
-                                          tree_search_options search) {
+inline constexpr double gap = 0.001;  // within which a tree search's plan is told to be the best
+
+/// The best plan that a tree search over the decisions sees, or why there is none. bound(seconds): what no plan is below, where
+/// one of that iteration is known.
+template <class Decisions, class Bound>
+[[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem, tree_search_options search,
+                                          const std::string& schedule, Bound bound) {
   search.progress = problem.progress;
   search.parallel = problem.parallel;
   const auto found = tree_search(decisions, search);
@@ -39,9 +43,13 @@ template <class Decisions>
                    "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
   }
   auto best = *decisions.plan_of(*found.best);
+  const double proved = bound(found.cost);
   best.evidence = {.objective_value = found.cost,
-                   .objective_bound = found.complete ? found.cost : 0,
-                   .complete = !found.stopped,
+                   .objective_bound = proved,
+                   .complete = found.cost <= proved * (1 + gap),
+                   .sum_bound = found.complete ? found.cost : 0,
+                   .rule = schedule,
+                   .space = "one pipeline on any devices in any order",
                    .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
   return best;
 }
@@ -55,7 +63,11 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
   return detail::with_tables(
       book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
-        return detail::searched_plan(decisions, problem, options.search);
+        const auto bound = [&](double seconds) {
+          auto ask = [] { return true; };
+          return detail::least_iteration(placed, table, costs, problem.microbatches, true, seconds, detail::gap, ask);
+        };
+        return detail::searched_plan(decisions, problem, options.search, options.schedule, bound);
       });
 }
 
@@ -78,7 +90,16 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
   }
   if (decisions.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
-  return detail::searched_plan(detail::any_size_decisions(std::move(decisions)), problem, options.search);
+  const auto bound = [&](double seconds) {
+    double least = seconds;
+    auto ask = [] { return true; };
+    for (const auto& s : sizes)
+      least = std::min(least, detail::least_iteration(s.placed, s.table, costs_for(s.asked.microbatch_size), s.asked.microbatches,
+                                                      true, least, detail::gap, ask));
+    return least;
+  };
+  return detail::searched_plan(detail::any_size_decisions(std::move(decisions)), problem, options.search, options.schedule,
+                               bound);
 }
 
 HETSCHED_INLINE outcome<plan> hetauto_exact(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

@@ -88,7 +88,7 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     if (auto found = hexiscale(book, own, groups)) options.start.push_back(std::move(found->pipelines));
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
-      auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+      auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
       if (uniform) options.start.push_back(std::move(uniform->pipelines));
     }
   }

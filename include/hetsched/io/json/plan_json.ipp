@@ -245,11 +245,16 @@ struct plan_reader {
   }
 
   [[nodiscard]] static search_evidence evidence(const json_value& value) {
-    value.object({"objective_value", "objective_bound", "complete", "work"});
+    value.object({"objective_value", "objective_bound", "iteration_bound", "sum_bound", "rule", "space", "complete", "work"});
     search_evidence e{.objective_value = value.at("objective_value").number(0, max_json_number),
                       .objective_bound = value.at("objective_bound").number(0, max_json_number),
                       .complete = value.at("complete").boolean(),
                       .work = {}};
+    // Of plans whose objective is the iteration, the same as objective_bound.
+    if (const auto bound = value.find("iteration_bound")) (void)bound->number(0, max_json_number);
+    if (const auto bound = value.find("sum_bound")) e.sum_bound = bound->number(0, max_json_number);
+    if (const auto rule = value.find("rule")) e.rule = rule->text();
+    if (const auto space = value.find("space")) e.space = space->text();
     if (const auto work = value.find("work"))
       work->members([&](const std::string& name, const json_value& count) {
         e.work.emplace_back(name, count.integer(0, std::int64_t{1} << 62));
@@ -563,7 +568,12 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
     out["evidence"] = {{"objective_value", p.evidence->objective_value},
                        {"objective_bound", p.evidence->objective_bound},
                        {"complete", p.evidence->complete}};
-    out["evidence"]["work"] = std::move(work);
+    auto& told = out["evidence"];
+    if (p.objective == plan_objective::iteration) told["iteration_bound"] = p.evidence->objective_bound;
+    if (p.evidence->sum_bound > 0) told["sum_bound"] = p.evidence->sum_bound;
+    if (!p.evidence->rule.empty()) told["rule"] = p.evidence->rule;
+    if (!p.evidence->space.empty()) told["space"] = p.evidence->space;
+    told["work"] = std::move(work);
   }
   return detail::dump(out);
 }

@@ -32,8 +32,9 @@ struct interop_options {
   /// So many of the best plans met, and of what they become, are changed a little at the end, under the exact warm-ups; fewer
   /// where that takes long.
   int looks = 12;
-  /// A lower bound on the objective that is known already.
+  /// A lower bound on latency, periods and end that is known already.
   double known_bound = 0;
+  bool prove = true;  ///< whether the evidence is to bound the iteration, which takes a while; else only latency and periods
 };
 
 }  // namespace hetsched

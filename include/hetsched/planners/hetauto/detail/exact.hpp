@@ -19,6 +19,7 @@
 #include <hetsched/planners/hetauto/detail/uniform_path.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/planners/interop_dp/detail/exhaust.hpp>
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/judge.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/search/problem.hpp>
@@ -62,9 +63,15 @@ class uniform_planner {
     if (limit_s() > bound_ * (1 + options_.gap)) prove(options_.effort * (limit_s() > bound_ * 1.01 ? 0.25 : 1));
     enumerate();
     if (!best_) return none();
+    auto ask = [&] { return !stopped_; };
+    const double proved =
+        options_.prove ? least_iteration(problem_, table_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask) : 0;
     best_->evidence = {.objective_value = best_s(),
-                       .objective_bound = std::min(proved(), best_s()),
-                       .complete = !stopped_ && periods_ < options_.periods,
+                       .objective_bound = std::min(proved, best_s()),
+                       .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+                       .sum_bound = counted_all_ ? limit_s() : bound_,
+                       .rule = std::string(schedule_name(options_.warmup)),
+                       .space = "one pipeline on any devices in any order",
                        .work = {{"periods", periods_}, {"ends", paths_.looked_at()}, {"plans", plans_}}};
     return *std::move(best_);
   }
@@ -284,9 +291,10 @@ class uniform_planner {
                                       .effort = effort,
                                       .enumeration = 0,
                                       .looks = 0,
-                                      .known_bound = bound_});
+                                      .known_bound = bound_,
+                                      .prove = false});
     if (!found) return;
-    if (effort > 0) bound_ = std::max(bound_, found->evidence->objective_bound);
+    if (effort > 0) bound_ = std::max(bound_, found->evidence->sum_bound);
     found->planner = "hetauto_exact";
     keep(*std::move(found));
   }
@@ -294,10 +302,6 @@ class uniform_planner {
   [[nodiscard]] bool countable() const {
     return problem_.layers * static_cast<int>(problem_.placements.size()) <= 400 && options_.enumeration > 0;
   }
-  // Of few plans, one may well be faster than its latency and periods: before they are counted, only what holds for all of them
-  // bounds them.
-  [[nodiscard]] double proved() const { return countable() && !counted_ ? steady_ * shortest_ : bound_; }
-
   void enumerate() {
     if (stopped_ || !countable()) return;
     plan_enumeration plans(problem_, table_, asked_.microbatches, asked_.use_all_devices, {}, true);
@@ -310,15 +314,12 @@ class uniform_planner {
           }
         },
         [&] { return go_on(); });
-    counted_ = !stopped_;
-    if (all) bound_ = limit_s();
+    counted_all_ = all && !stopped_;
   }
 
   [[nodiscard]] refusal none() const {
-    if (counted_ && bound_ >= limit_s())
-      return {refusal::kind::infeasible, "no pipeline with one placement in each subcluster fits in memory"};
-    return {refusal::kind::stopped,
-            "the search ended before it found a plan; none has an iteration below " + std::to_string(proved()) + " s"};
+    if (counted_all_) return {refusal::kind::infeasible, "no pipeline with one placement in each subcluster fits in memory"};
+    return {refusal::kind::stopped, "the search ended before it found a plan"};
   }
 
   const cluster& hardware_;
@@ -333,7 +334,7 @@ class uniform_planner {
   uniform_path paths_;
   double shortest_ = 0, least_objective_ = infinity, bound_ = 0;
   std::int64_t periods_ = 0, plans_ = 0;
-  bool stopped_ = false, counted_ = false;
+  bool stopped_ = false, counted_all_ = false;
   std::optional<interop_problem> apart_;
   std::vector<choice> met_;
   std::vector<std::pair<double, std::vector<stage_plan>>> judged_;  // iterations near the best one, and what has them

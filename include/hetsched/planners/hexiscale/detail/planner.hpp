@@ -79,7 +79,8 @@ class hexiscale_planner {
     best_->evidence = {
         .objective_value = best_s(),
         .objective_bound = std::min(bound_, best_s()),
-        .complete = !stopped_,
+        .complete = best_s() <= bound_ * (1 + tolerance::sums),
+        .space = "one pipeline or more on any devices in any order",
         .work = {
             {"partitions", partitions_}, {"groups", static_cast<std::int64_t>(lines_.size())}, {"evaluations", evaluations_}}};
     return *std::move(best_);

@@ -12,13 +12,13 @@
 
 namespace hetsched::detail {
 
-/// Goes through all plans that can be faster than the best known iteration, whatever their warm-ups: for problems so small that
-/// they can be counted. With U the time of a microbatch there and back before a stage, the stage ends its work after U + M t at
-/// the earliest, and an iteration takes at least the latency and M - 1 times the longest of a stage's forward, its backward, and
-/// what a boundary is occupied for.
+/// Goes through all plans, also those that come back to a subcluster, that can be faster than the best known iteration, whatever
+/// their warm-ups: for problems so small that they can be counted. With U the time of a microbatch there and back before a stage,
+/// the stage ends its work after U + M t at the earliest, and an iteration takes at least the latency and M - 1 times the longest
+/// of a stage's forward, its backward, and what a boundary is occupied for.
 class plan_enumeration {
  public:
-  /// `order`: of the subclusters, if it is fixed. `uniform`: the stages of a subcluster have one placement.
+  /// `order`: of the subclusters, if it is fixed. `uniform`: the stages of a subcluster follow each other and have one placement.
   plan_enumeration(const interop_problem& problem, const stage_prices& table, int microbatches, bool use_all,
                    const std::vector<int>& order, bool uniform = false)
       : problem_(problem), table_(table), microbatches_(microbatches), use_all_(use_all), uniform_(uniform), order_(order) {
@@ -48,9 +48,9 @@ class plan_enumeration {
 
  private:
   [[nodiscard]] bool may_enter(int from, int to) const {
+    if (order_.empty()) return !uniform_ || at(left_, to);
     if (!at(left_, to)) return false;
-    if (order_.empty() || from < 0) return true;
-    return std::find(order_.begin(), order_.end(), from) < std::find(order_.begin(), order_.end(), to);
+    return from < 0 || std::find(order_.begin(), order_.end(), from) < std::find(order_.begin(), order_.end(), to);
   }
 
   template <class Best, class Visit, class GoOn>
@@ -88,7 +88,7 @@ class plan_enumeration {
           go = false;
           break;
         }
-        if (table_.memory(p, first, last, 1) > placed.capacity) continue;
+        if (table_.memory(p, first, last, 1) > placed.room + 16) continue;
         const double t = table_.time(p, first, last), forward = table_.forward(p, first, last);
         const double start = before + way, latency = start + t + at(rest_, last);
         const double own = std::max(
@@ -112,7 +112,7 @@ class plan_enumeration {
   std::vector<int> order_;
   std::vector<int> open_;
   std::vector<int> used_;   // devices, by subcluster
-  std::vector<bool> left_;  // by subcluster: whether the pipeline may still come to it
+  std::vector<bool> left_;  // by subcluster: whether a pipeline that does not come back may still come to it
   std::vector<double> rest_;
   std::int64_t left_to_look_ = 0;
 };

@@ -17,6 +17,7 @@
 #include <hetsched/planners/interop_dp/detail/beam.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/detail/exhaust.hpp>
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/judge.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/period_bound.hpp>
@@ -445,10 +446,7 @@ class interop_planner {
           if (const auto judged = judge_.judge(stages)) consider(*judged);
         },
         [&] { return go_on(); });
-    counted_ = !stopped_;
-    if (!all) return;
-    bound_ = limit_s();
-    complete_ = best_s() <= bound_;
+    counted_all_ = all && !stopped_;
   }
 
   // Moves single layers over boundaries as long as that helps.
@@ -486,13 +484,19 @@ class interop_planner {
     }
   }
 
-  [[nodiscard]] search_evidence evidence() const {
-    // Where plans are few, one may well be faster than its latency and periods: before they are counted, only what holds for all
-    // of them bounds them.
-    const double bound = countable() && !counted_ ? std::max(search_.rents().latency(), steady_ * shortest_) : bound_;
+  [[nodiscard]] search_evidence evidence() {
+    double proved = 0;
+    auto ask = [&] { return !stopped_; };
+    if (counted_all_)
+      proved = limit_s();
+    else if (options_.prove)
+      proved = least_iteration(problem_, table_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask);
     return {.objective_value = best_s(),
-            .objective_bound = std::min(bound, best_s()),
-            .complete = !stopped_ && (complete_ || proved()),
+            .objective_bound = std::min(proved, best_s()),
+            .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+            .sum_bound = bound_,
+            .rule = std::string(schedule_name(algebra_.rule())),
+            .space = "one pipeline on any devices in any order",
             .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}}};
   }
 
@@ -525,7 +529,7 @@ class interop_planner {
   double least_objective_ = infinity;  // with updates
   std::int64_t most_work_ = 0;
   bool with_updates_ = false;
-  bool stopped_ = false, ended_early_ = false, complete_ = false, counted_ = false;
+  bool stopped_ = false, ended_early_ = false, complete_ = false, counted_all_ = false;
   std::int64_t evaluations_ = 0, labels_ = 0, looked_at_ = 0, plans_ = 0;
   std::vector<met_plan> met_;
   met_plan chosen_;

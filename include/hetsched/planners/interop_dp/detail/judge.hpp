@@ -13,6 +13,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/search/fuller_warmups.hpp>
 #include <hetsched/search/pack_devices.hpp>
 #include <hetsched/search/problem.hpp>
 
@@ -90,8 +91,9 @@ class plan_judge {
                              .zero = where(s).zero,
                              .warmup = std::min(candidate.warmups[i], asked_.microbatches)});
     }
-    auto judged = evaluate(hardware_, costs_, std::move(p),
-                           {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = epsilon});
+    const evaluate_options how{.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = epsilon};
+    if (algebra_.is_exact()) return evaluate_filled(hardware_, costs_, std::move(p), how);
+    auto judged = evaluate(hardware_, costs_, std::move(p), how);
     if (!judged || !judged->shortage.empty()) return std::nullopt;
     return std::move(judged->plan);
   }

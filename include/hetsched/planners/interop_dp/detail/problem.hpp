@@ -218,6 +218,14 @@ class update_table {
   }
 
   [[nodiscard]] bool any() const { return any_; }
+  /// Whether placement p takes no longer for any layers than q. O(layers).
+  [[nodiscard]] bool no_later(int p, int q) const {
+    const double *a = sums_.data() + as_size(p) * row_, *b = sums_.data() + as_size(q) * row_;
+    if (a[0] > b[0]) return false;
+    for (std::size_t l = 0; l + 1 < row_; ++l)
+      if (a[l + 1] - a[l] > b[l + 1] - b[l]) return false;
+    return true;
+  }
   [[nodiscard]] double operator()(int p, int first, int last) const {
     const double* row = sums_.data() + as_size(p) * row_;
     return row[last] - row[first] + row[0];
@@ -401,7 +409,8 @@ inline void mark_dominated(interop_problem& problem, const stage_prices& table) 
       const auto &a = all[q], &b = all[p];
       if (p == q || a.dominated || !(a.where.mesh == b.where.mesh) || !(a.where.degrees == b.where.degrees)) continue;
       all[p].dominated = a.transfer_class == b.transfer_class && a.capacity >= b.capacity &&
-                         table.no_worse(static_cast<int>(q), static_cast<int>(p));
+                         table.no_worse(static_cast<int>(q), static_cast<int>(p)) &&
+                         table.updates().no_later(static_cast<int>(q), static_cast<int>(p));
     }
 }
 

@@ -14,6 +14,7 @@
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
+#include <hetsched/search/fuller_warmups.hpp>
 #include <hetsched/search/pack_devices.hpp>
 
 namespace hetsched::detail {
@@ -125,8 +126,9 @@ class plan_candidates {
 
   [[nodiscard]] std::optional<plan> judge(plan p) {
     ++plans_;
-    auto judged = evaluate(hardware_, costs_, std::move(p),
-                           {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = epsilon_});
+    const evaluate_options how{.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = epsilon_};
+    if (algebra_.is_exact()) return evaluate_filled(hardware_, costs_, std::move(p), how);
+    auto judged = evaluate(hardware_, costs_, std::move(p), how);
     if (!judged || !judged->shortage.empty()) return std::nullopt;
     return std::move(judged->plan);
   }

@@ -41,7 +41,6 @@ class listed_pipelines {
     if (more_pairs_than(most)) return false;
     most_ = most;
     by_box_.resize(as_size(boxes_));
-    left_.assign(problem_.devices.size(), true);
     used_.assign(problem_.devices.size(), 0);
     listed next;
     return extend(next, 0, 0);
@@ -99,13 +98,11 @@ class listed_pipelines {
       return true;
     }
     const int previous = line.stages.empty() ? -1 : line.stages.back().placement;
-    const int from = previous < 0 ? -1 : at(problem_.placements, previous).subcluster;
     for (std::size_t i = 0; i < problem_.placements.size(); ++i) {
       const int p = static_cast<int>(i);
       const auto& placed = problem_.placements[i];
       const auto k = as_size(placed.subcluster);
-      if (placed.dominated || used_[k] + placed.devices > problem_.devices[k] || (placed.subcluster != from && !left_[k]))
-        continue;
+      if (placed.dominated || used_[k] + placed.devices > problem_.devices[k]) continue;
       double way = 0, slower = 0;
       if (previous >= 0) {
         const int a = at(problem_.placements, previous).transfer_class, b = placed.transfer_class;
@@ -115,13 +112,11 @@ class listed_pipelines {
         slower = std::min(apart.occupied, near.occupied);
         if (!(way < infinity)) continue;
       }
-      const bool leaves = from >= 0 && placed.subcluster != from;
-      if (leaves) at(left_, from) = false;
       used_[k] += placed.devices;
       const double latency = line.latency, slowest = line.slowest;
       bool go = true;
       for (int last = first + 1; go && last <= problem_.layers; ++last) {
-        if (table_.memory(p, first, last, 1) > placed.capacity) continue;
+        if (table_.memory(p, first, last, 1) > placed.room + 16) continue;
         const double t = table_.time(p, first, last), forward = table_.forward(p, first, last);
         line.stages.push_back({p, {first, last}});
         line.busy.push_back({before + way, t});
@@ -134,7 +129,6 @@ class listed_pipelines {
       line.latency = latency;
       line.slowest = slowest;
       used_[k] -= placed.devices;
-      if (leaves) at(left_, from) = true;
       if (!go) return false;
     }
     return true;
@@ -145,7 +139,6 @@ class listed_pipelines {
   std::int64_t boxes_ = 1;
   std::size_t most_ = 0, count_ = 0, beginnings_ = 0;
   std::vector<std::vector<listed>> by_box_;
-  std::vector<bool> left_;
   std::vector<int> used_;
 };
 

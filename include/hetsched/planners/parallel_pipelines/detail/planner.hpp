@@ -17,6 +17,7 @@
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/copied_boxes.hpp>
@@ -59,7 +60,7 @@ class parallel_planner {
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
     if (one_bound_ == infinity && !asked_.use_all_devices) return finish(why);
-    if (!go_on() || count_all()) return finish(why);
+    if (!go_on() || count_all() || cannot_win()) return finish(why);
     if (found_.worth().money()) {
       search_cheap_sets();
     } else {
@@ -67,14 +68,17 @@ class parallel_planner {
       relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
       column_pool pool(problem_.devices, asked_.microbatches);
       whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
-      search_sets(relaxed, pool, sets);
-      if (!stopped_) why = one_pipeline(false);
-      if (!stopped_) tell_cases_apart(relaxed, pool, sets);
+      // Where a plan is known, copies show whether this comes near it.
+      if (asked_.beat < infinity) copies(ask).share_out();
+      if (found_.least() <= hopeless * asked_.beat) {
+        search_sets(relaxed, pool, sets);
+        if (!stopped_) why = one_pipeline(false);
+        if (!stopped_) tell_cases_apart(relaxed, pool, sets);
+      }
     }
     if (!stopped_) shift_microbatches();
     if (!stopped_) change_single_pipeline();
     if (!stopped_) look_around();
-    if (found_.best() && comes_back(*found_.best()) && !found_.worth().money()) bound_any_pipeline();
     return finish(why);
   }
 
@@ -101,7 +105,8 @@ class parallel_planner {
             .gap = options_.gap,
             .near_tie = options_.near_tie,
             .effort = options_.effort,
-            .looks = options_.looks};
+            .looks = options_.looks,
+            .prove = false};
   }
   [[nodiscard]] planning_problem for_iteration() const {
     auto problem = asked_;
@@ -135,11 +140,22 @@ class parallel_planner {
       return found.why_not();
     }
     if (found->evidence && !found_.worth().money()) {
-      one_bound_ = std::max(one_bound_, found->evidence->objective_bound);
-      one_complete_ = found->evidence->complete;
+      one_bound_ = std::max(one_bound_, found->evidence->sum_bound);
     }
     found_.keep(*std::move(found));
     return std::nullopt;
+  }
+
+  // Whether bounds alone show that a plan that is known stays the best.
+  [[nodiscard]] bool cannot_win() {
+    if (!(asked_.beat < infinity) || found_.worth().money() || found_.best_s() <= asked_.beat * (1 + options_.gap)) return false;
+    auto ask = [&] { return !stopped_; };
+    constexpr std::int64_t few = 400;
+    const double aim = asked_.beat * (1 - options_.gap);
+    iteration_bound any(problem_, table_, costs_);
+    if (!any.out_of_reach(asked_.microbatches, ends_.alone(), aim, few, ask)) return false;
+    out_of_reach_ = aim;
+    return true;
   }
 
   // Small problems: all pipelines are listed, and all sets of them counted. Returns false if they are too many.
@@ -350,21 +366,10 @@ class parallel_planner {
     if (table_.additive()) {
       if (found_.worth().money()) return;
       const double before = found_.least();
-      stage_order_search orders(problem_, table_, ends_, algebra_, found_, ask);
-      orders.run(static_cast<std::int64_t>(options_.effort * (2e5 + 6 * actions())));
+      stage_order_search orders(problem_, table_, found_, ask);
+      orders.run(static_cast<std::int64_t>(options_.effort * 1e6));
       if (found_.least() < before) change_little();
     }
-  }
-
-  // A bound of single pipelines that may come back, too.
-  void bound_any_pipeline() {
-    relaxation any(problem_, table_, ends_, algebra_, asked_.microbatches, false, {}, {1, 1});
-    any.start_from({.devices = std::vector<double>(problem_.devices.size(), 0.0), .off = -1.0 * asked_.microbatches});
-    auto within_effort = [&] { return any.looked_at() < most_work(any) && !stopped_; };
-    for (int round = 0; round < options_.rounds && any.looked_at() < most_work(any); ++round)
-      if (!any.improve(found_.best_s(), options_.gap / 2, options_.gap / 2, within_effort)) break;
-    one_bound_ = std::min(one_bound_, std::max(any.bound(), work_bound(problem_, table_, asked_.microbatches)));
-    one_complete_ = false;
   }
 
   [[nodiscard]] outcome<plan> finish(const std::optional<refusal>& why) {
@@ -377,11 +382,25 @@ class parallel_planner {
     if (!best && found_.fastest_s() > found_.worth().deadline_s() && found_.fastest_s() < infinity)
       return too_late(found_.worth().deadline_s(), found_.fastest_s());
     if (!best) return why ? *why : refusal{refusal::kind::infeasible, "no plan uses all devices"};
-    best->evidence = search_evidence{.objective_value = found_.least(),
-                                     .objective_bound = bound(),
-                                     .complete = complete_ || closed() || (one_complete_ && several_bound_ >= found_.least()),
-                                     .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}}};
+    const double value = found_.least(), proved = proved_bound();
+    best->evidence = search_evidence{
+        .objective_value = value,
+        .objective_bound = std::min(value, proved),
+        .complete = complete_ || std::min(value, asked_.beat) <= proved * (1 + 2 * options_.gap),
+        .sum_bound = std::min(several_bound_, one_bound_),
+        .rule = std::string(schedule_name(options_.warmup)),
+        .space = ends_.alone() ? "one pipeline on any devices in any order" : "one pipeline or more on any devices in any order",
+        .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}}};
     return *std::move(best);
+  }
+
+  // What no plan is below, whatever its warm-ups; less what is known to be beaten.
+  [[nodiscard]] double proved_bound() {
+    if (complete_) return found_.least();
+    if (found_.worth().money()) return 0;
+    auto ask = [&] { return !stopped_; };
+    return std::max(out_of_reach_, least_iteration(problem_, table_, costs_, asked_.microbatches, ends_.alone(),
+                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask));
   }
 
   static constexpr double hopeless = 1.05;  // how far behind what is to be beaten
@@ -400,7 +419,7 @@ class parallel_planner {
   candidates found_;
   double several_bound_ = 0, one_bound_ = 0;  // no plan of several, of one pipeline has a smaller objective
   bool stopped_ = false, complete_ = false;
-  bool one_complete_ = false;  // the search for one pipeline
+  double out_of_reach_ = 0;  // what has been proved
   std::int64_t looked_at_ = 0;
 };
 

@@ -12,7 +12,7 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/best_cuts.hpp>
+#include <hetsched/planners/interop_dp/detail/tapered_cuts.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/neighbours.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/pipeline_kinds.hpp>
@@ -81,15 +81,9 @@ bool for_each_stage_order(const interop_problem& problem, const std::vector<int>
 /// pipeline keep the stages of a subcluster together, which is most often the best; here a pipeline may come back.
 class stage_order_search {
  public:
-  stage_order_search(const interop_problem& problem, const stage_prices& table, const end_table& ends,
-                     const warmup_algebra& algebra, plan_candidates& found, function_ref<bool()> go_on)
-      : problem_(problem),
-        table_(table),
-        ends_(ends),
-        algebra_(algebra),
-        cuts_(problem, table, ends, algebra),
-        found_(found),
-        go_on_(go_on) {}
+  stage_order_search(const interop_problem& problem, const stage_prices& table, plan_candidates& found,
+                     function_ref<bool()> go_on)
+      : problem_(problem), cuts_(problem, table), found_(found), go_on_(go_on) {}
 
   /// Ends where no set is left to go on from, or after `most` ends of stages and actions of plans.
   void run(std::int64_t most) {
@@ -102,6 +96,7 @@ class stage_order_search {
           std::min_element(open_.begin(), open_.end(), [](const auto& a, const auto& b) { return a.value < b.value; });
       if (next->value > found_.best_s() * near) return;
       kinds_ = std::move(next->kinds);
+      value_ = next->value;
       open_.erase(next);
       for (std::size_t k = 0; k < kinds_.size() && change(k); ++k) {
       }
@@ -121,10 +116,9 @@ class stage_order_search {
     auto& own = kinds_[which];
     const auto stages = own.stages;
     const int microbatches = *std::max_element(own.microbatches.begin(), own.microbatches.end());
-    const bool several = kinds_.size() > 1 || own.microbatches.size() > 1;
-    const auto now = column_of(problem_, table_, ends_, algebra_, stages, microbatches, several);
-    if (!now) return true;
-    const double enough = now->iteration_s(microbatches) * near;
+    const auto now = cuts_.played(stages, microbatches, true);
+    if (!(now.makespan_s < infinity)) return true;
+    const double enough = now.makespan_s * near;
     std::vector<int> room = problem_.devices;
     for (std::size_t k = 0; k < kinds_.size(); ++k)
       for (const auto& s : kinds_[k].stages)
@@ -136,13 +130,18 @@ class stage_order_search {
       for (const int p : row) take(left, p, own.microbatches.size());
       if (*std::min_element(left.begin(), left.end()) < 0 || !looked_at_.insert({which, row}).second) return true;
       if (!may_go_on()) return false;
-      auto column = cuts_.solve(row, microbatches, several, enough);
-      if (!column || column->stages == stages) return true;
+      auto next = cuts_.solve(row, microbatches, enough, false);
+      if (next.makespan_s < now.makespan_s * close)
+        if (auto closer = cuts_.solve(row, microbatches, next.makespan_s, true); closer.makespan_s < next.makespan_s)
+          next = std::move(closer);
+      if (!(next.makespan_s < enough) || next.stages == stages) return true;
       const double before = found_.best_s();
-      own.stages = std::move(column->stages);
-      double value = judge();
-      while (value < before * close && move_layers(own.stages, value, 3, 2, [&] { return judge(); })) {
-      }
+      double value = value_ * next.makespan_s / now.makespan_s;
+      own.stages = std::move(next.stages);
+      if (next.makespan_s < now.makespan_s * (1 + doubt) || value < before * (1 + doubt)) value = judge();
+      if (value < before)
+        while (move_layers(own.stages, value, 3, 2, [&] { return judge(); })) {
+        }
       if (value < before * near) open_.push_back({value, kinds_});
       return value >= before;
     });
@@ -163,17 +162,16 @@ class stage_order_search {
     at(room, placed.subcluster) -= placed.devices * static_cast<int>(times);
   }
 
-  static constexpr double near = 1.05;   // how far behind the best a set may be that is gone on from, and how far guesses are off
-  static constexpr double close = 1.02;  // how far behind it is worth trying other cuts
+  static constexpr double near = 1.05;  // how far behind the best a set may be that is gone on from, and how far guesses are off
+  static constexpr double close = 1.006;  // how far behind it is worth trying other cuts
+  static constexpr double doubt = 0.001;  // how far what is played may be from what evaluate says
 
   const interop_problem& problem_;
-  const stage_prices& table_;
-  const end_table& ends_;
-  const warmup_algebra& algebra_;
-  best_cuts cuts_;
+  tapered_cuts cuts_;
   plan_candidates& found_;
   function_ref<bool()> go_on_;
   std::vector<pipeline_kind> kinds_;
+  double value_ = 0;  // of the set that is gone on from
   std::vector<open_set> open_;
   std::set<std::pair<std::size_t, std::vector<int>>> looked_at_;  // rows of kinds
   std::int64_t most_ = 0, actions_ = 0;

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/detail/iteration_bound_test.cpp.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
+
+namespace hetsched::detail {
+
+/// Bounds the iteration from below over all pipelines of a problem, in any order of devices, and under every schedule that leaves
+/// forwards and backwards whole: a microbatch comes to stage s and goes back from it in L_s = sum over the stages before of
+/// (t + 2c), and in between the stage computes all m of them, so an iteration takes at least L_s + m t_s for every s. As a stage
+/// holds each of them for the time R_s that it takes to the end and back, it holds m R_s / (T - L_s) of them at once or more.
+///
+/// Whether a set of pipelines may end within T is a linear program over ways to run a stage: a placement and how many layers of
+/// each kind it holds, by the zone of L_s that it begins in. Devices are shared out by rents r, in microbatches: all devices cost
+/// M; if every pipeline of m microbatches that may end within T costs m or more, for every m, no set does M.
+/// Layers that cost the same everywhere are of one kind; what order they come in is not looked at.
+class iteration_bound {
+ public:
+  /// All outlive this. Stages' updates count as the model answers for them.
+  iteration_bound(const interop_problem& problem, const stage_prices& table, const any_cost_model& costs)
+      : problem_(problem), table_(table), costs_(costs) {
+    find_kinds();
+    if (!usable_) return;
+    find_contents();
+    least_way_.assign(as_size(problem.classes()), infinity);
+    for (int a = 0; a < problem.classes(); ++a)
+      for (int b = 0; b < problem.classes(); ++b)
+        for (int k = 0; k < problem.kinds; ++k)
+          for (const auto* way : {problem.transfer(a, b), problem.near_transfer(a, b)})
+            at(least_way_, a) = std::min(at(least_way_, a), way[k].round_trip);
+    for (auto& w : least_way_) {
+      if (!(w < longest_time_s)) w = 0;  // a last stage sends nothing
+      longest_way_ = std::max(longest_way_, w);
+    }
+    updates_.assign(problem.placements.size() * contents_.size(), table.updates().any() ? unknown : 0.0f);
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& placed = problem.placements[p];
+      if (placed.barred || (placed.dominated && !table.updates().any())) continue;
+      open_.push_back(static_cast<int>(p));
+      const double all = table.time(static_cast<int>(p), 0, problem.layers);
+      if (all > 0) forward_share_ = std::min(forward_share_, least_forward_share(static_cast<int>(p)));
+    }
+  }
+
+  /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
+  [[nodiscard]] bool usable() const { return usable_ && !open_.empty(); }
+
+  /// Seconds that no iteration of so many microbatches is below: `single`: of one pipeline; else of any set of them. Nothing
+  /// below `known`, a bound already, is looked at; the search ends where the bound is within `gap` of `reached`, an iteration
+  /// that is known, after `most_programs` linear programs, or where go_on() is false.
+  [[nodiscard]] double bound(int microbatches, bool single, double known, double reached, double gap, std::int64_t most_programs,
+                             function_ref<bool()> go_on) {
+    if (!usable()) return known;
+    const auto last = programs_ + most_programs;
+    std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
+    auto ask = [&] { return programs_ < std::min(last, last_of_test) && go_on(); };
+    const auto out_of_reach = [&](double seconds) {
+      last_of_test = programs_ + most_programs / 4;
+      return seconds > 0 && !within(seconds, ask);
+    };
+    microbatches_ = microbatches;
+    single_ = single;
+    pool_.clear();
+    double low = known;
+    if (reached < infinity) {
+      const double aim = reached * (1 - gap);
+      if (aim <= known) return known;
+      // Upwards, as rents get better on the way; in strides that grow where they hold.
+      double stride = 0.25 * (aim - low);
+      while (low < aim && programs_ < last && go_on()) {
+        const double next = std::min(low + stride, aim);
+        if (out_of_reach(next)) {
+          low = next;
+          stride *= 1.6;
+        } else {
+          stride *= 0.4;
+          if (stride < std::max(gap * aim, 0.03 * (aim - known))) break;
+        }
+      }
+      return low;
+    }
+    double high = std::max(low, least_period_s);
+    while (out_of_reach(high) && programs_ < last) {
+      low = high;
+      high *= 2;
+      if (high > 1e30) return infinity;
+    }
+    for (int i = 0; i < most_halvings && high - low > 1e-4 * high && programs_ < last; ++i) {
+      const double middle = (low + high) / 2;
+      (out_of_reach(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  /// Whether no plan takes so long or less, as far as that shows after `most_programs` linear programs.
+  [[nodiscard]] bool out_of_reach(int microbatches, bool single, double seconds, std::int64_t most_programs,
+                                  function_ref<bool()> go_on) {
+    if (!usable()) return false;
+    microbatches_ = microbatches;
+    single_ = single;
+    pool_.clear();
+    const auto last = programs_ + most_programs;
+    auto ask = [&] { return programs_ < last && go_on(); };
+    return seconds > 0 && !within(seconds, ask);
+  }
+
+  [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
+  [[nodiscard]] std::int64_t programs() const { return programs_; }
+
+ private:
+  struct content {
+    layer_range layers;                        // one of the intervals that hold this
+    std::vector<std::pair<int, int>> of = {};  // kind of layer, how many
+  };
+  struct pooled {
+    double seconds;  // within which it may be
+    int microbatches;
+    std::vector<double> devices;  // by subcluster
+  };
+  struct program {
+    double seconds;
+    int microbatches;
+    double fastest, reach;  // a microbatch's way there and back
+  };
+  struct choice {
+    double reduced = 0;
+    int placement = -1, zone = 0;
+    std::size_t what = 0;
+  };
+  struct cheapest {
+    double rent = 0;  // at the least
+    std::vector<double> devices;
+  };
+
+  static constexpr float unknown = -1;
+  static constexpr int most_halvings = 10, most_zones = 12, most_rounds = 60, most_kinds = 72, most_steps = 600;
+  static constexpr std::size_t most_recent = 200;
+  static constexpr double narrow = 1.5;  // ratio of a range of ways there and back
+  static constexpr double safely = 1 - 1e-7;
+
+  [[nodiscard]] double least_forward_share(int p) const {
+    double least = 1;
+    for (int l = 0; l < problem_.layers; ++l)
+      if (const double t = table_.time(p, l, l + 1); t > 0) least = std::min(least, table_.forward(p, l, l + 1) / t);
+    return table_.additive() ? std::max(0.0, least) : 0;
+  }
+
+  void find_kinds() {
+    kind_.resize(as_size(problem_.layers));
+    std::vector<int> first;
+    const auto close = [](double a, double b) {
+      return std::abs(a - b) <= tolerance::sums * std::max(std::abs(a), std::abs(b)) + 1e-300;
+    };
+    const auto alike = [&](int a, int b) {
+      if (!table_.additive()) return a == b;
+      for (std::size_t q = 0; q < problem_.placements.size(); ++q) {
+        const int p = static_cast<int>(q);
+        const auto x = table_.memory(p, a, a + 1), y = table_.memory(p, b, b + 1);
+        if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) || !close(x.fixed, y.fixed) || !close(x.each, y.each) ||
+            !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)))
+          return false;
+      }
+      return true;
+    };
+    for (int l = 0; l < problem_.layers; ++l) {
+      const auto known = std::find_if(first.begin(), first.end(), [&](int f) { return alike(f, l); });
+      at(kind_, l) = static_cast<int>(known - first.begin());
+      if (known == first.end()) first.push_back(l);
+    }
+    layers_of_kind_.assign(first.size(), 0);
+    for (const int k : kind_) ++at(layers_of_kind_, k);
+    usable_ = first.size() <= as_size(most_kinds);
+  }
+
+  void find_contents() {
+    std::map<std::vector<int>, bool> known;
+    std::vector<int> counts(layers_of_kind_.size());
+    for (int length = 1; length <= problem_.layers; ++length) {
+      of_length_.push_back(contents_.size());
+      std::fill(counts.begin(), counts.end(), 0);
+      for (int l = 0; l < length; ++l) ++at(counts, at(kind_, l));
+      for (int first = 0;; ++first) {
+        if (known.emplace(counts, true).second) {
+          auto& made = contents_.emplace_back(content{{first, first + length}});
+          for (std::size_t k = 0; k < counts.size(); ++k)
+            if (counts[k] > 0) made.of.push_back({static_cast<int>(k), counts[k]});
+        }
+        if (first + length == problem_.layers) break;
+        --at(counts, at(kind_, first));
+        ++at(counts, at(kind_, first + length));
+      }
+      known.clear();
+    }
+    of_length_.push_back(contents_.size());
+    worth_.resize(contents_.size());
+    most_worth_.resize(as_size(problem_.layers));
+  }
+
+  // Whether a set may end within so long, as far as is known.
+  [[nodiscard]] bool within(double seconds, function_ref<bool()> go_on) {
+    const auto kinds = problem_.devices.size();
+    std::vector<double> rents = rents_;
+    if (rents.empty()) {
+      for (std::size_t k = 0; k < kinds; ++k) {
+        double fastest = 0;
+        for (const int p : open_)
+          if (const auto& placed = at(problem_.placements, p); placed.subcluster == static_cast<int>(k))
+            fastest = std::max(fastest, 1 / (table_.time(p, 0, problem_.layers) * placed.devices));
+        rents.push_back(std::min(fastest, 1e30));
+      }
+    }
+    const double wanted = microbatches_;
+    const auto scale = [&] {
+      double all = 0;
+      for (std::size_t k = 0; k < kinds; ++k) all += rents[k] * problem_.devices[k];
+      if (!(all > 0)) return false;
+      for (auto& r : rents) r *= wanted / all;
+      return true;
+    };
+    for (int round = 0; round < most_rounds; ++round) {
+      if (!scale()) return true;
+      // A pipeline that costs less than it does, or none.
+      if (!breaks(seconds, rents, go_on)) {
+        rents_ = rents;
+        return false;
+      }
+      if (!go_on()) {
+        rents_ = rents;
+        return true;
+      }
+      packing given{.items = {}, .room = {problem_.devices.begin(), problem_.devices.end()}};
+      for (const auto& p : pool_)
+        if (p.seconds <= seconds) given.items.push_back({static_cast<double>(p.microbatches), p.devices});
+      const auto solved = solve_relaxed(given);
+      if (solved.value >= wanted * (1 - 1e-6)) return true;
+      // Halfway to the prices of what is known: they jump.
+      for (std::size_t k = 0; k < kinds; ++k) {
+        const double target = solved.prices[k] * wanted / solved.value;
+        rents[k] = round < 2 ? target : 0.4 * rents[k] + 0.6 * target;
+      }
+    }
+    return true;
+  }
+
+  // Whether a pipeline may end within `seconds` that costs less than the microbatches that it does; it goes into the pool. Ranges
+  // of microbatches, and of what the first of them takes there and back, are halved where that is not plain.
+  [[nodiscard]] bool breaks(double seconds, const std::vector<double>& rents, function_ref<bool()> go_on) {
+    struct range {
+      int low, high;
+      double shortest, longest;  // way there and back
+      double most = 0;           // microbatches per rent
+      cheapest by = {};
+    };
+    std::vector<range> open;
+    std::size_t found = 0;
+    const auto most_found = problem_.devices.size();
+    const auto smaller = [](const range& a, const range& b) { return a.most < b.most; };
+    const auto add = [&](range r) {
+      r.by = cheapest_pipeline(seconds, r.low, rents, r.shortest, r.longest);
+      r.most = r.by.rent < infinity ? r.high / std::max(r.by.rent, 1e-300) : 0;
+      if (!(r.most > 1)) return;
+      open.push_back(std::move(r));
+      std::push_heap(open.begin(), open.end(), smaller);
+    };
+    const int fewest = single_ ? microbatches_ : 1;
+    const double least = least_latency(seconds, fewest);
+    if (!(least * safely <= seconds)) return false;
+    add({fewest, microbatches_, std::max(least, 1e-3 * seconds) < seconds ? least : 0, seconds});
+    while (!open.empty()) {
+      std::pop_heap(open.begin(), open.end(), smaller);
+      const auto r = std::move(open.back());
+      open.pop_back();
+      const double ways = r.longest / std::max(r.shortest, 1e-3 * seconds), counts = static_cast<double>(r.high) / r.low;
+      if (ways > narrow && ways >= counts) {
+        const double middle = std::sqrt(std::max(r.shortest, 1e-3 * seconds) * r.longest);
+        add({r.low, r.high, r.shortest, middle});
+        add({r.low, r.high, middle, r.longest});
+      } else if (r.low / std::max(r.by.rent, 1e-300) > 1) {
+        // Some more at once: rents of many kinds of devices need as many.
+        pool_.push_back({seconds, r.low, r.by.devices});
+        if (++found > most_found) return true;
+        if (r.low < r.high) add({r.low + 1, r.high, r.shortest, r.longest});
+      } else {
+        const int middle = std::max(r.low, std::min(r.high - 1, static_cast<int>(std::sqrt(double{1} * r.low * r.high))));
+        add({r.low, middle, r.shortest, r.longest});
+        add({middle + 1, r.high, r.shortest, r.longest});
+      }
+      if (!go_on()) return true;
+    }
+    return found > 0;
+  }
+
+  // The least rent of a pipeline that may do m microbatches within `seconds`, in fractions of stages; of a way there and back
+  // from `fastest` to `reach`.
+  [[nodiscard]] cheapest cheapest_pipeline(double seconds, int m, const std::vector<double>& rents, double fastest,
+                                           double reach) {
+    ++programs_;
+    const double longest = seconds / m;  // stage
+    zones_ = m == 1 ? 1 : static_cast<int>(std::clamp(reach / longest, 1.0, double{most_zones}));
+    width_ = reach / zones_;
+    const auto kinds = layers_of_kind_.size();
+    std::vector<double> wanted;
+    for (const int n : layers_of_kind_) wanted.push_back(n);
+    for (int z = 0; z < zones_; ++z) {
+      const double end = (z + 1) * width_;
+      wanted.push_back(z + 1 == zones_ ? (reach + longest_way_) / seconds : (end + (seconds - end) / m + longest_way_) / seconds);
+    }
+    double dearest = 0;
+    for (std::size_t k = 0; k < rents.size(); ++k) dearest = std::max(dearest, rents[k] * problem_.devices[k]);
+    const double penalty = 10 * dearest + microbatches_;
+    simplex_.begin(wanted, static_cast<int>(kinds), penalty);
+    const program now{seconds, m, fastest, reach};
+    std::vector<int> made;  // placements
+    const auto enter = [&](const choice& b) {
+      const auto& placed = at(problem_.placements, b.placement);
+      const auto& what = contents_[b.what];
+      column_.cost = at(rents, placed.subcluster) * placed.devices;
+      column_.entries.clear();
+      for (const auto& [kind, n] : what.of) column_.entries.push_back({kind, static_cast<double>(n)});
+      const double t = time_of(b.placement, what.layers);
+      for (int z = b.zone; z < zones_; ++z)
+        column_.entries.push_back({static_cast<int>(kinds) + z, (t + at(least_way_, placed.transfer_class)) / seconds});
+      if (!simplex_.enter(column_)) return false;
+      made.push_back(b.placement);
+      return true;
+    };
+    std::vector<choice> best(problem_.devices.size());
+    double least_reduced = 0;
+    for (int steps = 0; steps < most_steps; ++steps) {
+      while (simplex_.enter_slack()) {
+      }
+      price_kinds(seconds);
+      const double enough = -1e-9 * penalty;
+      std::fill(best.begin(), best.end(), choice{enough});
+      // What other programs took, first.
+      for (const auto& [p, what] : recent_) {
+        auto& own = best.front();
+        offer(now, p, what, rents, own);
+      }
+      if (best.front().placement >= 0 && enter(best.front())) continue;
+      std::fill(best.begin(), best.end(), choice{enough});
+      for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
+      least_reduced = 0;
+      bool entered = false;
+      std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });
+      for (const auto& b : best) {
+        if (b.placement < 0) break;
+        least_reduced = std::min(least_reduced, b.reduced);
+        if (!enter(b)) continue;
+        entered = true;
+        recent_.push_back({b.placement, b.what});
+      }
+      if (!entered) break;
+    }
+    std::sort(recent_.begin(), recent_.end());
+    recent_.erase(std::unique(recent_.begin(), recent_.end()), recent_.end());
+    if (recent_.size() > most_recent) recent_.clear();
+    // No pipeline has more stages than layers, so it costs no less than this.
+    cheapest found;
+    found.rent = (simplex_.dual_cost() + problem_.layers * least_reduced) * safely;
+    if (simplex_.missed() > 1e-6 && found.rent > 2 * dearest + microbatches_) found.rent = infinity;
+    found.devices.assign(problem_.devices.size(), 0.0);
+    simplex_.for_each_used([&](int column_index, double often) {
+      const auto& placed = at(problem_.placements, at(made, column_index));
+      at(found.devices, placed.subcluster) += often * placed.devices;
+    });
+    return found;
+  }
+
+  // Prices of kinds of layers and zones, and what contents are worth.
+  void price_kinds(double seconds) {
+    const auto kinds = layers_of_kind_.size();
+    const auto& prices = simplex_.prices();
+    // A zone's price is that of all that begin in it or before.
+    zone_price_.assign(as_size(zones_) + 1, 0.0);
+    for (int z = zones_; z-- > 0;)
+      zone_price_[as_size(z)] = zone_price_[as_size(z) + 1] + std::max(0.0, -prices[kinds + as_size(z)]) / seconds;
+    double most = 0;
+    for (std::size_t length = 0; length + 1 < of_length_.size(); ++length) {
+      for (auto c = of_length_[length]; c < of_length_[length + 1]; ++c) {
+        double sum = 0;
+        for (const auto& [kind, n] : contents_[c].of) sum += at(prices, kind) * n;
+        worth_[c] = sum;
+        most = std::max(most, sum);
+      }
+      most_worth_[length] = most;
+    }
+  }
+
+  [[nodiscard]] double time_of(int p, layer_range layers) const { return table_.time(p, layers.first, layers.last) * safely; }
+
+  // A way to run a stage, in the last zone that it may begin in, if its reduced cost is less than that of `own`.
+  void offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
+    const auto& placed = at(problem_.placements, p);
+    double reduced = at(rents, placed.subcluster) * placed.devices - worth_[c];
+    if (!(reduced < own.reduced)) return;
+    const auto& layers = contents_[c].layers;
+    const double t = time_of(p, layers);
+    double latest = now.seconds - now.microbatches * t;
+    auto& update = updates_[as_size(p) * contents_.size() + c];
+    for (;;) {
+      if (update > 0) {
+        const double free = latest - double{update};
+        latest = free < 0 ? -1 : forward_share_ > 0 ? std::min(latest, free / forward_share_) : latest;
+      }
+      if (latest < 0) return;
+      const int zone = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_));
+      const double all = reduced + at(zone_price_, zone) * (t + at(least_way_, placed.transfer_class));
+      if (!(all < own.reduced) || !fits(p, layers, t, zone, now)) return;
+      if (update == unknown) {
+        update = static_cast<float>(std::max(0.0, costs_.update(layers, placed.where)) * (1 - 1e-6));
+        if (update > 0) continue;  // once more, with what is known now
+      }
+      own = {all, p, zone, c};
+      return;
+    }
+  }
+
+  // All ways to run a stage on a placement, the longest first: shorter ones are worth less.
+  void offer_all(const program& now, int p, const std::vector<double>& rents, choice& own) {
+    const auto& placed = at(problem_.placements, p);
+    const double rent = at(rents, placed.subcluster) * placed.devices, longest = now.seconds / now.microbatches;
+    // The greatest length of which some content is not too long; longer ones take longer.
+    int low = 0, high = problem_.layers + 1;
+    while (table_.additive() && high - low > 1) {
+      const int middle = (low + high) / 2;
+      bool any = false;
+      for (auto c = at(of_length_, middle - 1); !any && c < at(of_length_, middle); ++c)
+        any = time_of(p, contents_[c].layers) <= longest;
+      (any ? low : high) = middle;
+    }
+    if (!table_.additive()) low = problem_.layers;
+    for (int length = low; length >= 1 && rent - at(most_worth_, length - 1) < own.reduced; --length) {
+      const auto first = at(of_length_, length - 1), last = at(of_length_, length);
+      looked_at_ += static_cast<std::int64_t>(last - first);
+      for (auto c = first; c < last; ++c)
+        if (rent - worth_[c] < own.reduced) offer(now, p, c, rents, own);
+    }
+  }
+
+  // Whether a stage that begins in a zone may hold what it must.
+  [[nodiscard]] bool fits(int p, layer_range layers, double t, int zone, const program& now) const {
+    const double m = now.microbatches, begin = zone * width_;
+    const double latest = std::min(now.seconds - m * t, (zone + 1) * width_);
+    const double behind = std::max(t, now.fastest - latest);
+    const double in_flight = std::max(1.0, std::ceil(m * behind / (now.seconds - begin) * safely));
+    const auto held = table_.memory(p, layers.first, layers.last);
+    return held.at(std::min(in_flight, m)) <= at(problem_.placements, p).room + 16;
+  }
+
+  // What a microbatch takes through all layers and back at the least, by stages of at most seconds / m each.
+  [[nodiscard]] double least_latency(double seconds, int m) const {
+    const double longest = seconds / m;
+    double sum = 0;
+    for (std::size_t k = 0; k < layers_of_kind_.size(); ++k) {
+      const int layer = static_cast<int>(std::find(kind_.begin(), kind_.end(), static_cast<int>(k)) - kind_.begin());
+      double least = infinity;
+      for (const int p : open_) {
+        const double t = table_.time(p, layer, layer + 1);
+        if (t <= longest) least = std::min(least, t);
+      }
+      sum += layers_of_kind_[k] * least;
+    }
+    return table_.additive() ? sum : 0;
+  }
+
+  const interop_problem& problem_;
+  const stage_prices& table_;
+  any_cost_model costs_;
+  bool usable_ = false, single_ = false;
+  int microbatches_ = 1;
+  double forward_share_ = 1;
+  std::vector<int> kind_, layers_of_kind_;  // by layer; by kind
+  std::vector<content> contents_;           // by rising length
+  std::vector<std::size_t> of_length_;      // where those of each length begin
+  std::vector<double> least_way_;           // there and back, by class of the stage that sends
+  double longest_way_ = 0;
+  std::vector<float> updates_;  // [placement][content]
+  std::vector<int> open_;       // placements
+  std::vector<double> worth_;   // by content
+  int zones_ = 1;
+  double width_ = 0;
+  column_simplex simplex_;
+  column_simplex::column column_;
+  std::vector<double> zone_price_, most_worth_;      // by zone; by length, at most
+  std::vector<std::pair<int, std::size_t>> recent_;  // placements and contents that programs took
+  std::vector<pooled> pool_;
+  std::vector<double> rents_;
+  std::int64_t looked_at_ = 0, programs_ = 0;
+};
+
+/// What no plan of so many microbatches is below, by work and by iteration_bound: see there. `reached`: an iteration that is
+/// known.
+[[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table,
+                                            const any_cost_model& costs, int microbatches, bool single, double reached,
+                                            double gap, function_ref<bool()> go_on, std::int64_t most_programs = 1500) {
+  const double work = work_bound(problem, table, microbatches);
+  return std::min(reached,
+                  iteration_bound(problem, table, costs).bound(microbatches, single, work, reached, gap, most_programs, go_on));
+}
+
+}  // namespace hetsched::detail
