@@ -45,6 +45,9 @@ TEST_CASE("amounts that make no sense are refused with layer and field") {
   refused("layer a: selective_flops must be finite and not negative", [](auto& c) { c.layers[0].selective_flops = INFINITY; });
   refused("layer b: parameters must be finite and not negative", [](auto& c) { c.layers[1].parameters = -1; });
   refused("layer b: boundary_bytes must be finite and not negative", [](auto& c) { c.layers[1].boundary_bytes = -1; });
+  refused("layer b: owner must be another layer of the chain", [](auto& c) { c.layers[1].owner = 1; });
+  refused("layer b: owner must be another layer of the chain", [](auto& c) { c.layers[1].owner = 2; });
+  refused("layer a: owner must be another layer of the chain", [](auto& c) { c.layers[0].shared_parameters = 1; });
   refused("layer a: activation_bytes - selective_saved_bytes must be finite and not negative",
           [](auto& c) { c.layers[0].selective_saved_bytes = 6; });
 }

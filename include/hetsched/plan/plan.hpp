@@ -70,12 +70,22 @@ struct schedule_plan {
   friend bool operator==(const schedule_plan&, const schedule_plan&) = default;
 };
 
+/// Gradients of parameters that layers of two stages share, added up between these once per iteration; filled in by evaluate.
+struct copy_sync_plan {
+  int owner = 0;  ///< layer
+  int layer = 0;  ///< that holds a copy
+  bytes_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const copy_sync_plan&, const copy_sync_plan&) = default;
+};
+
 /// Ordered stages that train one share of the batch.
 struct pipeline_plan {
   int microbatches = 1;     ///< of inference: batches of requests in flight
   int microbatch_size = 1;  ///< samples, of all replicas of a stage together
   std::vector<stage_plan> stages = {};
   std::vector<boundary_plan> boundaries = {};  ///< stages - 1, or none before evaluate
+  std::vector<copy_sync_plan> copy_sync = {};
   schedule_plan schedule = {};
   friend bool operator==(const pipeline_plan&, const pipeline_plan&) = default;
 };

@@ -88,6 +88,7 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
     CAPTURE(n);
     auto given = random_instance(random, limits);
     if (limits.rich) enrich(given, random);
+    if (limits.shared) share_parameters(given, random);
     given.options.warmup = rule;
     switch (kind) {
       case costs_as::additive:
@@ -189,6 +190,14 @@ TEST_CASE("temporary bytes, overheads, ways of saving memory and transfers deare
   compare_many(1104, 400, warmup_rule::eager, limits);
   compare_many(1105, 300, warmup_rule::h1f1b, limits, costs_as::opaque);
   compare_many(1106, 300, warmup_rule::exact, limits, costs_as::intervals);
+}
+
+TEST_CASE("layers that share parameters equal the brute force") {
+  const instance_limits limits{.layers = 6, .subclusters = 2, .devices = 4, .rich = true, .shared = true};
+  compare_many(1131, 1000, warmup_rule::exact, limits);
+  compare_many(1132, 600, warmup_rule::h1f1b, limits);
+  compare_many(1133, 300, warmup_rule::one_f_one_b, {.layers = 5, .subclusters = 1, .shared = true});
+  compare_many(1134, 300, warmup_rule::exact, {.layers = 5, .shared = true}, costs_as::opaque);
 }
 
 TEST_CASE("what transfers hold meanwhile has room on both of their sides") {

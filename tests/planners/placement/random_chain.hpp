@@ -46,6 +46,9 @@ struct chain_sizes {
         kind.in_flight_before.push_back(kind.in_flight_before.back() + (w == 0 ? 0.3 : 0.1));
         kind.temporary.push_back(random.uniform(0, 0.4));
       }
+      // Of layers with room for it, so that a longer stage never holds less.
+      if (bytes_of_layer >= 1 && chain.layers > 1 && random.integer(0, 1) == 0)
+        kind.copies = {{.owner = 0, .layer = random.integer(1, chain.layers - 1), .weight_bytes = 1}};
       kind.memory = {.room = chain.layers * bytes_of_layer / pools * tight * random.uniform(0.7, 1.5) + 0.5,
                      .scale = random.uniform(1, 1.1)};
       chain.kinds.push_back(kind);
@@ -122,6 +125,9 @@ class every_way {
           held += chain_.in_flight(n + 1) * (kind.in_flight_before[l + 1] - kind.in_flight_before[l]) * kind.memory.scale;
           temporary = std::max(temporary, kind.temporary[l]);
         }
+        for (const auto& c : kind.copies)
+          if (std::min(c.owner, c.layer) >= first && std::max(c.owner, c.layer) < last)
+            held -= static_cast<double>(c.weight_bytes);
         if (held + temporary * kind.memory.scale > kind.memory.room) continue;
         ++used;
         stages_.push_back({{first, last}, k});

@@ -9,6 +9,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/stage_cost.hpp>
 
 namespace hetsched {
 
@@ -19,7 +20,16 @@ struct placement_kind {
   std::vector<double> state_before{};      ///< bytes, whatever is in flight
   std::vector<double> in_flight_before{};  ///< bytes for each request or microbatch in flight
   std::vector<double> temporary{};         ///< bytes, by layer; of a stage, the largest
+  std::vector<parameter_copy> copies{};    ///< of what layers share: they count once in a stage that has both
   memory_room memory{};
+
+  /// Bytes of layers in one stage, whatever is in flight.
+  [[nodiscard]] double state(layer_range layers) const {
+    double bytes = state_before[as_size(layers.last)] - state_before[as_size(layers.first)];
+    for (const auto& c : copies)
+      if (c.is_within(layers)) bytes -= static_cast<double>(c.weight_bytes);
+    return bytes;
+  }
 };
 
 /// Devices, or equal groups of them, that serve alike.
