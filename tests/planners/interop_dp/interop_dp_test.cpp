@@ -196,8 +196,8 @@ TEST_CASE("layers that share parameters equal the brute force") {
   const instance_limits limits{.layers = 6, .subclusters = 2, .devices = 4, .rich = true, .shared = true};
   compare_many(1131, 1000, warmup_rule::exact, limits);
   compare_many(1132, 600, warmup_rule::h1f1b, limits);
-  compare_many(1133, 300, warmup_rule::one_f_one_b, {.layers = 5, .subclusters = 1, .shared = true});
-  compare_many(1134, 300, warmup_rule::exact, {.layers = 5, .shared = true}, costs_as::opaque);
+  compare_many(1133, 240, warmup_rule::one_f_one_b, {.layers = 5, .subclusters = 1, .shared = true});
+  compare_many(1134, 240, warmup_rule::exact, {.layers = 5, .shared = true}, costs_as::opaque);
 }
 
 TEST_CASE("what transfers hold meanwhile has room on both of their sides") {

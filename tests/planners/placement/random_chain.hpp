@@ -46,14 +46,14 @@ struct chain_sizes {
         kind.in_flight_before.push_back(kind.in_flight_before.back() + (w == 0 ? 0.3 : 0.1));
         kind.temporary.push_back(random.uniform(0, 0.4));
       }
-      // Of layers with room for it, so that a longer stage never holds less.
-      if (bytes_of_layer >= 1 && chain.layers > 1 && random.integer(0, 1) == 0)
-        kind.copies = {{.owner = 0, .layer = random.integer(1, chain.layers - 1), .weight_bytes = 1}};
       kind.memory = {.room = chain.layers * bytes_of_layer / pools * tight * random.uniform(0.7, 1.5) + 0.5,
                      .scale = random.uniform(1, 1.1)};
       chain.kinds.push_back(kind);
     }
   }
+  // In some, a layer shares bytes with the first one, and no more than it has: a longer stage never holds less.
+  if (auto more = random; bytes_of_layer >= 1 && chain.layers > 1 && more.integer(0, 1) == 0)
+    for (auto& kind : chain.kinds) kind.copies = {{.owner = 0, .layer = more.integer(1, chain.layers - 1), .weight_bytes = 1}};
   const auto k = chain.kinds.size();
   const bool islands = random.integer(0, 5) == 0;
   std::vector<placement_transfer> between;

@@ -20,8 +20,8 @@ struct placement_kind {
   std::vector<double> state_before{};      ///< bytes, whatever is in flight
   std::vector<double> in_flight_before{};  ///< bytes for each request or microbatch in flight
   std::vector<double> temporary{};         ///< bytes, by layer; of a stage, the largest
-  std::vector<parameter_copy> copies{};    ///< of what layers share: they count once in a stage that has both
   memory_room memory{};
+  std::vector<parameter_copy> copies{};  ///< of what layers share: they count once in a stage that has both
 
   /// Bytes of layers in one stage, whatever is in flight.
   [[nodiscard]] double state(layer_range layers) const {

@@ -91,8 +91,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
                             .seconds_before = {0},
                             .state_before = {0},
                             .in_flight_before = {0},
-                            .copies = book[p].copies,
-                            .memory = book[p].memory};
+                            .memory = book[p].memory,
+                            .copies = book[p].copies};
         for (const stage_cost& c : book.layers_on(p)) {
           const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
           add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
