@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -173,6 +174,9 @@ struct plan {
 
 /// The bare times of a pipeline of a plan, as they are there: validate(pipeline) tells whether they make one.
 [[nodiscard]] pipeline to_pipeline(const pipeline_plan& p);
+
+/// The position of the stage that has a layer. Throws: input_error if none has.
+[[nodiscard]] std::size_t stage_with(const pipeline_plan& p, int layer);
 
 /// The warm-up counts of a pipeline of a plan.
 [[nodiscard]] inline std::vector<int> warmups(const pipeline_plan& p) {

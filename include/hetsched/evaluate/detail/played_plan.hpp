@@ -104,13 +104,6 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   return result;
 }
 
-/// The stage that has a layer.
-[[nodiscard]] inline std::size_t stage_with(const pipeline_plan& line, int layer) {
-  std::size_t i = 0;
-  while (line.stages[i].layers.last <= layer) ++i;
-  return i;
-}
-
 /// Adds up gradients between pipelines, last layers first, then those of shared parameters inside each, and then updates: when
 /// the last stage is done. A reduction starts when all its stages are free.
 [[nodiscard]] inline double finish_iteration(const plan& p, const std::vector<pipeline_evaluation>& played) {
