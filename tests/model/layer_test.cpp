@@ -26,6 +26,9 @@ layer_chain two_layers() {
 TEST_CASE("totals of a chain") {
   CHECK(training_flops(two_layers()) == 15);
   CHECK(parameter_count(two_layers()) == 30);
+  CHECK(shared_fraction(two_layers().layers[0]) == 0);
+  CHECK(shared_fraction(two_layers().layers[1]) == doctest::Approx(1.0 / 3));
+  CHECK(shared_fraction({}) == 0);
   auto huge = two_layers();
   huge.layers[0].parameters = std::numeric_limits<std::int64_t>::max();
   CHECK_THROWS_AS((void)parameter_count(huge), input_error);

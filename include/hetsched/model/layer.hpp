@@ -62,6 +62,12 @@ struct layer_chain {
   return sum;
 }
 
+/// Of the parameters that a layer holds, the share that another layer owns; 0 if it holds none.
+[[nodiscard]] inline double shared_fraction(const layer& l) {
+  const auto held = checked_add(l.parameters, l.shared_parameters);
+  return held > 0 ? static_cast<double>(l.shared_parameters) / static_cast<double>(held) : 0;
+}
+
 /// Checks that a chain makes sense.
 /// Throws: input_error, naming the layer and the field, unless there is a layer, every amount is finite and >= 0, and shared
 /// parameters are another layer's.
