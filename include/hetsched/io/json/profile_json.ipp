@@ -12,6 +12,7 @@
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/io/json/detail/copied_part_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
 namespace hetsched::detail {
@@ -98,16 +99,11 @@ template <class Layer>
   if (layers.size() == 0 || layers.size() > as_size(max_layers))
     layers.expected("1 to " + std::to_string(max_layers) + " layers");
   std::vector<Layer> found;
-  const int last = static_cast<int>(layers.size()) - 1;
+  const int count = static_cast<int>(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto value = layers[i].object({"name", bytes_key, "copy_of"});
     auto& layer = found.emplace_back(Layer{value.at("name").name(), value.at(bytes_key).bytes()});
-    const auto copy = value.find("copy_of");
-    if (!copy) continue;
-    copy->object({"layer", "fraction"});
-    layer.copy_of = copied_part{.layer = copy->at("layer").count(0, last), .fraction = copy->at("fraction").number(0, 1)};
-    if (as_size(layer.copy_of->layer) == i) copy->at("layer").expected("another layer");
-    if (layer.copy_of->fraction == 0) copy->at("fraction").expected("more than 0");
+    if (const auto copy = value.find("copy_of")) layer.copy_of = read_copied_part(*copy, static_cast<int>(i), count);
   }
   return found;
 }
