@@ -108,6 +108,7 @@ class cost_source {
           hetsched::read_model(model_path, {.cut = cut(),
                                             .sequence = given.sequence,
                                             .dtype = given.dtype.empty() ? std::nullopt : hetsched::find_precision(given.dtype)});
+    if (profile_ && model_ && model_->family) std::visit([&](auto& p) { tell_copies(p.layers, *model_->family); }, *profile_);
   }
 
   [[nodiscard]] bool measured() const { return profile_.has_value(); }
@@ -272,6 +273,18 @@ class cost_source {
   }
 
  private:
+  /// Lets layers of a profile that says nothing of it share what those of the model do, if they are as many.
+  static void tell_copies(auto& layers, const hetsched::transformer& model) {
+    if (std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.copy_of.has_value(); })) return;
+    for (const auto& [ignored, by] : granularities) {
+      const auto chain = hetsched::make_chain(model, by);
+      if (chain.layers.size() != layers.size()) continue;
+      for (std::size_t l = 0; l < layers.size(); ++l)
+        if (const auto& of = chain.layers[l]; of.shared_parameters > 0)
+          layers[l].copy_of = hetsched::copied_part{of.owner, shared_fraction(of)};
+    }
+  }
+
   [[nodiscard]] hetsched::granularity cut() const {
     return granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
   }

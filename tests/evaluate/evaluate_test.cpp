@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cost/questions/describe.hpp>
+#include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/robust.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -684,4 +686,111 @@ TEST_CASE("the analytic model prices a plan's transfers by its links: inside a n
     REQUIRE(b.bytes > 0);
     CHECK(b.forward_s == doctest::Approx(latency_s + static_cast<double>(b.bytes) / bandwidth).epsilon(1e-12));
   }
+}
+
+TEST_CASE("stages that share parameters add up their gradients once, when both are done") {
+  auto hardware = plain_cluster(2, 2);
+  connect(hardware, "s0", "s1", {0.5, 1e8});
+  stub_costs costs{.layers = {{.forward_s = 1, .backward_s = 2, .weight_bytes = 50},
+                              {.forward_s = 1, .backward_s = 2},
+                              {.forward_s = 1, .backward_s = 2, .weight_bytes = 70}},
+                   .boundaries = {}};
+  costs.updates = {0.25, 5, 0.125};
+  const auto one = [&](std::vector<stage_plan> stages) {
+    auto p = plan_of({line_of({3}, 0, 0, 4, "1f1b")});
+    p.pipelines[0].stages = std::move(stages);
+    return p;
+  };
+  const auto whole = one({on_device({0, 3}, 0, 0)}), apart = one({on_device({0, 1}, 0, 0), on_device({1, 3}, 1, 0)}),
+             three = one({on_device({0, 1}, 0, 0), on_device({1, 2}, 0, 1), on_device({2, 3}, 1, 0)});
+  std::vector<prediction> without;
+  for (const auto& p : {whole, apart, three}) {
+    const auto found = evaluate(hardware, costs, p);
+    REQUIRE(found);
+    CHECK(found->plan.pipelines[0].copy_sync.empty());
+    without.push_back(found->plan.predicted);
+  }
+  costs.shared = {{.owner = 0, .layer = 2, .weight_bytes = 40, .reduction_bytes = 300'000'000}};
+  const auto held = evaluate(hardware, costs, whole);
+  REQUIRE(held);
+  CHECK(held->plan.predicted == without[0]);
+  CHECK(held->plan.pipelines[0].copy_sync.empty());
+  CHECK(held->plan.pipelines[0].stages[0].cost.weight_bytes == 80);
+  CHECK(held->plan.pipelines[0].stages[0].memory_bytes == 80);
+
+  // Both ways at once over the link: 2 x 0.5 s of latency, and 3 s.
+  const auto two = evaluate(hardware, costs, apart);
+  REQUIRE(two);
+  const std::vector<copy_sync_plan> sync{{.owner = 0, .layer = 2, .bytes = 300'000'000, .seconds = 4}};
+  CHECK(two->plan.pipelines[0].copy_sync == sync);
+  CHECK(two->plan.pipelines[0].stages[0].memory_bytes == 50);
+  CHECK(two->plan.pipelines[0].stages[1].memory_bytes == 70);
+  // The last stage is done first; the first one then begins, and the last one updates for longest.
+  CHECK(two->pipelines[0].stages[0].end_s > two->pipelines[0].stages[1].end_s);
+  CHECK(two->plan.predicted.iteration_s == two->pipelines[0].stages[0].end_s + 4 + 5.125);
+  CHECK(two->plan.predicted.iteration_s > without[1].iteration_s);
+  CHECK(two->plan.predicted.lower_bound_s == without[1].lower_bound_s);
+  const auto parts = break_down(hardware, *two, *two);
+  CHECK(parts.stage == 1);
+  CHECK(parts.gradient_reduction_s == 4);
+  CHECK(parts.bubble_s + parts.compute_s + parts.optimizer_s + 4 == doctest::Approx(two->plan.predicted.iteration_s));
+
+  // A stage in between updates meanwhile.
+  const auto between = evaluate(hardware, costs, three);
+  REQUIRE(between);
+  CHECK(between->plan.pipelines[0].copy_sync == sync);
+  const double first_s = between->pipelines[0].stages[0].end_s, middle_s = between->pipelines[0].stages[1].end_s;
+  CHECK(between->plan.predicted.iteration_s == std::max(first_s + 4 + 0.25, middle_s + 5));
+
+  // Two pipelines: the reductions between them as they are, then each its own.
+  auto both = plan_of({apart.pipelines[0], apart.pipelines[0]});
+  both.pipelines[1].stages = {on_device({0, 1}, 1, 1), on_device({1, 3}, 0, 1)};
+  costs.sync_s = 0.5;
+  const auto pair = evaluate(hardware, costs, both);
+  REQUIRE(pair);
+  CHECK(pair->plan.pipelines[0].copy_sync == sync);
+  CHECK(pair->plan.pipelines[1].copy_sync == sync);
+  CHECK(pair->plan.gradient_sync.size() == 2);
+  CHECK(pair->plan.predicted.iteration_s == two->plan.predicted.iteration_s + 0.5);
+  // Replicas: twice as many bytes for two on both sides.
+  auto replicas_of = one({{.layers = {0, 1}, .devices = {{{0, 1, 2}, 0}}, .degrees = {.data = 2}},
+                          {.layers = {1, 3}, .devices = {{{1, 1, 2}, 0}}, .degrees = {.data = 2}}});
+  const auto twice = evaluate(hardware, costs, replicas_of);
+  REQUIRE(twice);
+  CHECK(twice->plan.pipelines[0].copy_sync[0].seconds == 7);
+  // What the iteration has is there again with noise.
+  CHECK(iterations_under_jitter(two->plan, 0, 1, 1)[0] == doctest::Approx(two->plan.predicted.iteration_s));
+
+  hardware.links.clear();
+  const auto refused = evaluate(hardware, costs, apart);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.why_not().reason == "no link joins stage 0 and stage 1, which share parameters of layers 0 and 2");
+  CHECK(evaluate(hardware, costs, whole).has_value());
+  costs.shared[0].layer = 3;
+  CHECK(why([&] { (void)evaluate(hardware, costs, whole); }) ==
+        "layer 3's copy of parameters of layer 0: expected two of 3 layers");
+}
+
+TEST_CASE("a tied Llama over 1 Gbit/s: the embedding's gradients take 4.2 s, and on one device none") {
+  cluster hardware;
+  hardware.subclusters.push_back({"A", catalogue_device("A100-SXM4-40GB"), 1, 8, {3e-6, 300e9}, {}});
+  hardware.subclusters.push_back({"B", catalogue_device("A800-SXM4-80GB"), 1, 8, {3e-6, 200e9}, {}});
+  connect(hardware, "A", "B", {1e-5, 125e6});
+  auto model =
+      llama({.layers = 16, .hidden = 2048, .heads = 32, .kv_heads = 8, .ffn_hidden = 8192, .vocab = 128256, .sequence = 2048});
+  const auto seconds = [&](bool tied, std::vector<stage_plan> stages) {
+    model.tied_embeddings = tied;
+    auto p = plan_of({line_of({18}, 0, 0, 8, "1f1b")});
+    p.pipelines[0].stages = std::move(stages);
+    const auto found = evaluate(hardware, analytic_cost_model(hardware, make_chain(model)), p);
+    REQUIRE(found);
+    return found->plan.predicted.iteration_s;
+  };
+  const std::vector<stage_plan> apart{on_device({0, 9}, 0, 0), on_device({9, 18}, 1, 0)};
+  const double sum_s = 2 * 1e-5 + 128256.0 * 2048 * 2 / 125e6;
+  CHECK(sum_s == doctest::Approx(4.2027).epsilon(1e-4));
+  CHECK(seconds(true, apart) - seconds(false, apart) == doctest::Approx(sum_s).epsilon(1e-3));
+  // In one stage the copy does not even take part in the optimizer step.
+  const std::vector<stage_plan> whole{on_device({0, 18}, 1, 0)};
+  CHECK(seconds(true, whole) < seconds(false, whole));
 }

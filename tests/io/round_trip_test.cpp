@@ -91,3 +91,21 @@ TEST_CASE("each version of a profile is read as what it is") {
   CHECK_THROWS_WITH_AS((void)parse_profile(documents::profile_2, "x.json"),
                        "x.json: /version: found 2, expected 1, the only version that this program knows", file_error);
 }
+
+TEST_CASE("a profile of either version tells what layers share") {
+  for (std::string document : {documents::profile, documents::profile_2}) {
+    const auto at = document.find("\"name\": \"", document.find("\"name\": \"") + 1);  // the second layer
+    REQUIRE(at != std::string::npos);
+    const auto with = [&](const std::string& copy) {
+      return document.substr(0, at) + "\"copy_of\": " + copy + ", " + document.substr(at);
+    };
+    const auto told = parse_profile_file(with(R"({"layer": 0, "fraction": 0.75})"), "x.json");
+    std::visit([](const auto& p) { CHECK(p.layers[1].copy_of == copied_part{0, 0.75}); }, told);
+    CHECK(parse_profile_file(to_json(told), "y.json") == told);
+    CHECK_THROWS_WITH_AS((void)parse_profile_file(with(R"({"layer": 1, "fraction": 0.75})"), "x.json"),
+                         "x.json: /layers/1/copy_of/layer: found 1, expected another layer", file_error);
+    CHECK_THROWS_AS((void)parse_profile_file(with(R"({"layer": 9, "fraction": 0.75})"), "x.json"), file_error);
+    CHECK_THROWS_AS((void)parse_profile_file(with(R"({"layer": 0, "fraction": 0})"), "x.json"), file_error);
+    CHECK_THROWS_AS((void)parse_profile_file(with(R"({"layer": 0})"), "x.json"), file_error);
+  }
+}

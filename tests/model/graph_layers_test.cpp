@@ -184,6 +184,7 @@ TEST_CASE("layers of a graph that shares, looks up and has glue between modules"
   CHECK(layers.chain.layers[0].parameters == 864);
   CHECK(layers.chain.layers[0].active_fraction == doctest::Approx(64.0 / 864));
   CHECK(layers.chain.layers[1].shared_parameters == 64);
+  CHECK(layers.chain.layers[1].owner == 0);
   CHECK(layers.chain.layers[3].boundary_bytes == 0);
   const auto whole = make_layers(graph, {.products = 2, .layers = 0});
   CHECK(whole.modules.empty());
@@ -241,4 +242,25 @@ TEST_CASE("long chains of views are cut in no time, and bytes beyond 64 bits ref
   for (auto& n : graph.nodes) n = {.output_bytes = std::numeric_limits<bytes_t>::max()};
   graph.nodes[2].inputs = {0, 1};
   CHECK_THROWS_AS((void)cut_bytes(graph), input_error);
+}
+
+TEST_CASE("a layer's copy tells the first layer that owns some of it; that of unknown owners is the first of all") {
+  operator_graph graph;
+  for (int i = 0; i < 4; ++i) {
+    graph.nodes.push_back({.type = "linear" + std::to_string(i), .op = gemm(1, 8, 8, number_format::fp16), .parameters = 100});
+    if (i > 0) graph.nodes.back().inputs = {i - 1};
+  }
+  auto& last = graph.nodes.back();
+  last.parameters = 0;
+  last.shared_parameters = 100;
+  const auto owner = [&](const std::vector<int>& nodes) {
+    last.owners = nodes;
+    const auto chain = make_layers(graph, {.layers = 4, .tolerance = 0}).chain;
+    REQUIRE(chain.size() == 4);
+    CHECK(chain.layers.back().shared_parameters > 0);
+    return chain.layers.back().owner;
+  };
+  CHECK(owner({2}) == 2);
+  CHECK(owner({2, 1}) == 1);
+  CHECK(owner({}) == 0);
 }

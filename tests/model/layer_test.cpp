@@ -26,6 +26,9 @@ layer_chain two_layers() {
 TEST_CASE("totals of a chain") {
   CHECK(training_flops(two_layers()) == 15);
   CHECK(parameter_count(two_layers()) == 30);
+  CHECK(shared_fraction(two_layers().layers[0]) == 0);
+  CHECK(shared_fraction(two_layers().layers[1]) == doctest::Approx(1.0 / 3));
+  CHECK(shared_fraction({}) == 0);
   auto huge = two_layers();
   huge.layers[0].parameters = std::numeric_limits<std::int64_t>::max();
   CHECK_THROWS_AS((void)parameter_count(huge), input_error);
@@ -45,6 +48,9 @@ TEST_CASE("amounts that make no sense are refused with layer and field") {
   refused("layer a: selective_flops must be finite and not negative", [](auto& c) { c.layers[0].selective_flops = INFINITY; });
   refused("layer b: parameters must be finite and not negative", [](auto& c) { c.layers[1].parameters = -1; });
   refused("layer b: boundary_bytes must be finite and not negative", [](auto& c) { c.layers[1].boundary_bytes = -1; });
+  refused("layer b: owner must be another layer of the chain", [](auto& c) { c.layers[1].owner = 1; });
+  refused("layer b: owner must be another layer of the chain", [](auto& c) { c.layers[1].owner = 2; });
+  refused("layer a: owner must be another layer of the chain", [](auto& c) { c.layers[0].shared_parameters = 1; });
   refused("layer a: activation_bytes - selective_saved_bytes must be finite and not negative",
           [](auto& c) { c.layers[0].selective_saved_bytes = 6; });
 }

@@ -63,3 +63,12 @@ TEST_CASE("placements, boundaries between subclusters, and room for activations"
   line.stages[1].cost.activation_bytes = 0;
   CHECK(activation_rooms(line).empty());
 }
+
+TEST_CASE("the stage that has a layer") {
+  const auto line = line_of({2, 1}, 0, 0, 4, "1f1b");
+  CHECK(stage_with(line, 0) == 0);
+  CHECK(stage_with(line, 1) == 0);
+  CHECK(stage_with(line, 2) == 1);
+  CHECK_THROWS_WITH_AS((void)stage_with(line, 3), "no stage has layer 3", input_error);
+  CHECK_THROWS_AS((void)stage_with(line, -1), input_error);
+}

@@ -24,6 +24,7 @@ struct stub_costs {
   double sync_s = 0;                      // of gradients, by layer
   memory_overheads more{};
   int cut_off = -1;  // a subcluster without links
+  std::vector<parameter_copy> shared = {};
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(layers.size()); }
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
@@ -50,6 +51,7 @@ struct stub_costs {
     return {sync_s * range.size(), 10 * range.size()};
   }
   [[nodiscard]] memory_overheads overheads(const placement&) const { return more; }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement&) const { return shared; }
 
  private:
   [[nodiscard]] bool lacks_link(const placement& a, const placement& b) const {

@@ -224,16 +224,17 @@ struct played_line {
     page.sections.push_back(std::move(section));
   }
   if (bottleneck) page.figures.push_back(std::move(*bottleneck));
-  if (!p.gradient_sync.empty()) {
-    report_table table{.heading = "Gradients added up between pipelines",
-                       .note = "Once per iteration, after the last backward of the stages that hold the layers.",
-                       .columns = {"layers", ">pipelines", ">bytes", ">time"},
-                       .rows = {}};
-    for (const auto& g : p.gradient_sync)
-      table.rows.push_back(
-          {layers_text(g.layers), std::to_string(g.pipelines.size()), format_bytes(g.bytes), format_seconds(g.seconds)});
-    page.sections.back().tables.push_back(std::move(table));
-  }
+  report_table sums{.heading = "Gradients added up between pipelines and stages",
+                    .note = "Once per iteration, after the last backward of the stages that hold the layers.",
+                    .columns = {"layers", ">pipelines", ">bytes", ">time"},
+                    .rows = {}};
+  for (const auto& g : p.gradient_sync)
+    sums.rows.push_back(
+        {layers_text(g.layers), std::to_string(g.pipelines.size()), format_bytes(g.bytes), format_seconds(g.seconds)});
+  for (const auto& line : p.pipelines)
+    for (const auto& c : line.copy_sync)
+      sums.rows.push_back({copy_text(c), "1", format_bytes(c.bytes), format_seconds(c.seconds)});
+  if (!sums.rows.empty()) page.sections.back().tables.push_back(std::move(sums));
   return to_html(page);
 }
 

@@ -133,6 +133,10 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
     into["microbatches"] = p.pipelines[l].microbatches;
     into["microbatch_size"] = p.pipelines[l].microbatch_size;
   };
+  const auto add_copies = [&](nlohmann::ordered_json& into, std::size_t l) {
+    for (const auto& c : p.pipelines[l].copy_sync)
+      into["copy_sync"].push_back({{"owner", c.owner}, {"layer", c.layer}, {"bytes", c.bytes}, {"seconds", c.seconds}});
+  };
   if (!several) describe_line(out, 0);
   out["breakdown"] = to_json(judged.parts, several);
   if (several) {
@@ -140,6 +144,7 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
       nlohmann::ordered_json line;
       describe_line(line, l);
       line["stages"] = stages_json(judged, l, measured, subclusters);
+      add_copies(line, l);
       out["pipelines"].push_back(std::move(line));
     }
     for (const auto& g : p.gradient_sync)
@@ -147,6 +152,7 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
           {{"layers", {g.layers.first, g.layers.last - 1}}, {"bytes", g.bytes}, {"seconds", g.seconds}});
   } else {
     out["stages"] = stages_json(judged, 0, measured, subclusters);
+    add_copies(out, 0);
   }
   out["plan"] = to_json(judged.planned.predicted);
   return out;
@@ -234,10 +240,11 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
             ", " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) + "; " +
             costs_text + "\n\n";
   }
-  if (!p.gradient_sync.empty()) {
-    table_rows rows;
-    for (const auto& g : p.gradient_sync)
-      rows.push_back({layers_text(g.layers), format_bytes(g.bytes), format_seconds(g.seconds)});
+  table_rows rows;
+  for (const auto& g : p.gradient_sync) rows.push_back({layers_text(g.layers), format_bytes(g.bytes), format_seconds(g.seconds)});
+  for (const auto& line : p.pipelines)
+    for (const auto& c : line.copy_sync) rows.push_back({copy_text(c), format_bytes(c.bytes), format_seconds(c.seconds)});
+  if (!rows.empty()) {
     text += format_table({"gradients of layers", ">bytes", ">time"}, rows) + '\n';
   }
   return text + figures_table(p.predicted, judged.planned.predicted) + '\n' + breakdown_table(judged);

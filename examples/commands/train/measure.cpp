@@ -170,6 +170,9 @@ hetsched::replica_profile to_profile(const measurements& m, const gpt::config& c
   for (std::size_t l = 0; l < layers; ++l)
     result.layers.push_back(
         {layer_name(config, static_cast<int>(l)), m.layers[0][0][l].output_bytes * how.tensors[0] / how.microbatch_sizes[0]});
+  for (std::size_t l = 0; l < std::min(layers, chain.layers.size()); ++l)
+    if (const auto& of = chain.layers[l]; of.shared_parameters > 0)
+      result.layers[l].copy_of = copied_part{.layer = of.owner, .fraction = shared_fraction(of)};
   const std::size_t sizes = how.microbatch_sizes.size();
   for (const auto& g : m.groups)
     for (std::size_t i = 0; i < how.tensors.size() * sizes; ++i) {

@@ -68,6 +68,7 @@ bool train::cut_between_blocks(const gpt::config& m, hetsched::plan& p) {
       range = {first, last};
       first = last;
     }
+    line.copy_sync.clear();
   }
   p.setting.granularity = "block";
   p.gradient_sync.clear();  // of layers that are no longer

@@ -47,6 +47,9 @@ HETSCHED_INLINE breakdown break_down(const cluster& hardware, const evaluation& 
   double reduction_s = 0;
   for (const auto& g : whole.plan.gradient_sync)
     if (g.layers.first < busiest.layers.last && g.layers.last > busiest.layers.first) reduction_s += g.seconds;
+  for (const auto& c : lines[l].copy_sync)
+    for (const int layer : {c.owner, c.layer})
+      if (layer >= busiest.layers.first && layer < busiest.layers.last) reduction_s += c.seconds;
   parts.compute_s = lines[l].microbatches * by_itself.cost.total_s();
   parts.collective_s = lines[l].microbatches * busiest.cost.total_s() - parts.compute_s;
   parts.optimizer_s = by_itself.update_s;

@@ -16,7 +16,8 @@
 namespace hetsched {
 
 /// What a plan is worth, whoever made it: asks the costs of its stages, boundaries and reductions, plays every pipeline under its
-/// schedule, adds the reduction of gradients between pipelines and the stages' updates, and bounds and memory. Every other figure
+/// schedule, adds the reduction of gradients between pipelines, and between stages that share parameters, and the stages'
+/// updates, and bounds and memory. Every other figure
 /// of a plan in the library is this one's. What the plan says already of costs, memory and prediction is overwritten; warm-ups
 /// and actions count as they are. `models`: that of each microbatch size of the plan, and of the samples of each part of a stage.
 /// Returns: the evaluation, also of a plan that does not fit in memory (`shortage` says so); a refusal where a link is missing,

@@ -78,6 +78,7 @@ HETSCHED_INLINE outcome<evaluation> evaluate_inference(const cluster& hardware, 
   if (batch_s > 0) served.requests_per_s = line.microbatch_size / batch_s;
   served.tokens_per_s = served.requests_per_s * tokens;
   p.gradient_sync.clear();
+  line.copy_sync.clear();
   p.predicted = {.inference = served};
   result.plan = std::move(p);
   result.shortage = detail::shortage_of(result, hardware);

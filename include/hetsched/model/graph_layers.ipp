@@ -33,6 +33,18 @@ namespace hetsched::detail {
   return first.name.empty() ? first.type : first.name;
 }
 
+// The first layer that owns parameters which the last one shares; unknown owners are in the first.
+[[nodiscard]] inline int first_owner(const operator_graph& graph, std::span<const layer_range> layers) {
+  int first = layers.back().first;
+  for (int i = layers.back().first; i < layers.back().last; ++i) {
+    const auto& n = graph.at(i);
+    if (n.shared_parameters > 0 && n.owners.empty()) return 0;
+    for (const int owner : n.owners) first = std::min(first, owner);
+  }
+  const auto has = [&](layer_range l) { return first < l.last; };
+  return static_cast<int>(std::find_if(layers.begin(), layers.end(), has) - layers.begin());
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -105,6 +117,8 @@ HETSCHED_INLINE graph_layers make_layers(const operator_graph& graph, const grap
     if (kind == first_of.size()) first_of.push_back(chain.size() - 1);
     result.kind.push_back(first_of[kind]);
     result.operators_of.push_back(run);
+    if (run.first == 0) l.shared_parameters = 0;  // what owns them is before their readers, and so in this layer
+    if (l.shared_parameters > 0) l.owner = detail::first_owner(graph, result.operators_of);
   }
   return result;
 }

@@ -18,6 +18,7 @@ struct layer {
   double weight_backward_flops = 0;  ///< of these, the weight gradients'; 0 if not told apart
   std::int64_t parameters = 0;
   std::int64_t shared_parameters = 0;  ///< owned by another layer of the chain (tied embedding); a copy is held here
+  int owner = 0;                       ///< of them: the layer that owns them; if several do, the first
   bytes_t activation_bytes = 0;        ///< kept from forward to backward, no recomputation
   bytes_t selective_saved_bytes = 0;   ///< of these, what selective recomputation drops
   bytes_t boundary_bytes = 0;          ///< the output, as sent to the next layer
@@ -61,8 +62,15 @@ struct layer_chain {
   return sum;
 }
 
+/// Of the parameters that a layer holds, the share that another layer owns; 0 if it holds none.
+[[nodiscard]] inline double shared_fraction(const layer& l) {
+  const auto held = checked_add(l.parameters, l.shared_parameters);
+  return held > 0 ? static_cast<double>(l.shared_parameters) / static_cast<double>(held) : 0;
+}
+
 /// Checks that a chain makes sense.
-/// Throws: input_error, naming the layer and the field, unless there is a layer and every amount is finite and >= 0.
+/// Throws: input_error, naming the layer and the field, unless there is a layer, every amount is finite and >= 0, and shared
+/// parameters are another layer's.
 void validate(const layer_chain& chain);
 
 }  // namespace hetsched

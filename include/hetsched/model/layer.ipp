@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <limits>
 
 #include <hetsched/core/compiled.hpp>
@@ -29,6 +30,9 @@ HETSCHED_INLINE void validate(const layer_chain& chain) {
     require(amount(l.active_fraction), "active_fraction");
     require(l.parameters >= 0, "parameters");
     require(l.shared_parameters >= 0, "shared_parameters");
+    const auto owner = static_cast<std::size_t>(l.owner);
+    if (l.shared_parameters > 0 && (l.owner < 0 || owner >= chain.layers.size() || &chain.layers[owner] == &l))
+      throw input_error("layer " + l.name + ": owner must be another layer of the chain");
     require(l.activation_bytes >= 0, "activation_bytes");
     require(l.selective_saved_bytes >= 0 && l.selective_saved_bytes <= l.activation_bytes,
             "activation_bytes - selective_saved_bytes");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -70,12 +71,22 @@ struct schedule_plan {
   friend bool operator==(const schedule_plan&, const schedule_plan&) = default;
 };
 
+/// Gradients of parameters that layers of two stages share, added up between these once per iteration; filled in by evaluate.
+struct copy_sync_plan {
+  int owner = 0;  ///< layer
+  int layer = 0;  ///< that holds a copy
+  bytes_t bytes = 0;
+  double seconds = 0;
+  friend bool operator==(const copy_sync_plan&, const copy_sync_plan&) = default;
+};
+
 /// Ordered stages that train one share of the batch.
 struct pipeline_plan {
   int microbatches = 1;     ///< of inference: batches of requests in flight
   int microbatch_size = 1;  ///< samples, of all replicas of a stage together
   std::vector<stage_plan> stages = {};
   std::vector<boundary_plan> boundaries = {};  ///< stages - 1, or none before evaluate
+  std::vector<copy_sync_plan> copy_sync = {};
   schedule_plan schedule = {};
   friend bool operator==(const pipeline_plan&, const pipeline_plan&) = default;
 };
@@ -169,6 +180,9 @@ struct plan {
 
 /// The bare times of a pipeline of a plan, as they are there: validate(pipeline) tells whether they make one.
 [[nodiscard]] pipeline to_pipeline(const pipeline_plan& p);
+
+/// The position of the stage that has a layer. Throws: input_error if none has.
+[[nodiscard]] std::size_t stage_with(const pipeline_plan& p, int layer);
 
 /// The warm-up counts of a pipeline of a plan.
 [[nodiscard]] inline std::vector<int> warmups(const pipeline_plan& p) {

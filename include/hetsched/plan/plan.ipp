@@ -67,6 +67,12 @@ HETSCHED_INLINE pipeline to_pipeline(const pipeline_plan& p) {
   return bare;
 }
 
+HETSCHED_INLINE std::size_t stage_with(const pipeline_plan& p, int layer) {
+  for (std::size_t i = 0; i < p.stages.size(); ++i)
+    if (layer >= p.stages[i].layers.first && layer < p.stages[i].layers.last) return i;
+  throw input_error("no stage has layer " + std::to_string(layer));
+}
+
 HETSCHED_INLINE std::vector<double> activation_rooms(const pipeline_plan& p) {
   std::vector<double> rooms;
   for (const auto& s : p.stages) {

@@ -33,7 +33,7 @@ namespace detail {
   double need = infinity;
   std::vector<double> room(chain.pools.size(), 0.0);
   for (const auto& kind : chain.kinds) {
-    need = std::min(need, kind.state_before.back() + chain.in_flight(1) * kind.in_flight_before.back() * kind.memory.scale);
+    need = std::min(need, kind.state({0, chain.layers}) + chain.in_flight(1) * kind.in_flight_before.back() * kind.memory.scale);
     auto& most = at(room, kind.pool);
     most = std::max(most, kind.memory.room);
   }

@@ -117,12 +117,9 @@ class mixed_costs {
     const auto& parts = parts_of(where);
     auto cost = cost_of_parts(costs_for_, {index, index + 1}, parts);
     auto& all = cost.slowest;
-    // Bytes as shares of a device with the least memory of any.
-    const auto memory = at(view_->hardware.subclusters, where.mesh.subcluster).device.memory_bytes;
     all.weight_bytes = all.activation_bytes = all.temporary_bytes = 0;
     for (std::size_t k = 0; k < parts.size(); ++k) {
-      const double scale =
-          static_cast<double>(memory) / static_cast<double>(subcluster_of(*hardware_, parts[k].where.mesh).device.memory_bytes);
+      const double scale = memory_scale(where, parts[k]);
       const auto scaled = [&](bytes_t& most, bytes_t bytes) {
         most = std::max(most, detail::whole_bytes(static_cast<double>(bytes) * scale));
       };
@@ -172,6 +169,22 @@ class mixed_costs {
     return most;
   }
 
+  /// Of mixed placements as many bytes as all parts save at least; none of slices.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const {
+    if (!view_->is_mixed(where.mesh.subcluster)) return plain().copies(real(where));
+    const auto& parts = parts_of(where);
+    auto least = costs_for_(parts.front().samples).copies(parts.front().where);
+    for (auto& c : least) c.gradient_bytes = c.optimizer_bytes = 0;
+    for (const auto& part : parts) {
+      const auto own = costs_for_(part.samples).copies(part.where);
+      const double scale = part.slices > 0 ? 0 : memory_scale(where, part);
+      for (std::size_t i = 0; i < own.size(); ++i)
+        least[i].weight_bytes =
+            std::min(least[i].weight_bytes, static_cast<bytes_t>(static_cast<double>(own[i].weight_bytes) * scale));
+    }
+    return least;
+  }
+
   /// Of mixed placements each its own.
   [[nodiscard]] std::int64_t transfer_class(const placement& where) const {
     if (!view_->is_mixed(where.mesh.subcluster)) return plain().transfer_class(real(where));
@@ -207,6 +220,11 @@ class mixed_costs {
   };
 
   [[nodiscard]] any_cost_model plain() const { return costs_for_(size_); }
+  // What makes bytes of a part's devices shares of a device with the least memory of any.
+  [[nodiscard]] double memory_scale(const placement& where, const stage_part& part) const {
+    const auto least = at(view_->hardware.subclusters, where.mesh.subcluster).device.memory_bytes;
+    return static_cast<double>(least) / static_cast<double>(subcluster_of(*hardware_, part.where.mesh).device.memory_bytes);
+  }
   [[nodiscard]] submesh real(submesh mesh) const {
     mesh.subcluster = at(view_->of, mesh.subcluster)[0].subcluster;
     return mesh;

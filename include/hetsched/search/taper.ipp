@@ -58,7 +58,9 @@ class taper_search {
           else
             sum = book.stage(places[i], {static_cast<int>(first), static_cast<int>(last)});
           const double t = sum.total_s();
-          if (memory_of(sum, here.overheads, in_flight).total() > memory || t > longest) break;
+          auto held = sum;
+          if (book.additive()) drop_copies(held, {static_cast<int>(first), static_cast<int>(last)}, here.copies);
+          if (memory_of(held, here.overheads, in_flight).total() > memory || t > longest) break;
           time_.push_back(t);
         }
       }

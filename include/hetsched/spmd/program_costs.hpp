@@ -72,6 +72,7 @@ class program_costs {
     return base_.gradient_sync(layers, holders);
   }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return base_.overheads(where); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return base_.copies(where); }
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return base_.boundary_class(boundary); }
 
   /// Whether base is an additive_cost_model.

@@ -124,3 +124,10 @@ TEST_CASE("recomputing more never keeps more") {
         }
     }
 }
+
+TEST_CASE("of what a chain shares, inference holds the parameters") {
+  layer_chain chain{.layers = {{.name = "a"}, {.name = "b"}, {.name = "c", .shared_parameters = 50, .owner = 1}}};
+  CHECK(parameters_shared_in(chain) == std::vector<parameter_copy>{{.owner = 1, .layer = 2, .weight_bytes = 100}});
+  chain.layers[2].shared_parameters = 0;
+  CHECK(parameters_shared_in(chain).empty());
+}

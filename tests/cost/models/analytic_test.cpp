@@ -7,6 +7,7 @@
 
 #include <hetsched/cluster.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/model.hpp>
 
@@ -184,14 +185,59 @@ TEST_CASE("the update reduces gradients and steps the optimizer") {
   CHECK(model.layer(1, where).temporary_bytes == plain.temporary_bytes + 2LL * 25'000'000);
 }
 
-TEST_CASE("a tied embedding's copy costs memory and an update at the head") {
+TEST_CASE("a tied embedding's copy costs memory and an update at the head, unless the stage has the embedding, too") {
   auto chain = small_chain();
   chain.layers[2].shared_parameters = 50'000'000;
-  const analytic_cost_model model(small_cluster(), chain, exact());
+  const analytic_cost_model model(small_cluster(), chain, exact()), plain = small_model();
   const placement one{{0, 1, 1}, {}};
   CHECK(model.layer(2, one).weight_bytes == 16LL * 150'000'000);
   CHECK(model.update({2, 3}, one) == near(1.5e8 * 28 / 1e12));
+  CHECK(model.stage({1, 3}, one).weight_bytes == 16LL * 250'000'000);
+  CHECK(model.update({1, 3}, one) == near(2.5e8 * 28 / 1e12));
+  CHECK(model.stage({0, 3}, one).weight_bytes == plain.stage({0, 3}, one).weight_bytes);
+  CHECK(model.stage({0, 3}, one).gradient_bytes == 2LL * 300'000'000);
+  CHECK(model.stage({0, 3}, one).optimizer_bytes == 12LL * 300'000'000);
+  CHECK(model.update({0, 3}, one) == plain.update({0, 3}, one));
+  const placement two[]{one, {{1, 1, 1}, {}}};
+  CHECK(model.gradient_sync({0, 3}, two) == plain.gradient_sync({0, 3}, two));
+  CHECK(model.gradient_sync({1, 3}, two).bytes == 2LL * 250'000'000);
   CHECK(parameter_count(chain) == 300'000'000);
+
+  CHECK(model.copies(one) == std::vector<parameter_copy>{{.owner = 0,
+                                                          .layer = 2,
+                                                          .weight_bytes = 16LL * 50'000'000,
+                                                          .gradient_bytes = 2LL * 50'000'000,
+                                                          .optimizer_bytes = 12LL * 50'000'000,
+                                                          .reduction_bytes = 2LL * 50'000'000}});
+  CHECK(plain.copies(one).empty());
+  // Slices for tensor ranks; ZeRO shards as it does the rest; what is added up is whole.
+  const auto cut = model.copies({{0, 1, 4}, {.data = 2, .tensor = 2}, recomputation::none, 1}).front();
+  CHECK(cut.weight_bytes == 2LL * 25'000'000 + 2LL * 25'000'000 + 12LL * 12'500'000);
+  CHECK(cut.gradient_bytes == 2LL * 25'000'000);
+  CHECK(cut.optimizer_bytes == 12LL * 12'500'000);
+  CHECK(cut.reduction_bytes == 2LL * 50'000'000);
+
+  chain.layers[2].owner = 1;
+  const analytic_cost_model other(small_cluster(), chain, exact());
+  CHECK(other.stage({1, 3}, one).weight_bytes == 16LL * 200'000'000);
+  CHECK(other.update({1, 3}, one) == near(2e8 * 28 / 1e12));
+  // Of unlike tensor ranks, too.
+  const stage_part parts[]{{.where = {{0, 1, 1}, {}}, .slices = 6}, {.where = {{1, 1, 1}, {}}, .slices = 2}};
+  CHECK(other.sliced_stage({1, 3}, parts).parts[0].weight_bytes == 12LL * 200'000'000);
+  CHECK(other.sliced_stage({2, 3}, parts).parts[0].weight_bytes == 12LL * 150'000'000);
+}
+
+TEST_CASE("a stage with embedding and head holds what stage_memory says") {
+  const auto chain = make_chain(gpt({.layers = 2, .hidden = 256, .heads = 8, .vocab = 999, .sequence = 128}));
+  const analytic_cost_model model(small_cluster(), chain, {.zero = {0, 1, 2, 3}});
+  for (const auto& where : model.placements({0, 1, 4}))
+    for (const layer_range layers : {layer_range{0, 4}, layer_range{1, 4}, layer_range{0, 3}}) {
+      const auto held = model.stage(layers, where);
+      const auto use = stage_memory(chain, layers, where.degrees, {.zero = where.zero, .overheads = {}});
+      CHECK(held.gradient_bytes == use.gradients);
+      CHECK(held.optimizer_bytes == use.optimizer);
+      CHECK(held.weight_bytes == use.weights + use.gradients + use.optimizer);
+    }
 }
 
 TEST_CASE("placements are all degrees that fit the mesh, the heads and the microbatch") {
@@ -316,7 +362,7 @@ TEST_CASE("transfers take the link between the stages") {
   CHECK(model.boundary_class(0) == model.boundary_class(1));
 }
 
-TEST_CASE("a stage costs the sum of its layers") {
+TEST_CASE("a stage costs the sum of its layers, less what they share") {
   const auto chain = make_chain(gpt({.layers = 4, .hidden = 256, .heads = 8, .sequence = 128}), granularity::sublayer);
   const analytic_cost_model model(small_cluster(), chain, {.microbatch_size = 4, .recompute = {recomputation::selective}});
   for (const auto& mesh : submeshes(small_cluster().subclusters[0], 0))
@@ -325,7 +371,9 @@ TEST_CASE("a stage costs the sum of its layers") {
         stage_cost sum;
         for (int j = i; j < chain.size(); ++j) {
           sum += model.layer(j, where);
-          CHECK(model.stage({i, j + 1}, where) == sum);
+          auto once = sum;
+          drop_copies(once, {i, j + 1}, model.copies(where));
+          CHECK(model.stage({i, j + 1}, where) == once);
         }
       }
 }

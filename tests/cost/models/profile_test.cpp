@@ -117,3 +117,23 @@ TEST_CASE("what makes no sense is refused with its place") {
   CHECK(spoiled([](auto& p) { p.layers[1].boundary_bytes = -1; }).find("/layers/1/boundary_bytes: ") == 0);
   CHECK(spoiled([](auto& p) { p.layers.clear(), p.entries.clear(); }).find("/layers: ") == 0);
 }
+
+TEST_CASE("what layers of a profile share counts once in a stage that has both") {
+  auto shared = two_layers({entry("v1", "", 1, 2, 1.0)});
+  shared.layers[1].copy_of = {.layer = 0, .fraction = 0.25};
+  const profile_cost_model model(two_kinds(), shared);
+  const placement where{{0, 1, 2}, {1, 1, 2}};
+  CHECK(model.layer(1, where).weight_bytes == 200);
+  CHECK(model.stage({0, 2}, where) == stage_cost{3, 7, 250, 30});
+  CHECK(model.stage({1, 2}, where) == stage_cost{2, 4, 200, 20});
+  CHECK(model.copies(where) == std::vector<parameter_copy>{{.owner = 0, .layer = 1, .weight_bytes = 50}});
+  CHECK(model.copies({{0, 1, 2}, {2, 1, 1}}) == std::vector<parameter_copy>{{.owner = 0, .layer = 1}});
+  shared.layers[1].copy_of->layer = 1;
+  CHECK(message(shared) == "/layers/1/copy_of/layer: must be another layer of the profile");
+  shared.layers[1].copy_of->layer = 2;
+  CHECK(message(shared) == "/layers/1/copy_of/layer: must be another layer of the profile");
+  for (const double wrong : {0.0, -0.5, 1.5, std::nan("")}) {
+    shared.layers[1].copy_of = {.layer = 0, .fraction = wrong};
+    CHECK(message(shared) == "/layers/1/copy_of/fraction: must be above 0, and at most 1");
+  }
+}

@@ -294,3 +294,38 @@ TEST_CASE("what makes no sense is refused with its place") {
   huge.activation_bytes = {bytes_t{1} << 60, 0};
   CHECK_THROWS_AS((void)made({huge}, 64, true).layer(0, {{0, 1, 1}, {1, 1, 1}}), input_error);
 }
+
+TEST_CASE("what measured layers share is held, added up and updated once by a stage that has both") {
+  auto told = row("v", 2, 4, 1.0);
+  told.gradient_bytes = {100, 200};
+  told.update_s = {0.5, 0.25};
+  auto shared = two_layers({told, row("a", 1, 4, 1.0)});
+  shared.layers[1].copy_of = {.layer = 0, .fraction = 0.5};
+  const replica_cost_model model(machines(), shared, {.microbatch_size = 4});
+  const placement where{{0, 1, 2}, {1, 1, 2}};
+  CHECK(model.stage({0, 2}, where).weight_bytes == 2000);
+  CHECK(model.stage({0, 2}, where).gradient_bytes == 200);
+  CHECK(model.stage({1, 2}, where) == model.layer(1, where));
+  CHECK(model.update({0, 2}, where) == doctest::Approx(0.625));
+  CHECK(model.update({1, 2}, where) == doctest::Approx(0.25));
+  CHECK(model.gradient_sync({0, 2}, std::vector{where, where}).bytes == 400);
+  CHECK(model.gradient_sync({1, 2}, std::vector{where, where}).bytes == 400);
+  // Of both tensor ranks together.
+  CHECK(
+      model.copies(where) ==
+      std::vector<parameter_copy>{{.owner = 0, .layer = 1, .weight_bytes = 1000, .gradient_bytes = 100, .reduction_bytes = 200}});
+  // Gradients that are not told are free to add up, and what has no costs has no bytes.
+  CHECK(model.copies({{2, 1, 1}, {}}) == std::vector<parameter_copy>{{.owner = 0, .layer = 1, .weight_bytes = 1000}});
+  CHECK(model.copies({{2, 1, 2}, {1, 1, 2}}) == std::vector<parameter_copy>{{.owner = 0, .layer = 1}});
+  shared.layers[0].copy_of = {.layer = 0, .fraction = 0.5};
+  CHECK(message(shared) == "/layers/0/copy_of/layer: must be another layer of the profile");
+}
+
+TEST_CASE("a copied part is rounded down, and owned by stages with its owner") {
+  const copied_part part{.layer = 2, .fraction = 0.3};
+  CHECK(part.of(10) == 3);
+  CHECK(part.of(9) == 2);
+  CHECK(part.is_owned_by({2, 3}));
+  CHECK_FALSE(part.is_owned_by({0, 2}));
+  CHECK_FALSE(part.is_owned_by({3, 9}));
+}

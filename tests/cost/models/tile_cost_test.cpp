@@ -65,6 +65,7 @@ TEST_CASE("on one device a layer takes what its operators take") {
     CHECK(cost.weight_backward_s == near(sum(device, operators.weight_backward)));
     total += cost;
   }
+  drop_copies(total, {0, model.layer_count()}, model.copies(one));
   CHECK(model.stage({0, model.layer_count()}, one) == total);
   CHECK(model.model().style().format == number_format::fp16);
   CHECK(make_tile_cost(mixed_cluster(), small_model(), {.precision = precision::tf32}).model().style().format ==

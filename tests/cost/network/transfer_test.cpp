@@ -91,3 +91,26 @@ TEST_CASE("random clusters that are joined throughout: the closed form of the sl
     REQUIRE(gradient_reduction_s(c, holders, bytes) == doctest::Approx(2 * (count - 1) * slowest).epsilon(1e-12));
   }
 }
+
+TEST_CASE("what two stages share crosses once either way; replicas hand each other their parts") {
+  const auto c = three_parts();
+  const auto a = [](int data) { return placement{{0, 1, data}, {.data = data}}; };
+  const auto b = [](int data) { return placement{{1, 1, data}, {.data = data}}; };
+  CHECK(shared_reduction_s(c, a(1), b(1), 1e9) == doctest::Approx(2e-3 + 1));
+  CHECK(shared_reduction_s(c, a(2), b(2), 1e9) == doctest::Approx(2e-3 + 2));
+  CHECK(shared_reduction_s(c, a(4), b(1), 1e9) == doctest::Approx(2e-3 + 1.6));
+  CHECK(shared_reduction_s(c, b(1), a(4), 1e9) == shared_reduction_s(c, a(4), b(1), 1e9));
+  // Tensor ranks each have a slice: as many bytes, in as many messages.
+  const placement halves{{0, 1, 2}, {.tensor = 2}}, other{{1, 1, 2}, {.tensor = 2}};
+  CHECK(shared_reduction_s(c, halves, other, 1e9) == doctest::Approx(4e-3 + 1));
+  // Counted message by message, as gradient_exchange sends them: each of the replicas adds up one part of the whole.
+  for (int m = 1; m <= 4; ++m)
+    for (int n = 1; n <= 2; ++n) {
+      double there = 0;
+      const double part = 1e9 / (m + n);
+      for (int from = 0; from < m; ++from)
+        for (int to = 0; to < n; ++to) there += part + part;  // the term of a part of the other's, and the sum of its own
+      CHECK(shared_reduction_s(c, a(m), b(n), 1e9) == doctest::Approx(2e-3 + there / 1e9));
+    }
+  CHECK(shared_reduction_s(c, a(1), {{2, 1, 1}, {}}, 1e9) == never);
+}

@@ -33,6 +33,9 @@ struct full_model : bare_model {
   double update(layer_range layers, const placement&) const { return 0.25 * layers.size(); }
   reduction_cost gradient_sync(layer_range, std::span<const placement> holders) const { return {double(holders.size()), 64}; }
   memory_overheads overheads(const placement&) const { return {.runtime_bytes = 5}; }
+  std::vector<parameter_copy> copies(const placement& where) const {
+    return {{.owner = 0, .layer = 3, .weight_bytes = 8 / where.degrees.tensor}};
+  }
   int slices() const { return 12; }
   parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
     return {.slowest = {.forward_s = double(layers.size())}, .parts = std::vector<stage_cost>(parts.size())};
@@ -63,6 +66,7 @@ TEST_CASE("any_cost_model answers what the model answers") {
   CHECK(any.update({0, 2}, somewhere) == 0.5);
   CHECK(any.gradient_sync({0, 1}, std::vector{somewhere, somewhere}) == reduction_cost(2, 64));
   CHECK(any.overheads(somewhere).runtime_bytes == 5);
+  CHECK(any.copies(somewhere) == model.copies(somewhere));
   CHECK(any.slices() == 12);
   CHECK(any.sliced_stage({0, 3}, std::vector<stage_part>(2)).parts.size() == 2);
   CHECK(any.transfer_class(somewhere) == 2);
@@ -80,6 +84,7 @@ TEST_CASE("what a model does not answer has the defaults of the questions") {
   CHECK(any.update({0, 2}, somewhere) == 0);
   CHECK(any.gradient_sync({0, 1}, {}) == reduction_cost());
   CHECK(any.overheads(somewhere) == memory_overheads());
+  CHECK(any.copies(somewhere).empty());
   CHECK(any.slices() == 0);
   CHECK_THROWS_AS((void)any.sliced_stage({0, 3}, {}), input_error);
   CHECK(any.boundary_class(3) == 3);

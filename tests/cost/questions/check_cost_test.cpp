@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "../../plan/stub_costs.hpp"
 
@@ -65,4 +66,24 @@ TEST_CASE("a transfer may be impossible, but not negative or no number") {
             "less than 0 s, or for longer than it takes",
             input_error);
     }
+}
+
+TEST_CASE("copies are of two layers that there are, and of no fewer bytes than their parts") {
+  const parameter_copy fine{
+      .owner = 0, .layer = 3, .weight_bytes = 8, .gradient_bytes = 2, .optimizer_bytes = 6, .reduction_bytes = 2};
+  CHECK_NOTHROW(check_copies(std::vector{fine, {.owner = 2, .layer = 1}}, 4));
+  const auto refused = [&](const std::string& what, auto change) {
+    auto c = fine;
+    change(c);
+    CHECK_THROWS_WITH_AS(check_copies(std::vector{fine, c}, 4), what.c_str(), input_error);
+  };
+  refused("layer 4's copy of parameters of layer 0: expected two of 4 layers", [](auto& c) { c.layer = 4; });
+  refused("layer 3's copy of parameters of layer -1: expected two of 4 layers", [](auto& c) { c.owner = -1; });
+  refused("layer 3's copy of parameters of layer 3: expected two of 4 layers", [](auto& c) { c.owner = 3; });
+  const std::string bytes =
+      "layer 3's copy of parameters of layer 0 has bytes below 0, or fewer than its gradients and optimizer state together";
+  refused(bytes, [](auto& c) { c.weight_bytes = 7; });
+  refused(bytes, [](auto& c) { c.gradient_bytes = -1; });
+  refused(bytes, [](auto& c) { c.optimizer_bytes = -1; });
+  refused(bytes, [](auto& c) { c.reduction_bytes = -1; });
 }

@@ -43,6 +43,7 @@ struct with_everything : additive_archetype {
   int transfer_class(const placement& where) const { return where.degrees.tensor; }
   hetsched::reduction_cost gradient_sync(layer_range layers, std::span<const placement>) const { return {0.5, layers.size()}; }
   hetsched::memory_overheads overheads(const placement&) const { return {.margin = 0.25}; }
+  std::vector<hetsched::parameter_copy> copies(const placement&) const { return {{.owner = 1, .layer = 3, .weight_bytes = 2}}; }
   int slices() const { return 6; }
   hetsched::parts_cost sliced_stage(layer_range layers, std::span<const hetsched::stage_part> parts) const {
     return {.slowest = {.forward_s = 1.0 * layers.size()}, .parts = std::vector<stage_cost>(parts.size())};
@@ -184,10 +185,14 @@ TEST_CASE("members and free functions are reached alike") {
   CHECK(hetsched::cost_of::transfer(plain, 3, where, where) == hetsched::transfer_cost{3, 3});
   CHECK(hetsched::cost_of::gradient_sync(plain, {0, 4}, std::vector{where, where}) == hetsched::reduction_cost{});
   CHECK(hetsched::cost_of::overheads(plain, where) == hetsched::memory_overheads{});
+  CHECK(hetsched::cost_of::copies(plain, where).empty());
   CHECK(hetsched::cost_of::update(plain, {0, 4}, where) == 0);
 
   const with_everything rich;
   CHECK(hetsched::cost_of::stage(rich, {1, 4}, where) == stage_cost{6, 3, 6, 3});
+  CHECK(hetsched::sum_of_layers(rich, {1, 4}, where) == stage_cost{6, 3, 4, 3});
+  CHECK(hetsched::sum_of_layers(rich, {2, 4}, where) == stage_cost{5, 2, 5, 2});
+  CHECK(hetsched::cost_of::copies(rich, where).front().owner == 1);
   CHECK(hetsched::cost_of::update(rich, {0, 4}, where) == 40);
   CHECK(hetsched::cost_of::transfer_class(rich, where) == 2);
   CHECK(hetsched::cost_of::gradient_sync(rich, {0, 4}, std::vector{where}) == hetsched::reduction_cost{0.5, 4});

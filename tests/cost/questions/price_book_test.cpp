@@ -199,6 +199,17 @@ TEST_CASE("bad answers are refused") {
   CHECK_THROWS_WITH_AS((void)of_heavy.find(slow), "overheads of memory must not be negative", input_error);
   CHECK_THROWS_WITH_AS((void)of_heavy.placements(slow.mesh), "overheads of memory must not be negative", input_error);
 
+  stub_costs sharing{.layers = {{1, 1, 5}, {1, 1, 5}}, .boundaries = {}};
+  sharing.shared = {{.owner = 0, .layer = 1, .weight_bytes = 4}};
+  price_book of_sharing(hardware, sharing);
+  CHECK(of_sharing.stage(of_sharing.find(slow), {0, 2}).weight_bytes == 6);
+  CHECK(of_sharing.stage(of_sharing.find(slow), {1, 2}).weight_bytes == 5);
+  CHECK(of_sharing[of_sharing.find(fast)].copies == sharing.shared);
+  sharing.shared = {{.owner = 0, .layer = 2}};
+  price_book of_no_layer(hardware, sharing);
+  CHECK_THROWS_WITH_AS((void)of_no_layer.find(slow), "layer 2's copy of parameters of layer 0: expected two of 2 layers",
+                       input_error);
+
   struct interval_model {
     int layer_count() const { return 2; }
     std::vector<placement> placements(const submesh&) const { return {{{0, 1, 4}}}; }

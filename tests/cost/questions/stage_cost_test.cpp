@@ -65,3 +65,23 @@ TEST_CASE("a plain number of seconds is a transfer that takes so long either way
   const reduction_cost sum = 0.25;
   CHECK(sum == reduction_cost{0.25, 0});
 }
+
+TEST_CASE("a stage that has both layers holds what they share once") {
+  const parameter_copy tied{.owner = 0, .layer = 3, .weight_bytes = 30, .gradient_bytes = 5, .optimizer_bytes = 6};
+  const parameter_copy back{.owner = 2, .layer = 1, .weight_bytes = 100};
+  CHECK(tied.is_within({0, 4}));
+  CHECK_FALSE(tied.is_within({0, 3}));
+  CHECK_FALSE(tied.is_within({1, 4}));
+  CHECK(back.is_within({1, 3}));
+  CHECK_FALSE(back.is_within({2, 3}));
+  const parameter_copy both[]{tied, back};
+  const stage_cost sum{.weight_bytes = 330, .activation_bytes = 7, .gradient_bytes = 55, .optimizer_bytes = 66};
+  const auto left = [&](layer_range layers) {
+    auto held = sum;
+    drop_copies(held, layers, both);
+    return held;
+  };
+  CHECK(left({0, 4}) == stage_cost{.weight_bytes = 200, .activation_bytes = 7, .gradient_bytes = 50, .optimizer_bytes = 60});
+  CHECK(left({1, 4}) == stage_cost{.weight_bytes = 230, .activation_bytes = 7, .gradient_bytes = 55, .optimizer_bytes = 66});
+  CHECK(left({0, 2}) == sum);
+}

@@ -131,6 +131,11 @@ plan_file random_plan(random_source& random) {
         if (random.integer(0, 2) == 0) b.forward_occupied_s = b.forward_s * random.uniform();
         if (random.integer(0, 2) == 0) b.backward_occupied_s = b.backward_s * random.uniform();
       }
+    for (int c = random.integer(0, 2); c > 0; --c)
+      line.copy_sync.push_back({.owner = random.integer(0, first - 1),
+                                .layer = random.integer(0, first - 1),
+                                .bytes = some_bytes(random),
+                                .seconds = some_seconds(random)});
     line.schedule = random_schedule_plan(random, stages, line.microbatches);
   }
   std::vector<int> used(static_cast<std::size_t>(subclusters), 0);  // no device twice

@@ -88,6 +88,7 @@ void compare_many(std::uint64_t seed, int instances, warmup_rule rule, const ins
     CAPTURE(n);
     auto given = random_instance(random, limits);
     if (limits.rich) enrich(given, random);
+    if (limits.shared) share_parameters(given, random);
     given.options.warmup = rule;
     switch (kind) {
       case costs_as::additive:
@@ -189,6 +190,14 @@ TEST_CASE("temporary bytes, overheads, ways of saving memory and transfers deare
   compare_many(1104, 400, warmup_rule::eager, limits);
   compare_many(1105, 300, warmup_rule::h1f1b, limits, costs_as::opaque);
   compare_many(1106, 300, warmup_rule::exact, limits, costs_as::intervals);
+}
+
+TEST_CASE("layers that share parameters equal the brute force") {
+  const instance_limits limits{.layers = 6, .subclusters = 2, .devices = 4, .rich = true, .shared = true};
+  compare_many(1131, 1000, warmup_rule::exact, limits);
+  compare_many(1132, 600, warmup_rule::h1f1b, limits);
+  compare_many(1133, 240, warmup_rule::one_f_one_b, {.layers = 5, .subclusters = 1, .shared = true});
+  compare_many(1134, 240, warmup_rule::exact, {.layers = 5, .shared = true}, costs_as::opaque);
 }
 
 TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
@@ -439,6 +448,37 @@ TEST_CASE("what updates add to an iteration counts in the search") {
   REQUIRE(found);
   CHECK(found->pipelines[0].stages[0].where().mesh.subcluster == 0);
   CHECK(found->predicted.iteration_s == doctest::Approx(12.005).epsilon(1e-12));
+}
+
+TEST_CASE("gradients of shared parameters cross a slow link only where that is worth it") {
+  auto hardware = plain_cluster(2);
+  connect(hardware, "s0", "s1", {0, 1e9});
+  auto costs = plain_costs(hardware, 4, 1, 0);
+  const planning_problem problem{.microbatches = 8};
+  const auto found_at = [&](bytes_t bytes) {
+    for (auto& r : costs.rows) r.copies = {{.owner = 0, .layer = 3, .weight_bytes = 5, .reduction_bytes = bytes}};
+    const auto found = interop_dp(hardware, costs, problem, {.gap = 0, .near_tie = 0, .enumeration = 0});
+    REQUIRE(found);
+    CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+    return *found;
+  };
+  // Two stages: 2 x 6 s, and 7 x 6 s more; one stage: 8 x 12 s.
+  const auto apart = found_at(30'000'000'000);
+  CHECK(apart.pipelines[0].stages.size() == 2);
+  CHECK(apart.predicted.iteration_s == doctest::Approx(54 + 30));
+  CHECK(apart.evidence->objective_bound == doctest::Approx(54));
+  const auto alone = found_at(60'000'000'000);
+  CHECK(alone.pipelines[0].stages.size() == 1);
+  CHECK(alone.pipelines[0].copy_sync.empty());
+  CHECK(alone.pipelines[0].stages[0].memory_bytes < 40);
+  CHECK(alone.predicted.iteration_s == doctest::Approx(96));
+  CHECK(alone.evidence->objective_bound == doctest::Approx(54));
+  // Where no link takes them, too; unless all devices are asked for.
+  hardware.links.clear();
+  CHECK(found_at(30'000'000'000).pipelines[0].stages.size() == 1);
+  const auto all = interop_dp(hardware, costs, {.microbatches = 8, .use_all_devices = true});
+  REQUIRE_FALSE(all);
+  CHECK(all.why_not().why == refusal::kind::infeasible);
 }
 
 TEST_CASE("near ties never cost more than their share of the objective, and never a longer predicted iteration") {

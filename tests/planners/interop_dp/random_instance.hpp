@@ -28,6 +28,7 @@ struct cost_tables {
     std::vector<stage_cost> layer;
     double update_s = 0;
     memory_overheads more{};
+    std::vector<parameter_copy> copies{};
   };
   int layers = 0;
   int classes = 0;
@@ -53,6 +54,7 @@ struct cost_tables {
   }
   [[nodiscard]] double update(layer_range, const placement& where) const { return find(where).update_s; }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return find(where).more; }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return find(where).copies; }
 };
 
 /// A stage costs the sum of its layers, and the planner may know.
@@ -70,6 +72,7 @@ struct opaque_costs : cost_tables {
   [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const {
     stage_cost sum;
     for (int l = range.first; l < range.last; ++l) sum += find(where).layer[static_cast<std::size_t>(l)];
+    drop_copies(sum, range, copies(where));
     return sum;
   }
 };
@@ -121,7 +124,8 @@ struct instance_limits {
   int subclusters = 2;
   int devices = 4;  // per subcluster
   bool prices_by_degrees = false;
-  bool rich = false;  // see enrich
+  bool rich = false;    // see enrich
+  bool shared = false;  // see share_parameters
 };
 
 /// Data to build an instance again by hand.
@@ -139,7 +143,9 @@ inline std::string text(const instance& i) {
     out << "placement " << m.subcluster << ": " << m.nodes << " x " << m.devices_per_node << " data " << r.where.degrees.data
         << " tensor " << r.where.degrees.tensor << " recompute " << name_of(r.where.recompute) << " ZeRO " << r.where.zero
         << " class " << r.price_class << " overheads {" << r.more.runtime_bytes << ", " << r.more.buffer_bytes << ", "
-        << r.more.fragmentation << ", " << r.more.margin << "} {forward, backward, weight, activation, temporary}:";
+        << r.more.fragmentation << ", " << r.more.margin << "} copies";
+    for (const auto& c : r.copies) out << " {" << c.owner << ", " << c.layer << ", " << c.weight_bytes << "}";
+    out << " {forward, backward, weight, activation, temporary}:";
     for (const auto& c : r.layer)
       out << " {" << c.forward_s << ", " << c.backward_s << ", " << c.weight_bytes << ", " << c.activation_bytes << ", "
           << c.temporary_bytes << "}";
@@ -350,6 +356,23 @@ inline void enrich(instance& given, random_source& random) {
       const bool there = random.integer(0, 1) == 0;
       (there ? c.forward_s : c.backward_s) *= factor;
       if (auto& occupied_s = there ? c.forward_occupied_s : c.backward_occupied_s) *occupied_s *= factor;
+    }
+  }
+}
+
+/// Lets up to two pairs of layers share most of the smaller one's weights.
+inline void share_parameters(instance& given, random_source& random) {
+  const int layers = given.costs.layers;
+  for (int n = layers < 2 ? 0 : random.integer(1, 2); n > 0; --n) {
+    const int owner = random.integer(0, 1) == 0 ? 0 : random.integer(0, layers - 2),
+              layer = random.integer(owner + 1, layers - 1);
+    const bool turned = random.integer(0, 3) == 0;
+    const double share = random.uniform(0.5, 1) / 2;  // of two pairs with one layer
+    for (auto& r : given.costs.rows) {
+      const auto bytes = [&](int l) { return static_cast<double>(r.layer[static_cast<std::size_t>(l)].weight_bytes); };
+      r.copies.push_back({.owner = turned ? layer : owner,
+                          .layer = turned ? owner : layer,
+                          .weight_bytes = static_cast<bytes_t>(share * std::min(bytes(owner), bytes(layer)))});
     }
   }
 }

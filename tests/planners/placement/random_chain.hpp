@@ -51,6 +51,9 @@ struct chain_sizes {
       chain.kinds.push_back(kind);
     }
   }
+  // In some, a layer shares bytes with the first one, and no more than it has: a longer stage never holds less.
+  if (auto more = random; bytes_of_layer >= 1 && chain.layers > 1 && more.integer(0, 1) == 0)
+    for (auto& kind : chain.kinds) kind.copies = {{.owner = 0, .layer = more.integer(1, chain.layers - 1), .weight_bytes = 1}};
   const auto k = chain.kinds.size();
   const bool islands = random.integer(0, 5) == 0;
   std::vector<placement_transfer> between;
@@ -122,6 +125,9 @@ class every_way {
           held += chain_.in_flight(n + 1) * (kind.in_flight_before[l + 1] - kind.in_flight_before[l]) * kind.memory.scale;
           temporary = std::max(temporary, kind.temporary[l]);
         }
+        for (const auto& c : kind.copies)
+          if (std::min(c.owner, c.layer) >= first && std::max(c.owner, c.layer) < last)
+            held -= static_cast<double>(c.weight_bytes);
         if (held + temporary * kind.memory.scale > kind.memory.room) continue;
         ++used;
         stages_.push_back({{first, last}, k});

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/stage_cost.hpp>
 #include <hetsched/model/layer.hpp>
 
 namespace hetsched {
@@ -60,6 +62,16 @@ inline void validate_zero(int zero) {
   return checked_add(checked_add(parameter_share(parameters, m.weight_bytes, d, zero, 3),
                                  parameter_share(parameters, m.gradient_bytes, d, zero, 2)),
                      parameter_share(parameters, m.optimizer_bytes, d, zero, 1));
+}
+
+/// The copies of a chain where only parameters are held, whole on every device, as in inference.
+[[nodiscard]] inline std::vector<parameter_copy> parameters_shared_in(const layer_chain& chain) {
+  std::vector<parameter_copy> all;
+  for (int i = 0; i < chain.size(); ++i)
+    if (const auto& l = at(chain.layers, i); l.shared_parameters > 0)
+      all.push_back(
+          {.owner = l.owner, .layer = i, .weight_bytes = checked_mul(l.shared_parameters, std::int64_t{chain.parameter_bytes})});
+  return all;
 }
 
 /// How a layer's activations differ from what its chain says.

@@ -54,7 +54,7 @@ struct stage_memory_options {
                                       std::int64_t samples, const training_memory& state, const activation_style& style = {});
 
 /// Memory of each device of a stage that trains `layers` of the chain. A copy of shared parameters counts unless the stage has
-/// the chain's first layer, which owns them.
+/// the layer that owns them.
 /// Throws: input_error for options that make no sense or bytes that overflow.
 /// Complexity: O(layers of the stage).
 [[nodiscard]] memory_use stage_memory(const layer_chain& chain, layer_range layers, const degrees& d,

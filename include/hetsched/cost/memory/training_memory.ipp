@@ -43,7 +43,8 @@ HETSCHED_INLINE memory_use stage_memory(const layer_chain& chain, layer_range la
   stage_cost held;
   for (int i = layers.first; i < layers.last; ++i) {
     const auto& l = at(chain.layers, i);
-    const auto parameters = checked_add(l.parameters, layers.first == 0 ? 0 : l.shared_parameters);
+    const bool has_owner = l.owner >= layers.first && l.owner < layers.last;
+    const auto parameters = checked_add(l.parameters, has_owner ? 0 : l.shared_parameters);
     held += layer_memory(chain, i, parameters, where, o.samples, o.state, o.style);
   }
   return memory_of(held, o.overheads, o.in_flight);

@@ -56,7 +56,7 @@ struct analytic_options {
 /// with tensor innermost and data outermost. A tensor-parallel group lies in one node; a data-parallel device computes
 /// microbatch_size / data samples. Backward repeats what `recompute` says, collectives included. From ZeRO stage 2 on
 /// gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and backward.
-/// A tied embedding's copy at the head costs memory and traffic also where both lie in one stage.
+/// Shared parameters, as of a tied embedding, are held, added up and updated once by a stage that has both layers.
 /// An additive_cost_model; a layer costs O(1), an update O(1).
 class analytic_cost_model {
  public:
@@ -138,6 +138,9 @@ class analytic_cost_model {
 
   /// The options' overheads, and buffers for transfers unless these are none.
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
+
+  /// A copy for each layer with shared parameters.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return costs_.copies(where); }
 
  private:
   [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const;

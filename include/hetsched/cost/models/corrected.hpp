@@ -173,6 +173,7 @@ class corrected_cost_model {
     return cost_of::gradient_sync(base_, layers, holders);
   }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return cost_of::overheads(base_, where); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return cost_of::copies(base_, where); }
   [[nodiscard]] double update(layer_range layers, const placement& where) const { return cost_of::update(base_, layers, where); }
   [[nodiscard]] std::int64_t transfer_class(const placement& where) const requires detail::cost_model::has_transfer_class<Base> {
     return cost_of::transfer_class(base_, where);

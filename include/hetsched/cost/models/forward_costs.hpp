@@ -62,6 +62,8 @@ class forward_cost_model {
   [[nodiscard]] std::int64_t transfer_class(const placement& where) const { return cost_of::transfer_class(costs_, where); }
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return cost_of::boundary_class(costs_, boundary); }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return cost_of::overheads(costs_, where); }
+  /// Of parameters: there are no gradients.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement&) const { return parameters_shared_in(chain_); }
 
  private:
   Costs costs_;

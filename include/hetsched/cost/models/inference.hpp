@@ -128,6 +128,8 @@ class inference_cost_model {
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return bytes_of_token(boundary); }
 
   [[nodiscard]] memory_overheads overheads(const placement&) const { return options_.overheads; }
+  /// Of parameters: there are no gradients.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement&) const { return copies_; }
 
  private:
   struct chunk {
@@ -172,6 +174,7 @@ class inference_cost_model {
                                    std::int64_t{chain.parameter_bytes});
     const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
     const auto wide = operators_of(most);
+    copies_ = parameters_shared_in(chain);
     for (int i = 0; i < chain.size(); ++i) {
       const auto& l = at(chain.layers, i);
       kinds_.push_back(ops.kind(i));
@@ -232,9 +235,10 @@ class inference_cost_model {
   inference_options options_;
   Timer timer_;
   std::vector<chunk> chunks_;
-  std::vector<int> kinds_;                       // of each layer
-  std::vector<bytes_t> token_bytes_;             // that a batch sends on behind a layer, for one token of each request
-  std::vector<stage_cost> memory_;               // of each layer, without times
+  std::vector<int> kinds_;            // of each layer
+  std::vector<bytes_t> token_bytes_;  // that a batch sends on behind a layer, for one token of each request
+  std::vector<stage_cost> memory_;    // of each layer, without times
+  std::vector<parameter_copy> copies_;
   std::vector<std::vector<layer_times>> times_;  // by subcluster and kind
 };
 

@@ -10,6 +10,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/cost/models/copied_part.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 
@@ -19,6 +20,7 @@ namespace hetsched {
 struct profiled_layer {
   std::string name{};
   bytes_t boundary_bytes = 0;
+  std::optional<copied_part> copy_of = {};  ///< none: all of its parameters are its own
   friend bool operator==(const profiled_layer&, const profiled_layer&) = default;
 };
 
@@ -51,7 +53,8 @@ class profile_cost_model {
  public:
   /// Entries for shapes and devices that the cluster does not have are ignored. Throws input_error, naming the place as in the
   /// file ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, degrees that do
-  /// not multiply to the shape, and two entries for one shape of a subcluster with equal degrees.
+  /// not multiply to the shape, copies of what is no other layer, and two entries for one shape of a subcluster with equal
+  /// degrees.
   profile_cost_model(hetsched::cluster hardware, profile measured)
       : cluster_(std::move(hardware)), profile_(std::move(measured)) {
     validate(cluster_);
@@ -59,6 +62,7 @@ class profile_cost_model {
     for (std::size_t i = 0; i < profile_.layers.size(); ++i)
       if (profile_.layers[i].boundary_bytes < 0)
         throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes: is negative");
+    validate_copies(profile_.layers);
     choices_.resize(cluster_.subclusters.size());
     for (std::size_t i = 0; i < profile_.entries.size(); ++i) add(i);
   }
@@ -80,7 +84,19 @@ class profile_cost_model {
     const auto& found = entry(where);
     stage_cost sum;
     for (int l = layers.first; l < layers.last; ++l) sum += cost(found, l);
+    drop_copies(sum, layers, copies(where));
     return sum;
+  }
+
+  /// Of state that stages hold once; adding up gradients is free here, too. Of no bytes where there is no entry.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const {
+    std::vector<parameter_copy> all;
+    const auto* found = find(where);
+    for (std::size_t l = 0; l < profile_.layers.size(); ++l)
+      if (const auto& c = profile_.layers[l].copy_of)
+        all.push_back(
+            {.owner = c->layer, .layer = static_cast<int>(l), .weight_bytes = found ? c->of(found->weight_bytes[l]) : 0});
+    return all;
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to) const {
@@ -104,9 +120,14 @@ class profile_cost_model {
     return {e.forward_s[l], e.backward_s[l], e.weight_bytes[l], e.activation_bytes[l]};
   }
 
-  [[nodiscard]] const profile_entry& entry(const placement& where) const {
+  [[nodiscard]] const profile_entry* find(const placement& where) const {
     for (const auto& c : at(choices_, where.mesh.subcluster))
-      if (c.where == where) return profile_.entries[c.entry];
+      if (c.where == where) return &profile_.entries[c.entry];
+    return nullptr;
+  }
+
+  [[nodiscard]] const profile_entry& entry(const placement& where) const {
+    if (const auto* found = find(where)) return *found;
     throw input_error("the profile has no entry for this placement");
   }
 

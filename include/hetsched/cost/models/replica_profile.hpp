@@ -13,6 +13,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/cost/models/copied_part.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/detail/ring.hpp>
 #include <hetsched/cost/network/transfer.hpp>
@@ -24,6 +25,7 @@ namespace hetsched {
 struct replica_layer {
   std::string name{};
   bytes_t boundary_bytes_per_sample = 0;
+  std::optional<copied_part> copy_of = {};  ///< none: all of its parameters are its own
   friend bool operator==(const replica_layer&, const replica_layer&) = default;
 };
 
@@ -80,8 +82,8 @@ class replica_cost_model {
  public:
   /// Rows for devices and shapes that the cluster does not have are ignored. Throws input_error, naming the place as in the file
   /// ("/costs/3/forward_s"), for the name of a missing subcluster, wrong sizes, negative or infinite costs, more gradients than
-  /// weight_bytes, nodes that do not divide a replica, two rows for one replica and size on a subcluster, and rows of one replica
-  /// of which only some tell gradient_bytes or update_s.
+  /// weight_bytes, copies of what is no other layer, nodes that do not divide a replica, two rows for one replica and size on a
+  /// subcluster, and rows of one replica of which only some tell gradient_bytes or update_s.
   replica_cost_model(hetsched::cluster hardware, replica_profile measured, const replica_cost_options& options = {})
       : cluster_(std::move(hardware)), profile_(std::move(measured)), options_(options) {
     validate(cluster_);
@@ -90,6 +92,7 @@ class replica_cost_model {
     for (std::size_t i = 0; i < profile_.layers.size(); ++i)
       if (profile_.layers[i].boundary_bytes_per_sample < 0)
         throw input_error("/layers/" + std::to_string(i) + "/boundary_bytes_per_sample: is negative");
+    validate_copies(profile_.layers);
     replicas_.resize(cluster_.subclusters.size());
     for (std::size_t i = 0; i < profile_.rows.size(); ++i) add(i);
   }
@@ -106,7 +109,25 @@ class replica_cost_model {
     const auto line = on(where);
     stage_cost sum;
     for (int l = layers.first; l < layers.last; ++l) sum += cost(line, l);
+    drop_copies(sum, layers, copies(where));
     return sum;
+  }
+
+  /// Of no bytes where there are no costs; free to add up where gradient_bytes are not told.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const {
+    std::vector<parameter_copy> all;
+    const auto line = find(where);
+    for (int l = 0; l < layer_count(); ++l) {
+      const auto& c = at(profile_.layers, l).copy_of;
+      if (!c) continue;
+      all.push_back({.owner = c->layer, .layer = l});
+      if (!line) continue;
+      const auto held = cost(*line, l);
+      all.back().weight_bytes = c->of(held.weight_bytes);
+      all.back().gradient_bytes = c->of(held.gradient_bytes);
+      all.back().reduction_bytes = checked_mul(c->of(held.gradient_bytes), std::int64_t{where.degrees.tensor});
+    }
+    return all;
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
@@ -126,7 +147,10 @@ class replica_cost_model {
     const auto line = on(where);
     double seconds = 0;
     if (!line.low->update_s.empty())
-      for (int l = layers.first; l < layers.last; ++l) seconds += line.seconds(&replica_row::update_s, l, false);
+      for (int l = layers.first; l < layers.last; ++l) {
+        const auto& c = at(profile_.layers, l).copy_of;
+        seconds += line.seconds(&replica_row::update_s, l, false) * (c && c->is_owned_by(layers) ? 1 - c->fraction : 1);
+      }
     const int per_node = where.degrees.tensor * where.degrees.context / line.low->nodes;
     const auto peers = detail::ring_on(cluster_, where.mesh, per_node, where.degrees.data);
     return seconds + peers.collective_s(2, static_cast<double>(gradients(line, layers)));
@@ -213,9 +237,14 @@ class replica_cost_model {
     return line.low->gradient_bytes.empty() ? 0 : line.bytes(&replica_row::gradient_bytes, index, false);
   }
 
-  [[nodiscard]] static bytes_t gradients(const line_through& line, layer_range layers) {
+  // Once of what layers share.
+  [[nodiscard]] bytes_t gradients(const line_through& line, layer_range layers) const {
     bytes_t sum = 0;
-    for (int l = layers.first; l < layers.last; ++l) sum = checked_add(sum, gradient(line, l));
+    for (int l = layers.first; l < layers.last; ++l) {
+      const auto bytes = gradient(line, l);
+      const auto& c = at(profile_.layers, l).copy_of;
+      sum = checked_add(sum, c && c->is_owned_by(layers) ? bytes - c->of(bytes) : bytes);
+    }
     return sum;
   }
 

@@ -163,6 +163,9 @@ class tile_cost_model {
   /// The options' overheads, and buffers for transfers unless these are none.
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return costs_.overheads(where); }
 
+  /// A copy for each layer with shared parameters.
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return costs_.copies(where); }
+
  private:
   struct share_prices {
     degrees of;

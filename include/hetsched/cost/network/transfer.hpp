@@ -42,6 +42,12 @@ namespace hetsched {
 /// sec. 3.2 (asymmetric gradients).
 [[nodiscard]] double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes);
 
+/// Seconds to add up `bytes` of gradients of parameters that two stages of a pipeline share, as gradient_exchange does: every
+/// replica of both adds up a part and hands its sum to the others, so that for m and n replicas 2 m n / (m + n) times the bytes
+/// cross between the stages either way. Infinity where no link joins them.
+/// Throws: as gradient_reduction_s.
+[[nodiscard]] double shared_reduction_s(const cluster& c, const placement& a, const placement& b, double bytes);
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

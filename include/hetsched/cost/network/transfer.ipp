@@ -49,4 +49,10 @@ HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const pl
   return 2 * (n - 1) * slowest_s;
 }
 
+HETSCHED_INLINE double shared_reduction_s(const cluster& c, const placement& a, const placement& b, double bytes) {
+  const placement holders[]{a, b};
+  const auto m = static_cast<double>(replicas(a.degrees)), n = static_cast<double>(replicas(b.degrees));
+  return gradient_reduction_s(c, holders, bytes * 2 * m * n / (m + n));
+}
+
 }  // namespace hetsched

@@ -40,6 +40,7 @@ struct question_table {
   double (*update)(const void*, layer_range, const placement&);
   reduction_cost (*gradient_sync)(const void*, layer_range, std::span<const placement>);
   memory_overheads (*overheads)(const void*, const placement&);
+  std::vector<parameter_copy> (*copies)(const void*, const placement&);
   int (*slices)(const void*);
   parts_cost (*sliced_stage)(const void*, layer_range, std::span<const stage_part>);
   std::int64_t (*transfer_class)(const void*, const placement&);
@@ -88,6 +89,9 @@ template <stage_cost_model M>
       },
       .overheads = [](const void* m, const placement& where) -> memory_overheads {
         return cost_of::overheads(model_at<M>(m), where);
+      },
+      .copies = [](const void* m, const placement& where) -> std::vector<parameter_copy> {
+        return cost_of::copies(model_at<M>(m), where);
       },
       .slices = [](const void* m) -> int { return cost_of::slices(model_at<M>(m)); },
       .sliced_stage = [](const void* m, layer_range layers, std::span<const stage_part> parts) -> parts_cost {
@@ -185,6 +189,7 @@ class any_cost_model {
     return ask_->gradient_sync(model_, layers, holders);
   }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return ask_->overheads(model_, where); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return ask_->copies(model_, where); }
   [[nodiscard]] int slices() const { return ask_->slices(model_); }
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
     return ask_->sliced_stage(model_, layers, parts);

@@ -20,6 +20,18 @@ HETSCHED_INLINE void check_cost(const stage_cost& c, const cluster& hardware, la
   throw input_error("the cost of " + describe(layers) + " on " + describe(hardware, where) + " is not finite, or negative");
 }
 
+HETSCHED_INLINE void check_copies(std::span<const parameter_copy> copies, int layers) {
+  for (const auto& c : copies) {
+    const auto is_layer = [&](int l) { return l >= 0 && l < layers; };
+    const auto what = "layer " + std::to_string(c.layer) + "'s copy of parameters of layer " + std::to_string(c.owner);
+    if (!is_layer(c.owner) || !is_layer(c.layer) || c.owner == c.layer)
+      throw input_error(what + ": expected two of " + std::to_string(layers) + " layers");
+    if (c.gradient_bytes < 0 || c.optimizer_bytes < 0 || c.reduction_bytes < 0 ||
+        c.weight_bytes < checked_add(c.gradient_bytes, c.optimizer_bytes))
+      throw input_error(what + " has bytes below 0, or fewer than its gradients and optimizer state together");
+  }
+}
+
 HETSCHED_INLINE void check_transfer(const transfer_cost& c, const cluster& hardware, int boundary, const placement& from,
                                     const placement& to) {
   const auto name = [&] {

@@ -27,6 +27,7 @@ void transfer_class() = delete;
 void boundary_class() = delete;
 void gradient_sync() = delete;
 void overheads() = delete;
+void copies() = delete;
 
 struct layer_count_fn {
   template <class M>
@@ -146,6 +147,18 @@ struct overheads_fn {
   }
 };
 
+struct copies_fn {
+  template <class M>
+  [[nodiscard]] constexpr std::vector<parameter_copy> operator()(const M& model, const placement& where) const {
+    if constexpr (requires { model.copies(where); })
+      return model.copies(where);
+    else if constexpr (requires { copies(model, where); })
+      return copies(model, where);
+    else
+      return {};
+  }
+};
+
 template <class M>
 concept has_transfer_class = requires(const M& m, const placement& p) {
   { m.transfer_class(p) } -> std::convertible_to<std::int64_t>;
@@ -207,6 +220,9 @@ inline constexpr detail::cost_model::update_fn update{};
 inline constexpr detail::cost_model::gradient_sync_fn gradient_sync{};
 /// What a device of a stage holds besides its stage_cost. Default: nothing.
 inline constexpr detail::cost_model::overheads_fn overheads{};
+/// The parameters that layers share with others, as a stage of this placement holds them; those of every placement are of the
+/// same layers in the same order. Default: none.
+inline constexpr detail::cost_model::copies_fn copies{};
 /// Placements of one subcluster with equal class have equal transfer prices to and from every other placement.
 inline constexpr detail::cost_model::transfer_class_fn transfer_class{};
 /// Boundaries with equal class have equal transfer prices between any two placements. Default: each its own.
@@ -218,6 +234,7 @@ inline constexpr detail::cost_model::boundary_class_fn boundary_class{};
 /// `transfer(boundary, from, to)`, as members or as free functions that take the model first.
 /// A model is made for one microbatch size, and for training or inference.
 /// Optional: `update(layers, placement)`, `gradient_sync(layers, placements)` and `overheads(placement)`, whose defaults are 0;
+/// `copies(placement)`, for layers that share parameters;
 /// `transfer_class(placement)` and `boundary_class(boundary)`, which make searches faster; `slices()` and
 /// `sliced_stage(layers, parts)` (stage_part.hpp), for stages whose tensor ranks are unlike.
 /// Not checked: that the same question always gets the same answer, that costs are finite and not negative
@@ -268,8 +285,9 @@ consteval void require_answers() {
 
 }  // namespace detail::cost_model
 
-/// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers: planners take a faster path.
-/// Not checked: that `stage` really is the sum of `layer`.
+/// A stage_cost_model with `layer(index, placement)`, whose stages cost the sum of their layers, less the copies of shared
+/// parameters that lie within: planners take a faster path.
+/// Not checked: that `stage` really is that sum.
 template <class M>
 concept additive_cost_model = stage_cost_model<M> && requires(const M& m, const placement& p) {
   { cost_of::layer(m, 0, p) } -> std::convertible_to<stage_cost>;
@@ -288,11 +306,12 @@ concept inference_costs = stage_cost_model<M> && requires(const M& m, layer_rang
   { m.decoding_transfer_s(0, p, p, near) } -> std::convertible_to<double>;
 };
 
-/// Sum of the layers of a range: the `stage` of an additive model. O(layers).
+/// Sum of the layers of a range, where a copy counts unless its owner is among them: the `stage` of an additive model. O(layers).
 template <class M>
 [[nodiscard]] constexpr stage_cost sum_of_layers(const M& model, layer_range layers, const placement& where) {
   stage_cost sum;
   for (int l = layers.first; l < layers.last; ++l) sum += cost_of::layer(model, l, where);
+  drop_copies(sum, layers, cost_of::copies(model, where));
   return sum;
 }
 

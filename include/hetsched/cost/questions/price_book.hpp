@@ -23,9 +23,10 @@ namespace hetsched {
 struct booked_placement {
   placement where;
   memory_overheads overheads;
-  memory_room memory;        ///< bytes of a device: see room_within
-  bool on_one_node = false;  ///< of several, which have more than one device: other stages may share it
-  int transfer_class = 0;    ///< placements of one class have equal transfer prices; each its own if the model names none
+  std::vector<parameter_copy> copies{};  ///< of parameters that layers share
+  memory_room memory;                    ///< bytes of a device: see room_within
+  bool on_one_node = false;              ///< of several, which have more than one device: other stages may share it
+  int transfer_class = 0;  ///< placements of one class have equal transfer prices; each its own if the model names none
 };
 
 /// Seconds that stages of one placement take after the last backward of an iteration.
@@ -54,9 +55,9 @@ class price_book {
   [[nodiscard]] bool additive() const { return additive_; }
 
   /// Those that the model offers on a submesh, in its order. The list is valid until placements of another submesh are asked for.
-  /// Throws: input_error if one does not lie on it, or for overheads out of range.
+  /// Throws: input_error if one does not lie on it, or for overheads or copies out of range.
   [[nodiscard]] const std::vector<int>& placements(const submesh& mesh);
-  /// The number of a placement, which the model need not offer. Throws: input_error for overheads out of range.
+  /// The number of a placement, which the model need not offer. Throws: input_error for overheads or copies out of range.
   [[nodiscard]] int find(const placement& where);
   /// Valid until other placements are asked for.
   [[nodiscard]] const booked_placement& operator[](int p) const { return at(placements_, p); }
@@ -71,7 +72,7 @@ class price_book {
     if (at(costs_of_, p).empty()) ask_layers(p);
     return at(costs_of_, p);
   }
-  /// Of additive models the sum of its layers, in O(layers). Throws: as check_cost.
+  /// Of additive models the sum of its layers, less copies, in O(layers). Throws: as check_cost.
   [[nodiscard]] stage_cost stage(int p, layer_range layers);
 
   /// Of stages of one subcluster, `near` tells where they lie. Valid as long as the book. Throws: as check_transfer.

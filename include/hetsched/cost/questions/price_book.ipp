@@ -57,8 +57,9 @@ HETSCHED_INLINE int price_book::find(mesh_placements& known, const placement& wh
   for (const int p : known.known)
     if (at(placements_, p).where == where) return p;
   const auto& s = subcluster_of(hardware_, where.mesh);
-  booked_placement added{.where = where, .overheads = costs_.overheads(where), .memory = {}};
+  booked_placement added{.where = where, .overheads = costs_.overheads(where), .copies = costs_.copies(where), .memory = {}};
   validate(added.overheads);
+  check_copies(added.copies, layers_);
   added.memory = room_within(s.device.memory_bytes, added.overheads);
   added.on_one_node = s.nodes > 1 && where.mesh.nodes == 1 && s.devices_per_node > 1;
   added.transfer_class = class_of(added);
@@ -97,6 +98,7 @@ HETSCHED_INLINE stage_cost price_book::stage(int p, layer_range layers) {
   if (additive_) {
     stage_cost sum;
     for (const auto& cost : layers_on(p).subspan(as_size(layers.first), as_size(layers.size()))) sum += cost;
+    drop_copies(sum, layers, at(placements_, p).copies);
     return sum;
   }
   auto& row = at(costs_of_, p);

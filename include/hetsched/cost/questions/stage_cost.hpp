@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string_view>
 
+#include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/units.hpp>
 
 namespace hetsched {
@@ -35,6 +37,32 @@ struct stage_cost {
   }
   friend constexpr bool operator==(const stage_cost&, const stage_cost&) = default;
 };
+
+/// Parameters that one layer owns and another holds a copy of, as a tied embedding: a stage that has both layers holds them once,
+/// and stages that have one each add up their gradients once per iteration.
+struct parameter_copy {
+  int owner = 0;                ///< the layer that owns them
+  int layer = 0;                ///< the layer whose costs count the copy
+  bytes_t weight_bytes = 0;     ///< of the copy on each device, as in stage_cost: gradients and optimizer state included
+  bytes_t gradient_bytes = 0;   ///< of weight_bytes
+  bytes_t optimizer_bytes = 0;  ///< of weight_bytes
+  bytes_t reduction_bytes = 0;  ///< of the gradients, whole; 0: nothing has to be added up
+
+  [[nodiscard]] constexpr bool is_within(layer_range layers) const {
+    return owner >= layers.first && layer >= layers.first && owner < layers.last && layer < layers.last;
+  }
+  friend constexpr bool operator==(const parameter_copy&, const parameter_copy&) = default;
+};
+
+/// Takes out of the sum of a stage's layers the copies of what it holds anyway.
+constexpr void drop_copies(stage_cost& sum, layer_range layers, std::span<const parameter_copy> copies) {
+  for (const auto& c : copies) {
+    if (!c.is_within(layers)) continue;
+    sum.weight_bytes -= c.weight_bytes;
+    sum.gradient_bytes -= c.gradient_bytes;
+    sum.optimizer_bytes -= c.optimizer_bytes;
+  }
+}
 
 /// What it costs to move one microbatch over a boundary between stages, forward its activation and back the gradient. A plain
 /// number of seconds is a transfer that takes so long either way, and lets no other one pass meanwhile. One of several phases,

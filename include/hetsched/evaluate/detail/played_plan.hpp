@@ -15,6 +15,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/check_cost.hpp>
 #include <hetsched/cost/questions/describe.hpp>
@@ -103,8 +104,8 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   return result;
 }
 
-/// Adds up gradients between pipelines, last layers first, and then updates: when the last stage is done. A group's reduction
-/// starts when all its stages are free.
+/// Adds up gradients between pipelines, last layers first, then those of shared parameters inside each, and then updates: when
+/// the last stage is done. A reduction starts when all its stages are free.
 [[nodiscard]] inline double finish_iteration(const plan& p, const std::vector<pipeline_evaluation>& played) {
   std::vector<std::vector<double>> free_s;
   for (const auto& line : played) {
@@ -117,6 +118,12 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
     for (std::size_t l = 0; l < free_s.size(); ++l) start_s = std::max(start_s, at(free_s[l], groups[g].stages[l]));
     for (std::size_t l = 0; l < free_s.size(); ++l) at(free_s[l], groups[g].stages[l]) = start_s + p.gradient_sync[g].seconds;
   }
+  for (std::size_t l = 0; l < free_s.size(); ++l)
+    for (const auto& sync : p.pipelines[l].copy_sync) {
+      const auto& line = p.pipelines[l];
+      auto &owner_s = at(free_s[l], stage_with(line, sync.owner)), &copy_s = at(free_s[l], stage_with(line, sync.layer));
+      owner_s = copy_s = std::max(owner_s, copy_s) + sync.seconds;
+    }
   double last_s = 0;
   for (std::size_t l = 0; l < free_s.size(); ++l)
     for (std::size_t i = 0; i < free_s[l].size(); ++i)
@@ -342,6 +349,30 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
     sync.bytes = c.bytes;
     sync.seconds = c.seconds;
     p.gradient_sync.push_back(std::move(sync));
+  }
+  return std::nullopt;
+}
+
+/// Fills in the reductions of shared parameters between the stages of a pipeline; of parts, the slowest two. Returns a refusal
+/// where no link joins two.
+[[nodiscard]] inline std::optional<refusal> price_copies(const cluster& hardware, const any_cost_model& costs, plan& p,
+                                                         std::size_t l, const std::vector<priced_parts>& stages) {
+  auto& line = p.pipelines[l];
+  line.copy_sync.clear();
+  const auto copies = costs.copies(stages.front().parts.front().where);
+  check_copies(copies, costs.layer_count());
+  for (const auto& c : copies) {
+    const auto i = stage_with(line, c.owner), j = stage_with(line, c.layer);
+    if (i == j || c.reduction_bytes == 0) continue;
+    copy_sync_plan sync{.owner = c.owner, .layer = c.layer, .bytes = c.reduction_bytes};
+    for (const auto& a : stages[i].parts)
+      for (const auto& b : stages[j].parts)
+        sync.seconds = std::max(sync.seconds, shared_reduction_s(hardware, a.where, b.where, static_cast<double>(sync.bytes)));
+    if (!(sync.seconds < longest_time_s))
+      return refusal{refusal::kind::infeasible, "no link joins " + stage_name(p, l, i) + " and " + stage_name(p, l, j) +
+                                                    ", which share parameters of layers " + std::to_string(c.owner) + " and " +
+                                                    std::to_string(c.layer)};
+    line.copy_sync.push_back(sync);
   }
   return std::nullopt;
 }

@@ -57,8 +57,7 @@ struct arithmetic {
 }
 
 /// The text of a model.json of explicit layers. The format has no place for backwards that do not take twice the forward, nor
-/// for what selective recomputation and tensor or context parallelism need to know. Copies of shared parameters become the
-/// layers' own.
+/// for what selective recomputation and tensor or context parallelism need to know.
 /// Throws: input_error unless an element has 2 bytes, as the format takes for granted.
 [[nodiscard]] std::string to_model_json(const layer_chain& chain);
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/io/json/detail/copied_part_json.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/model/families.hpp>
@@ -215,13 +218,19 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 
 /// Reads a layer by its amounts per sample. Backward takes twice the FLOPs of forward, weights are 16-bit parameters, and
 /// what is kept is written once and read once.
-[[nodiscard]] inline layer read_layer(const json_value& value) {
-  value.object({"name", "forward_flops", "weight_bytes", "activation_bytes", "boundary_bytes"});
+[[nodiscard]] inline layer read_layer(const json_value& value, int index, int layers) {
+  value.object({"name", "forward_flops", "weight_bytes", "activation_bytes", "boundary_bytes", "copy_of"});
   layer result;
   result.name = value.at("name").name();
   result.forward_flops = value.at("forward_flops").number(0, 1e24);
   result.backward_flops = 2 * result.forward_flops;
   result.parameters = ceil_div(value.at("weight_bytes").bytes(), 2);
+  if (const auto copy = value.find("copy_of")) {
+    const auto [owner, fraction] = read_copied_part(*copy, index, layers);
+    result.owner = owner;
+    result.shared_parameters = static_cast<std::int64_t>(std::round(static_cast<double>(result.parameters) * fraction));
+    result.parameters -= result.shared_parameters;
+  }
   result.activation_bytes = value.at("activation_bytes").bytes();
   result.boundary_bytes = value.at("boundary_bytes").bytes();
   result.memory_traffic_bytes = checked_mul(2, result.activation_bytes);
@@ -252,19 +261,22 @@ HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view f
       layers.fail("are amounts of 16-bit numbers, expected fp16 or bf16 to compute them in, found " +
                   std::string(name_of(*options.dtype)));
   }
-  result.chain.layers = layers.list(detail::read_layer);
+  const int count = static_cast<int>(layers.size());
+  for (int i = 0; i < count; ++i) result.chain.layers.push_back(detail::read_layer(layers[as_size(i)], i, count));
   return result;
 }
 
 HETSCHED_INLINE std::string to_model_json(const layer_chain& chain) {
   if (chain.parameter_bytes != 2) throw input_error("a model.json of layers holds elements of 2 bytes only");
   auto layers = nlohmann::ordered_json::array();
-  for (const auto& l : chain.layers)
+  for (const auto& l : chain.layers) {
     layers.push_back({{"name", l.name},
                       {"forward_flops", l.forward_flops},
                       {"weight_bytes", checked_mul(2, checked_add(l.parameters, l.shared_parameters))},
                       {"activation_bytes", l.activation_bytes},
                       {"boundary_bytes", l.boundary_bytes}});
+    if (l.shared_parameters > 0) layers.back()["copy_of"] = {{"layer", l.owner}, {"fraction", shared_fraction(l)}};
+  }
   return detail::dump({{"format", "hetsched/model"}, {"version", 1}, {"layers", std::move(layers)}});
 }
 

@@ -163,6 +163,14 @@ struct plan_reader {
     return b;
   }
 
+  [[nodiscard]] static copy_sync_plan copy_sync(const json_value& value, int last_layer) {
+    value.object({"owner", "layer", "bytes", "seconds"});
+    copy_sync_plan c{.owner = value.at("owner").count(0, last_layer), .layer = value.at("layer").count(0, last_layer)};
+    if (const auto bytes = value.find("bytes")) c.bytes = bytes->bytes();
+    c.seconds = value.at("seconds").number(0, max_seconds);
+    return c;
+  }
+
   // The text of the actions, or the name of a file beside the plan that has it.
   [[nodiscard]] schedule actions(const json_value& value, const pipeline_plan& line) const {
     auto text = value.text();
@@ -186,7 +194,7 @@ struct plan_reader {
   }
 
   [[nodiscard]] pipeline_plan pipeline(const json_value& value) const {
-    value.object({"microbatches", "microbatch_size", "stages", "boundaries", "schedule"});
+    value.object({"microbatches", "microbatch_size", "stages", "boundaries", "copy_sync", "schedule"});
     pipeline_plan line;
     counts(value, line);
     const auto stages = value.at("stages");
@@ -195,6 +203,8 @@ struct plan_reader {
       line.stages.push_back(stage(stages[i], i == 0 ? 0 : line.stages.back().layers.last));
     if (const auto boundaries = value.find("boundaries"))
       line.boundaries = boundaries->sized(line.stages.size() - 1, "boundary between stages").list(boundary);
+    if (const auto syncs = value.find("copy_sync"))
+      line.copy_sync = syncs->list([&](const json_value& x) { return copy_sync(x, line.stages.back().layers.last - 1); });
     const auto schedule = value.at("schedule");
     schedule.object({"name", "actions"});
     line.schedule.name = schedule.at("name").name();
@@ -542,6 +552,8 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
     auto& boundaries = value["boundaries"] = json::array();
     for (const auto& b : line.boundaries) boundaries.push_back(detail::to_json(b));
     if (line.boundaries.size() + 1 != line.stages.size()) value.erase("boundaries");
+    for (const auto& c : line.copy_sync)
+      value["copy_sync"].push_back({{"owner", c.owner}, {"layer", c.layer}, {"bytes", c.bytes}, {"seconds", c.seconds}});
     value["schedule"] = {{"name", line.schedule.name}};
     if (line.schedule.actions) value["schedule"]["actions"] = to_csv(*line.schedule.actions);
     pipelines.push_back(std::move(value));

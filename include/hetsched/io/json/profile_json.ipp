@@ -12,6 +12,7 @@
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/io/json/detail/copied_part_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
 namespace hetsched::detail {
@@ -85,16 +86,26 @@ void read_owner(const json_value& value, Row& row) {
   return row;
 }
 
-/// The layers of a profile: each a name, and bytes under a key of the version's own.
+[[nodiscard]] inline nlohmann::ordered_json profile_layer_json(const auto& layer, const char* bytes_key, bytes_t bytes) {
+  nlohmann::ordered_json value{{"name", layer.name}, {bytes_key, bytes}};
+  if (const auto& c = layer.copy_of) value["copy_of"] = {{"layer", c->layer}, {"fraction", c->fraction}};
+  return value;
+}
+
+/// The layers of a profile: each a name, bytes under a key of the version's own, and what it shares.
 template <class Layer>
 [[nodiscard]] std::vector<Layer> read_profile_layers(const json_value& top, const char* bytes_key) {
   const auto layers = top.at("layers");
   if (layers.size() == 0 || layers.size() > as_size(max_layers))
     layers.expected("1 to " + std::to_string(max_layers) + " layers");
-  return layers.list([&](const json_value& value) {
-    value.object({"name", bytes_key});
-    return Layer{value.at("name").name(), value.at(bytes_key).bytes()};
-  });
+  std::vector<Layer> found;
+  const int count = static_cast<int>(layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto value = layers[i].object({"name", bytes_key, "copy_of"});
+    auto& layer = found.emplace_back(Layer{value.at("name").name(), value.at(bytes_key).bytes()});
+    if (const auto copy = value.find("copy_of")) layer.copy_of = read_copied_part(*copy, static_cast<int>(i), count);
+  }
+  return found;
 }
 
 HETSCHED_INLINE profile read_profile_1(const json_value& top) {
@@ -156,7 +167,7 @@ HETSCHED_INLINE profile_file parse_profile_file(std::string_view text, std::stri
 
 HETSCHED_INLINE std::string to_json(const profile& p) {
   auto layers = nlohmann::ordered_json::array();
-  for (const auto& l : p.layers) layers.push_back({{"name", l.name}, {"boundary_bytes", l.boundary_bytes}});
+  for (const auto& l : p.layers) layers.push_back(detail::profile_layer_json(l, "boundary_bytes", l.boundary_bytes));
   auto costs = nlohmann::ordered_json::array();
   for (const auto& e : p.entries) {
     nlohmann::ordered_json value;
@@ -179,7 +190,8 @@ HETSCHED_INLINE std::string to_json(const profile& p) {
 
 HETSCHED_INLINE std::string to_json(const replica_profile& p) {
   auto layers = nlohmann::ordered_json::array();
-  for (const auto& l : p.layers) layers.push_back({{"name", l.name}, {"boundary_bytes_per_sample", l.boundary_bytes_per_sample}});
+  for (const auto& l : p.layers)
+    layers.push_back(detail::profile_layer_json(l, "boundary_bytes_per_sample", l.boundary_bytes_per_sample));
   auto costs = nlohmann::ordered_json::array();
   for (const auto& r : p.rows) {
     nlohmann::ordered_json value;

@@ -63,6 +63,11 @@ struct report {
   return layers.size() == 1 ? first : first + "-" + std::to_string(layers.last - 1);
 }
 
+/// The layers that share parameters: "0 and 17".
+[[nodiscard]] inline std::string copy_text(const copy_sync_plan& c) {
+  return std::to_string(c.owner) + " and " + std::to_string(c.layer);
+}
+
 /// Text of a stage's devices: the subcluster, the shape, and the devices taken, counted node by node.
 /// Requires: `subclusters` holds the names that they count.
 [[nodiscard]] std::string devices_text(const stage_plan& s, const std::vector<std::string>& subclusters);

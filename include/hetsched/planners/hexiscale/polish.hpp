@@ -129,6 +129,7 @@ struct cut_out_costs {
     return seconds;
   }
   [[nodiscard]] memory_overheads overheads(const placement& p) const { return costs.overheads(part.in_whole(p)); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& p) const { return costs.copies(part.in_whole(p)); }
   [[nodiscard]] std::int64_t transfer_class(const placement& p) const { return costs.transfer_class(part.in_whole(p)); }
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs.boundary_class(boundary); }
 };

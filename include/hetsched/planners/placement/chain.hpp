@@ -9,6 +9,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/cost/questions/stage_cost.hpp>
 
 namespace hetsched {
 
@@ -20,6 +21,15 @@ struct placement_kind {
   std::vector<double> in_flight_before{};  ///< bytes for each request or microbatch in flight
   std::vector<double> temporary{};         ///< bytes, by layer; of a stage, the largest
   memory_room memory{};
+  std::vector<parameter_copy> copies{};  ///< of what layers share: they count once in a stage that has both
+
+  /// Bytes of layers in one stage, whatever is in flight.
+  [[nodiscard]] double state(layer_range layers) const {
+    double bytes = state_before[as_size(layers.last)] - state_before[as_size(layers.first)];
+    for (const auto& c : copies)
+      if (c.is_within(layers)) bytes -= static_cast<double>(c.weight_bytes);
+    return bytes;
+  }
 };
 
 /// Devices, or equal groups of them, that serve alike.

@@ -58,6 +58,18 @@ class parallel_costs {
   // Parameters that a layer's device holds, copies of other layers' included.
   [[nodiscard]] static std::int64_t held(const hetsched::layer& l) { return checked_add(l.parameters, l.shared_parameters); }
 
+  // The same in a stage of these layers: without copies of what another of them owns.
+  [[nodiscard]] std::int64_t held_in(int index, layer_range layers) const {
+    const auto& l = at(index);
+    return l.owner >= layers.first && l.owner < layers.last ? l.parameters : held(l);
+  }
+  [[nodiscard]] std::int64_t held_in(layer_range layers) const {
+    auto sum = hetsched::at(parameters_before_, layers.last) - hetsched::at(parameters_before_, layers.first);
+    for (const int i : sharing_)
+      if (i >= layers.first && i < layers.last) sum -= held(at(i)) - held_in(i, layers);
+    return sum;
+  }
+
   // Of so many parameters, those that a device has: others and experts'.
   struct device_share {
     double dense = 0, experts = 0;
@@ -102,7 +114,7 @@ class parallel_costs {
         }
         slowest.selective_s = std::max(slowest.selective_s, own.selective_s);
         slowest.overhead_s = std::max(slowest.overhead_s, own.overhead_s);
-        all.parts[k] += sliced_memory(i, mode, batch, parts[k].slices, slices);
+        all.parts[k] += sliced_memory(i, held_in(i, layers), mode, batch, parts[k].slices, slices);
       }
       const double tensor_s =
           among_parts_s(parts, ranks, static_cast<double>(l.tensor_reduce_bytes) * static_cast<double>(batch));
@@ -127,8 +139,7 @@ class parallel_costs {
   }
 
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
-    const auto bytes = checked_mul(hetsched::at(parameters_before_, layers.last) - hetsched::at(parameters_before_, layers.first),
-                                   options_.memory.gradient_bytes);
+    const auto bytes = checked_mul(held_in(layers), options_.memory.gradient_bytes);
     return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
   }
 
@@ -139,13 +150,16 @@ class parallel_costs {
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const;
 
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const;
+
  private:
   // Of a layer, with what its collectives take there and back.
   [[nodiscard]] static stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
                                           double there_s, double back_s);
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
-  [[nodiscard]] stage_cost sliced_memory(int index, recomputation mode, std::int64_t samples, int own, int slices) const;
+  [[nodiscard]] stage_cost sliced_memory(int index, std::int64_t parameters, recomputation mode, std::int64_t samples, int own,
+                                         int slices) const;
 
   // A sum over all ranks of several parts, where the slowest link of any two counts; infinity where two have none.
   [[nodiscard]] double among_parts_s(std::span<const stage_part> parts, int ranks, double bytes) const;
@@ -177,6 +191,7 @@ class parallel_costs {
   parallel_options options_;
   std::vector<std::int64_t> parameters_before_;  // of each layer, and of the end
   std::vector<std::int64_t> experts_before_;     // likewise, of these those of experts
+  std::vector<int> sharing_;                     // layers with copies of another's
   bytes_t largest_boundary_ = 0;                 // per sample
 };
 

@@ -34,6 +34,8 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
     parameters_before_.push_back(checked_add(parameters_before_.back(), held(l)));
     experts_before_.push_back(checked_add(experts_before_.back(), l.expert_parameters));
   }
+  for (int j = 0; j < layer_count(); ++j)
+    if (at(j).shared_parameters > 0) sharing_.push_back(j);
   for (int j = 0; j + 1 < layer_count(); ++j) largest_boundary_ = std::max(largest_boundary_, at(j).boundary_bytes);
   bool has_scores = false;
   for (const auto& l : chain_.layers) has_scores = has_scores || l.selective_saved_bytes > 0;
@@ -92,10 +94,8 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
 }
 
 HETSCHED_INLINE double parallel_costs::update(layer_range layers, const placement& where) const {
-  const auto within = [&](const std::vector<std::int64_t>& before) {
-    return hetsched::at(before, layers.last) - hetsched::at(before, layers.first);
-  };
-  const auto [dense, experts] = on_device(within(parameters_before_), within(experts_before_), where.degrees);
+  const auto of_experts = hetsched::at(experts_before_, layers.last) - hetsched::at(experts_before_, layers.first);
+  const auto [dense, experts] = on_device(held_in(layers), of_experts, where.degrees);
   const auto& m = options_.memory;
   double seconds = 0;
   if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.gradient_bytes);
@@ -120,11 +120,33 @@ HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, rec
   return cost;
 }
 
-HETSCHED_INLINE stage_cost parallel_costs::sliced_memory(int index, recomputation mode, std::int64_t samples, int own,
-                                                         int slices) const {
+HETSCHED_INLINE std::vector<parameter_copy> parallel_costs::copies(const placement& where) const {
+  std::vector<parameter_copy> found;
+  const auto& state = options_.memory;
+  for (const int i : sharing_) {
+    const auto& l = at(i);
+    // What the layer holds more for them, rounding included.
+    const auto more = [&](int bytes_each, int sharded_from) {
+      const auto of = [&](std::int64_t parameters) {
+        return parameter_share(parameters, l.expert_parameters, bytes_each, where.degrees, where.zero, sharded_from);
+      };
+      return of(held(l)) - of(l.parameters);
+    };
+    const bytes_t gradients = more(state.gradient_bytes, 2), optimizer = more(state.optimizer_bytes, 1);
+    found.push_back({.owner = l.owner,
+                     .layer = i,
+                     .weight_bytes = more(state.weight_bytes, 3) + gradients + optimizer,
+                     .gradient_bytes = gradients,
+                     .optimizer_bytes = optimizer,
+                     .reduction_bytes = checked_mul(l.shared_parameters, std::int64_t{state.gradient_bytes})});
+  }
+  return found;
+}
+
+HETSCHED_INLINE stage_cost parallel_costs::sliced_memory(int index, std::int64_t parameters, recomputation mode,
+                                                         std::int64_t samples, int own, int slices) const {
   const auto of = [&](int tensor) {
-    return layer_memory(chain_, index, held(at(index)), {.degrees = {.tensor = tensor}, .recompute = mode}, samples,
-                        options_.memory);
+    return layer_memory(chain_, index, parameters, {.degrees = {.tensor = tensor}, .recompute = mode}, samples, options_.memory);
   };
   auto held = of(slices);
   const auto whole = of(1);

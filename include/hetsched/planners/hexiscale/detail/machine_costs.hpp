@@ -48,10 +48,14 @@ class machine_costs {
 
   /// Puts layer `index` in front of a stage of layers [index + 1, last) that costs `so_far`.
   void grow(int choice, int index, int last, stage_cost& so_far) const {
-    if (book_.additive())
-      so_far += (*this)[choice].layers[as_size(index)];
-    else
-      so_far = book_.stage((*this)[choice].in_book, {index, last});
+    const auto& by = (*this)[choice];
+    if (!book_.additive()) {
+      so_far = book_.stage(by.in_book, {index, last});
+      return;
+    }
+    so_far += by.layers[as_size(index)];
+    for (const auto& c : book_[by.in_book].copies)
+      if (c.owner == index || c.layer == index) drop_copies(so_far, {index, last}, {&c, 1});
   }
 
   /// The boundary before layer `cut`.

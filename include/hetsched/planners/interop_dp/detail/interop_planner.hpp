@@ -68,7 +68,7 @@ class interop_planner {
           prove(small() || best_s() < bound_ * 1.02 ? options_.effort : options_.effort / 10);
       }
     }
-    if (!stopped_ && best_s() <= asked_.beat * (1 + options_.near_tie)) {
+    if (!stopped_ && best_ && best_s() <= asked_.beat * (1 + options_.near_tie)) {
       settle_near_ties();
       change_best_plans();
     }
@@ -504,6 +504,9 @@ class interop_planner {
     if (stopped_)
       return {refusal::kind::stopped,
               "the search was stopped before it found a plan; none has an iteration below " + std::to_string(bound_) + " s"};
+    if (least_objective_ < infinity)
+      return {refusal::kind::infeasible,
+              "no link joins stages of any plan that was met to add up gradients of shared parameters"};
     return {refusal::kind::infeasible,
             explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices)};
   }

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstddef>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -196,6 +198,18 @@ struct stage_bytes {
   [[nodiscard]] double at(double warmup) const { return fixed + warmup * each; }
 };
 
+/// Takes off the layers with copies what single layers take more than all together, where copies need not be: then the sum over
+/// a stage is never more than what the stage takes.
+inline void leave_out_copies(std::vector<double>& seconds, double all_s, std::span<const parameter_copy> copies) {
+  if (copies.empty()) return;
+  double more_s = std::accumulate(seconds.begin(), seconds.end(), -all_s);
+  for (const auto& c : copies) {
+    const double off_s = std::clamp(more_s, 0.0, at(seconds, c.layer));
+    at(seconds, c.layer) -= off_s;
+    more_s -= off_s;
+  }
+}
+
 /// What stages take at the end of an iteration, by placement: a constant and a sum over layers, fitted to single layers and a
 /// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
 class update_table {
@@ -210,9 +224,12 @@ class update_table {
       if (!any_) {
         sums_.resize(sums_.size() + row_, 0.0);
       } else {
+        auto layers = of.layers;
+        for (double& layer : layers) layer = std::max(0.0, layer - base);
+        leave_out_copies(layers, of.all - base, book[p.in_book].copies);
         double sum = base;
         sums_.push_back(sum);
-        for (const double layer : of.layers) sums_.push_back(sum += std::max(0.0, layer - base));
+        for (const double layer : layers) sums_.push_back(sum += layer);
       }
     }
   }
@@ -251,6 +268,8 @@ class stage_prices {
         row_(as_size(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
         sums_(problem.placements.size() * row_),
         updates_(book, problem) {
+    for (const auto& p : problem.placements) copies_.push_back(book[p.in_book].copies);
+    if (std::all_of(copies_.begin(), copies_.end(), [](const auto& c) { return c.empty(); })) copies_.clear();
     if (additive_)
       add_layers(book, problem);
     else
@@ -276,7 +295,7 @@ class stage_prices {
       return {c.weight, c.activation};
     }
     const auto &a = row[first], &b = row[last];
-    return {b.weight - a.weight + temporary(p, first, last), b.activation - a.activation};
+    return {b.weight - a.weight - copied(p, first, last) + temporary(p, first, last), b.activation - a.activation};
   }
   [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
   /// The most that a layer of the stage needs while it is at work. Requires: additive().
@@ -296,6 +315,14 @@ class stage_prices {
           a[l + 1].activation - a[l].activation > b[l + 1].activation - b[l].activation ||
           temporary(p, l, l + 1) > temporary(q, l, l + 1))
         return false;
+    if (copies_.empty()) return true;
+    // Without copies, too.
+    const auto own = [&](const sums* row, const parameter_copy& c) {
+      return row[c.layer + 1].weight - row[c.layer].weight - static_cast<double>(c.weight_bytes);
+    };
+    const auto &of_p = at(copies_, p), &of_q = at(copies_, q);
+    for (std::size_t k = 0; k < of_p.size(); ++k)
+      if (own(a, of_p[k]) > own(b, of_q[k])) return false;
     return true;
   }
 
@@ -307,16 +334,26 @@ class stage_prices {
   void furthest(int p, double period, double capacity, double warmup, int* out) const {
     if (!additive_)
       furthest_interval(p, period, capacity, warmup, out);
-    else if (largest_.empty())
+    else if (largest_.empty() && copies_.empty())
       furthest_sum(prefix(p), period, capacity, warmup, out, [](int, int) { return 0.0; });
     else
-      furthest_sum(prefix(p), period, capacity, warmup, out, [&](int first, int last) { return temporary(p, first, last); });
+      furthest_sum(prefix(p), period, capacity, warmup, out,
+                   [&](int first, int last) { return temporary(p, first, last) - copied(p, first, last); });
   }
 
  private:
   /// The place of an interval in a row of a model that is not additive; empty intervals are there, too, and cost nothing.
   [[nodiscard]] std::size_t cell(int first, int last) const {
     return as_size(first * (2 * layers_ + 3 - first) / 2 + last - first);
+  }
+
+  /// Bytes that the sum of these layers counts twice.
+  [[nodiscard]] double copied(int p, int first, int last) const {
+    double bytes = 0;
+    if (copies_.empty()) return bytes;
+    for (const auto& c : at(copies_, p))
+      if (c.is_within({first, last})) bytes += static_cast<double>(c.weight_bytes);
+    return bytes;
   }
 
   void add_layers(price_book& book, const interop_problem& problem) {
@@ -347,14 +384,14 @@ class stage_prices {
     }
   }
 
-  template <class Temporary>
-  void furthest_sum(const sums* at, double period, double capacity, double warmup, int* out, Temporary at_work) const {
+  template <class Extra>
+  void furthest_sum(const sums* at, double period, double capacity, double warmup, int* out, Extra extra) const {
     int last = 0;
     for (int a = 0; a <= layers_; ++a) {
       last = std::max(last, a);
       const auto fits = [&](const sums& end) {
         return end.time - at[a].time <= period &&
-               end.weight - at[a].weight + warmup * (end.activation - at[a].activation) + at_work(a, last + 1) <= capacity;
+               end.weight - at[a].weight + warmup * (end.activation - at[a].activation) + extra(a, last + 1) <= capacity;
       };
       while (last < layers_ && fits(at[last + 1])) ++last;
       out[a] = last;
@@ -393,9 +430,10 @@ class stage_prices {
   int layers_;
   bool additive_;
   std::size_t placements_ = 0;
-  std::size_t row_;              // cells of a placement
-  std::vector<sums> sums_;       // [placement][layer], or [placement][first layer][last]
-  std::vector<double> largest_;  // [level][placement][first layer]; empty: nothing is temporary
+  std::size_t row_;                                  // cells of a placement
+  std::vector<sums> sums_;                           // [placement][layer], or [placement][first layer][last]
+  std::vector<double> largest_;                      // [level][placement][first layer]; empty: nothing is temporary
+  std::vector<std::vector<parameter_copy>> copies_;  // by placement; empty: no layers share parameters
   update_table updates_;
 };
 

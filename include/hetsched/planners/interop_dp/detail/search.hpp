@@ -434,9 +434,7 @@ class interop_search {
         const auto& e = q.entries[q.head];
         if (e.key > limit || e.key >= beaten) break;
         const auto& to = prefix[e.cut];
-        if (to.time - from.time <= period_ &&
-            to.weight - from.weight + held * (to.activation - from.activation) + table_.temporary(p, first, e.cut) <=
-                at(capacity_, p)) {
+        if (to.time - from.time <= period_ && table_.memory(p, first, e.cut, held) <= at(capacity_, p)) {
           keep_if_new(work.front, {e.key - from.time, e.key - from.time, {n, 0}, p, e.cut, e.phase, e.label});
           beaten = e.key;
           break;

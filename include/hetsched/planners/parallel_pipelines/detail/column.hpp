@@ -53,7 +53,10 @@ class end_table {
       const auto of = [&](int first, int last) { return sync(first, last, p.where, *partner); };
       // A constant per call is left out: it counts once per group of layers, whose number is not known.
       double base = problem.layers > 1 ? std::clamp(of(0, 1) + of(1, 2) - of(0, 2), 0.0, of(0, 1)) : 0;
-      for (int l = 0; l < problem.layers; ++l) sums.push_back(sums.back() + std::max(0.0, of(l, l + 1) - base));
+      std::vector<double> layers;
+      for (int l = 0; l < problem.layers; ++l) layers.push_back(std::max(0.0, of(l, l + 1) - base));
+      leave_out_copies(layers, least - base, costs.copies(p.where));
+      for (const double layer : layers) sums.push_back(sums.back() + layer);
       return least;
     };
     for (const auto& p : all) {

@@ -90,7 +90,7 @@ class placement_path {
     while (first > 0) {
       const auto f = as_size(first - 1), l = as_size(last);
       temporary = std::max(temporary, kind.temporary[f]);
-      const double held = kind.state_before[l] - kind.state_before[f] +
+      const double held = kind.state({first - 1, last}) +
                           (in_flight * (kind.in_flight_before[l] - kind.in_flight_before[f]) + temporary) * kind.memory.scale;
       if (!(held <= kind.memory.room)) break;
       --first;

@@ -87,8 +87,12 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
       made.first_of_pool.push_back(node * s.devices_per_node);
       made.stride.push_back(by_node || s.nodes == 1 ? mesh.devices_per_node : mesh.nodes * s.devices_per_node);
       for (const int p : ways) {
-        placement_kind kind{
-            .pool = pool, .seconds_before = {0}, .state_before = {0}, .in_flight_before = {0}, .memory = book[p].memory};
+        placement_kind kind{.pool = pool,
+                            .seconds_before = {0},
+                            .state_before = {0},
+                            .in_flight_before = {0},
+                            .memory = book[p].memory,
+                            .copies = book[p].copies};
         for (const stage_cost& c : book.layers_on(p)) {
           const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
           add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
