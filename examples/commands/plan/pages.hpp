@@ -122,7 +122,17 @@ struct device_use_text {
   return text;
 }
 
-/// "objective 4.01 s, no plan below 4.01 s", and the gap where there is one; under which schedule, if not the plan's.
+/// Whether the search has shown its plan to be the best: "proven within 0.4 %", "done, not proven", or "stopped". More than this
+/// share is not told as a proof.
+inline constexpr double telling_gap = 0.0105;
+[[nodiscard]] inline std::string search_state(const hetsched::search_evidence& e) {
+  const double gap = e.objective_bound > 0 ? std::max(0.0, 1 - e.objective_bound / e.objective_value) : 1;
+  if (gap <= telling_gap) return gap <= 1e-9 ? "proven" : "proven within " + hetsched::format_percent(std::max(gap, 0.0005));
+  return e.stopped ? "stopped" : "done, not proven";
+}
+
+/// "objective 4.01 s, no plan below 3.98 s: one pipeline on any devices in any order", and the gap where there is one; under
+/// which schedule, if not the plan's.
 [[nodiscard]] inline std::string evidence_text(const hetsched::plan& p, const std::string& searched_under) {
   const auto& e = *p.evidence;
   const auto text = "objective " + hetsched::format_objective(p.objective, e.objective_value) + searched_under;
@@ -130,7 +140,8 @@ struct device_use_text {
   return text + ", no plan below " + hetsched::format_objective(p.objective, e.objective_bound) +
          (e.objective_value <= e.objective_bound * 1.0005
               ? ""
-              : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")");
+              : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")") +
+         (e.space.empty() ? "" : " of " + e.space);
 }
 
 /// What is printed. `searched`: the schedule that the search went by; `precisions`: what is priced in another precision.
@@ -144,8 +155,7 @@ struct device_use_text {
   if (!precisions.empty()) figures.push_back({"precision", p.setting.precision, precisions});
   const auto schedules = schedules_text(p);
   if (p.evidence)
-    figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete",
-                       evidence_text(p, schedules == searched ? "" : " under " + searched)});
+    figures.push_back({"search", search_state(*p.evidence), evidence_text(p, schedules == searched ? "" : " under " + searched)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
@@ -200,7 +210,7 @@ struct played_line {
                             "per second, with " + std::to_string(p.setting.sequence) + " per sample"});
   if (played.size() == 1)
     for (auto& figure : simulation_figures(played.front().played)) page.figures.push_back(std::move(figure));
-  if (p.evidence) page.figures.push_back({"search", p.evidence->complete ? "complete" : "incomplete", evidence_text(p, "")});
+  if (p.evidence) page.figures.push_back({"search", search_state(*p.evidence), evidence_text(p, "")});
   std::optional<report_figure> bottleneck;
   double span_s = 0;
   for (const auto& s : played) span_s = std::max(span_s, s.played.makespan_s);

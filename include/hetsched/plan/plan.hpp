@@ -130,13 +130,14 @@ struct search_evidence {
   /// No plan of the space has a smaller objective, under any schedule that leaves forwards and backwards of a stage whole.
   double objective_bound = 0;
   bool complete = false;  ///< the bound is within the gap that was asked for, or all plans of the space were judged
+  /// What the search did, by name and count.
+  std::vector<std::pair<std::string, std::int64_t>> work = {};
   /// No plan of the space has less latency + (M - 1) periods + end under the warm-up rule `rule`, which is what many searches go
   /// by, and neither bounds the iteration nor is bounded by it; 0 where that is not known.
   double sum_bound = 0;
   std::string rule = {};
-  std::string space = {};  ///< in words: which plans the bound speaks of
-  /// What the search did, by name and count.
-  std::vector<std::pair<std::string, std::int64_t>> work = {};
+  std::string space = {};  ///< in words: which plans the bounds speak of
+  bool stopped = false;    ///< the search was ended before its end, by a budget or a signal, say
   friend bool operator==(const search_evidence&, const search_evidence&) = default;
 };
 

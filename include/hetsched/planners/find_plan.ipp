@@ -106,6 +106,7 @@ class plan_finder {
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
       auto found = of_batch();
+      if (found && found->evidence) found->evidence->stopped = !go_on();
       if (found && request_.met) request_.met(*found);
       if (found || found.why_not().why == refusal::kind::stopped) return found;
       // Else the search of each size tells more.
@@ -117,6 +118,7 @@ class plan_finder {
     hurry_ = false;
     for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
     if (!found && first_refusal_) return *std::move(first_refusal_);  // says more than a size without costs
+    if (found && found->evidence) found->evidence->stopped = !go_on();
     return found;
   }
 

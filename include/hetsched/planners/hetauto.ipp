@@ -47,10 +47,10 @@ template <class Decisions, class Bound>
   best.evidence = {.objective_value = found.cost,
                    .objective_bound = proved,
                    .complete = found.cost <= proved * (1 + gap),
+                   .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}},
                    .sum_bound = found.complete ? found.cost : 0,
                    .rule = schedule,
-                   .space = "one pipeline on any devices in any order",
-                   .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}}};
+                   .space = "one pipeline, on any devices in any order"};
   return best;
 }
 

@@ -18,6 +18,10 @@
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/planner.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/stage_orders.hpp>
 #include <hetsched/planners/placement.hpp>
 #include <hetsched/planners/placement/detail/planner.hpp>
 #include <hetsched/planners/placement/search.hpp>
@@ -42,6 +46,56 @@ namespace detail {
   return ": they hold " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
 }
 
+/// The plan of training, from the stages that a search of sums over stages has found, if any: other orders, cuts and warm-ups are
+/// played, as the sum is not the iteration.
+[[nodiscard]] inline outcome<plan> trained(price_book& book, const planning_problem& asked, const placement_options& options,
+                                           const std::vector<pipeline_plan>* known, std::int64_t labels) {
+  const auto& hardware = book.hardware();
+  return with_tables(book, [&](interop_problem problem, const stage_prices& table) -> outcome<plan> {
+    for (auto& p : problem.placements) {
+      const auto& mesh = p.where.mesh;
+      const submesh own = options.groups.empty() ? submesh{mesh.subcluster, 1, 1} : at(options.groups, mesh.subcluster);
+      if (!(mesh == own)) p.barred = p.dominated = true;
+    }
+    const warmup_algebra algebra(warmup_rule::exact, default_epsilon);
+    const end_table ends(book.costs(), problem);
+    plan_candidates found(hardware, book.costs(), problem, table, ends, algebra, asked, warmup_rule::exact, default_epsilon);
+    const auto keep = [&](const outcome<plan>& p) {
+      if (p && (options.stages == 0 || static_cast<int>(p->pipelines.front().stages.size()) == options.stages)) found.keep(*p);
+    };
+    if (known) found.consider({.pipelines = *known});
+    auto problem_of_sum = asked;
+    bool stopped = false;
+    problem_of_sum.progress = [&](const search_progress& state) {
+      stopped = stopped || (asked.progress && !asked.progress(state));
+      return !stopped;
+    };
+    const auto sum = one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false});
+    keep(sum);
+    if (!found.best()) {
+      if (!sum && sum.why_not().why == refusal::kind::stopped) return sum.why_not();
+      return refusal{refusal::kind::infeasible,
+                     "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
+                         (options.stages > 0 ? ", " + std::to_string(options.stages) + " of them" : "") + ": " +
+                         (sum ? "no plan has so many stages" : sum.why_not().reason)};
+    }
+    auto go_on = [&] { return !stopped && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0})); };
+    if (options.stages == 0 && table.additive()) stage_order_search(problem, table, found, go_on).run(50'000'000);
+    const double reached = found.best_s();
+    const double bound =
+        least_iteration(problem, table, book.costs(), asked.microbatches, true, std::min(reached, asked.beat), 0.001, go_on);
+    auto best = *std::move(found.best());
+    best.planner = "placement";
+    best.evidence = search_evidence{.objective_value = reached,
+                                    .objective_bound = std::min(reached, bound),
+                                    .complete = std::min(reached, asked.beat) <= bound * 1.002,
+                                    .work = {{"labels", labels}, {"plans", found.plans()}},
+                                    .space = options.groups.empty() ? "one pipeline of single devices, in any order"
+                                                                    : "one pipeline of such groups of devices, in any order"};
+    return best;
+  });
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -59,7 +113,7 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
                : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
                                                                  : least_iteration(instance.chain, problem.microbatches, go_on);
-  if (!found.best) {
+  if (!found.best && serves) {
     if (!found.complete) return refusal{refusal::kind::stopped, "the search was stopped before it found stages"};
     return refusal{refusal::kind::infeasible,
                    "the layers do not fit in the devices' memory as stages on " +
@@ -70,9 +124,9 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   plan p{.planner = "placement", .objective = problem.objective};
   p.pipelines.push_back({.microbatches = problem.microbatches,
                          .microbatch_size = problem.microbatch_size,
-                         .stages = instance.stages(*found.best),
+                         .stages = found.best ? instance.stages(*found.best) : std::vector<stage_plan>{},
                          .boundaries = {},
-                         .schedule = {.name = std::string(forward_schedule_name)}});
+                         .schedule = {.name = std::string(serves ? forward_schedule_name : schedule_name(warmup_rule::exact))}});
   std::optional<evaluation> best;
   refusal why{refusal::kind::infeasible, ""};
   const auto consider = [&](outcome<evaluation> judged) {
@@ -83,14 +137,8 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
     else if (!best || objective_of(judged->plan) < objective_of(best->plan))
       best = *std::move(judged);
   };
-  if (serves) {
-    consider(evaluate_inference(hardware, costs, p));
-  } else {
-    for (const char* schedule : {"exact_1f1b", "h1f1b", "1f1b"}) {
-      p.pipelines.front().schedule.name = schedule;
-      consider(evaluate(hardware, costs, p, {.flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic}));
-    }
-  }
+  if (!serves) return detail::trained(book, problem, options, found.best ? &p.pipelines : nullptr, found.labels);
+  consider(evaluate_inference(hardware, costs, p));
   if (!best) return why;
   auto result = std::move(best->plan);
   const double value = objective_of(result);

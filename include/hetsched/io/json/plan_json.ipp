@@ -255,7 +255,8 @@ struct plan_reader {
   }
 
   [[nodiscard]] static search_evidence evidence(const json_value& value) {
-    value.object({"objective_value", "objective_bound", "iteration_bound", "sum_bound", "rule", "space", "complete", "work"});
+    value.object(
+        {"objective_value", "objective_bound", "iteration_bound", "sum_bound", "rule", "space", "complete", "stopped", "work"});
     search_evidence e{.objective_value = value.at("objective_value").number(0, max_json_number),
                       .objective_bound = value.at("objective_bound").number(0, max_json_number),
                       .complete = value.at("complete").boolean(),
@@ -263,6 +264,7 @@ struct plan_reader {
     // Of plans whose objective is the iteration, the same as objective_bound.
     if (const auto bound = value.find("iteration_bound")) (void)bound->number(0, max_json_number);
     if (const auto bound = value.find("sum_bound")) e.sum_bound = bound->number(0, max_json_number);
+    if (const auto stopped = value.find("stopped")) e.stopped = stopped->boolean();
     if (const auto rule = value.find("rule")) e.rule = rule->text();
     if (const auto space = value.find("space")) e.space = space->text();
     if (const auto work = value.find("work"))
@@ -585,6 +587,7 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
     if (p.evidence->sum_bound > 0) told["sum_bound"] = p.evidence->sum_bound;
     if (!p.evidence->rule.empty()) told["rule"] = p.evidence->rule;
     if (!p.evidence->space.empty()) told["space"] = p.evidence->space;
+    if (p.evidence->stopped) told["stopped"] = true;
     told["work"] = std::move(work);
   }
   return detail::dump(out);

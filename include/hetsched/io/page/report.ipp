@@ -360,7 +360,8 @@ HETSCHED_INLINE std::vector<report_figure> prediction_figures(const prediction& 
             {"requests", format_number(served->requests_per_s), "per second"}};
   std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
   if (p.lower_bound_s > 0)
-    figures.push_back({"lower bound", format_seconds(p.lower_bound_s), gap_text(p.iteration_s, p.lower_bound_s)});
+    figures.push_back({"lower bound", format_seconds(p.lower_bound_s),
+                       gap_text(p.iteration_s, p.lower_bound_s) + ", of other orders of these stages"});
   if (p.period_s > 0) figures.push_back({"period", format_seconds(p.period_s), "per microbatch, pipeline full"});
   if (p.samples_per_s > 0) figures.push_back({"throughput", format_number(p.samples_per_s), "samples per second"});
   if (p.cost_per_sample) figures.push_back({"cost", format_money(*p.cost_per_sample), "per sample, for the devices in use"});

@@ -69,10 +69,10 @@ class uniform_planner {
     best_->evidence = {.objective_value = best_s(),
                        .objective_bound = std::min(proved, best_s()),
                        .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+                       .work = {{"periods", periods_}, {"ends", paths_.looked_at()}, {"plans", plans_}},
                        .sum_bound = counted_all_ ? limit_s() : bound_,
                        .rule = std::string(schedule_name(options_.warmup)),
-                       .space = "one pipeline on any devices in any order",
-                       .work = {{"periods", periods_}, {"ends", paths_.looked_at()}, {"plans", plans_}}};
+                       .space = "one pipeline, on any devices in any order"};
     return *std::move(best_);
   }
 

@@ -76,13 +76,13 @@ class hexiscale_planner {
           hardware_, costs_, *std::move(best_), best_devices_, asked_,
           {.epsilon = options_.epsilon, .effort = options_.polish_effort, .enumeration = 10 * options_.polish_effort});
     if (!best_) return none();
-    best_->evidence = {
-        .objective_value = best_s(),
-        .objective_bound = std::min(bound_, best_s()),
-        .complete = best_s() <= bound_ * (1 + tolerance::sums),
-        .space = "one pipeline or more on any devices in any order",
-        .work = {
-            {"partitions", partitions_}, {"groups", static_cast<std::int64_t>(lines_.size())}, {"evaluations", evaluations_}}};
+    best_->evidence = {.objective_value = best_s(),
+                       .objective_bound = std::min(bound_, best_s()),
+                       .complete = best_s() <= bound_ * (1 + tolerance::sums),
+                       .work = {{"partitions", partitions_},
+                                {"groups", static_cast<std::int64_t>(lines_.size())},
+                                {"evaluations", evaluations_}},
+                       .space = "one pipeline or more, on any devices in any order"};
     return *std::move(best_);
   }
 

@@ -494,10 +494,10 @@ class interop_planner {
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
             .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+            .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}},
             .sum_bound = bound_,
             .rule = std::string(schedule_name(algebra_.rule())),
-            .space = "one pipeline on any devices in any order",
-            .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}}};
+            .space = "one pipeline, on any devices in any order"};
   }
 
   [[nodiscard]] refusal none() {

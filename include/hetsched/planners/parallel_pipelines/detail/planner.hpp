@@ -383,14 +383,14 @@ class parallel_planner {
       return too_late(found_.worth().deadline_s(), found_.fastest_s());
     if (!best) return why ? *why : refusal{refusal::kind::infeasible, "no plan uses all devices"};
     const double value = found_.least(), proved = proved_bound();
-    best->evidence = search_evidence{
-        .objective_value = value,
-        .objective_bound = std::min(value, proved),
-        .complete = complete_ || std::min(value, asked_.beat) <= proved * (1 + 2 * options_.gap),
-        .sum_bound = std::min(several_bound_, one_bound_),
-        .rule = std::string(schedule_name(options_.warmup)),
-        .space = ends_.alone() ? "one pipeline on any devices in any order" : "one pipeline or more on any devices in any order",
-        .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}}};
+    best->evidence = search_evidence{.objective_value = value,
+                                     .objective_bound = std::min(value, proved),
+                                     .complete = complete_ || std::min(value, asked_.beat) <= proved * (1 + 2 * options_.gap),
+                                     .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
+                                     .sum_bound = std::min(several_bound_, one_bound_),
+                                     .rule = std::string(schedule_name(options_.warmup)),
+                                     .space = ends_.alone() ? "one pipeline, on any devices in any order"
+                                                            : "one pipeline or more, on any devices in any order"};
     return *std::move(best);
   }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
+#include <hetsched/planners/parallel_pipelines.hpp>
+#include <hetsched/search/pack_devices.hpp>
+
+#include "../random_instance.hpp"
+
+using namespace hetsched;
+using namespace hetsched::detail;
+using namespace hetsched::test;
+
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+/// The least iteration of all pipelines of a problem, in any order, with all warm-ups, by evaluate.
+template <class Costs>
+double least_of_all(const instance& given, const Costs& costs, const interop_problem& problem, int microbatches) {
+  double least = never;
+  std::vector<interop_stage> stages;
+  std::vector<int> used(problem.devices.size());
+  const auto judge = [&] {
+    plan p{.pipelines = {{.microbatches = microbatches, .schedule = {.name = "1f1b"}}}};
+    std::vector<submesh> shapes;
+    for (const auto& s : stages) shapes.push_back(problem.placements[as_size(s.placement)].where.mesh);
+    const auto groups = pack_devices(given.hardware, shapes);
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      const auto& where = problem.placements[as_size(stages[i].placement)].where;
+      p.pipelines[0].stages.push_back({.layers = stages[i].layers,
+                                       .devices = {groups[i]},
+                                       .degrees = where.degrees,
+                                       .recompute = where.recompute,
+                                       .zero = where.zero});
+    }
+    const std::function<void(std::size_t, int)> choose = [&](std::size_t i, int most) {
+      if (i == stages.size()) {
+        const auto found = evaluate(given.hardware, costs, p);
+        if (found && found->shortage.empty()) least = std::min(least, found->plan.predicted.iteration_s);
+        return;
+      }
+      for (int n = 1; n <= most; ++n) {
+        p.pipelines[0].stages[i].warmup = n;
+        choose(i + 1, n);
+      }
+    };
+    choose(0, microbatches);
+  };
+  const std::function<void(int)> extend = [&](int first) {
+    if (first == problem.layers) return judge();
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& placed = problem.placements[p];
+      auto& taken = at(used, placed.subcluster);
+      if (taken + placed.devices > at(problem.devices, placed.subcluster)) continue;
+      taken += placed.devices;
+      for (int last = first + 1; last <= problem.layers; ++last) {
+        stages.push_back({static_cast<int>(p), {first, last}});
+        extend(last);
+        stages.pop_back();
+      }
+      taken -= placed.devices;
+    }
+  };
+  extend(0);
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("a linear program of columns: against its dual, and by hand") {
+  // 10 units by columns of cost 1 that take 0.012 of a room of 0.05, or of cost 5 that take 0.003.
+  column_simplex solver;
+  solver.begin({10, 0.05}, 1, 1000);
+  const column_simplex::column cheap{1, {{0, 1.0}, {1, 0.012}}}, dear{5, {{0, 1.0}, {1, 0.003}}};
+  for (int i = 0; i < 4; ++i) {
+    while (solver.enter_slack()) {
+    }
+    (void)solver.enter(cheap);
+    (void)solver.enter(dear);
+  }
+  // x + y = 10, 0.012 x + 0.003 y = 0.05: x = 20 / 9.
+  CHECK(solver.cost() == doctest::Approx(20.0 / 9 + 5 * 70.0 / 9));
+  CHECK(solver.dual_cost() == doctest::Approx(solver.cost()));
+  CHECK(solver.missed() == doctest::Approx(0));
+}
+
+TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
+  random_source random(2026);
+  int judged = 0, close = 0;
+  for (int n = 0; n < 150 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
+    INFO(text(given));
+    const int microbatches = random.integer(1, 4);
+    const auto check = [&](const auto& costs) {
+      price_book book(given.hardware, costs);
+      auto problem = make_interop_problem(book);
+      if (problem.placements.empty() || problem.placements.size() > 8) return;
+      const stage_prices table(book, problem);
+      const double least = least_of_all(given, costs, problem, microbatches);
+      auto go_on = [] { return true; };
+      iteration_bound bounds(problem, table, book.costs());
+      const double alone = bounds.bound(microbatches, true, 0, least, 0.001, 100'000, go_on);
+      CHECK(alone <= least * (1 + 1e-6));
+      if (!(least < never)) return;
+      ++judged;
+      close += alone > 0.8 * least;
+      // Sets of pipelines are bounded by no more.
+      CHECK(bounds.bound(microbatches, false, 0, least, 0.001, 100'000, go_on) <= least * (1 + 1e-6));
+    };
+    check(additive_costs{given.costs});
+    check(opaque_costs{given.costs});
+  }
+  CHECK(judged > 100 / sanitizer_share);
+  CHECK(close > judged / 2);
+}
+
+TEST_CASE("equal layers on equal devices: the bound is the closed form of stages that all end together") {
+  // Stages that get shorter by a share of 1/m each take T = W / (1 - (1 - 1/m)^S) for W of work in S stages.
+  constexpr int layers = 200, devices = 4, microbatches = 16;
+  cost_tables costs{.layers = layers, .classes = 1, .rows = {}, .prices = {}};
+  costs.rows.push_back(
+      {.where = {{0, 1, 1}, {}}, .layer = std::vector<stage_cost>(layers, {.forward_s = 0.01, .backward_s = 0.02})});
+  costs.prices.assign(layers - 1, transfer_cost{});
+  device own{.name = "d", .memory_bytes = bytes_t{1} << 40, .memory_bandwidth = 1e12};
+  own.peak_flops.fill(1e12);
+  const cluster hardware{.subclusters = {{.name = "a", .device = own, .nodes = 1, .devices_per_node = devices}}};
+  const additive_costs model{costs};
+  price_book book(hardware, model);
+  const auto problem = make_interop_problem(book);
+  const stage_prices table(book, problem);
+  auto go_on = [] { return true; };
+  iteration_bound bounds(problem, table, book.costs());
+  const double work = layers * 0.03;
+  double left = 1;
+  for (int s = 0; s < devices; ++s) left *= 1 - 1.0 / microbatches;
+  const double closed = work / (1 - left);
+  const double bound = bounds.bound(microbatches, true, 0, never, 0.001, 1'000'000, go_on);
+  CHECK(bound <= closed * (1 + 1e-9));
+  CHECK(bound > 0.95 * closed);  // zones are as wide as a stage
+}
