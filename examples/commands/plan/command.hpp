@@ -219,7 +219,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
   app.add_flag("--mixed-stages", given.mixed_stages,
                "also stages on unlike devices of two or all subclusters, each with as many samples as its speed allows");
-  app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
+  app.add_flag("--all-orders", given.options.all_orders, "try all orders of up to twelve subclusters, not only of four");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")

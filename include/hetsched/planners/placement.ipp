@@ -28,7 +28,7 @@ namespace hetsched {
 
 namespace detail {
 
-// ": they hold 81.5 GiB at least, and the devices have room for 70 GiB".
+// ": these take 81.5 GiB at least, and the devices have room for 70 GiB".
 [[nodiscard]] inline std::string need_and_room(const placement_chain& chain) {
   double need = infinity;
   std::vector<double> room(chain.pools.size(), 0.0);
@@ -39,14 +39,14 @@ namespace detail {
   }
   double rooms = 0;
   for (std::size_t p = 0; p < room.size(); ++p) rooms += room[p] * chain.pools[p].count;
-  return ": they hold " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
+  return ": these take " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
 }
 
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                            const placement_options& options) {
-  if (!costs.additive()) throw input_error("placement needs costs that are sums over layers");
+  if (!costs.additive()) return refusal{refusal::kind::not_applicable, "placement needs costs that are sums over layers"};
   const bool serves = is_inference(problem.objective);
   auto checked = problem;
   if (serves) checked.objective = plan_objective::iteration;
@@ -60,12 +60,13 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
                : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
                                                                  : least_iteration(instance.chain, problem.microbatches, go_on);
   if (!found.best) {
-    if (!found.complete) return refusal{refusal::kind::stopped, "the search was stopped before it found stages"};
+    if (!found.complete) return refusal{refusal::kind::stopped, "the search ended before it found stages"};
+    const auto links = missing_links(hardware);
     return refusal{refusal::kind::infeasible,
-                   "the layers do not fit in the devices' memory as stages on " +
-                       std::string(options.groups.empty() ? "single devices" : "the groups") + " that links join" +
-                       (instance.chain.stages > 0 ? ", " + std::to_string(instance.chain.stages) + " of them" : "") +
-                       detail::need_and_room(instance.chain)};
+                   "no " + (instance.chain.stages > 0 ? std::to_string(instance.chain.stages) + " " : std::string()) +
+                       "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
+                       " that links join hold the layers" + detail::need_and_room(instance.chain) +
+                       (links.empty() ? "" : "; there is no link between " + links)};
   }
   plan p{.planner = "placement", .objective = problem.objective};
   p.pipelines.push_back({.microbatches = problem.microbatches,

@@ -497,11 +497,13 @@ class interop_planner {
   }
 
   [[nodiscard]] refusal none() {
+    if (stopped_ && bound_ > asked_.beat)
+      return {refusal::kind::infeasible, "no plan has an iteration below that of one that is known"};
     if (stopped_)
       return {refusal::kind::stopped,
               "the search was stopped before it found a plan; none has an iteration below " + std::to_string(bound_) + " s"};
     return {refusal::kind::infeasible,
-            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices)};
+            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices, free_order_)};
   }
 
   const cluster& hardware_;
