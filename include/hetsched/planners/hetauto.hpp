@@ -47,7 +47,7 @@ namespace hetsched {
 /// at their longest period, which a shortest path finds; evaluate judges the plans met. Small problems are counted.
 /// Returns: the plan, as evaluate fills it in, under the schedule of the warm-up rule, with the bound of the search, which means
 /// what interop_dp's means; the best so far if problem.progress stopped it; else why there is none. Not applicable to more than
-/// ten subclusters.
+/// ten subclusters, nor where sets of them, transfer classes and layers together are more than four million.
 /// Throws: input_error for options or costs out of range.
 /// Complexity: at most options.periods paths, of O(2^K L (P S W + C^2)) for K subclusters, L layers, P placements, S stages on a
 /// subcluster of W layers, and C transfer classes.

@@ -108,9 +108,16 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
                    "hetauto_exact looks at all sets of subclusters, of ten at most; this cluster has " +
                        std::to_string(hardware.subclusters.size())};
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
-  });
+  return detail::with_tables(
+      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+        constexpr double most_states = 4e6;  // some hundred megabytes
+        if (detail::uniform_path::states(placed) > most_states)
+          return refusal{refusal::kind::not_applicable, "hetauto_exact looks at all sets of subclusters, for which " +
+                                                            std::to_string(hardware.subclusters.size()) + " with " +
+                                                            std::to_string(placed.classes()) + " kinds of placements and " +
+                                                            std::to_string(placed.layers) + " layers are too many"};
+        return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
+      });
 }
 
 }  // namespace hetsched

@@ -185,7 +185,8 @@ class parallel_planner {
       return found_.least();
     };
     counted_search sets(problem_, listed, batches, ends_, worth, asked_.microbatches);
-    complete_ = sets.run(whole, found_.least(), judge, ask) && !stopped_;
+    // A set may lie on fewer nodes than those that it was given.
+    complete_ = sets.run(whole, found_.least(), judge, ask) && !stopped_ && !worth.whole_nodes();
     if (complete_) several_bound_ = one_bound_ = found_.least();
     return true;
   }
