@@ -2,6 +2,7 @@
 // hetsched-compare: all planners on one input, judged alike.
 #include <algorithm>
 #include <iostream>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,13 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
                       const cost_source& source) {
   comparison_row row{.planner = std::string(planner.name)};
   progress_line progress;
-  auto found = search(input, planner, hardware, source, progress);
+  auto found = [&]() -> outcome<plan> {
+    try {
+      return search(input, planner, hardware, source, progress);
+    } catch (const std::bad_alloc&) {  // the others may need less
+      return refusal{refusal::kind::not_applicable, "not enough memory for its search"};
+    }
+  }();
   row.search_s = progress.elapsed_s();
   if (!found) {
     row.reason = found.why_not().reason;

@@ -37,6 +37,8 @@ TEST_CASE("clusters that make no sense are refused") {
   refused([](auto& c) { c.subclusters[0].inter_node.bandwidth = std::nan(""); });
   refused([](auto& c) { c.subclusters[0].device.memory_bytes = 0; });
   refused([](auto& c) { c.subclusters[0].device.memory_bandwidth = 0; });
+  refused([](auto& c) { c.subclusters[0].price_per_node_hour = -1; });
+  refused([](auto& c) { c.subclusters[0].price_per_node_hour = std::nan(""); });
   refused([](auto& c) { c.links[0].b = 3; });
   refused([](auto& c) { c.links[0].b = 0; });
   refused([](auto& c) { c.links[0].link.bandwidth = 0; });

@@ -204,7 +204,7 @@ TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left
   auto two = cluster_text;
   two.replace(two.find("\"nodes\": 1"), 10, "\"nodes\": 2");
   w.put("cluster.json", two);
-  const auto r = w.run(plan_command + "--microbatch-size 1 --planner interop_dp --without v:4,v,a:2,v:8");
+  const auto r = w.run(plan_command + "--microbatch-size 1 --planner interop_dp --without v:4,v,a:all,v:8");
   CAPTURE(r.errors);
   REQUIRE(r.status == 0);
   const std::string v1 = R"({"name": "v", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 4,
@@ -223,11 +223,12 @@ TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left
   auto two_v = v1;
   two_v.replace(two_v.find("\"nodes\": 1"), 10, "\"nodes\": 2");
   const std::pair<std::string, std::string> left[] = {
-      {"4 v ", file(v1 + ", " + a, link("v", "a", far.c_str()))},
-      {"1 v ", file(v1 + ", " + a + ", " + part, link("v", "a", far.c_str()) + ", " + link("v", "v rest", near.c_str()) + ", " +
-                                                     link("v rest", "a", far.c_str()))},
-      {"2 a ", file(two_v, "")},
-      {"8 v ", file(a, "")}};
+      {"4 of 8 devices of v ", file(v1 + ", " + a, link("v", "a", far.c_str()))},
+      {"1 of 8 devices of v ",
+       file(v1 + ", " + a + ", " + part,
+            link("v", "a", far.c_str()) + ", " + link("v", "v rest", near.c_str()) + ", " + link("v rest", "a", far.c_str()))},
+      {"2 of 2 devices of a ", file(two_v, "")},
+      {"8 of 8 devices of v ", file(a, "")}};
   for (const auto& [name, text] : left) {
     CAPTURE(name);
     w.put("left.json", text);
@@ -239,7 +240,33 @@ TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left
     const auto line = r.output.substr(r.output.find("\n" + name) + 1);
     CHECK(line.substr(0, line.find('\n'))
               .find(format_seconds(parse_plan(w.get("left-plan.json"), "p").plan.predicted.iteration_s)) != std::string::npos);
+    CHECK(r.output.find("\nwithout " + name.substr(0, name.size() - 1) + ":\nstage ") != std::string::npos);
   }
+  // The plan that is left is one for the whole cluster: others find it there, and its prediction again.
+  for (const char* lost : {"v", "v:2", "v:5", "v:all", "a"}) {
+    CAPTURE(lost);
+    const auto written = w.run(plan_command + "--microbatch-size 1 --planner interop_dp --out left.json --without " + lost);
+    CAPTURE(written.errors);
+    REQUIRE(written.status == 0);
+    const auto p = parse_plan(w.get("left.json"), "p").plan;
+    const auto again = w.run("hetsched-predict --cluster cluster.json --model model.json --plan left.json --json");
+    CAPTURE(again.errors);
+    REQUIRE(again.status == 0);
+    CHECK(nlohmann::json::parse(again.output).at("iteration_s").get<double>() == doctest::Approx(p.predicted.iteration_s));
+    const std::string text = lost;
+    const int gone = text == "v" ? 1 : text == "v:2" ? 2 : text == "v:5" ? 5 : text == "v:all" ? 8 : 0;
+    for (const auto& s : p.pipelines.front().stages)
+      for (const auto& g : s.devices)
+        if (g.mesh.subcluster == 0) CHECK(g.first_device + g.mesh.device_count() <= 8 - gone);
+  }
+  CHECK(w.run(plan_command + "--without v,a --out left.json").errors.find("--out: is for the plan that is left") !=
+        std::string::npos);
+  w.put("left-alone.json", file(v1, ""));
+  const auto none =
+      w.run("hetsched-plan --cluster left-alone.json --model model.json --global-batch 32 --without v:all --out x.json");
+  CHECK(none.status == 1);
+  CHECK(none.errors.find("no plan without 4 of 4 devices of v: no devices are left") != std::string::npos);
+  CHECK(w.files().count("x.json") == 0);
   CHECK(w.run(plan_command + "--without b").errors.find("found b, expected one of consecutive, uniform, v, a") !=
         std::string::npos);
   CHECK(w.run(plan_command + "--without v:9").status == 2);

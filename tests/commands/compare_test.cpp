@@ -81,3 +81,45 @@ TEST_CASE("hetsched-compare: those that are named, in that order, and a reason w
     CHECK(refused.errors.find("--planners: ") != std::string::npos);
   }
 }
+
+TEST_CASE("more subclusters than a planner is made for: the others have their plans, and it has a reason") {
+  const workplace w;
+  std::string subclusters, links;
+  for (int k = 0; k < 11; ++k) {
+    const auto name = "h" + std::to_string(k);
+    subclusters +=
+        (k > 0 ? "," : "") + (R"({"name": ")" + name + R"(", "device": "RTX3090", "nodes": 1, "devices_per_node": 1})");
+    for (int other = 0; other < k; ++other)
+      links += (links.empty() ? "" : ",") +
+               (R"({"between": ["h)" + std::to_string(other) + R"(", ")" + name + R"("], "gbit_per_s": 1, "latency_us": 5000})");
+  }
+  w.put("c.json",
+        R"({"format": "hetsched/cluster", "version": 1, "subclusters": [)" + subclusters + R"(], "links": [)" + links + "]}");
+  w.put("m.json", model_text);
+  const std::string own = " --cluster c.json --model m.json --global-batch 4 ";
+  CHECK(w.run("hetsched-plan --out p.json" + own).status == 0);
+  const auto refused = w.run("hetsched-plan --planner hetauto_exact --out q.json" + own);
+  CHECK(refused.status == 1);
+  CHECK(refused.errors ==
+        "hetsched-plan: no plan: hetauto_exact looks at all sets of subclusters, of ten at most; this cluster has 11\n");
+  const auto run = w.run("hetsched-compare" + own);
+  CAPTURE(run.output);
+  CHECK(run.status == 0);
+  for (const char* planner : {"\nparallel_pipelines ", "\ninterop_dp ", "\nhexiscale ", "\nhetauto ", "\nplacement "})
+    CHECK(run.output.find(planner) != std::string::npos);
+  CHECK(run.output.find("\nhetauto_exact: no plan: hetauto_exact looks at all sets of subclusters, of ten at most") !=
+        std::string::npos);
+}
+
+TEST_CASE("a site without a link: the reason is the missing link") {
+  const workplace w;
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "A", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 3}},
+    {"name": "B", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 3}},
+    {"name": "C", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 3}}],
+    "links": [{"between": ["A", "B"], "gbit_per_s": 10, "latency_us": 1000}]})");
+  w.put("m.json", model_text);
+  const auto run = w.run("hetsched-plan --use-all-devices --out p.json" + input);
+  CHECK(run.status == 1);
+  CHECK(run.errors.find("no pipeline uses every device: there is no link between A - C, B - C") != std::string::npos);
+}

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Money: --objective cost, --deadline and --frontier as a user calls them.
 #include <cstddef>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -88,6 +90,57 @@ TEST_CASE("the cheapest plan, the cheapest within a deadline, and none that is f
   CHECK(late.status == 1);
   CHECK(late.errors.find("deadline") != std::string::npos);
   CHECK(w.files().count("late.json") == 0);
+}
+
+TEST_CASE("nodes that are rented whole: money counts the nodes in use, and is told per iteration and per million tokens") {
+  const workplace w;
+  fill(w);
+  auto text = cluster_text(R"("V100-SXM2-16GB": {"price_per_hour": 100})");  // a node's price counts in its place
+  text.insert(text.find("\"nodes\": 2"), "\"price_per_node_hour\": 2.5, ");
+  text.insert(text.find("\"nodes\": 1"), "\"price_per_node_hour\": 9, ");
+  w.put("cluster.json", text);
+  const auto said = w.run(command + "--objective cost --out plan.json");
+  CAPTURE(said.output);
+  REQUIRE(said.status == 0);
+  const auto p = parse_plan(w.get("plan.json"), "plan.json").plan;
+  std::set<std::pair<int, int>> nodes;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices)
+        for (int d = g.first_device; d < g.first_device + g.mesh.device_count(); ++d)
+          nodes.insert({g.mesh.subcluster, d / (g.mesh.subcluster == 0 ? 2 : 4)});
+  double per_hour = 0;
+  for (const auto& [subcluster, ignored] : nodes) per_hour += subcluster == 0 ? 2.5 : 9;
+  const double per_iteration = p.predicted.iteration_s * per_hour / 3600;
+  CHECK(*p.predicted.cost_per_sample == doctest::Approx(per_iteration / 16));
+  CHECK(said.output.find(format_money(per_iteration)) != std::string::npos);
+  CHECK(said.output.find("per iteration, " + format_money(per_iteration / 16 / 1024 * 1e6) +
+                         " per million tokens, for what is in use") != std::string::npos);
+  CHECK(said.output.find("per sample") == std::string::npos);
+  const auto judged = w.run("hetsched-predict --cluster cluster.json --model model.json --plan plan.json");
+  REQUIRE(judged.status == 0);
+  CHECK(judged.output.find("per iteration, for what is in use") != std::string::npos);
+  CHECK(judged.output.find(format_money(per_iteration / 16 / 1024 * 1e6)) != std::string::npos);
+}
+
+TEST_CASE("no row of a frontier is both slower and dearer than another, over all microbatch sizes") {
+  const workplace w;
+  fill(w);
+  for (const char* more : {"", "--objective cost "}) {
+    CAPTURE(more);
+    const auto said = w.run(command + more + "--planner parallel_pipelines --frontier f.svg --json");
+    CAPTURE(said.errors);
+    REQUIRE(said.status == 0);
+    const auto rows = nlohmann::json::parse(said.output).at("frontier");
+    CHECK(rows.size() >= 2);
+    for (const auto& a : rows) {
+      CHECK(a.at("cost_per_iteration").get<double>() == doctest::Approx(16 * a.at("cost_per_sample").get<double>()));
+      for (const auto& b : rows)
+        if (a != b)
+          CHECK_FALSE((a["iteration_s"].get<double>() >= b["iteration_s"].get<double>() &&
+                       a["cost_per_iteration"].get<double>() >= b["cost_per_iteration"].get<double>()));
+    }
+  }
 }
 
 TEST_CASE("the frontier: a table that falls, a picture with as many points, and the chosen plan on it") {

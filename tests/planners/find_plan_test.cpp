@@ -45,6 +45,16 @@ auto costs_on(const cluster& hardware) {
   };
 }
 
+/// Equal machines of one device, any two of them linked.
+cluster machines(int count) {
+  cluster c;
+  for (int k = 0; k < count; ++k)
+    c.subclusters.push_back({"h" + std::to_string(k), *find_device("RTX3090"), 1, 1, {5e-6, 1e9}, {10e-6, 1e9}});
+  for (int a = 0; a < count; ++a)
+    for (int b = a + 1; b < count; ++b) c.links.push_back({.a = a, .b = b, .link = {1e-3, 1e9 / 8}});
+  return c;
+}
+
 struct counted_costs : test::additive_costs {
   mutable int layers_asked = 0;
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
@@ -130,6 +140,83 @@ TEST_CASE("the stages run the schedule that is asked for, and are the better for
   const auto simply = evaluate(hardware, costs, as_planned);
   REQUIRE(simply);
   CHECK(objective_of(*found) <= objective_of(simply->plan) * (1 + 1e-9));
+}
+
+TEST_CASE("any number of subclusters: every planner has a plan, or says that it is not made for so many") {
+  const auto small = make_chain(gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 1000, .sequence = 64}));
+  for (const int count : {1, 2, 5, 11, 12, 33}) {
+    CAPTURE(count);
+    const auto hardware = machines(count);
+    const auto costs = [&](int size) { return analytic_cost_model(hardware, small, {.microbatch_size = size}); };
+    for (const auto& planner : planners()) {
+      CAPTURE(planner.name);
+      const auto found = find_plan(hardware, costs, {.global_batch = 2}, planner);
+      if (planner.name == "hetauto_exact" && count > 10) {
+        REQUIRE_FALSE(found);
+        CHECK(found.why_not().why == refusal::kind::not_applicable);
+      } else {
+        REQUIRE(found);
+        const auto judged = evaluate(hardware, costs, *found);
+        REQUIRE(judged);
+        CHECK(judged->shortage.empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("a subcluster that no link joins: the reason names the links, and nobody is said to have stopped a search") {
+  cluster hardware;
+  for (const char* name : {"a", "b", "c"})
+    hardware.subclusters.push_back({name, *find_device("A100-SXM4-40GB"), 1, 2, {3e-6, 300e9}, {10e-6, 25e9 / 8}});
+  hardware.links.push_back({.a = 0, .b = 1, .link = {1e-3, 10e9 / 8}});
+  const auto costs = costs_on(hardware);
+  for (const auto& planner : planners()) {
+    CAPTURE(planner.name);
+    CHECK(find_plan(hardware, costs, {.global_batch = 4}, planner));
+    const auto none = find_plan(hardware, costs, {.global_batch = 4, .use_all_devices = true}, planner);
+    REQUIRE_FALSE(none);
+    CAPTURE(none.why_not().reason);
+    CHECK(none.why_not().why == refusal::kind::infeasible);
+    CHECK(none.why_not().reason.find("stopped") == std::string::npos);
+    const bool several = planner.name == "hexiscale";  // it knows that gradients of several pipelines have no way
+    CHECK(none.why_not().reason.find(several ? "no link joins all pipelines" : "no link between a - c, b - c") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a model that fits nowhere: all planners name a layer, a stage or how much memory there is") {
+  auto hardware = machines(3);
+  for (auto& s : hardware.subclusters) s.device.memory_bytes = gib / 2;
+  const auto costs = costs_on(hardware);
+  for (const auto& planner : planners()) {
+    CAPTURE(planner.name);
+    const auto none = find_plan(hardware, costs, {.global_batch = 4}, planner);
+    REQUIRE_FALSE(none);
+    CAPTURE(none.why_not().reason);
+    CHECK(none.why_not().why == refusal::kind::infeasible);
+    CHECK(none.why_not().reason.find(" GiB") != std::string::npos);
+  }
+}
+
+TEST_CASE("of refusals, one that proves something is told; that a search was stopped only where somebody did so") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  const planner_entry moody{
+      .name = "moody",
+      .what = "refuses each size in another way",
+      .make = [](const cluster&, const any_cost_model&, const planning_problem& problem, const planner_choice&) -> outcome<plan> {
+        using enum refusal::kind;
+        if (problem.microbatch_size == 1) return refusal{stopped, "it ended"};
+        if (problem.microbatch_size == 2) return refusal{not_applicable, "it is not for twos"};
+        return refusal{infeasible, "stage 3 of " + std::to_string(problem.microbatch_size) + " does not fit"};
+      }};
+  plan_request request{.global_batch = 8};
+  CHECK(find_plan(hardware, costs, request, moody).why_not().reason == "stage 3 of 4 does not fit");
+  request.global_batch = 2;
+  CHECK(find_plan(hardware, costs, request, moody).why_not().reason == "it is not for twos");
+  request.global_batch = 8;
+  request.go_on = [] { return false; };
+  CHECK(find_plan(hardware, costs, request, moody).why_not().reason == "it ended");
 }
 
 TEST_CASE("go_on ends a search with the best plan so far, or says that there is none yet") {

@@ -117,6 +117,8 @@ inline void settle(plan_arguments& given) {
       lost.push_back(name);
     }
   }
+  if (lost.size() > 1 && !given.out.empty())
+    throw input_error("--out: is for the plan that is left, of one --without; found " + std::to_string(lost.size()));
   if (given.explain && !planner.explain)
     throw input_error("--explain: planner " + std::string(planner.name) +
                       " does not count its space; hetauto and hetauto_exact do");
@@ -151,7 +153,13 @@ inline void settle(plan_arguments& given) {
     return infeasible;
   }
   const auto& best = *found;
-  files.add(given.out, to_json(best, hardware));
+  const auto lesser = plans_without(given, planner, hardware, source, lost, progress);
+  if (!given.out.empty() && !lesser.empty() && !lesser.front().found) {
+    std::cerr << "hetsched-plan: no plan without " << lesser.front().text << ": " << lesser.front().found.why_not().reason
+              << '\n';
+    return infeasible;
+  }
+  files.add(given.out, to_json(lesser.empty() ? best : *lesser.front().found, hardware));
   if (!given.report.empty() || !given.trace.empty()) {
     auto played = play(best);
     if (!given.trace.empty()) {
@@ -192,14 +200,15 @@ inline void settle(plan_arguments& given) {
     for (const auto& p : on_frontier)
       out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
                                  {"cost_per_sample", *p.predicted.cost_per_sample},
+                                 {"cost_per_iteration", per_iteration(p, *p.predicted.cost_per_sample)},
                                  {"devices", devices_in_use(hardware, p)}});
-    if (!lost.empty()) out["without"] = what_if_json(given, planner, hardware, source, lost, best, progress);
+    if (!lost.empty()) out["without"] = what_if_json(hardware, lesser, best);
     out["files"] = files.paths();
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
     std::cout << frontier << space << summary(hardware, best, searched, precisions) << robust_text << files.summary()
               << std::flush;
-    if (!lost.empty()) std::cout << '\n' << what_if_text(given, planner, hardware, source, lost, best, progress);
+    if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
@@ -219,7 +228,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_flag("--use-all-devices", given.use_all_devices, "no device may stay idle");
   app.add_flag("--mixed-stages", given.mixed_stages,
                "also stages on unlike devices of two or all subclusters, each with as many samples as its speed allows");
-  app.add_flag("--all-orders", given.options.all_orders, "try all orders of more than four subclusters, too");
+  app.add_flag("--all-orders", given.options.all_orders, "try all orders of up to twelve subclusters, not only of four");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
@@ -257,10 +266,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   }
   for (const auto name : hetsched::schedule_names()) schedule_names.emplace_back(name);
   app.add_option("--planner", given.planner, planners)->type_name(words_type(planner_names));
-  app.add_option(
-         "--objective", given.objective,
-         "iteration: the shortest; cost: the least money per sample, from the price_per_hour of the devices; for inference "
-         "latency: the soonest answer, or throughput: the most requests")
+  app.add_option("--objective", given.objective,
+                 "iteration: the shortest; cost: the least money per sample, from the price_per_hour of devices or the "
+                 "price_per_node_hour of nodes; for inference "
+                 "latency: the soonest answer, or throughput: the most requests")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, hetsched::plan_objective>{{"iteration", hetsched::plan_objective::iteration},
                                                           {"cost", hetsched::plan_objective::cost},
@@ -291,7 +300,8 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   add_search_options(app, given);
   app.add_option(
          "--without", given.without,
-         "SUBCLUSTER or SUBCLUSTER:N: also plans without one or N of its devices, and prints what that costs; or, with hetauto, "
+         "SUBCLUSTER, SUBCLUSTER:N or SUBCLUSTER:all: also plans without one, N or all of its devices, and prints what that "
+         "costs and the plan that is left, which --out then writes; or, with hetauto, "
          "a principle to do without: consecutive (a subcluster's stages follow each other), uniform (they have one placement)")
       ->delimiter(',');
   app.add_flag("--explain", given.explain,

@@ -73,19 +73,34 @@ struct device_use_text {
   return text;
 }
 
+/// Money for an iteration of a plan that costs so much per sample.
+[[nodiscard]] inline double per_iteration(const hetsched::plan& p, double cost_per_sample) {
+  return cost_per_sample * static_cast<double>(sample_count(p));
+}
+
+/// An objective in words: money per iteration, or seconds.
+[[nodiscard]] inline std::string objective_text(const hetsched::plan& p, double value) {
+  return p.objective == hetsched::plan_objective::cost ? hetsched::format_money(per_iteration(p, value)) + " per iteration"
+                                                       : hetsched::format_objective(p.objective, value);
+}
+
 /// The plans of a frontier, one row each, as a table; `chosen` has a star.
 [[nodiscard]] inline std::string frontier_text(const hetsched::cluster& hardware, const std::vector<hetsched::plan>& plans,
                                                const hetsched::plan& chosen) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> rows;
   for (const auto& p : plans)
-    rows.push_back({format_seconds(p.predicted.iteration_s), format_money(*p.predicted.cost_per_sample),
-                    p.evidence && p.evidence->objective_bound > 0 ? format_money(p.evidence->objective_bound) : "-",
+    rows.push_back({format_seconds(p.predicted.iteration_s), format_money(per_iteration(p, *p.predicted.cost_per_sample)),
+                    p.objective == plan_objective::cost && p.evidence && p.evidence->objective_bound > 0
+                        ? format_money(per_iteration(p, p.evidence->objective_bound))
+                        : "-",
+                    p.setting.sequence > 0 ? format_money(*p.predicted.cost_per_sample / p.setting.sequence * 1e6) : "-",
                     format_number(p.predicted.samples_per_s), std::to_string(p.pipelines.size()),
                     std::to_string(p.pipelines.front().microbatch_size), devices_in_use(hardware, p),
                     p.pipelines == chosen.pipelines ? "*" : ""});
-  return format_table({">iteration", ">cost per sample", ">none below", ">samples/s", ">pipelines", ">microbatch", "devices", ""},
-                      rows);
+  return format_table(
+      {">iteration", ">its cost", ">none below", ">per million tokens", ">samples/s", ">pipelines", ">microbatch", "devices", ""},
+      rows);
 }
 
 /// The same as a picture.
@@ -93,8 +108,8 @@ struct device_use_text {
                                                   const hetsched::plan& chosen) {
   std::vector<hetsched::frontier_point> points;
   for (const auto& p : plans)
-    points.push_back(
-        {p.predicted.iteration_s, *p.predicted.cost_per_sample, devices_in_use(hardware, p), p.pipelines == chosen.pipelines});
+    points.push_back({p.predicted.iteration_s, per_iteration(p, *p.predicted.cost_per_sample), devices_in_use(hardware, p),
+                      p.pipelines == chosen.pipelines});
   return hetsched::frontier_svg(std::move(points));
 }
 
@@ -135,9 +150,9 @@ inline constexpr double telling_gap = 0.0105;
 /// which schedule, if not the plan's.
 [[nodiscard]] inline std::string evidence_text(const hetsched::plan& p, const std::string& searched_under) {
   const auto& e = *p.evidence;
-  const auto text = "objective " + hetsched::format_objective(p.objective, e.objective_value) + searched_under;
+  const auto text = "objective " + objective_text(p, e.objective_value) + searched_under;
   if (!(e.objective_bound > 0)) return text + ", no bound";
-  return text + ", no plan below " + hetsched::format_objective(p.objective, e.objective_bound) +
+  return text + ", no plan below " + objective_text(p, e.objective_bound) +
          (e.objective_value <= e.objective_bound * 1.0005
               ? ""
               : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")") +
@@ -149,7 +164,7 @@ inline constexpr double telling_gap = 0.0105;
                                          const std::string& precisions) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
-  for (const auto& f : prediction_figures(p.predicted)) figures.push_back({f.label, f.value, f.note});
+  for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
   if (!precisions.empty()) figures.push_back({"precision", p.setting.precision, precisions});
@@ -204,7 +219,7 @@ struct played_line {
   page.summary = origin + ": " + batch_text(p) + " per iteration, schedule " + schedules_text(p) +
                  (p.planner.empty() ? "" : ", planner " + p.planner) + ". Devices: " + devices.used +
                  (devices.idle.empty() ? "." : ", " + devices.idle + ".");
-  page.figures = prediction_figures(p.predicted);
+  page.figures = prediction_figures(p.predicted, p.setting.sequence);
   if (p.setting.sequence > 0 && p.predicted.samples_per_s > 0)
     page.figures.push_back({"tokens", format_number(p.predicted.samples_per_s * p.setting.sequence),
                             "per second, with " + std::to_string(p.setting.sequence) + " per sample"});

@@ -14,15 +14,17 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/io/format.hpp>
+#include <hetsched/io.hpp>
 #include <hetsched/plan/plan.hpp>
 
 #include "../names.hpp"
+#include "pages.hpp"
 #include "search.hpp"
 
 namespace command {
 
-/// SUBCLUSTER or SUBCLUSTER:N. Throws input_error for a name that is none, also of a principle, and for a bad number.
+/// SUBCLUSTER (one of its devices), SUBCLUSTER:N or SUBCLUSTER:all. Throws input_error for a name that is none, also of a
+/// principle, and for a bad number.
 [[nodiscard]] inline hetsched::lost_devices parse_lost(const hetsched::cluster& c, const std::string& text) {
   const auto colon = c.find(text) ? std::string::npos : text.rfind(':');
   const auto name = text.substr(0, colon);
@@ -36,17 +38,37 @@ namespace command {
   const int all = c.subclusters[static_cast<std::size_t>(*found)].device_count();
   if (colon == std::string::npos) return lost;
   const auto number = std::string_view(text).substr(colon + 1);
+  if (number == "all") {
+    lost.count = all;
+    return lost;
+  }
   const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), lost.count);
   if (wrong != std::errc{} || end != number.data() + number.size() || lost.count < 1 || lost.count > all)
-    throw hetsched::input_error("--without: found " + text + ", expected " + name + ":N with N from 1 to " + std::to_string(all));
+    throw hetsched::input_error("--without: found " + text + ", expected " + name + ":N with N from 1 to " + std::to_string(all) +
+                                ", or " + name + ":all");
   return lost;
 }
 
-/// The best plan without some devices, and what was lost: "2 v100".
+/// The best plan without some devices, told by the whole cluster, of which the last devices of a subcluster are lost.
 struct lesser_plan {
-  std::string lost;
+  std::string lost, text;  ///< "2 v100"; "2 of 8 devices of v100"
   hetsched::outcome<hetsched::plan> found;
 };
+
+/// A plan for the cluster that without_devices leaves, for the whole cluster.
+[[nodiscard]] inline hetsched::plan on_whole_cluster(const hetsched::cluster& whole, const hetsched::cluster& left,
+                                                     const hetsched::lost_devices& lost, hetsched::plan p) {
+  const auto& s = whole.subclusters[static_cast<std::size_t>(lost.subcluster)];
+  const int before_rest = (s.device_count() - lost.count) / s.devices_per_node * s.devices_per_node;
+  for (auto& line : p.pipelines)
+    for (auto& stage : line.stages)
+      for (auto& g : stage.devices) {
+        const auto position = whole.find(left.subclusters[static_cast<std::size_t>(g.mesh.subcluster)].name);
+        if (!position) g.first_device += before_rest;  // what is left of a node
+        g.mesh.subcluster = position.value_or(lost.subcluster);
+      }
+  return p;
+}
 
 [[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
@@ -56,45 +78,49 @@ struct lesser_plan {
   for (const auto& text : without) {
     const auto lost = parse_lost(hardware, text);
     const auto fewer = without_devices(hardware, lost);
-    plans.push_back({std::to_string(lost.count) + " " + hardware.subclusters[static_cast<std::size_t>(lost.subcluster)].name,
-                     fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
-                                               : search(given, planner, fewer, source, progress)});
+    const auto& of = hardware.subclusters[static_cast<std::size_t>(lost.subcluster)];
+    const auto count = std::to_string(lost.count);
+    plans.push_back(
+        {count + " " + of.name,
+         count + " of " + std::to_string(of.device_count()) + (of.device_count() == 1 ? " device of " : " devices of ") + of.name,
+         fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
+                                   : search(given, planner, fewer, source, progress)});
+    if (auto& found = plans.back().found) found = on_whole_cluster(hardware, fewer, lost, *std::move(found));
   }
   return plans;
 }
 
-/// A table of what the best plan is without some devices, beside the one with all of them.
-[[nodiscard]] inline std::string what_if_text(const plan_arguments& given, const hetsched::planner_entry& planner,
-                                              const hetsched::cluster& hardware, const cost_source& source,
-                                              const std::vector<std::string>& without, const hetsched::plan& best,
-                                              progress_line& progress) {
+/// A table of what the best plan is without some devices, beside the one with all of them; and the stages of each.
+[[nodiscard]] inline std::string what_if_text(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,
+                                              const hetsched::plan& best) {
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [lost, found] : plans_without(given, planner, hardware, source, without, progress)) {
-    auto& row = rows.emplace_back(std::vector{lost});
+  std::string stages;
+  for (const auto& [lost, text, found] : plans) {
+    auto& row = rows.emplace_back(std::vector{text});
     if (!found) {
       row.insert(row.end(), {"no plan", "", found.why_not().reason});
       continue;
     }
     const double change = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
-    row.insert(row.end(), {hetsched::format_objective(found->objective, hetsched::objective_of(*found)),
+    row.insert(row.end(), {objective_text(*found, hetsched::objective_of(*found)),
                            (change < 0 ? "" : "+") + hetsched::format_percent(change),
                            std::to_string(found->pipelines.size()) + (found->pipelines.size() > 1 ? " pipelines" : " pipeline") +
                                " of " + std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
+    stages += "\nwithout " + text + ":\n" + stages_text(hardware, *found);
   }
-  return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + "\n";
+  return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + stages;
 }
 
 /// The same as JSON.
-[[nodiscard]] inline nlohmann::ordered_json what_if_json(const plan_arguments& given, const hetsched::planner_entry& planner,
-                                                         const hetsched::cluster& hardware, const cost_source& source,
-                                                         const std::vector<std::string>& without, const hetsched::plan& best,
-                                                         progress_line& progress) {
+[[nodiscard]] inline nlohmann::ordered_json what_if_json(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,
+                                                         const hetsched::plan& best) {
   auto all = nlohmann::ordered_json::array();
-  for (const auto& [lost, found] : plans_without(given, planner, hardware, source, without, progress)) {
+  for (const auto& [lost, text, found] : plans) {
     nlohmann::ordered_json row{{"lost", lost}};
     if (found) {
       row["objective"] = hetsched::objective_of(*found);
       row["change"] = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
+      row["plan"] = nlohmann::ordered_json::parse(to_json(*found, hardware));
     } else {
       row["reason"] = found.why_not().reason;
     }

@@ -195,7 +195,7 @@ inline std::string memory_table(const judged_plan& judged, std::size_t l, bool m
   return format_table(heading, rows);
 }
 
-inline std::string figures_table(const prediction& now, const prediction& then) {
+inline std::string figures_table(const prediction& now, const prediction& then, int sequence) {
   const auto seconds = [](double s) { return planned_text(s, format_seconds(s)); };
   const auto percent = [](double x) { return planned_text(x, format_percent(x)); };
   table_rows rows{
@@ -206,9 +206,14 @@ inline std::string figures_table(const prediction& now, const prediction& then) 
         "samples per second"},
        {"MFU", planned_text(now.mfu, format_percent(now.mfu)), percent(then.mfu), "of the peak of the devices in use"},
        {"load balance", format_percent(now.load_balance), percent(then.load_balance), "over the devices in use"}}};
-  const auto money = [](std::optional<double> m) { return m ? format_money(*m) : std::string("-"); };
-  if (now.cost_per_sample)
-    rows.push_back({"cost", money(now.cost_per_sample), money(then.cost_per_sample), "per sample, for the devices in use"});
+  const auto money = [](const prediction& p, double samples) {
+    return p.cost_per_sample ? format_money(*p.cost_per_sample * samples) : std::string("-");
+  };
+  if (now.cost_per_sample) {
+    const double samples = now.samples_per_s * now.iteration_s;
+    rows.push_back({"cost", money(now, samples), money(then, samples), "per iteration, for what is in use"});
+    if (sequence > 0) rows.push_back({"", money(now, 1e6 / sequence), money(then, 1e6 / sequence), "per million tokens"});
+  }
   return format_table({"", ">predicted", ">(plan)", ""}, rows);
 }
 
@@ -247,7 +252,7 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
   if (!rows.empty()) {
     text += format_table({"gradients of layers", ">bytes", ">time"}, rows) + '\n';
   }
-  return text + figures_table(p.predicted, judged.planned.predicted) + '\n' + breakdown_table(judged);
+  return text + figures_table(p.predicted, judged.planned.predicted, p.setting.sequence) + '\n' + breakdown_table(judged);
 }
 
 inline int plan_command(plan_arguments given) {

@@ -40,8 +40,16 @@ struct subcluster {
   link intra_node{};  ///< between devices of a node
   link inter_node{};  ///< between nodes; not used where there is one
   gpu_path inter_node_path{};
+  /// Money for a node, in the currency of device::price_per_hour, which then does not count: nodes are rented whole.
+  std::optional<double> price_per_node_hour{};
 
   [[nodiscard]] int device_count() const { return nodes * devices_per_node; }
+  /// Money per hour for so many devices that lie on so many nodes; none if there is no price.
+  [[nodiscard]] std::optional<double> price_per_hour(int devices, int on_nodes) const {
+    if (price_per_node_hour) return on_nodes * *price_per_node_hour;
+    if (device.price_per_hour) return devices * *device.price_per_hour;
+    return std::nullopt;
+  }
   friend bool operator==(const subcluster&, const subcluster&) = default;
 };
 

@@ -27,6 +27,9 @@ HETSCHED_INLINE void validate_network(const cluster& c) {
     devices = checked_add(devices, checked_mul(s.nodes, s.devices_per_node));
     require(devices <= std::numeric_limits<int>::max(), ": too many devices");
     require(s.devices_per_node == 1 || usable(s.intra_node), ": intra_node needs bandwidth > 0 and latency >= 0");
+    require(
+        !s.price_per_node_hour || (*s.price_per_node_hour >= 0 && *s.price_per_node_hour <= std::numeric_limits<double>::max()),
+        ": price_per_node_hour must not be negative");
     require(s.nodes == 1 || usable(s.inter_node), ": inter_node needs bandwidth > 0 and latency >= 0");
   }
   const int count = static_cast<int>(c.subclusters.size());

@@ -9,10 +9,11 @@
 
 namespace hetsched {
 
-/// Why there is no result: nothing feasible exists, or the caller stopped the work before one was found.
-/// The reason is a sentence that a person can act on.
+/// Why there is no result: nothing feasible exists; the work ended before one was found, as the caller stopped it or at a limit
+/// of its own; or what was asked for is beyond what this function does at all, though another one may. The reason is a sentence
+/// that a person can act on.
 struct refusal {
-  enum class kind { infeasible, stopped };
+  enum class kind { infeasible, stopped, not_applicable };
   kind why = kind::infeasible;
   std::string reason;
 };

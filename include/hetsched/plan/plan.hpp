@@ -118,7 +118,7 @@ struct prediction {
   double mfu = 0;           ///< model FLOPs per second over the peak of the devices in use
   double load_balance = 0;  ///< HARP Eq. 20, over the devices in use
   double period_s = 0;      ///< seconds per microbatch once the pipelines are full
-  /// Money for the devices in use; none unless all of them have a price.
+  /// Money for the devices in use, or for all of their nodes where these have a price; none unless all have one.
   std::optional<double> cost_per_sample = {};
   std::optional<inference_prediction> inference = {};  ///< in place of all the others
   friend bool operator==(const prediction&, const prediction&) = default;

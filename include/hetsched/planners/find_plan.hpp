@@ -56,11 +56,10 @@ struct plan_request {
 /// All sizes get a first look, and those whose bound leaves hope a search. A planner that chooses microbatches by itself is left
 /// to it.
 /// Returns: the plan, evaluated, whose evidence is that of all sizes together; the best so far where go_on ended the search; else
-/// why there is none, in the words of the first size that has costs.
-/// Throws: input_error for a planner or schedule that is not known, a batch below 1, a microbatch size that does not divide it,
-/// an objective that the planner does not know, and as the planner does.
-/// Determinism: as the planner's, unless go_on ends it.
-/// Example:
+/// why there is none, in the words of the smallest size that has costs: that a search was stopped only if go_on ended it, or if
+/// no search of a size came to an end. Throws: input_error for a planner or schedule that is not known, a batch below 1, a
+/// microbatch size that does not divide it, an objective that the planner does not know, and as the planner does. Determinism: as
+/// the planner's, unless go_on ends it. Example:
 ///     const auto chain = make_chain(gpt({.layers = 24, .hidden = 2048, .heads = 16}));
 ///     const auto costs = [&](int size) { return analytic_cost_model(hardware, chain, {.microbatch_size = size}); };
 ///     const auto found = find_plan(hardware, costs, {.global_batch = 256});

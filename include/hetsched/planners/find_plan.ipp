@@ -117,7 +117,7 @@ class plan_finder {
                                     [&] { return go_on(); });
     hurry_ = false;
     for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
-    if (!found && first_refusal_) return *std::move(first_refusal_);  // says more than a size without costs
+    if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
     if (found && found->evidence) found->evidence->stopped = !go_on();
     return found;
   }
@@ -174,14 +174,26 @@ class plan_finder {
       best_before_ = std::min(best_before_, objective_of(*found));
       if (request_.met) request_.met(*found);
     } else {
-      if (!first_refusal_) first_refusal_ = found.why_not();
       if (soon && found.why_not().why == refusal::kind::stopped && go_on()) {
         given_up_.push_back(size);  // the other sizes have their turn first
         return refusal{refusal::kind::infeasible, found.why_not().reason};
       }
+      refusals_[size] = found.why_not();
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
     return found;
+  }
+
+  // That nothing is feasible says more than that a search ended; but where the caller has stopped one, more time may be the way
+  // out. Of equals that of the smallest size.
+  [[nodiscard]] refusal most_telling_refusal() const {
+    using enum refusal::kind;
+    auto order = std::array{infeasible, not_applicable, stopped};
+    if (!go_on()) std::swap(order.front(), order.back());
+    for (const auto kind : order)
+      for (const auto& [size, why] : refusals_)
+        if (why.why == kind) return why;
+    return refusals_.begin()->second;
   }
 
   [[nodiscard]] bool runs_already(const plan& p) const {
@@ -233,8 +245,8 @@ class plan_finder {
   const planner_entry& planner_;
   planner_choice choice_;
   double best_before_ = infinity;
-  std::optional<refusal> first_refusal_;  // by the planner
-  std::map<int, outcome<plan>> whole_;    // sizes that were searched to the end at once
+  std::map<int, refusal> refusals_;     // by the planner, of each size the last one
+  std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
   bool hurry_ = true;          // first looks may end without an answer
   std::vector<int> given_up_;  // sizes where one has

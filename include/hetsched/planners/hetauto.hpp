@@ -46,8 +46,9 @@ namespace hetsched {
 /// as interop_dp's: ranges of periods get a bound each, the least latency of all pipelines with one placement in each subcluster
 /// at their longest period, which a shortest path finds; evaluate judges the plans met. Small problems are counted.
 /// Returns: the plan, as evaluate fills it in, under the schedule of the warm-up rule, with the bound of the search, which means
-/// what interop_dp's means; the best so far if problem.progress stopped it; else why there is none.
-/// Throws: input_error for options or costs out of range, and for more than ten subclusters.
+/// what interop_dp's means; the best so far if problem.progress stopped it; else why there is none. Not applicable to more than
+/// ten subclusters, nor where sets of them, transfer classes and layers together are more than four million.
+/// Throws: input_error for options or costs out of range.
 /// Complexity: at most options.periods paths, of O(2^K L (P S W + C^2)) for K subclusters, L layers, P placements, S stages on a
 /// subcluster of W layers, and C transfer classes.
 /// Determinism: the plan depends on the arguments only.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,7 @@
 #include <hetsched/planners/hetauto/detail/exact.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/search/microbatch.hpp>
 #include <hetsched/search/problem.hpp>
 #include <hetsched/search/tree_search.hpp>
@@ -27,18 +29,19 @@ namespace detail {
 
 inline constexpr double gap = 0.001;  // within which a tree search's plan is told to be the best
 
-/// The best plan that a tree search over the decisions sees, or why there is none. bound(seconds): what no plan is below, where
-/// one of that iteration is known.
-template <class Decisions, class Bound>
+/// The best plan that a tree search over the decisions sees, or why there is none: what why_none() says, if anything.
+/// bound(seconds): what no plan is below, where one of that iteration is known.
+template <class Decisions, class WhyNone, class Bound>
 [[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem, tree_search_options search,
-                                          const std::string& schedule, Bound bound) {
+                                          const std::string& schedule, WhyNone why_none, Bound bound) {
   search.progress = problem.progress;
   search.parallel = problem.parallel;
   const auto found = tree_search(decisions, search);
   if (!found.best) {
+    if (auto why = found.stopped ? std::optional<refusal>() : why_none()) return *std::move(why);
     if (found.complete)
       return refusal{refusal::kind::infeasible,
-                     "no pipeline of this kind holds the model: memory is short, or links are missing"};
+                     "no pipeline of HetAuto's kind holds the model, though there is one of another kind: interop_dp finds such"};
     return refusal{refusal::kind::stopped,
                    "the search ended after " + std::to_string(found.rollouts) + " rollouts, before it found a plan"};
   }
@@ -67,7 +70,8 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
           auto ask = [] { return true; };
           return detail::least_iteration(placed, table, costs, problem.microbatches, true, seconds, detail::gap, ask);
         };
-        return detail::searched_plan(decisions, problem, options.search, options.schedule, bound);
+        const auto why_none = [&] { return detail::why_no_pipeline(hardware, costs, placed, table, problem); };
+        return detail::searched_plan(decisions, problem, options.search, options.schedule, why_none, bound);
       });
 }
 
@@ -98,8 +102,14 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
                                                       true, least, detail::gap, ask));
     return least;
   };
+  const auto why_none = [&] {
+    // The smallest microbatches take the least memory.
+    const auto& smallest = sizes.front();
+    const auto costs = costs_for(smallest.asked.microbatch_size);
+    return detail::why_no_pipeline(hardware, costs, smallest.placed, smallest.table, smallest.asked);
+  };
   return detail::searched_plan(detail::any_size_decisions(std::move(decisions)), problem, options.search, options.schedule,
-                               bound);
+                               why_none, bound);
 }
 
 HETSCHED_INLINE outcome<plan> hetauto_exact(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -116,12 +126,20 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
     throw input_error("near_tie, gap and enumeration must not be negative");
   if (options.periods < 1) throw input_error("periods must be at least 1");
   if (hardware.subclusters.size() > 10)
-    throw input_error("hetauto_exact looks at all sets of subclusters, at most ten, found " +
-                      std::to_string(hardware.subclusters.size()));
+    return refusal{refusal::kind::not_applicable,
+                   "hetauto_exact looks at all sets of subclusters, of ten at most; this cluster has " +
+                       std::to_string(hardware.subclusters.size())};
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
-  });
+  return detail::with_tables(
+      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+        constexpr double most_states = 4e6;  // some hundred megabytes
+        if (detail::uniform_path::states(placed) > most_states)
+          return refusal{refusal::kind::not_applicable, "hetauto_exact looks at all sets of subclusters, for which " +
+                                                            std::to_string(hardware.subclusters.size()) + " with " +
+                                                            std::to_string(placed.classes()) + " kinds of placements and " +
+                                                            std::to_string(placed.layers) + " layers are too many"};
+        return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
+      });
 }
 
 }  // namespace hetsched

@@ -19,8 +19,9 @@ namespace hetsched {
 /// can undercut, holding as many microbatches as 1F1B does, and takes of exact_1f1b, h1f1b and 1f1b the best; under latency and
 /// throughput (costs of inference) what evaluate_inference says, with problem.microbatches batches of requests in flight.
 /// Returns: the plan, evaluated; its bound is a proof if complete, which under iteration takes long where dozens of devices are
-/// all needed. A refusal where nothing fits, or problem.progress stopped the search before it met a plan.
-/// Throws: input_error for a problem, options or costs out of range, costs that are not additive, and for the objective cost.
+/// all needed. A refusal where nothing fits, or problem.progress stopped the search before it met a plan; not
+/// applicable to costs that are not sums over layers.
+/// Throws: input_error for a problem, options or costs out of range, and for the objective cost.
 /// Complexity: as least_sum, least_interval and least_iteration.
 /// Determinism: by the arguments; problem.parallel is not used.
 /// Source: HAP5 sec. IV-D, whose mixed integer program has these solutions; here as a shortest path.

@@ -12,6 +12,7 @@
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -32,7 +33,7 @@ namespace hetsched {
 
 namespace detail {
 
-// ": they hold 81.5 GiB at least, and the devices have room for 70 GiB".
+// ": these take 81.5 GiB at least, and the devices have room for 70 GiB".
 [[nodiscard]] inline std::string need_and_room(const placement_chain& chain) {
   double need = infinity;
   std::vector<double> room(chain.pools.size(), 0.0);
@@ -43,13 +44,14 @@ namespace detail {
   }
   double rooms = 0;
   for (std::size_t p = 0; p < room.size(); ++p) rooms += room[p] * chain.pools[p].count;
-  return ": they hold " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
+  return ": these take " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
 }
 
 /// The plan of training, from the stages that a search of sums over stages has found, if any: other orders, cuts and warm-ups are
 /// played, as the sum is not the iteration.
 [[nodiscard]] inline outcome<plan> trained(price_book& book, const planning_problem& asked, const placement_options& options,
-                                           const std::vector<pipeline_plan>* known, std::int64_t labels) {
+                                           const std::vector<pipeline_plan>* known, std::int64_t labels,
+                                           function_ref<refusal()> none) {
   const auto& hardware = book.hardware();
   return with_tables(book, [&](interop_problem problem, const stage_prices& table) -> outcome<plan> {
     for (auto& p : problem.placements) {
@@ -74,10 +76,7 @@ namespace detail {
     keep(sum);
     if (!found.best()) {
       if (!sum && sum.why_not().why == refusal::kind::stopped) return sum.why_not();
-      return refusal{refusal::kind::infeasible,
-                     "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
-                         (options.stages > 0 ? ", " + std::to_string(options.stages) + " of them" : "") + ": " +
-                         (sum ? "no plan has so many stages" : sum.why_not().reason)};
+      return none();
     }
     auto go_on = [&] { return !stopped && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0})); };
     if (options.stages == 0 && table.additive()) stage_order_search(problem, table, found, go_on).run(50'000'000);
@@ -100,7 +99,7 @@ namespace detail {
 
 HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                            const placement_options& options) {
-  if (!costs.additive()) throw input_error("placement needs costs that are sums over layers");
+  if (!costs.additive()) return refusal{refusal::kind::not_applicable, "placement needs costs that are sums over layers"};
   const bool serves = is_inference(problem.objective);
   auto checked = problem;
   if (serves) checked.objective = plan_objective::iteration;
@@ -113,14 +112,16 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
                : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
                                                                  : least_iteration(instance.chain, problem.microbatches, go_on);
-  if (!found.best && serves) {
-    if (!found.complete) return refusal{refusal::kind::stopped, "the search was stopped before it found stages"};
+  const auto none = [&] {
+    if (!found.complete) return refusal{refusal::kind::stopped, "the search ended before it found stages"};
+    const auto links = missing_links(hardware);
     return refusal{refusal::kind::infeasible,
-                   "the layers do not fit in the devices' memory as stages on " +
-                       std::string(options.groups.empty() ? "single devices" : "the groups") + " that links join" +
-                       (instance.chain.stages > 0 ? ", " + std::to_string(instance.chain.stages) + " of them" : "") +
-                       detail::need_and_room(instance.chain)};
-  }
+                   "no " + (instance.chain.stages > 0 ? std::to_string(instance.chain.stages) + " " : std::string()) +
+                       "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
+                       " that links join hold the layers" + detail::need_and_room(instance.chain) +
+                       (links.empty() ? "" : "; there is no link between " + links)};
+  };
+  if (!found.best && serves) return none();
   plan p{.planner = "placement", .objective = problem.objective};
   p.pipelines.push_back({.microbatches = problem.microbatches,
                          .microbatch_size = problem.microbatch_size,
@@ -137,7 +138,7 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
     else if (!best || objective_of(judged->plan) < objective_of(best->plan))
       best = *std::move(judged);
   };
-  if (!serves) return detail::trained(book, problem, options, found.best ? &p.pipelines : nullptr, found.labels);
+  if (!serves) return detail::trained(book, problem, options, found.best ? &p.pipelines : nullptr, found.labels, none);
   consider(evaluate_inference(hardware, costs, p));
   if (!best) return why;
   auto result = std::move(best->plan);

@@ -75,7 +75,8 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
     s.request.best = best ? &*best : nullptr;
     outcome<plan> found = plan_for(s.request);
     if (!found) {
-      stopped = stopped || found.why_not().why == refusal::kind::stopped;
+      // The search of a size that ended at a limit of its own says nothing of the others.
+      stopped = stopped || (found.why_not().why == refusal::kind::stopped && !(go_on && go_on()));
       if (!first_refusal) first_refusal = found.why_not();
       return false;
     }

@@ -90,8 +90,9 @@ struct mixture {
     d.memory_bytes = std::min(d.memory_bytes, s.device.memory_bytes);
     for (std::size_t p = 0; p < d.peak_flops.size(); ++p) d.peak_flops[p] += weight * s.device.flops(static_cast<precision>(p));
     d.memory_bandwidth += weight * s.device.memory_bandwidth;
-    priced = priced && s.device.price_per_hour;
-    price += weight * s.device.price_per_hour.value_or(0);
+    const auto whole = s.price_per_hour(s.devices_per_node, 1);
+    priced = priced && whole;
+    price += weight * whole.value_or(0) / s.devices_per_node;
   }
   if (priced) d.price_per_hour = price;
   d.multiprocessors = 1;
@@ -114,10 +115,14 @@ struct mixture {
     const int taken = found == m.taken.end() ? 0 : found->second * m.nodes;
     if (taken == rest.device_count()) continue;
     view.of.push_back({{position, taken, rest.devices_per_node}});
-    if (rest.nodes > 1)
+    if (rest.nodes > 1) {
       rest.nodes -= taken / rest.devices_per_node;
-    else
+    } else {
+      // A node in two parts: each has its share of the price.
+      if (taken > 0 && rest.price_per_node_hour)
+        rest.device.price_per_hour = *std::exchange(rest.price_per_node_hour, {}) / rest.devices_per_node;
       rest.devices_per_node -= taken;
+    }
     view.hardware.subclusters.push_back(std::move(rest));
   }
   view.of.push_back(mixed);

@@ -28,8 +28,9 @@ HETSCHED_INLINE void validate(const cluster& hardware, const planning_problem& p
                       " is one of inference, which the planner placement knows");
   if (problem.objective == plan_objective::cost) {
     for (const auto& s : hardware.subclusters)
-      if (!s.device.price_per_hour)
-        throw input_error("objective cost: device " + s.device.name + " of subcluster " + s.name + " has no price_per_hour");
+      if (!s.price_per_hour(1, 1))
+        throw input_error("objective cost: device " + s.device.name + " of subcluster " + s.name +
+                          " has no price_per_hour, nor its nodes a price_per_node_hour");
   } else if (problem.deadline_s < infinity) {
     throw input_error("a deadline needs the objective cost");
   }

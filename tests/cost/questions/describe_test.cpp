@@ -19,3 +19,15 @@ TEST_CASE("layers, placements and memory in words") {
   CHECK(in_gib(static_cast<double>(gib)) == "1 GiB");
   CHECK(in_gib(31.25 * static_cast<double>(gib)) == "31.25 GiB");
 }
+
+TEST_CASE("links that are missing in words, the first few of them") {
+  cluster hardware;
+  for (const char* name : {"a", "b", "c", "d", "e"}) hardware.subclusters.push_back({.name = name});
+  CHECK(missing_links(hardware) == "a - b, a - c, a - d, a - e, b - c, b - d and 4 other pairs");
+  for (int a = 0; a < 5; ++a)
+    for (int b = a + 1; b < 5; ++b)
+      if (b != 3) hardware.links.push_back({.a = a, .b = b, .link = {0, 1}});
+  CHECK(missing_links(hardware) == "a - d, b - d, c - d");
+  for (const int other : {0, 1, 2}) hardware.links.push_back({.a = 3, .b = other, .link = {0, 1}});
+  CHECK(missing_links(hardware).empty());
+}

@@ -52,6 +52,23 @@ TEST_CASE("price, board power, generation and fp8 peak are kept") {
   CHECK_THROWS_AS(static_cast<void>(parse_cluster(negative, "x.json")), file_error);
 }
 
+TEST_CASE("the price of a whole node is kept, and counts in place of the devices'") {
+  const auto text = [](const char* price) {
+    return std::string(
+               R"({"format": "hetsched/cluster", "version": 1, "devices": {"T4": {"price_per_hour": 0.5}}, "subclusters": [
+      {"name": "a", "device": "T4", "nodes": 1, "devices_per_node": 1, "price_per_node_hour": )") +
+           price + R"(}, {"name": "b", "device": "T4", "nodes": 1, "devices_per_node": 1}]})";
+  };
+  const auto c = parse_cluster(text("3.5"), "x.json");
+  CHECK(c.subclusters[0].price_per_node_hour == 3.5);
+  CHECK(c.subclusters[0].price_per_hour(5, 2) == 7.0);
+  CHECK(!c.subclusters[1].price_per_node_hour);
+  CHECK(c.subclusters[1].price_per_hour(5, 2) == 2.5);
+  CHECK(parse_cluster(to_json(c), "x.json") == c);
+  for (const char* wrong : {"-1", "1e300", "null", "\"3\""})
+    CHECK_THROWS_AS(static_cast<void>(parse_cluster(text(wrong), "x.json")), file_error);
+}
+
 TEST_CASE("how GPUs reach each other over a link is kept, and NCCL does where nothing is said") {
   const auto read = [](const std::string& inter_node, const std::string& link) {
     return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [

@@ -42,7 +42,7 @@ TEST_CASE("a point for every plan, by rising time and in order of cost; the chos
   CHECK(count(svg, "<circle") == 2);
   CHECK(count(svg, " class=\"chosen\"") == 1);
   CHECK(count(svg, "cheap &amp; slow") == 1);
-  CHECK(count(svg, "2.00 s, 0.0002 per sample") == 1);
+  CHECK(count(svg, "2.00 s, 0.0002 per iteration") == 1);
 }
 
 TEST_CASE("one plan, plans that cost nothing or the same, times far apart: all inside the picture") {

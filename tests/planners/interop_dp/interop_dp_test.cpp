@@ -14,8 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/model/families.hpp>
 
 #include "brute_force.hpp"
 #include "plan_checks.hpp"
@@ -352,6 +355,27 @@ TEST_CASE("more subclusters than all orders are looked at of: a plan, and a boun
   CHECK(feasible >= 50 / sanitizer_share);
   CHECK(of_first_order > 0);
   CHECK(better > 0);
+}
+
+TEST_CASE("many subclusters in a ring: a pipeline that uses all of them follows the links") {
+  constexpr int count = 14;
+  cluster hardware;
+  for (int k = 0; k < count; ++k)
+    hardware.subclusters.push_back({"h" + std::to_string(k), *find_device("RTX3090"), 1, 1, {}, {}});
+  for (int k = 0; k < count; ++k)  // 5 and 14 have no common divisor: a ring in another order
+    hardware.links.push_back({.a = 5 * k % count, .b = 5 * (k + 1) % count, .link = {1e-3, 1e9}});
+  const auto model = make_chain(gpt({.layers = 16, .hidden = 256, .heads = 4, .vocab = 1000, .sequence = 64}));
+  const analytic_cost_model costs(hardware, model, {});
+  const auto found = interop_dp(hardware, costs, {.microbatches = 4, .use_all_devices = true});
+  REQUIRE(found);
+  CHECK(found->pipelines.front().stages.size() == count);
+  // A star has no such way, and not every order was looked at.
+  hardware.links.clear();
+  for (int k = 1; k < count; ++k) hardware.links.push_back({.a = 0, .b = k, .link = {1e-3, 1e9}});
+  const auto none = interop_dp(hardware, costs, {.microbatches = 4, .use_all_devices = true});
+  REQUIRE_FALSE(none);
+  CHECK(none.why_not().reason.find("no link between h1 - h2, ") != std::string::npos);
+  CHECK(none.why_not().reason.find("(in the order of subclusters that was looked at)") != std::string::npos);
 }
 
 TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {

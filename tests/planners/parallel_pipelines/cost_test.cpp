@@ -26,9 +26,13 @@ instance priced_instance(random_source& random, const instance_limits& limits, i
   return given;
 }
 
+/// Where nodes are rented whole, the least: for the fewest nodes that have so many devices.
 double money_per_sample(const instance& given, double seconds, const std::vector<int>& devices) {
   double per_hour = 0;
-  for (std::size_t k = 0; k < devices.size(); ++k) per_hour += devices[k] * *given.hardware.subclusters[k].device.price_per_hour;
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    const auto& s = given.hardware.subclusters[k];
+    per_hour += *s.price_per_hour(devices[k], (devices[k] + s.devices_per_node - 1) / s.devices_per_node);
+  }
   return seconds > given.problem.deadline_s
              ? never
              : seconds * per_hour / 3600 / (given.problem.microbatches * given.problem.microbatch_size);
@@ -167,6 +171,62 @@ TEST_CASE("without counting, plans are within the deadline and no bound lies abo
                 << "; " << missed << " missed");
   CHECK(close > feasible * 3 / 4);
   CHECK(missed <= feasible / 20);
+}
+
+TEST_CASE(
+    "nodes that are rented whole: the plan is paid by the nodes that it touches, and no bound lies above the cheapest set") {
+  random_source random(4205);
+  int feasible = 0, close = 0, whole = 0, other = 0;
+  for (int n = 0; n < 400 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    auto given = priced_instance(random, {.layers = 5, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 3 == 0}, 12);
+    for (auto& r : given.costs.rows) r.update_s = 0;
+    const additive_costs costs{given.costs};
+    brute_sets sets(given.hardware, costs, as_brute(given), measure::played);
+    const double fastest = sets.least(devices_of(given.hardware));
+    if (n % 4 > 0 && fastest > 0 && fastest < never) given.problem.deadline_s = fastest * random.uniform(1, 3);
+    auto options = as_parallel(given.options);
+    if (n % 2 == 0) options.listed = 0;
+    const auto by_device = parallel_pipelines(given.hardware, costs, given.problem, options);
+    for (auto& s : given.hardware.subclusters)
+      if (random.integer(0, 2) > 0)
+        s.price_per_node_hour = s.devices_per_node * *s.device.price_per_hour * random.uniform(0.5, 1);
+    INFO(text(given));
+    const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);
+    if (!found) continue;
+    ++feasible;
+    check(given, costs, *found);
+    // By hand: the nodes that have a device with a stage.
+    double per_hour = 0;
+    for (int k = 0; k < static_cast<int>(given.hardware.subclusters.size()); ++k) {
+      const auto& s = given.hardware.subclusters[static_cast<std::size_t>(k)];
+      std::vector<bool> used(static_cast<std::size_t>(s.device_count()));
+      for (const auto& line : found->pipelines)
+        for (const auto& stage : line.stages)
+          for (const auto& g : stage.devices)
+            for (int d = 0; g.mesh.subcluster == k && d < g.mesh.device_count(); ++d)
+              used[static_cast<std::size_t>(g.first_device + d)] = true;
+      for (int node = 0; node < s.nodes; ++node) {
+        const auto from = used.begin() + node * s.devices_per_node;
+        const auto devices = std::count(from, from + s.devices_per_node, true);
+        if (devices == 0) continue;
+        per_hour += s.price_per_node_hour ? *s.price_per_node_hour : static_cast<double>(devices) * *s.device.price_per_hour;
+      }
+    }
+    const double samples = given.problem.microbatches * given.problem.microbatch_size;
+    REQUIRE(near(objective_of(*found), found->predicted.iteration_s * per_hour / 3600 / samples));
+    const double least = least_money(given, sets);
+    REQUIRE(objective_of(*found) >= least * (1 - 1e-9));
+    REQUIRE(found->evidence->objective_bound <= least * (1 + 1e-9));
+    close += objective_of(*found) <= least * 1.05;
+    whole += given.hardware.subclusters[0].price_per_node_hour.has_value();
+    other += by_device && by_device->pipelines != found->pipelines;
+  }
+  MESSAGE(close << " of " << feasible << " within 5 % of what the fewest nodes would cost");
+  CHECK(feasible > 200 / sanitizer_share);
+  CHECK(close > feasible * 3 / 4);
+  CHECK(whole > feasible / 3);
+  CHECK(other > feasible / 20);
 }
 
 TEST_CASE("a frontier from the fastest plan to the cheapest: each the cheapest of its deadline") {

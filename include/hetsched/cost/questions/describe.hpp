@@ -19,6 +19,9 @@ namespace hetsched {
 /// "subcluster a100 (1x4, data 2, tensor 2, recompute full, ZeRO 1)": the shape, and what is not plain.
 [[nodiscard]] std::string describe(const cluster& hardware, const placement& p);
 
+/// The pairs of subclusters without a link: "a - b, a - c", the first few of them; empty if all are joined.
+[[nodiscard]] std::string missing_links(const cluster& hardware);
+
 /// "31.2 GiB".
 [[nodiscard]] inline std::string in_gib(double bytes) {
   char text[32];

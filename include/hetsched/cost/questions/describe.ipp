@@ -2,6 +2,7 @@
 #pragma once
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 
 namespace hetsched {
@@ -19,6 +20,18 @@ HETSCHED_INLINE std::string describe(const cluster& hardware, const placement& p
   if (p.recompute != recomputation::none) text += ", recompute " + std::string(name_of(p.recompute));
   if (p.zero > 0) text += ", ZeRO " + std::to_string(p.zero);
   return text + ")";
+}
+
+HETSCHED_INLINE std::string missing_links(const cluster& hardware) {
+  constexpr int told = 6;
+  std::string text;
+  int pairs = 0;
+  const int count = static_cast<int>(hardware.subclusters.size());
+  for (int a = 0; a < count; ++a)
+    for (int b = a + 1; b < count; ++b)
+      if (!hardware.between(a, b) && pairs++ < told)
+        text += (text.empty() ? "" : ", ") + at(hardware.subclusters, a).name + " - " + at(hardware.subclusters, b).name;
+  return text + (pairs > told ? " and " + std::to_string(pairs - told) + " other pairs" : "");
 }
 
 }  // namespace hetsched

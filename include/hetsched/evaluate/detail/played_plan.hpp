@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,16 +132,25 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   return last_s;
 }
 
-/// Money per second for the devices in use; none if one of them has no price.
+/// Money per second for what a plan uses: devices, or whole nodes where these have a price; none if some of it has none.
 [[nodiscard]] inline std::optional<double> price_of_devices(const cluster& hardware, const plan& p) {
-  double per_hour = 0;
+  std::vector<int> devices(hardware.subclusters.size());
+  std::vector<std::set<int>> nodes(hardware.subclusters.size());
   for (const auto& line : p.pipelines)
     for (const auto& s : line.stages)
       for (const auto& g : s.devices) {
-        const auto& price = subcluster_of(hardware, g.mesh).device.price_per_hour;
-        if (!price) return std::nullopt;
-        per_hour += g.mesh.device_count() * *price;
+        const int per_node = subcluster_of(hardware, g.mesh).devices_per_node, count = g.mesh.device_count();
+        at(devices, g.mesh.subcluster) += count;
+        for (int n = g.first_device / per_node; n <= (g.first_device + count - 1) / per_node; ++n)
+          at(nodes, g.mesh.subcluster).insert(n);
       }
+  double per_hour = 0;
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    if (devices[k] == 0) continue;
+    const auto price = hardware.subclusters[k].price_per_hour(devices[k], static_cast<int>(nodes[k].size()));
+    if (!price) return std::nullopt;
+    per_hour += *price;
+  }
   return per_hour / 3600;
 }
 

@@ -61,7 +61,7 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
   if (subclusters.size() == 0) subclusters.expected("at least one subcluster");
   for (std::size_t i = 0; i < subclusters.size(); ++i) {
     const auto value = subclusters[i];
-    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node"});
+    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node", "price_per_node_hour"});
     subcluster s;
     s.name = value.at("name").name();
     if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
@@ -87,6 +87,7 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
     s.intra_node = link_of("intra_node", {"gbit_per_s", "latency_us"}, s.devices_per_node > 1);
     s.inter_node = link_of("inter_node", {"gbit_per_s", "latency_us", "nccl", "nic"}, s.nodes > 1);
     if (const auto between = value.find("inter_node")) s.inter_node_path = detail::read_path(*between);
+    if (const auto price = value.find("price_per_node_hour")) s.price_per_node_hour = price->number(0, 1e9);
     if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
       value.fail("more than " + std::to_string(max_devices) + " devices in all");
     result.subclusters.push_back(std::move(s));
@@ -123,6 +124,7 @@ HETSCHED_INLINE std::string to_json(const cluster& c) {
     detail::write_link(value["intra_node"], s.intra_node);
     detail::write_link(value["inter_node"], s.inter_node);
     detail::write_path(value["inter_node"], s.inter_node_path);
+    if (s.price_per_node_hour) value["price_per_node_hour"] = *s.price_per_node_hour;
     subclusters.push_back(std::move(value));
   }
   for (const auto& l : c.links) {

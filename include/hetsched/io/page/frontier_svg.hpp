@@ -9,7 +9,7 @@ namespace hetsched {
 /// A plan on a frontier of time against money.
 struct frontier_point {
   double iteration_s = 0;
-  double cost_per_sample = 0;
+  double cost = 0;         ///< money per iteration
   std::string label = {};  ///< told when it is pointed at
   bool chosen = false;     ///< a filled diamond among circles
 };
@@ -21,7 +21,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// A picture of plans by the seconds of an iteration (on a logarithmic axis) and the money per sample, joined by steps: for any
+/// A picture of plans by the seconds of an iteration (on a logarithmic axis) and its money, joined by steps: for any
 /// deadline, the line says what the cheapest known plan costs. Works in light and dark pages. Requires: times above 0.
 [[nodiscard]] std::string frontier_svg(std::vector<frontier_point> points, int width = 860, int height = 460);
 

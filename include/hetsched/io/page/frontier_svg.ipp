@@ -29,7 +29,7 @@ HETSCHED_INLINE std::string frontier_svg(std::vector<frontier_point> points, int
   const double left = 96, right = width - 30, top = 40, bottom = height - 56;
   std::string out = print(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" class=\"hf\" role=\"img\">\n"
-      "<title>Time of an iteration against cost per sample</title>\n",
+      "<title>Time of an iteration against its cost</title>\n",
       width, height, width, height);
   out +=
       "<style>.hf text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#24292f}.hf text.e{text-anchor:end}.hf "
@@ -39,11 +39,10 @@ HETSCHED_INLINE std::string frontier_svg(std::vector<frontier_point> points, int
       ".grid{stroke:#30363d}.hf .line,.hf circle{stroke:#56b4e9}.hf circle{fill:#0d1117}.hf "
       ".chosen{fill:#e69f00}}</style>\n";
   if (points.empty()) return out + "</svg>\n";
-  double first_s = points.front().iteration_s, last_s = points.back().iteration_s, least = points.front().cost_per_sample,
-         most = 0;
+  double first_s = points.front().iteration_s, last_s = points.back().iteration_s, least = points.front().cost, most = 0;
   for (const auto& p : points) {
-    least = std::min(least, p.cost_per_sample);
-    most = std::max(most, p.cost_per_sample);
+    least = std::min(least, p.cost);
+    most = std::max(most, p.cost);
   }
   first_s /= 1.1;
   last_s *= 1.1;
@@ -71,18 +70,18 @@ HETSCHED_INLINE std::string frontier_svg(std::vector<frontier_point> points, int
     }
   out += print("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"axis\"/>\n", left, bottom, right, bottom);
   out += print("<text x=\"%.1f\" y=\"%.1f\" class=\"m\">seconds per iteration</text>\n", (left + right) / 2, bottom + 42.0);
-  out += print("<text x=\"%.1f\" y=\"%.1f\">cost per sample</text>\n", 12.0, top - 18);
+  out += print("<text x=\"%.1f\" y=\"%.1f\">cost per iteration</text>\n", 12.0, top - 18);
   std::string path;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const double x = x_of(points[i].iteration_s), y = y_of(points[i].cost_per_sample);
+    const double x = x_of(points[i].iteration_s), y = y_of(points[i].cost);
     path += i == 0 ? print("M%.1f %.1f", x, y) : print("H%.1fV%.1f", x, y);
   }
   out += "<path d=\"" + path + print("H%.1f", right) + "\" class=\"line\"/>\n";
   for (const auto& p : points) {
-    const double x = x_of(p.iteration_s), y = y_of(p.cost_per_sample);
+    const double x = x_of(p.iteration_s), y = y_of(p.cost);
     out += p.chosen ? print("<path class=\"chosen\" d=\"M%.1f %.1fl8 8l-8 8l-8 -8z\"><title>", x, y - 8)
                     : print("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\"><title>", x, y);
-    out += format_seconds(p.iteration_s) + ", " + format_money(p.cost_per_sample) + " per sample" +
+    out += format_seconds(p.iteration_s) + ", " + format_money(p.cost) + " per iteration" +
            (p.label.empty() ? "" : ": " + escape_html(p.label)) + (p.chosen ? "</title></path>\n" : "</title></circle>\n");
   }
   return out + "</svg>\n";

@@ -147,8 +147,9 @@ struct critical_part {
 /// The ranks and wires that would win most if they took no time; at most `most` of them, none that wins nothing.
 [[nodiscard]] report_table what_if_table(const what_if_result& result, const workload& w, std::size_t most = 12);
 
-/// Headline numbers of a prediction; what it does not know (0) is left out.
-[[nodiscard]] std::vector<report_figure> prediction_figures(const prediction& p);
+/// Headline numbers of a prediction; what it does not know (0) is left out. `sequence`: tokens per sample, if money is to be told
+/// per million of them; 0: not known.
+[[nodiscard]] std::vector<report_figure> prediction_figures(const prediction& p, int sequence = 0);
 
 /// A report section on one pipeline of a plan. Precondition: `subclusters` holds the names that its stages count.
 [[nodiscard]] report_section plan_section(pipeline_plan line, std::vector<std::string> subclusters, timeline t, double period_s);

@@ -351,7 +351,7 @@ HETSCHED_INLINE report_table what_if_table(const what_if_result& result, const w
   return table;
 }
 
-HETSCHED_INLINE std::vector<report_figure> prediction_figures(const prediction& p) {
+HETSCHED_INLINE std::vector<report_figure> prediction_figures(const prediction& p, int sequence) {
   if (const auto& served = p.inference)
     return {{"first token", format_seconds(served->first_token_s), "after a request starts"},
             {"token", format_seconds(served->token_s), "between two of a request"},
@@ -364,7 +364,12 @@ HETSCHED_INLINE std::vector<report_figure> prediction_figures(const prediction& 
                        gap_text(p.iteration_s, p.lower_bound_s) + ", of other orders of these stages"});
   if (p.period_s > 0) figures.push_back({"period", format_seconds(p.period_s), "per microbatch, pipeline full"});
   if (p.samples_per_s > 0) figures.push_back({"throughput", format_number(p.samples_per_s), "samples per second"});
-  if (p.cost_per_sample) figures.push_back({"cost", format_money(*p.cost_per_sample), "per sample, for the devices in use"});
+  if (p.cost_per_sample)
+    figures.push_back(
+        {"cost", format_money(*p.cost_per_sample * p.samples_per_s * p.iteration_s),
+         "per iteration" +
+             (sequence > 0 ? ", " + format_money(*p.cost_per_sample / sequence * 1e6) + " per million tokens" : "") +
+             ", for what is in use"});
   if (p.mfu > 0) figures.push_back({"MFU", format_percent(p.mfu), "of the peak of the devices in use"});
   if (p.load_balance > 0) figures.push_back({"load balance", format_percent(p.load_balance), "over the devices in use"});
   return figures;

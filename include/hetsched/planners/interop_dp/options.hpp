@@ -9,10 +9,13 @@ namespace hetsched {
 /// In which orders a planner lets the pipeline run through the subclusters.
 enum class subcluster_order {
   automatic,          ///< all orders of up to four subclusters, beyond that what a local search finds
-  all,                ///< every order (the work grows with K * 2^(K-1) for K subclusters)
+  all,                ///< every order of up to most_in_all_orders; the work grows with K * 2^(K-1) for K subclusters
   memory_to_compute,  ///< falling memory per FLOP/s from the first stage on (HARP sec. 5.2.1)
   as_given            ///< the cluster's order, first stage first
 };
+
+/// All orders of more subclusters are not looked at.
+inline constexpr int most_in_all_orders = 12;
 
 /// What planning_problem leaves open.
 struct interop_options {

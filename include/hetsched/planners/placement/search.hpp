@@ -110,8 +110,9 @@ inline constexpr double no_limit = infinity;
   detail::placement_path path(chain);
   path.go_on = go_on;
   using answer = detail::placement_path::answer;
-  auto any = path.any(detail::no_limit);  // not cut short
+  auto any = path.any(detail::no_limit);  // cut short only where it takes very long
   if (any.what == answer::impossible) return {.labels = path.labels()};
+  if (any.what == answer::stopped) return {.bound = 0, .complete = false, .labels = path.labels()};
   auto got = path.least_sum(detail::no_limit);
   placement_found found{.labels = path.labels()};
   if (got.what != answer::found) {

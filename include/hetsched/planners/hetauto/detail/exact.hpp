@@ -53,9 +53,7 @@ class uniform_planner {
     // Of a plan that is worth a look, M - 1 periods are shorter than the best one's iteration.
     const bool any = best_ && steady_ > 0;
     const auto whole = look_at(shortest_, any ? limit_s() / steady_ : infinity, any ? limit_s() : infinity);
-    if (!best_ && !stopped_ && !(whole.bound < infinity))
-      return refusal{refusal::kind::infeasible,
-                     "no pipeline with one placement in each subcluster holds the model: memory is short, or links are missing"};
+    if (!best_ && !stopped_ && !(whole.bound < infinity)) return no_such_pipeline();
     walk(whole);
     polish();
     improve();
@@ -317,8 +315,16 @@ class uniform_planner {
     counted_all_ = all && !stopped_;
   }
 
+  [[nodiscard]] refusal no_such_pipeline() const {
+    if (limit_s() < infinity) return {refusal::kind::infeasible, "no plan has an iteration below that of one that is known"};
+    if (auto why = why_no_pipeline(hardware_, costs_, problem_, table_, asked_)) return *std::move(why);
+    return {
+        refusal::kind::infeasible,
+        "no pipeline with one placement in each subcluster holds the model, though one with several does: interop_dp finds it"};
+  }
+
   [[nodiscard]] refusal none() const {
-    if (counted_all_) return {refusal::kind::infeasible, "no pipeline with one placement in each subcluster fits in memory"};
+    if (counted_all_) return no_such_pipeline();
     return {refusal::kind::stopped, "the search ended before it found a plan"};
   }
 

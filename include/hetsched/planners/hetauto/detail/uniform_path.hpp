@@ -43,6 +43,11 @@ class uniform_path {
     ways_.resize(classes * classes * as_size(problem.kinds));
   }
 
+  /// What solve() keeps for these: a pipeline for each set of subclusters, class and layer.
+  [[nodiscard]] static double states(const interop_problem& problem) {
+    return std::ldexp(1.0, static_cast<int>(problem.devices.size())) * problem.classes() * (problem.layers + 1);
+  }
+
   struct answer {
     bool complete = true;  ///< else go_on has ended it, and `end` tells nothing
     double end = infinity;

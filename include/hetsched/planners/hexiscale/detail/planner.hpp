@@ -23,6 +23,7 @@
 #include <hetsched/planners/hexiscale/partition.hpp>
 #include <hetsched/planners/hexiscale/polish.hpp>
 #include <hetsched/planners/hexiscale/published.hpp>
+#include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched {
@@ -55,7 +56,8 @@ namespace detail {
 class hexiscale_planner {
  public:
   hexiscale_planner(price_book& book, const planning_problem& problem, const hexiscale_options& options)
-      : hardware_(book.hardware()),
+      : book_(book),
+        hardware_(book.hardware()),
         costs_(book.costs()),
         asked_(problem),
         options_(options),
@@ -277,7 +279,7 @@ class hexiscale_planner {
     }
   }
 
-  [[nodiscard]] refusal none() const {
+  [[nodiscard]] refusal none() {
     if (stopped_) return {refusal::kind::stopped, "the search was stopped before it found a plan"};
     if (!why_.empty()) return {refusal::kind::infeasible, "of the partitions tried, none holds the model: " + why_};
     // What the layers hold at the least, against what all devices have.
@@ -308,12 +310,17 @@ class hexiscale_planner {
     if (need > room)
       return {refusal::kind::infeasible,
               "out of memory: the layers need " + in_gib(need) + " at least, all devices together have " + in_gib(room)};
+    if (auto why = with_tables(book_, [&](const interop_problem& placed, const stage_prices& prices) {
+          return why_no_pipeline(hardware_, costs_, placed, prices, asked_);
+        }))
+      return *std::move(why);
     return {refusal::kind::infeasible,
             std::string("no group of devices holds the model: memory is short on some of them, or links are missing") +
                 (asked_.use_all_devices ? ", or not all devices can be used" : "") + " (the layers need " + in_gib(need) +
                 " of " + in_gib(room) + " at least)"};
   }
 
+  price_book& book_;
   const cluster& hardware_;
   any_cost_model costs_;
   planning_problem asked_;

@@ -501,6 +501,8 @@ class interop_planner {
   }
 
   [[nodiscard]] refusal none() {
+    if (stopped_ && bound_ > asked_.beat)
+      return {refusal::kind::infeasible, "no plan has an iteration below that of one that is known"};
     if (stopped_)
       return {refusal::kind::stopped,
               "the search was stopped before it found a plan; none has an iteration below " + std::to_string(bound_) + " s"};
@@ -508,7 +510,7 @@ class interop_planner {
       return {refusal::kind::infeasible,
               "no link joins stages of any plan that was met to add up gradients of shared parameters"};
     return {refusal::kind::infeasible,
-            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices)};
+            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices, free_order_)};
   }
 
   const cluster& hardware_;

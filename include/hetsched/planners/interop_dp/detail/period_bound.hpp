@@ -3,7 +3,7 @@
 // Tested by tests/planners/interop_dp/interop_dp_test.cpp.
 
 #include <algorithm>
-#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,9 +27,18 @@ class period_bound {
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
     find_ways();
     const auto count = problem.devices.size();
-    const unsigned all = (1u << count) - 1;
-    for (unsigned set = 1; set <= all; ++set)
-      if (count <= most_listed || set == all || std::popcount(set) == 1) choices_.push_back({set, std::vector<double>(count)});
+    if (count <= most_listed) {
+      for (unsigned set = 1; set < 1u << count; ++set) {
+        choices_.push_back({{}, std::vector<double>(count)});
+        for (std::size_t k = 0; k < count; ++k) choices_.back().has.push_back(set >> k & 1u);
+      }
+    } else {
+      for (std::size_t k = 0; k < count; ++k) {
+        choices_.push_back({std::vector<bool>(count), std::vector<double>(count)});
+        choices_.back().has[k] = true;
+      }
+      choices_.push_back({std::vector<bool>(count, true), std::vector<double>(count)});
+    }
     const auto layers = as_size(problem.layers);
     nearest_.resize(open_.size() * (layers + 1));
     cost_.resize(layers + 1);
@@ -97,9 +106,11 @@ class period_bound {
 
   // Subclusters, the rents of their devices, and whether these were ever improved.
   struct choice {
-    unsigned set = 0;
+    std::vector<bool> has;  // by subcluster
     std::vector<double> rent;
     bool known = false;
+
+    [[nodiscard]] auto size() const { return std::count(has.begin(), has.end(), true); }
   };
   struct arc {
     int at = -1;  // in open_
@@ -171,9 +182,13 @@ class period_bound {
         }
   }
 
-  // The shortest directed path through all subclusters of a set (Held and Karp 1962).
-  [[nodiscard]] double path(unsigned set) const {
+  // The shortest directed path through all subclusters of a choice (Held and Karp 1962). Requires: a single one, or few in all.
+  [[nodiscard]] double path(const choice& c) const {
+    if (c.size() == 1) return 0;
     const auto count = problem_.devices.size();
+    unsigned set = 0;
+    for (std::size_t k = 0; k < count; ++k)
+      if (c.has[k]) set |= 1u << k;
     std::vector<double> least(std::size_t{set + 1} * count, infinity);
     for (unsigned s = 1; s <= set; ++s) {
       if ((s & set) != s) continue;
@@ -194,7 +209,7 @@ class period_bound {
     const auto count = problem_.devices.size();
     double between = 0;
     std::vector<double> way(count, 0.0);  // of a subcluster that may be left out
-    const bool may_leave_out = count > most_listed && std::popcount(c.set) > 1;
+    const bool may_leave_out = count > most_listed && c.size() > 1;
     if (may_leave_out) {
       // All but the last are left once.
       if (std::none_of(leave_.begin(), leave_.end(), [](double s) { return s < infinity; })) return infinity;
@@ -205,21 +220,21 @@ class period_bound {
       }
       between = -most;
     } else {
-      between = path(c.set);
+      between = path(c);
       if (!(between < infinity)) return infinity;
     }
     // One way onward less in each: its last stage's next one lies elsewhere, or there is none.
     for (std::size_t k = 0; k < count; ++k)
       if (may_leave_out)
         way[k] -= dearest_[k];
-      else if (c.set >> k & 1u)
+      else if (c.has[k])
         between -= dearest_[k];
 
     // A path's cost, less the rents of all devices; `used` becomes a subgradient: the path's devices less those that there are.
     const auto evaluate = [&] {
       double bound = shortest_path(c, used_) + between;
       for (std::size_t k = 0; k < count; ++k) {
-        if (!(c.set >> k & 1u)) continue;
+        if (!c.has[k]) continue;
         const double rest = way[k] - c.rent[k] * problem_.devices[k];
         if (rest < 0 || !may_leave_out) {
           bound += rest;
@@ -243,7 +258,7 @@ class period_bound {
       // Polyak's step to a goal that comes nearer with every failure.
       double norm = 0, slope = 0;
       for (std::size_t k = 0; k < count; ++k) {
-        if (!(c.set >> k & 1u) || (c.rent[k] == 0 && used_[k] < 0)) used_[k] = 0;
+        if (!c.has[k] || (c.rent[k] == 0 && used_[k] < 0)) used_[k] = 0;
         const double relative = used_[k] / problem_.devices[k];
         norm += relative * relative;
         slope = std::max(slope, relative < 0 ? -relative : relative);
@@ -297,7 +312,7 @@ class period_bound {
     };
     std::vector<row> rows;
     for (std::size_t j = 0; j < open_.size(); ++j)
-      if (c.set >> at(problem_.placements, open_[j]).subcluster & 1u)
+      if (at(c.has, at(problem_.placements, open_[j]).subcluster))
         rows.push_back(
             {j, table_.prefix(open_[j]), nearest_.data() + j * (layers + 1), windows_.data() + j * layers, fixed_cost(c, j)});
     looked_at_ += static_cast<std::int64_t>(rows.size() * layers);

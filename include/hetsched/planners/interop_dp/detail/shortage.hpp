@@ -24,23 +24,14 @@ namespace hetsched::detail {
   return in_gib(p.capacity) + " (" + in_gib(whole) + " less runtime, transfer buffers and margin)";
 }
 
-/// The pairs of subclusters without a link: "a - b, a - c"; empty if all are joined.
-[[nodiscard]] inline std::string missing_links(const cluster& hardware) {
-  std::string text;
-  const int count = static_cast<int>(hardware.subclusters.size());
-  for (int a = 0; a < count; ++a)
-    for (int b = a + 1; b < count; ++b)
-      if (!hardware.between(a, b))
-        text += (text.empty() ? "" : ", ") + at(hardware.subclusters, a).name + " - " + at(hardware.subclusters, b).name;
-  return text;
-}
-
 /// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the
 /// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
-/// in the way.
+/// in the way. `one_order`: it says that other orders of the subclusters were not looked at.
 [[nodiscard]] inline std::string explain_shortage(const cluster& hardware, const interop_problem& problem,
                                                   const stage_prices& table, const std::vector<route_phase>& route,
-                                                  interop_search& search, const warmup_algebra& algebra, bool use_all) {
+                                                  interop_search& search, const warmup_algebra& algebra, bool use_all,
+                                                  bool one_order) {
+  const char* const looked_at = one_order ? " (in the order of subclusters that was looked at)" : "";
   for (int l = 0; l < problem.layers; ++l) {
     const interop_placement* best = nullptr;
     double least = infinity, needs = 0;
@@ -102,7 +93,8 @@ namespace hetsched::detail {
            (links.empty() ? "" : "there is no link between " + links + ", or ") +
            (use_all ? "the layers are too few, or the shapes that the cost model allows do not add up; idle devices may be the "
                       "way out"
-                    : "the cost model allows too few shapes");
+                    : "the cost model allows too few shapes") +
+           looked_at;
   }
   while (high > low * close) {
     const double middle = (low + high) / 2;
@@ -137,7 +129,7 @@ namespace hetsched::detail {
   return "out of memory: every device would need " + std::string(percent) + " % more; the plan that comes closest has " +
          std::to_string(stages.size()) + " stages, and stage " + std::to_string(worst) + " of it, " +
          describe(stages[worst].layers) + " on " + describe(hardware, placed.where) + ", needs " + in_gib(memory(worst)) +
-         " of " + room_text(hardware, placed) + " at warm-up " + std::to_string(warmups[worst]);
+         " of " + room_text(hardware, placed) + " at warm-up " + std::to_string(warmups[worst]) + looked_at;
 }
 
 }  // namespace hetsched::detail

@@ -154,7 +154,9 @@ class copied_boxes {
   // What copies on a box are worth, roughly; infinity if they are no better than the best, or known.
   double worth_of(const box& b, column_pool& pool) {
     if (!known_.insert(b).second) return infinity;
-    const double rate = b.copies * found_.worth().rate(b.devices);
+    auto devices = b.devices;
+    for (int& d : devices) d *= b.copies;
+    const double rate = found_.worth().rate(devices);
     const auto copied = copies_on(b, found_.worth().seconds_for(found_.least(), rate));
     if (!copied) return infinity;
     if (auto column = column_of(problem_, table_, ends_, algebra_, copied->stages, microbatches_, false))

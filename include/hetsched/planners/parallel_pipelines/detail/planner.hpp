@@ -201,7 +201,8 @@ class parallel_planner {
       return found_.least();
     };
     counted_search sets(problem_, listed, batches, ends_, worth, asked_.microbatches);
-    complete_ = sets.run(whole, found_.least(), judge, ask) && !stopped_;
+    // A set may lie on fewer nodes than those that it was given.
+    complete_ = sets.run(whole, found_.least(), judge, ask) && !stopped_ && !worth.whole_nodes();
     if (complete_) several_bound_ = one_bound_ = found_.least();
     return true;
   }
@@ -255,7 +256,11 @@ class parallel_planner {
   // A closer bound on sets where links between subclusters are slow, if they keep the bound down; and the columns of the cases.
   void tell_cases_apart(const relaxation& relaxed, column_pool& pool, whole_sets& sets) {
     const double enough = std::min({asked_.beat, found_.best_s(), one_bound_});
-    if (problem_.devices.size() < 2 || !ends_.any() || several_bound_ >= enough || !go_on()) return;
+    // There is a case for each subcluster, which begins with a look at each.
+    constexpr std::size_t most_homes = 12;
+    if (problem_.devices.size() < 2 || problem_.devices.size() > most_homes || !ends_.any() || several_bound_ >= enough ||
+        !go_on())
+      return;
     auto ask = [&] { return go_on(); };
     home_cases cases(problem_, table_, ends_, algebra_, asked_.microbatches);
     const auto more_columns = [&](const relaxation& of) {
@@ -376,12 +381,17 @@ class parallel_planner {
     auto& best = found_.best();
     // Of several pipelines, any one could do all microbatches.
     if (!best && one_bound_ == infinity && why && !asked_.use_all_devices) return *why;
-    if (!best && stopped_)
+    const bool beaten = bound() > asked_.beat;
+    if (!best && stopped_ && !beaten)
       return refusal{refusal::kind::stopped, "the search was stopped before it found a plan; none has an objective below " +
                                                  std::to_string(bound() < infinity ? bound() : 0)};
     if (!best && found_.fastest_s() > found_.worth().deadline_s() && found_.fastest_s() < infinity)
       return too_late(found_.worth().deadline_s(), found_.fastest_s());
-    if (!best) return why ? *why : refusal{refusal::kind::infeasible, "no plan uses all devices"};
+    if (!best && why && why->why != refusal::kind::stopped) return *why;
+    if (!best)
+      return refusal{refusal::kind::infeasible, beaten ? "no plan has an objective below that of one that is known"
+                                                : asked_.use_all_devices ? "no plan was found that uses all devices"
+                                                                         : "no plan was found that fits in memory"};
     const double value = found_.least(), proved = proved_bound();
     best->evidence = search_evidence{.objective_value = value,
                                      .objective_bound = std::min(value, proved),

@@ -17,26 +17,34 @@
 namespace hetsched::detail {
 
 /// What a set of pipelines is worth, from the seconds of its iteration and the devices that it uses: seconds times a rate, which
-/// is the devices' money per second and sample, or 1 where the iteration counts.
+/// is the devices' money per second and sample, or 1 where the iteration counts. Where nodes are rented whole, that is the least
+/// for so many devices: how they lie on the nodes is not known.
 class plan_worth {
  public:
   /// Requires: a valid problem.
   plan_worth(const cluster& hardware, const planning_problem& problem)
       : money_(problem.objective == plan_objective::cost), deadline_s_(problem.deadline_s) {
     const double samples = static_cast<double>(problem.microbatches) * problem.microbatch_size;
-    for (const auto& s : hardware.subclusters) price_.push_back(money_ ? *s.device.price_per_hour / 3600 / samples : 0);
+    for (const auto& s : hardware.subclusters) {
+      whole_nodes_ = whole_nodes_ || (money_ && s.price_per_node_hour);
+      together_.push_back(money_ && s.price_per_node_hour ? s.devices_per_node : 1);
+      price_.push_back(money_ ? *s.price_per_hour(together_.back(), 1) / 3600 / samples / together_.back() : 0);
+    }
   }
 
   /// Whether money counts.
   [[nodiscard]] bool money() const { return money_; }
   [[nodiscard]] double deadline_s() const { return deadline_s_; }
-  /// Of one device for a second, by subcluster.
+  /// Whether some nodes are rented whole.
+  [[nodiscard]] bool whole_nodes() const { return whole_nodes_; }
+  /// Of one device for a second, by subcluster: of a node that is rented whole, its share.
   [[nodiscard]] const std::vector<double>& prices() const { return price_; }
 
   /// `devices`: by subcluster.
   [[nodiscard]] double rate(std::span<const int> devices) const {
     double sum = money_ ? 0 : 1;
-    for (std::size_t k = 0; k < devices.size(); ++k) sum += price_[k] * devices[k];
+    for (std::size_t k = 0; k < devices.size(); ++k)
+      sum += price_[k] * ((devices[k] + together_[k] - 1) / together_[k] * together_[k]);
     return sum;
   }
   /// The objective; infinity for an iteration beyond the deadline.
@@ -48,7 +56,9 @@ class plan_worth {
 
  private:
   bool money_;
+  bool whole_nodes_ = false;
   double deadline_s_;
+  std::vector<int> together_;  // devices that are rented together, by subcluster
   std::vector<double> price_;
 };
 

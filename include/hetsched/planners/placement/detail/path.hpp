@@ -54,6 +54,10 @@ class placement_path {
 
   [[nodiscard]] std::int64_t labels() const { return made_; }
 
+  // Steps of tables and of labels, some nanoseconds each, beyond which a search ends: but the first one only much later, as it
+  // tells whether there are any stages. With many pools, tables alone take long.
+  static constexpr double most_work = 1e9;
+
   // Of a first search, to be let alone.
   static constexpr std::int64_t long_first = 200'000;
 
@@ -69,9 +73,8 @@ class placement_path {
   [[nodiscard]] result small_sum(double limit_s, std::int64_t most_labels, double below_s = none) {
     below_s_ = below_s;
     auto got = search(limit_s, true, most_labels);
-    constexpr std::size_t width = 24;
     if (got.spent)
-      if (auto met = beam(width)) got.chain = *std::move(met);
+      if (auto met = beam(beam_width)) got.chain = *std::move(met);
     below_s_ = none;
     return got;
   }
@@ -100,6 +103,13 @@ class placement_path {
 
  private:
   static constexpr double none = infinity;
+  static constexpr std::size_t beam_width = 24;
+
+  [[nodiscard]] bool ends() const {
+    const bool first = searches_ <= 1;
+    if (work_ > (first ? 10 : 1) * most_work) return true;
+    return (!first || made_ > long_first) && go_on && !go_on(made_);
+  }
 
   using count = std::int16_t;  // of devices in use; a chain has fewer stages
 
@@ -140,6 +150,7 @@ class placement_path {
   // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices:
   // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
   void fill_rest() {
+    work_ += 1.0 * layers_ * kinds_ * kinds_;
     for (int k = 0; k <= kinds_; ++k) rest_[cell(0, k)] = 0;
     std::fill(fronts_.begin(), fronts_.end(), front{});
     for (int j = 1; j <= layers_; ++j) {
@@ -234,7 +245,7 @@ class placement_path {
 
   [[nodiscard]] result search(double limit_s, bool weigh, std::int64_t most_labels) {
     limit_s_ = limit_s, weigh_ = weigh;
-    if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
+    if (searches_++ > 0 && ends()) return {.what = answer::stopped};
     std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
       return t.occupied_s <= limit_s_ && t.seconds < longest_time_s ? (weigh_ ? t.seconds : 0) : none;
     });
@@ -251,7 +262,9 @@ class placement_path {
     }
     raise_rents();
     rents = {pool_rents_, stage_rent_};
-    return weigh ? walk(most_labels) : walk_for_any(most_labels);
+    if (weigh) return walk(most_labels);
+    if (auto met = beam(beam_width)) return {.what = answer::found, .chain = *std::move(met)};
+    return walk_for_any(most_labels);
   }
 
   [[nodiscard]] result walk_for_any(std::int64_t most_labels) {
@@ -327,8 +340,7 @@ class placement_path {
       open.pop_back();
       const auto l = at(all, id);
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
-        return {.what = answer::stopped};
+      if (++made_ % 4096 == 0 && ends()) return {.what = answer::stopped};
       if (static_cast<std::int64_t>(all.size()) > most_labels) return {.what = answer::stopped, .spent = true};
       if (l.stages == most_) continue;
       const double in_flight = chain_.in_flight(l.stages + 1);
@@ -340,6 +352,7 @@ class placement_path {
         if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
         const int first = std::max(starts_[cell(l.first, k)], earliest(k, l.first, in_flight));
         if (first == l.first) continue;
+        work_ += static_cast<double>(pools);
         std::copy(now, now + pools, counts.begin());
         ++counts[p];
         double rents = 0;
@@ -379,6 +392,7 @@ class placement_path {
       if (const int twin = chain_.pools[p].twin; twin >= 0 && now[p] == 0 && now[twin] == 0) continue;
       const double across = l.kind == kinds_ ? 0.0 : moved(l.first - 1, k, l.kind);
       if (!(across < none)) continue;
+      work_ += static_cast<double>(pools);
       std::copy(now, now + counts.size(), counts.begin());
       ++counts[p];
       double rents = stage_rent_ * (l.stages + 1);
@@ -410,13 +424,13 @@ class placement_path {
       const auto l = at(all, id);
       if (l.beaten) continue;
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
-        return {.what = answer::stopped, .bound = key.first};
+      if (++made_ % 4096 == 0 && ends()) return {.what = answer::stopped, .bound = key.first};
       if (static_cast<std::int64_t>(all.size()) > most_labels)
         return {.what = answer::stopped, .bound = key.first, .spent = true};
       if (l.stages == most_) continue;
       extend(l, id, used, counts, all_rents, [&](const label& made, double bound) {
         auto& there = known[cell(made.first, made.kind)];
+        work_ += static_cast<double>(there.size() * lanes() / group);
         if (!(bound < too_much) || !keep(made, counts, all, used, there)) return;
         used.insert(used.end(), counts.begin(), counts.end());
         all.push_back(made);
@@ -551,6 +565,7 @@ class placement_path {
   std::vector<std::pair<int, double>> in_front_;  // [kind][...] first layers that may be best for a stage, and their value
   std::map<double, std::vector<int>> earliest_;   // by what is in flight
   std::int64_t made_ = 0, searches_ = 0;
+  double work_ = 0;
 };
 
 }  // namespace hetsched::detail

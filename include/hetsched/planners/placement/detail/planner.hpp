@@ -64,6 +64,35 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   }
 }
 
+/// Whether nothing changes where two pools change places: what stages cost on them and what moves between these and all others.
+[[nodiscard]] inline bool are_alike(const placement_chain& chain, int one, int other) {
+  std::vector<int> swapped(chain.kinds.size());
+  std::vector<int> first, second;
+  for (std::size_t k = 0; k < chain.kinds.size(); ++k) {
+    swapped[k] = static_cast<int>(k);
+    if (chain.kinds[k].pool == one) first.push_back(static_cast<int>(k));
+    if (chain.kinds[k].pool == other) second.push_back(static_cast<int>(k));
+  }
+  if (at(chain.pools, one).count != at(chain.pools, other).count || first.size() != second.size()) return false;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const auto &a = at(chain.kinds, first[i]), &b = at(chain.kinds, second[i]);
+    if (a.seconds_before != b.seconds_before || a.state_before != b.state_before || a.in_flight_before != b.in_flight_before ||
+        a.temporary != b.temporary || a.memory.room != b.memory.room || a.memory.scale != b.memory.scale)
+      return false;
+    at(swapped, first[i]) = second[i];
+    at(swapped, second[i]) = first[i];
+  }
+  const auto equal = [&](int b, int from, int to) {
+    const auto &t = chain.transfer(b, from, to), &u = chain.transfer(b, at(swapped, from), at(swapped, to));
+    return t.seconds == u.seconds && t.occupied_s == u.occupied_s;
+  };
+  for (int b = 0; b + 1 < chain.layers; ++b)
+    for (const int k : first)
+      for (int x = 0; x < static_cast<int>(swapped.size()); ++x)
+        if (!equal(b, k, x) || !equal(b, x, k)) return false;
+  return true;
+}
+
 /// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
 [[nodiscard]] inline placement_instance make_instance(price_book& book, const planning_problem& problem,
                                                       const placement_options& options) {
@@ -73,6 +102,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   chain.layers = book.layers();
   std::vector<int> in_book;       // by kind
   std::vector<bool> on_one_node;  // by pool: all of it
+  std::vector<char> nodes_apart;  // by pool: its subcluster has others
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];
     const submesh mesh = options.groups.empty() ? submesh{static_cast<int>(k), 1, 1} : options.groups[k];
@@ -84,6 +114,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
       chain.pools.push_back(
           {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
       on_one_node.push_back(by_node || s.nodes == 1);
+      nodes_apart.push_back(by_node);
       made.first_of_pool.push_back(node * s.devices_per_node);
       made.stride.push_back(by_node || s.nodes == 1 ? mesh.devices_per_node : mesh.nodes * s.devices_per_node);
       for (const int p : ways) {
@@ -118,6 +149,10 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
       }
+  // Of subclusters that are alike, as machines of one kind in one network are, the first ones are used first.
+  for (int p = 1; p < static_cast<int>(chain.pools.size()); ++p)
+    for (int other = p - 1; other >= 0 && at(chain.pools, p).twin < 0 && at(nodes_apart, p) == 0; --other)
+      if (at(nodes_apart, other) == 0 && are_alike(chain, other, p)) at(chain.pools, p).twin = other;
   const int in_flight = problem.microbatches;
   if (is_inference(problem.objective))
     chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
