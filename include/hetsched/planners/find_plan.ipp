@@ -85,6 +85,7 @@ HETSCHED_INLINE planning_problem problem_of(const plan_request& request, int mic
   problem.use_all_devices = request.use_all_devices;
   problem.arithmetic = request.arithmetic;
   problem.flops_per_sample = request.flops_per_sample;
+  problem.go_on = request.go_on;
   problem.parallel = request.parallel;
   return problem;
 }

@@ -29,6 +29,7 @@ template <class Decisions>
 [[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem,
                                           tree_search_options search) {
   search.progress = problem.progress;
+  search.go_on = problem.go_on;
   search.parallel = problem.parallel;
   const auto found = tree_search(decisions, search);
   if (!found.best) {
@@ -53,10 +54,12 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
   validate_iteration(hardware, problem, "hetauto");
   price_book book(hardware, costs);
   return detail::with_tables(
-      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         return detail::searched_plan(decisions, problem, options.search);
-      });
+      },
+      problem.poll());
 }
 
 HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const costs_by_size& costs_for, int batch,
@@ -68,7 +71,8 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
   for (const int size : microbatch_sizes(batch)) {
     const auto costs = costs_for(size);
     price_book book(hardware, costs);
-    auto placed = detail::make_interop_problem(book);
+    auto placed = detail::make_interop_problem(book, problem.poll());
+    if (!problem.may_go_on()) break;
     if (placed.placements.empty()) continue;
     auto asked = problem;
     asked.microbatch_size = size;
@@ -76,6 +80,7 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     decisions.push_back(
         &*sizes.emplace_back(book, std::move(placed), std::move(asked), options.schedule, options.principles).decisions);
   }
+  if (decisions.empty() && !problem.may_go_on()) return detail::stopped_early();
   if (decisions.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
   return detail::searched_plan(detail::any_size_decisions(std::move(decisions)), problem, options.search);
@@ -98,9 +103,12 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
     throw input_error("hetauto_exact looks at all sets of subclusters, at most ten, found " +
                       std::to_string(hardware.subclusters.size()));
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
-  });
+  return detail::with_tables(
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+        return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
+      },
+      problem.poll());
 }
 
 }  // namespace hetsched

@@ -55,12 +55,15 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   detail::validate_groups(hardware, options);
   price_book book(hardware, costs);
   const auto instance = detail::make_instance(book, problem, options);
+  const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};
+  if (!problem.may_go_on()) return stopped;
   const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
-  auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
-               : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
-                                                                 : least_iteration(instance.chain, problem.microbatches, go_on);
+  auto found = problem.objective == plan_objective::latency ? least_sum(instance.chain, go_on, problem.poll())
+               : problem.objective == plan_objective::throughput
+                   ? least_interval(instance.chain, problem.microbatches, go_on, problem.poll())
+                   : least_iteration(instance.chain, problem.microbatches, go_on, {}, problem.poll());
   if (!found.best) {
-    if (!found.complete) return refusal{refusal::kind::stopped, "the search was stopped before it found stages"};
+    if (!found.complete) return stopped;
     return refusal{refusal::kind::infeasible,
                    "the layers do not fit in the devices' memory as stages on " +
                        std::string(options.groups.empty() ? "single devices" : "the groups") + " that links join" +

@@ -86,6 +86,7 @@ class uniform_planner {
   /// What ranges have to beat: also the objectives of plans whose iteration is longer than that.
   [[nodiscard]] double goal() const { return std::min(limit_s(), least_objective_); }
   [[nodiscard]] bool go_on() {
+    stopped_ = stopped_ || !asked_.may_go_on();
     if (asked_.progress && !stopped_ && !asked_.progress({periods_, "periods", best_s(), std::min(bound_, best_s())}))
       stopped_ = true;
     return !stopped_;
@@ -188,6 +189,7 @@ class uniform_planner {
     if (algebra_.is_exact()) {
       const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
       tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
+      options.go_on = asked_.go_on;
       if (const auto found = tree_search(how, options); found.best)
         keep_chain(how.chains(), how.improve(*found.best, found.cost));
     }

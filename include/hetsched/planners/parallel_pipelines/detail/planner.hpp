@@ -58,7 +58,7 @@ class parallel_planner {
     if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
-    if (one_bound_ == infinity && !asked_.use_all_devices) return finish(why);
+    if (ended() || (one_bound_ == infinity && !asked_.use_all_devices)) return finish(why);
     if (!go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
       search_cheap_sets();
@@ -86,8 +86,11 @@ class parallel_planner {
   [[nodiscard]] double bound() const { return std::min({several_bound_, one_bound_, found_.least()}); }
   [[nodiscard]] bool closed() const { return std::min(found_.least(), asked_.beat) <= bound() * (1 + options_.gap); }
 
+  /// Whether the search is to end at once, plan or none.
+  [[nodiscard]] bool ended() { return stopped_ = stopped_ || !asked_.may_go_on(); }
+
   [[nodiscard]] bool go_on() {
-    if (stopped_) return false;
+    if (ended()) return false;
     if (asked_.progress && !asked_.progress({found_.plans(), "plans", found_.least(), bound()})) stopped_ = true;
     if (bound() > asked_.beat) stopped_ = true;
     return !stopped_;
@@ -360,8 +363,8 @@ class parallel_planner {
   void bound_any_pipeline() {
     relaxation any(problem_, table_, ends_, algebra_, asked_.microbatches, false, {}, {1, 1});
     any.start_from({.devices = std::vector<double>(problem_.devices.size(), 0.0), .off = -1.0 * asked_.microbatches});
-    auto within_effort = [&] { return any.looked_at() < most_work(any) && !stopped_; };
-    for (int round = 0; round < options_.rounds && any.looked_at() < most_work(any); ++round)
+    auto within_effort = [&] { return any.looked_at() < most_work(any) && !stopped_ && asked_.may_go_on(); };
+    for (int round = 0; round < options_.rounds && within_effort(); ++round)
       if (!any.improve(found_.best_s(), options_.gap / 2, options_.gap / 2, within_effort)) break;
     one_bound_ = std::min(one_bound_, std::max(any.bound(), work_bound(problem_, table_, asked_.microbatches)));
     one_complete_ = false;

@@ -59,6 +59,8 @@ class placement_path {
 
   // Called now and then, in the first search only once that has taken long; false ends the search.
   function_ref<bool(std::int64_t labels)> go_on = {};
+  // Asked often, from the start; false ends the search.
+  function_ref<bool()> poll = {};
 
   // The least sum of seconds, with nothing above `limit_s`.
   [[nodiscard]] result least_sum(double limit_s, std::int64_t most_labels = std::numeric_limits<std::int64_t>::max()) {
@@ -77,6 +79,9 @@ class placement_path {
   }
   // Anything with nothing above `limit_s`.
   [[nodiscard]] result any(double limit_s) { return search(limit_s, false, std::numeric_limits<std::int64_t>::max()); }
+
+  // Whether poll has ended the search.
+  [[nodiscard]] bool ended() const { return poll && !poll(); }
 
   // The first layer that a stage of kind k may begin with if it ends before layer `last` and so much is in flight.
   [[nodiscard]] int earliest(int k, int last, double in_flight) {
@@ -201,7 +206,7 @@ class placement_path {
     double pace = 1.0 / std::max(1, most_);
     std::vector<double> excess(pool_rents_.size());
     int stale = 0;
-    for (int round = 0; round < 120 && stale < 30; ++round) {
+    for (int round = 0; round < 120 && stale < 30 && !ended(); ++round) {
       fill_rest();
       const double bound = rest_[cell(layers_, kinds_)] - rents_of_all();
       if (const double score = score_of(bound); score > best_score) {
@@ -234,17 +239,20 @@ class placement_path {
 
   [[nodiscard]] result search(double limit_s, bool weigh, std::int64_t most_labels) {
     limit_s_ = limit_s, weigh_ = weigh;
-    if (searches_++ > 0 && go_on && !go_on(made_)) return {.what = answer::stopped};
+    if (ended() || (searches_++ > 0 && go_on && !go_on(made_))) return {.what = answer::stopped};
     std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
       return t.occupied_s <= limit_s_ && t.seconds < longest_time_s ? (weigh_ ? t.seconds : 0) : none;
     });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
       for (int k = 0; k < kinds_; ++k) starts_[cell(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
+    if (ended()) return {.what = answer::stopped};
     auto& rents = weigh ? sum_rents_ : any_rents_;
     pool_rents_ = rents.first, stage_rent_ = rents.second;
     if (!weigh) {
-      if (choose_rents() > tolerance::sums) return {};
+      const bool impossible = choose_rents() > tolerance::sums;
+      if (ended()) return {.what = answer::stopped};
+      if (impossible) return {};
       // Where there are such stages these rents mostly lead to them.
       constexpr std::int64_t soon = 500;
       if (auto first = walk_for_any(soon); first.what != answer::stopped || !first.spent) return first;
@@ -327,7 +335,7 @@ class placement_path {
       open.pop_back();
       const auto l = at(all, id);
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
+      if (ended() || (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_)))
         return {.what = answer::stopped};
       if (static_cast<std::int64_t>(all.size()) > most_labels) return {.what = answer::stopped, .spent = true};
       if (l.stages == most_) continue;
@@ -410,7 +418,7 @@ class placement_path {
       const auto l = at(all, id);
       if (l.beaten) continue;
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_))
+      if (ended() || (++made_ % 4096 == 0 && (searches_ > 1 || made_ > long_first) && go_on && !go_on(made_)))
         return {.what = answer::stopped, .bound = key.first};
       if (static_cast<std::int64_t>(all.size()) > most_labels)
         return {.what = answer::stopped, .bound = key.first, .spent = true};
@@ -446,6 +454,7 @@ class placement_path {
     };
     spread(0);
     for (auto layer = at_layer.size(); layer-- > 1;) {
+      if (ended()) return {};
       auto& here = at_layer[layer];
       std::make_heap(here.begin(), here.end(), later);
       for (best.clear(); !here.empty() && best.size() < width; here.pop_back()) {

@@ -64,7 +64,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   }
 }
 
-/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
+/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two. Where the
+/// problem's go_on ends it, it leaves the rest out.
 [[nodiscard]] inline placement_instance make_instance(price_book& book, const planning_problem& problem,
                                                       const placement_options& options) {
   const auto& hardware = book.hardware();
@@ -80,6 +81,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     const bool by_node = s.nodes > 1 && on_node > 1;
     const auto& ways = book.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
+      if (!problem.may_go_on()) return made;
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
           {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
@@ -104,7 +106,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   }
   const auto kinds = chain.kinds.size();
   for (int b = 0; b + 1 < chain.layers; ++b)
-    for (std::size_t from = 0; from < kinds; ++from)
+    for (std::size_t from = 0; from < kinds; ++from) {
+      if (!problem.may_go_on()) return made;
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
         const bool near = pool == chain.kinds[to].pool && at(on_one_node, pool);
@@ -114,6 +117,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
       }
+    }
   const int in_flight = problem.microbatches;
   if (is_inference(problem.objective))
     chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
