@@ -108,6 +108,8 @@ template <class Costs>
     if (progress.due()) progress.show(0, std::to_string(state.steps) + " " + std::string(state.unit));
     return in_time(given, progress);
   };
+  // The first plan is not cut short by a budget.
+  problem.go_on = [] { return !interrupted(); };
   const auto place = [&](int in_flight) {
     problem.microbatches = in_flight;
     return place_stages(hardware, costs, problem, {.stages = given.options.stages});

@@ -19,6 +19,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/first_plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -78,18 +79,6 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
   return refusal{refusal::kind::infeasible, "under schedule " + schedule + ", " + planned->shortage};
 }
 
-HETSCHED_INLINE planning_problem problem_of(const plan_request& request, int microbatch_size) {
-  planning_problem problem{.microbatches = request.global_batch / microbatch_size, .microbatch_size = microbatch_size};
-  problem.objective = request.objective;
-  problem.deadline_s = request.deadline_s;
-  problem.use_all_devices = request.use_all_devices;
-  problem.arithmetic = request.arithmetic;
-  problem.flops_per_sample = request.flops_per_sample;
-  problem.go_on = request.go_on;
-  problem.parallel = request.parallel;
-  return problem;
-}
-
 namespace detail {
 
 /// The search of find_plan.
@@ -103,6 +92,22 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> run() {
+    auto found = searched();
+    if (go_on() || (!found && found.why_not().why != refusal::kind::stopped) ||
+        (found && found->evidence && found->evidence->complete))
+      return found;
+    // What was ended early may be worse than what takes no time.
+    auto soon = first_plan(hardware_, costs_, request_, planner_);
+    if (!found && !soon) return soon;
+    if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
+    if (found && found->evidence)
+      soon->evidence->objective_bound = std::min(found->evidence->objective_bound, objective_of(*soon));
+    if (request_.met) request_.met(*soon);
+    return soon;
+  }
+
+ private:
+  [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
@@ -121,7 +126,6 @@ class plan_finder {
     return found;
   }
 
- private:
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   void tell(const find_progress& where) const {
     if (request_.progress) request_.progress(where);

@@ -60,9 +60,9 @@ class reach {
   /// The same for stages in the phase's own subcluster alone.
   [[nodiscard]] int before_without_leaving(int phase, int used) const { return at(at(staying_, phase), used); }
 
-  /// O(P L + K^2 L + sum over phases of devices * placements). Where go_on, asked now and then, returns false, it ends, and what
-  /// it has measured tells nothing.
-  void measure(double period, const std::vector<double>& capacity) {
+  /// O(P L + K^2 L + sum over phases of devices * placements). Where go_on, asked now and then, returns false, it ends: then
+  /// it returns false, and what it has measured tells nothing.
+  [[nodiscard]] bool measure(double period, const std::vector<double>& capacity) {
     for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
       const int i = static_cast<int>(p);
       table_.furthest(i, period, capacity[p], 1, row(i, 0));
@@ -78,7 +78,7 @@ class reach {
       up.assign(as_size(all + 1), -1);
       stay.assign(as_size(all + 1), -1);
       for (int used = all; used >= 0; --used) {
-        if (used % 16 == 0 && go_on_ && !go_on_()) return;
+        if (used % 16 == 0 && go_on_ && !go_on_()) return false;
         const bool may_leave = used > 0 && (!use_all_ || used == all);
         at(stay, used) = may_leave && phase.may_end ? 0 : -1;
         int most = may_leave ? std::max(at(stay, used), at(after_exit, ph)) : -1;
@@ -99,6 +99,7 @@ class reach {
       for (const int from : phase.from)
         at(after_exit, from) = std::max(at(after_exit, from), cut_below(phase.subcluster, at(route_, from).subcluster)[up[0]]);
     }
+    return true;
   }
 
   /// False only if no plan keeps the period last measured.

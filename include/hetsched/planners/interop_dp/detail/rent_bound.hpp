@@ -25,6 +25,7 @@ class rent_bound {
   rent_bound(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int microbatches,
              function_ref<bool()> go_on = {})
       : problem_(problem), table_(table), route_(route), steady_(microbatches - 1), rent_(problem.devices.size(), 0.0) {
+    group_placements();
     fastest_before_ = priced_before({});
     if (steady_ > 0) choose_rents(go_on);
     const auto entries = cheapest_entries();
@@ -95,6 +96,29 @@ class rent_bound {
   }
 
  private:
+  // Placements on as many devices of a subcluster, and the least time of each layer on any of them.
+  struct group {
+    int subcluster = 0, devices = 0;
+    std::vector<int> placements;
+    std::vector<double> fastest;  // of additive costs
+  };
+
+  // Placements come by subcluster and number of devices.
+  void group_placements() {
+    for (std::size_t i = 0; i < problem_.placements.size(); ++i) {
+      const auto& placed = problem_.placements[i];
+      if (placed.dominated) continue;
+      if (groups_.empty() || groups_.back().subcluster != placed.subcluster || groups_.back().devices != placed.devices)
+        groups_.push_back({placed.subcluster, placed.devices, {}, {}});
+      auto& own = groups_.back();
+      const int p = static_cast<int>(i);
+      own.placements.push_back(p);
+      if (!table_.additive()) continue;
+      own.fastest.resize(as_size(problem_.layers), infinity);
+      for (int l = 0; l < problem_.layers; ++l) at(own.fastest, l) = std::min(at(own.fastest, l), table_.time(p, l, l + 1));
+    }
+  }
+
   // Raises the rent where the cheapest layers crowd, in shrinking steps, and keeps the best bound met.
   void choose_rents(function_ref<bool()> go_on) {
     const auto count = rent_.size();
@@ -152,29 +176,28 @@ class rent_bound {
   // subcluster, the share of its devices' time that the cheapest choice takes.
   [[nodiscard]] std::vector<double> priced_before(const std::vector<int>& done,
                                                   std::vector<double>* device_time = nullptr) const {
-    std::vector<int> open;
     const auto closed = flags(done);
-    for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
-      const auto& placed = problem_.placements[p];
-      if (!placed.dominated && !closed[as_size(placed.subcluster)]) open.push_back(static_cast<int>(p));
-    }
     std::vector<double> sum(as_size(problem_.layers + 1), infinity);
     sum[0] = 0;
     for (int i = 1; i <= problem_.layers; ++i) {
       auto& least = at(sum, i);
-      const interop_placement* cheapest = nullptr;
+      const group* cheapest = nullptr;
       double time = 0;
-      for (const int p : open) {
-        const auto& placed = at(problem_.placements, p);
-        const double factor = 1 + at(rent_, placed.subcluster) * placed.devices;
-        for (int first = table_.additive() ? i - 1 : 0; first < i; ++first) {
-          const double t = table_.time(p, first, i);
+      for (const auto& g : groups_) {
+        if (closed[as_size(g.subcluster)]) continue;
+        const double factor = 1 + at(rent_, g.subcluster) * g.devices;
+        const auto consider = [&](int first, double t) {
           const double cost = at(sum, first) + t * factor;
-          if (cost >= least) continue;
+          if (cost >= least) return;
           least = cost;
-          cheapest = &placed;
+          cheapest = &g;
           time = t;
-        }
+        };
+        if (table_.additive())
+          consider(i - 1, at(g.fastest, i - 1));
+        else
+          for (const int p : g.placements)
+            for (int first = 0; first < i; ++first) consider(first, table_.time(p, first, i));
       }
       if (device_time && cheapest) {
         const auto k = as_size(cheapest->subcluster);
@@ -189,6 +212,7 @@ class rent_bound {
   const stage_prices& table_;
   const std::vector<route_phase>& route_;
   double steady_;  // M - 1
+  std::vector<group> groups_;
   std::vector<double> rent_;
   std::vector<double> fastest_before_;
   std::vector<std::vector<double>> priced_before_;  // by phase

@@ -66,11 +66,8 @@ class interop_search {
     for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity_at(factor);
   }
 
-  /// False only if no plan keeps this period; a quick test.
-  [[nodiscard]] bool may_keep(double period) {
-    reach_.measure(finite(period), capacity_);
-    return reach_.whole_model();
-  }
+  /// False only if no plan keeps this period, or where the problem's go_on is; a quick test.
+  [[nodiscard]] bool may_keep(double period) { return reach_.measure(finite(period), capacity_) && reach_.whole_model(); }
 
   /// The plans of least latency that keep `period`, at most `limit` of them, the best first. A plan is left out if its latency
   /// shows that with a period of at least `longer_than` its objective is above `budget`.
@@ -85,7 +82,10 @@ class interop_search {
     period_ = finite(period);
     longer_than_ = longer_than;
     budget_ = budget;
-    reach_.measure(period_, capacity_);
+    if (!reach_.measure(period_, capacity_)) {
+      stores_.front().ended_early = true;
+      return {};
+    }
     measure_transfers();
     for (std::size_t begin = 0; begin < route_.size();) {
       std::size_t end = begin;

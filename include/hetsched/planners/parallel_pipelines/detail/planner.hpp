@@ -214,7 +214,7 @@ class parallel_planner {
     for (int round = 0; round < first_rounds && asked_.beat < found_.best_s() && go_on(); ++round)
       if (!improve()) break;
     if (several_bound_ >= asked_.beat) return;
-    relaxed.start();
+    relaxed.start(ask);
     most = relaxed.looked_at() + most_work(relaxed);
     most_at_all = most + most_work(relaxed);
     auto fill = [&, pooled = std::size_t{0}]() mutable {
