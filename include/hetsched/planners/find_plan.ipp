@@ -43,6 +43,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     return judged;
   };
   const auto planned = consider(p);
+  const auto go_on = [&] { return !options.progress || options.progress(objective_of(best ? *best : p), 0); };
   constexpr std::array hastes{1.0, 2.0, 4.0};
   std::array<plan, hastes.size()> recut{p, p, p};
   std::map<int, price_book> books;
@@ -52,9 +53,9 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
   }
   for (auto& candidate : recut)
-    if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
+    if (candidate.pipelines != p.pipelines && go_on()) (void)consider(std::move(candidate));
   const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
-  if (on_any_devices && samples % size == 0) {
+  if (on_any_devices && samples % size == 0 && go_on()) {
     // A schedule that splits backwards may be faster than the bound of whole ones: a third of the way back, as a rule.
     constexpr double split = 1.5;
     std::vector<any_schedule_options> ways;
@@ -64,9 +65,9 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
                         .haste = haste,
                         .in_flight = in_flight,
                         .below_s = best ? split * haste * objective_of(*best) : 0});
-    if (const auto found = any_schedule_pipelines(book_of(size), ways))
+    if (const auto found = any_schedule_pipelines(book_of(size), ways, go_on))
       for (const auto& line : *found) {
-        if (!line) continue;
+        if (!line || !go_on()) continue;
         auto candidate = p;
         candidate.pipelines.assign(1, line->line);
         candidate.pipelines[0].microbatch_size = size;

@@ -212,16 +212,11 @@ class first_plan_search {
       if (best && (planner_.own_schedule || !(best_of(best) < before))) break;
     }
     const auto whole = parts_.of(all * (1 - tolerance::sums), 1);
-    // Some partitions of all nodes, unless these are very many.
+    // A partition of all nodes, unless they are very many.
     for (const auto* planner : makers_)
-      if (planner->name == partition && nodes_in_all() <= most_nodes) {
-        const auto most = std::max<std::int64_t>(1, most_nodes / nodes_in_all());
-        problem_.progress = [&](const search_progress& at) { return at.steps < most; };
-        keep(best, plan_on(whole, *planner));
-      }
+      if (planner->name == partition && nodes_in_all() <= most_nodes) keep(best, plan_on(whole, *planner));
     if (best) return *std::move(best);
     // Else what the planner finds first on all of it.
-    problem_.progress = [](const search_progress&) { return false; };
     problem_.go_on = request_.wait_for_first;
     if (request_.wait_for_first || shapes_of(whole.front()) <= most_shapes) keep(best, plan_on(whole, planner_));
     if (best) return *std::move(best);
