@@ -127,7 +127,7 @@ class placement_path {
   [[nodiscard]] double rent(int k) const { return pool_rents_[pool_of(k)] + stage_rent_; }
   // What a transfer adds; infinity if it may not be.
   [[nodiscard]] double moved(int boundary, int from, int to) const {
-    return moved_[(as_size(boundary) * as_size(kinds_) + as_size(from)) * as_size(kinds_) + as_size(to)];
+    return moved_[(as_size(chain_.boundary_kind(boundary)) * as_size(kinds_) + as_size(from)) * as_size(kinds_) + as_size(to)];
   }
   // earliest, and not slower than the limit.
   [[nodiscard]] int earliest_in_time(int k, int last, double in_flight) {
@@ -142,12 +142,12 @@ class placement_path {
     return first;
   }
 
-  // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices:
-  // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
+  // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices, unless poll
+  // ends it: rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
   void fill_rest() {
     for (int k = 0; k <= kinds_; ++k) rest_[cell(0, k)] = 0;
     std::fill(fronts_.begin(), fronts_.end(), front{});
-    for (int j = 1; j <= layers_; ++j) {
+    for (int j = 1; j <= layers_ && !ended(); ++j) {
       for (int k = 0; k < kinds_; ++k) {
         // The least of rest - seconds_before over the first layers that the stage may have: they only move on.
         auto& f = at(fronts_, k);
@@ -258,6 +258,7 @@ class placement_path {
       if (auto first = walk_for_any(soon); first.what != answer::stopped || !first.spent) return first;
     }
     raise_rents();
+    if (ended()) return {.what = answer::stopped};
     rents = {pool_rents_, stage_rent_};
     return weigh ? walk(most_labels) : walk_for_any(most_labels);
   }

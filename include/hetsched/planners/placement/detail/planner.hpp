@@ -105,7 +105,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     }
   }
   const auto kinds = chain.kinds.size();
-  for (int b = 0; b + 1 < chain.layers; ++b)
+  chain.boundary_kinds = book.boundary_kinds();
+  for (const int b : book.first_boundaries())
     for (std::size_t from = 0; from < kinds; ++from) {
       if (!problem.may_go_on()) return made;
       for (std::size_t to = 0; to < kinds; ++to) {
