@@ -51,7 +51,7 @@ struct placement_instance {
 
 /// Throws input_error unless the groups fit their subclusters.
 inline void validate_groups(const cluster& hardware, const placement_options& options) {
-  if (options.stages < 0) throw input_error("the number of stages must not be negative");
+  if (options.stages < 0 || options.parts < 0) throw input_error("the numbers of stages and parts must not be negative");
   if (options.groups.empty()) return;
   if (options.groups.size() != hardware.subclusters.size())
     throw input_error("groups: found " + std::to_string(options.groups.size()) + ", expected one for each subcluster");
@@ -82,6 +82,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     const auto& ways = book.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
       if (!problem.may_go_on()) return made;
+      if (options.parts > 0 && static_cast<int>(chain.pools.size()) == options.parts) break;
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
           {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
