@@ -6,6 +6,7 @@
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/cluster/validate.hpp>

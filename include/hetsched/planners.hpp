@@ -5,4 +5,5 @@
 // <hetsched/planners/interop_dp.hpp> and its neighbours.
 
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/table.hpp>

@@ -23,7 +23,7 @@ UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 5}
 PLANNING = UMBRELLA | {"planners", "spmd"}
 STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below
 KERNEL = "interop_dp"  # the planner that others may build on
-FRONT = {"table", "find_plan"}  # of planners/: what stands over all of them
+FRONT = {"table", "plan_request", "first_plan", "find_plan"}  # of planners/: what stands over all of them
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

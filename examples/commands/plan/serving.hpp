@@ -108,11 +108,27 @@ template <class Costs>
     if (progress.due()) progress.show(0, std::to_string(state.steps) + " " + std::string(state.unit));
     return in_time(given, progress);
   };
+  problem.go_on = [&] { return in_time(given, progress); };
   const auto place = [&](int in_flight) {
     problem.microbatches = in_flight;
     return place_stages(hardware, costs, problem, {.stages = given.options.stages});
   };
+  // A first plan of a few devices; or, unless somebody has interrupted, of all.
+  const auto place_soon = [&](outcome<plan> stopped) {
+    problem.progress = [](const search_progress&) { return false; };
+    problem.go_on = {};
+    for (int parts = 8; parts < 128 && !problem.use_all_devices; parts *= 2)
+      if (auto found = place_stages(hardware, costs, problem, {.stages = given.options.stages, .parts = parts})) {
+        found->evidence->objective_bound = 0;
+        found->evidence->complete = false;
+        return found;
+      }
+    if (interrupted()) return stopped;
+    problem.go_on = [] { return !interrupted(); };
+    return place_stages(hardware, costs, problem, {.stages = given.options.stages});
+  };
   auto found = place(std::max(1, given.in_flight));
+  if (!found && found.why_not().why == refusal::kind::stopped) found = place_soon(std::move(found));
   // More in flight keep more stages busy, until their caches take the memory that layers need.
   if (given.in_flight == 0 && given.objective == plan_objective::throughput)
     for (int more = 2; found && more <= 2 * hardware.device_count() && in_time(given, progress); more *= 2) {

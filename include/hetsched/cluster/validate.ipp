@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
+#include <utility>
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
@@ -33,18 +36,15 @@ HETSCHED_INLINE void validate_network(const cluster& c) {
     require(s.nodes == 1 || usable(s.inter_node), ": inter_node needs bandwidth > 0 and latency >= 0");
   }
   const int count = static_cast<int>(c.subclusters.size());
-  for (std::size_t i = 0; i < c.links.size(); ++i) {
-    const auto& l = c.links[i];
+  std::set<std::pair<int, int>> joined;
+  for (const auto& l : c.links) {
     if (!(l.a >= 0 && l.a < count && l.b >= 0 && l.b < count && l.a != l.b))
       throw input_error("a link must join two different subclusters of the cluster");
     const auto require = [&](bool holds, const char* what) {
       if (!holds) throw input_error("link " + at(c.subclusters, l.a).name + " - " + at(c.subclusters, l.b).name + what);
     };
     require(usable(l.link), ": needs bandwidth > 0 and latency >= 0");
-    for (std::size_t j = 0; j < i; ++j) {
-      const auto& other = c.links[j];
-      require(!(other.a == l.a && other.b == l.b) && !(other.a == l.b && other.b == l.a), ": given twice");
-    }
+    require(joined.insert(std::minmax({l.a, l.b})).second, ": given twice");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -34,13 +35,15 @@ struct any_schedule_options {
 /// way through stages of which none ends later. What updates and reductions take is left out.
 /// Returns: for each of some options that pipeline, or none where there is none, or none with a bound below below_s; a refusal
 /// where there are more than 400,000 states to look at, as on hundreds of devices of several kinds.
+/// Where go_on, asked now and then, returns false, it ends: with a refusal of kind stopped, or with none for the options that are
+/// left.
 /// Throws: input_error for options out of range, and as interop_dp.
 /// Complexity: the tables of interop_dp; then for each of the options about 20 times O(layers * 2^subclusters * classes of
 /// placements * devices * placements * layers of a stage), up to the steps that it may take.
 /// Determinism: depends on the arguments only.
 /// Source: hetsched, docs/planner.md.
 [[nodiscard]] outcome<std::vector<std::optional<bounded_pipeline>>> any_schedule_pipelines(
-    price_book& book, std::span<const any_schedule_options> options);
+    price_book& book, std::span<const any_schedule_options> options, function_ref<bool()> go_on = {});
 
 }  // namespace hetsched
 

@@ -185,22 +185,26 @@ class any_schedule_search {
 }  // namespace detail
 
 HETSCHED_INLINE outcome<std::vector<std::optional<bounded_pipeline>>> any_schedule_pipelines(
-    price_book& book, std::span<const any_schedule_options> options) {
+    price_book& book, std::span<const any_schedule_options> options, function_ref<bool()> go_on) {
   using all = std::vector<std::optional<bounded_pipeline>>;
   for (const auto& o : options)
     if (o.microbatches < 1 || !(o.haste > 0) || o.in_flight < 1 || !(o.below_s >= 0))
       throw input_error("a pipeline for any schedule needs microbatches, a haste above 0, one in flight and no negative limit");
   return detail::with_tables(
-      book, [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {
+      book,
+      [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {
         all found;
         for (const auto& o : options) {
+          if (go_on && !go_on()) break;
           detail::any_schedule_search search(book.hardware(), problem, table, o);
           if (!search.fits())
             return refusal{refusal::kind::infeasible, "the cluster is too large for a search over all schedules"};
           found.push_back(search.best());
         }
+        found.resize(options.size());
         return found;
-      });
+      },
+      go_on);
 }
 
 }  // namespace hetsched

@@ -19,6 +19,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/first_plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -42,6 +43,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     return judged;
   };
   const auto planned = consider(p);
+  const auto go_on = [&] { return !options.progress || options.progress(objective_of(best ? *best : p), 0); };
   constexpr std::array hastes{1.0, 2.0, 4.0};
   std::array<plan, hastes.size()> recut{p, p, p};
   std::map<int, price_book> books;
@@ -51,9 +53,9 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
   }
   for (auto& candidate : recut)
-    if (candidate.pipelines != p.pipelines) (void)consider(std::move(candidate));
+    if (candidate.pipelines != p.pipelines && go_on()) (void)consider(std::move(candidate));
   const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
-  if (on_any_devices && samples % size == 0) {
+  if (on_any_devices && samples % size == 0 && go_on()) {
     // A schedule that splits backwards may be faster than the bound of whole ones: a third of the way back, as a rule.
     constexpr double split = 1.5;
     std::vector<any_schedule_options> ways;
@@ -63,9 +65,9 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
                         .haste = haste,
                         .in_flight = in_flight,
                         .below_s = best ? split * haste * objective_of(*best) : 0});
-    if (const auto found = any_schedule_pipelines(book_of(size), ways))
+    if (const auto found = any_schedule_pipelines(book_of(size), ways, go_on))
       for (const auto& line : *found) {
-        if (!line) continue;
+        if (!line || !go_on()) continue;
         auto candidate = p;
         candidate.pipelines.assign(1, line->line);
         candidate.pipelines[0].microbatch_size = size;
@@ -76,17 +78,6 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
   if (best) return *std::move(best);
   if (!planned) return planned.why_not();
   return refusal{refusal::kind::infeasible, "under schedule " + schedule + ", " + planned->shortage};
-}
-
-HETSCHED_INLINE planning_problem problem_of(const plan_request& request, int microbatch_size) {
-  planning_problem problem{.microbatches = request.global_batch / microbatch_size, .microbatch_size = microbatch_size};
-  problem.objective = request.objective;
-  problem.deadline_s = request.deadline_s;
-  problem.use_all_devices = request.use_all_devices;
-  problem.arithmetic = request.arithmetic;
-  problem.flops_per_sample = request.flops_per_sample;
-  problem.parallel = request.parallel;
-  return problem;
 }
 
 namespace detail {
@@ -102,6 +93,22 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> run() {
+    auto found = searched();
+    if (go_on() || (!found && found.why_not().why != refusal::kind::stopped) ||
+        (found && found->evidence && found->evidence->complete))
+      return found;
+    // What was ended early may be worse than what takes no time.
+    auto soon = first_plan(hardware_, costs_, request_, planner_);
+    if (!found && !soon) return soon;
+    if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
+    if (found && found->evidence)
+      soon->evidence->objective_bound = std::min(found->evidence->objective_bound, objective_of(*soon));
+    if (request_.met) request_.met(*soon);
+    return soon;
+  }
+
+ private:
+  [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
@@ -122,7 +129,6 @@ class plan_finder {
     return found;
   }
 
- private:
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   void tell(const find_progress& where) const {
     if (request_.progress) request_.progress(where);

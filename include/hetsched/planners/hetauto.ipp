@@ -35,6 +35,7 @@ template <class Decisions, class WhyNone, class Bound>
 [[nodiscard]] outcome<plan> searched_plan(const Decisions& decisions, const planning_problem& problem, tree_search_options search,
                                           const std::string& schedule, WhyNone why_none, Bound bound) {
   search.progress = problem.progress;
+  search.go_on = problem.go_on;
   search.parallel = problem.parallel;
   const auto found = tree_search(decisions, search);
   if (!found.best) {
@@ -64,15 +65,17 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
   validate_iteration(hardware, problem, "hetauto");
   price_book book(hardware, costs);
   return detail::with_tables(
-      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         const auto bound = [&](double seconds) {
-          auto ask = [] { return true; };
+          auto ask = [&] { return problem.may_go_on(); };
           return detail::least_iteration(placed, table, costs, problem.microbatches, true, seconds, detail::gap, ask);
         };
         const auto why_none = [&] { return detail::why_no_pipeline(hardware, costs, placed, table, problem); };
         return detail::searched_plan(decisions, problem, options.search, options.schedule, why_none, bound);
-      });
+      },
+      problem.poll());
 }
 
 HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const costs_by_size& costs_for, int batch,
@@ -84,7 +87,8 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
   for (const int size : microbatch_sizes(batch)) {
     const auto costs = costs_for(size);
     price_book book(hardware, costs);
-    auto placed = detail::make_interop_problem(book);
+    auto placed = detail::make_interop_problem(book, problem.poll());
+    if (!problem.may_go_on()) break;
     if (placed.placements.empty()) continue;
     auto asked = problem;
     asked.microbatch_size = size;
@@ -92,11 +96,12 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     decisions.push_back(
         &*sizes.emplace_back(book, std::move(placed), std::move(asked), options.schedule, options.principles).decisions);
   }
+  if (decisions.empty() && !problem.may_go_on()) return detail::stopped_early();
   if (decisions.empty())
     return refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"};
   const auto bound = [&](double seconds) {
     double least = seconds;
-    auto ask = [] { return true; };
+    auto ask = [&] { return problem.may_go_on(); };
     for (const auto& s : sizes)
       least = std::min(least, detail::least_iteration(s.placed, s.table, costs_for(s.asked.microbatch_size), s.asked.microbatches,
                                                       true, least, detail::gap, ask));
@@ -131,7 +136,8 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
                        std::to_string(hardware.subclusters.size())};
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
-      book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
         constexpr double most_states = 4e6;  // some hundred megabytes
         if (detail::uniform_path::states(placed) > most_states)
           return refusal{refusal::kind::not_applicable, "hetauto_exact looks at all sets of subclusters, for which " +
@@ -139,7 +145,8 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
                                                             std::to_string(placed.classes()) + " kinds of placements and " +
                                                             std::to_string(placed.layers) + " layers are too many"};
         return detail::uniform_planner(hardware, book.costs(), placed, table, algebra, problem, options).run();
-      });
+      },
+      problem.poll());
 }
 
 }  // namespace hetsched

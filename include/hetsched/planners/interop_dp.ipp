@@ -75,18 +75,21 @@ HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_proble
   if (!(options.near_tie >= 0 && options.gap >= 0 && options.effort >= 0 && options.enumeration >= 0))
     throw input_error("near_tie, gap, effort and enumeration must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, options);
-    // Where links are missing, the order that a local search starts with may lead nowhere.
-    constexpr std::size_t most_ordered = 8;
-    if (!found && found.why_not().why == refusal::kind::infeasible && detail::has_free_order(hardware, options.order) &&
-        hardware.subclusters.size() <= most_ordered) {
-      auto all = options;
-      all.order = subcluster_order::all;
-      found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, all);
-    }
-    return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, options);
-  });
+  return detail::with_tables(
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, options);
+        // Where links are missing, the order that a local search starts with may lead nowhere.
+        constexpr std::size_t most_ordered = 8;
+        if (!found && found.why_not().why == refusal::kind::infeasible && detail::has_free_order(hardware, options.order) &&
+            hardware.subclusters.size() <= most_ordered) {
+          auto all = options;
+          all.order = subcluster_order::all;
+          found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, all);
+        }
+        return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, options);
+      },
+      problem.poll());
 }
 
 }  // namespace hetsched

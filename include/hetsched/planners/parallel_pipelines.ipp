@@ -31,9 +31,12 @@ HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const plannin
   if (!(options.gap >= 0 && options.effort >= 0 && options.rounds >= 0 && options.listed >= 0))
     throw input_error("gap, effort, rounds and listed must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
-  return detail::with_tables(book, [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-    return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
-  });
+  return detail::with_tables(
+      book,
+      [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
+        return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
+      },
+      problem.poll());
 }
 
 HETSCHED_INLINE outcome<std::vector<plan>> time_cost_frontier(const cluster& hardware, const any_cost_model& costs,

@@ -78,7 +78,9 @@ namespace detail {
       if (!sum && sum.why_not().why == refusal::kind::stopped) return sum.why_not();
       return none();
     }
-    auto go_on = [&] { return !stopped && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0})); };
+    auto go_on = [&] {
+      return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0}));
+    };
     if (options.stages == 0 && table.additive()) stage_order_search(problem, table, found, go_on).run(50'000'000);
     const double reached = found.best_s();
     const double bound =
@@ -108,12 +110,15 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   detail::validate_groups(hardware, options);
   price_book book(hardware, costs);
   const auto instance = detail::make_instance(book, problem, options);
+  const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};
+  if (!problem.may_go_on()) return stopped;
   const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
-  auto found = problem.objective == plan_objective::latency      ? least_sum(instance.chain, go_on)
-               : problem.objective == plan_objective::throughput ? least_interval(instance.chain, problem.microbatches, go_on)
-                                                                 : least_iteration(instance.chain, problem.microbatches, go_on);
+  auto found = problem.objective == plan_objective::latency ? least_sum(instance.chain, go_on, problem.poll())
+               : problem.objective == plan_objective::throughput
+                   ? least_interval(instance.chain, problem.microbatches, go_on, problem.poll())
+                   : least_iteration(instance.chain, problem.microbatches, go_on, {}, problem.poll());
   const auto none = [&] {
-    if (!found.complete) return refusal{refusal::kind::stopped, "the search ended before it found stages"};
+    if (!found.complete) return stopped;
     const auto links = missing_links(hardware);
     return refusal{refusal::kind::infeasible,
                    "no " + (instance.chain.stages > 0 ? std::to_string(instance.chain.stages) + " " : std::string()) +

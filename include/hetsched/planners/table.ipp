@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,7 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   constexpr double none = infinity;
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
+  std::optional<plan> partition;
   if (problem.objective == plan_objective::iteration &&
       (whole ? given.known.empty() || devices <= quickly_polished : devices <= quickly_cut)) {
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
@@ -85,14 +87,21 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     }
     auto own = problem;
     if (!whole) own.progress = {};
-    if (auto found = hexiscale(book, own, groups)) options.start.push_back(std::move(found->pipelines));
+    if (auto found = hexiscale(book, own, groups)) {
+      options.start.push_back(found->pipelines);
+      partition = *std::move(found);
+    }
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
       auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
       if (uniform) options.start.push_back(std::move(uniform->pipelines));
     }
   }
-  return parallel_pipelines(book, problem, options);
+  auto found = parallel_pipelines(book, problem, options);
+  if (found || found.why_not().why != refusal::kind::stopped || !partition) return found;
+  partition->planner = "parallel_pipelines";
+  partition->evidence->complete = false;
+  return *std::move(partition);
 }
 
 inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
@@ -38,9 +39,16 @@ struct planning_problem {
   /// An objective that is known already: a search may end once its bound shows that it cannot beat it, or not by more than the
   /// gap that it was asked for.
   double beat = infinity;
-  /// Called now and then; false stops the search, which returns the best plan so far. Time budgets and cancellation live here.
+  /// Called now and then; false stops the search, which returns the best plan so far, or the first one that it finds.
   std::function<bool(const search_progress&)> progress = {};
+  /// Asked often, also before there is a plan and on the threads of `parallel`; false ends the search at once, with the best plan
+  /// so far, or with a refusal of kind stopped. Time budgets and cancellation live here. Once false, it must stay so.
+  std::function<bool()> go_on = {};
   parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
+
+  /// go_on, for loops to ask; refers to nothing if there is none. Valid as long as the problem.
+  [[nodiscard]] function_ref<bool()> poll() const { return go_on ? function_ref<bool()>(go_on) : function_ref<bool()>(); }
+  [[nodiscard]] bool may_go_on() const { return !go_on || go_on(); }
 };
 
 /// Throws input_error for counts below 1, a cluster without subclusters, a deadline that is none or belongs to no objective, and

@@ -52,7 +52,8 @@ struct tree_search_options {
   bool improve = true;          ///< each new incumbent by small changes, if the problem knows some
   bool record_rollouts = true;  ///< the ends of rollouts are candidates, not only the leaves of the tree
   std::function<bool(const search_progress&)> progress = {};  ///< after each round; false stops the search
-  parallel_for parallel = {};                                 ///< runs the trees; the result does not depend on it
+  std::function<bool()> go_on = {};  ///< before each rollout, also on the threads of `parallel`; false ends the search at once
+  parallel_for parallel = {};        ///< runs the trees; the result does not depend on it
 };
 
 /// HetAuto's search as it was published: exploration weight 10, reward 1 / (1 + cost), random rollouts that are not kept,
@@ -93,7 +94,7 @@ class search_tree {
   }
 
   void search(std::int64_t rollouts) {
-    for (std::int64_t i = 0; i < rollouts && !exhausted(); ++i, ++rollouts_) rollout();
+    for (std::int64_t i = 0; i < rollouts && !exhausted() && (!options_.go_on || options_.go_on()); ++i, ++rollouts_) rollout();
   }
 
   /// Another tree has found this cost.
@@ -328,6 +329,7 @@ template <decision_problem Problem>
     if (found.rollouts > 0 && options.progress &&
         !options.progress({found.rollouts, "rollouts", found.cost, found.complete ? found.cost : bound}))
       found.stopped = !found.complete && found.rollouts < options.rollouts;
+    found.stopped = found.stopped || (!found.complete && options.go_on && !options.go_on());
     const auto left = options.rollouts - found.rollouts;
     if (found.complete || found.stopped || left == 0) return found;
     const std::function<void(int)> body = [&](int t) {

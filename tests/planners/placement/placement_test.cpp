@@ -161,6 +161,17 @@ TEST_CASE("placement: of machines that are alike the first are used first, and n
   CHECK(unlike > 24);
 }
 
+TEST_CASE("placement: a look at the first parts only") {
+  const auto hardware = workstations();
+  const auto model = published_splits().front().model;
+  const auto costs = make_tile_cost(hardware, model);
+  const auto found = place_stages(hardware, costs, {.microbatches = 12}, {.parts = 1});
+  REQUIRE(found);
+  for (const auto& s : found->pipelines[0].stages) CHECK(s.devices[0].mesh.subcluster == 0);
+  CHECK(found->predicted.iteration_s >= place_stages(hardware, costs, {.microbatches = 12})->predicted.iteration_s);
+  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, costs, {}, {.parts = -1})), input_error);
+}
+
 TEST_CASE("placement: what cannot be is refused or told") {
   const auto hardware = workstations();
   const auto model = llama({.layers = 32, .hidden = 4096, .heads = 32, .ffn_hidden = 11008, .vocab = 32000, .sequence = 1024});

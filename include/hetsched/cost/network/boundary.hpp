@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/questions/stage_cost.hpp>
@@ -20,6 +21,10 @@ namespace hetsched {
 /// subcluster that the cluster does not have, and for less than 0 bytes. Complexity: O(slices that overlap + links).
 [[nodiscard]] transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
                                           bytes_t bytes);
+
+/// The same with an index of the cluster's links. O(slices that overlap + log links).
+[[nodiscard]] transfer_cost boundary_cost(const cluster& c, const link_index& links, const placement& from, const placement& to,
+                                          proximity near, bytes_t bytes);
 
 /// Placements of one subcluster with equal numbers have equal boundary_cost to and from all others.
 [[nodiscard]] constexpr std::int64_t boundary_side_class(const placement& p) {

@@ -208,12 +208,9 @@ class boundary_pricer {
   double extra_ = 0;             // share of the tensor that a device holds on its way, of the last one priced
 };
 
-}  // namespace hetsched::detail
-
-namespace hetsched {
-
-HETSCHED_INLINE transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
-                                            bytes_t bytes) {
+template <class Links>
+[[nodiscard]] transfer_cost boundary_cost(const cluster& c, const Links& links, const placement& from, const placement& to,
+                                          proximity near, bytes_t bytes) {
   for (const auto* p : {&from, &to}) {
     const auto& d = p->degrees;
     const auto devices = std::int64_t{p->mesh.nodes} * p->mesh.devices_per_node;
@@ -224,15 +221,29 @@ HETSCHED_INLINE transfer_cost boundary_cost(const cluster& c, const placement& f
                         std::to_string(p->mesh.devices_per_node) + " devices");
     static_cast<void>(subcluster_of(c, p->mesh));
   }
-  detail::expect_count(bytes, "the bytes of a boundary", 0, std::int64_t{1} << 60);
+  expect_count(bytes, "the bytes of a boundary", 0, std::int64_t{1} << 60);
   const bool joined = from.mesh.subcluster == to.mesh.subcluster;
   const bool on_one_node = joined && (near == proximity::same_node || subcluster_of(c, from.mesh).nodes == 1);
-  const auto over = on_one_node ? subcluster_of(c, from.mesh).intra_node : link_between(c, from.mesh, to.mesh);
+  const auto over = on_one_node ? subcluster_of(c, from.mesh).intra_node : link_between(c, links, from.mesh, to.mesh);
   if (!over) return {std::numeric_limits<double>::infinity()};
-  const detail::boundary_side here(c, from), there(c, to);
-  auto best = detail::boundary_pricer(here, there, *over, on_one_node, static_cast<double>(bytes)).best();
+  const boundary_side here(c, from), there(c, to);
+  auto best = boundary_pricer(here, there, *over, on_one_node, static_cast<double>(bytes)).best();
   best.bytes = bytes;
   return best;
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
+                                            bytes_t bytes) {
+  return detail::boundary_cost(c, c, from, to, near, bytes);
+}
+
+HETSCHED_INLINE transfer_cost boundary_cost(const cluster& c, const link_index& links, const placement& from, const placement& to,
+                                            proximity near, bytes_t bytes) {
+  return detail::boundary_cost(c, links, from, to, near, bytes);
 }
 
 }  // namespace hetsched

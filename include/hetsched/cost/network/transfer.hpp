@@ -6,20 +6,31 @@
 #include <optional>
 #include <span>
 
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/detail/expect.hpp>
 
 namespace hetsched {
 
+namespace detail {
+
+/// `links`: a cluster, or what else has its between.
+template <class Links>
+[[nodiscard]] std::optional<link> link_between(const cluster& c, const Links& links, const submesh& from, const submesh& to) {
+  const auto& s = subcluster_of(c, from);
+  static_cast<void>(subcluster_of(c, to));
+  if (from.subcluster != to.subcluster) return links.between(from.subcluster, to.subcluster);
+  return s.nodes > 1 ? s.inter_node : s.intra_node;
+}
+
+}  // namespace detail
+
 /// The link between two stages: that of their subclusters; inside a subcluster of several nodes its inter_node link, else its
 /// intra_node link. None where no link joins the subclusters. O(links).
 /// Throws: input_error for subclusters that the cluster does not have.
 [[nodiscard]] inline std::optional<link> link_between(const cluster& c, const submesh& from, const submesh& to) {
-  const auto& s = subcluster_of(c, from);
-  static_cast<void>(subcluster_of(c, to));
-  if (from.subcluster != to.subcluster) return c.between(from.subcluster, to.subcluster);
-  return s.nodes > 1 ? s.inter_node : s.intra_node;
+  return detail::link_between(c, c, from, to);
 }
 
 /// Seconds to move `bytes` over link_between; infinity where there is none. O(links).
@@ -41,6 +52,10 @@ namespace hetsched {
 /// Throws: as stage_transfer_s and union_of_cuts, and input_error for a stage of less than 1 x 1 devices. Source: HexiScale
 /// sec. 3.2 (asymmetric gradients).
 [[nodiscard]] double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes);
+
+/// The same with an index of the cluster's links. O(holders^2 * log links + pieces * holders).
+[[nodiscard]] double gradient_reduction_s(const cluster& c, const link_index& links, std::span<const placement> holders,
+                                          double bytes);
 
 /// Seconds to add up `bytes` of gradients of parameters that two stages of a pipeline share, as gradient_exchange does: every
 /// replica of both adds up a part and hands its sum to the others, so that for m and n replicas 2 m n / (m + n) times the bytes

@@ -26,11 +26,15 @@ HETSCHED_INLINE std::int64_t union_of_cuts(std::span<const placement> holders) {
   return pieces;
 }
 
-HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
-  detail::expect_natural(bytes, "the bytes of gradients");
+namespace detail {
+
+template <class Links>
+[[nodiscard]] double gradient_reduction_s(const cluster& c, const Links& links, std::span<const placement> holders,
+                                          double bytes) {
+  expect_natural(bytes, "the bytes of gradients");
   for (const auto& h : holders) {
-    detail::expect_count(h.mesh.nodes, "the nodes of a stage");
-    detail::expect_count(h.mesh.devices_per_node, "the devices of a stage on a node", 1, INT_MAX / h.mesh.nodes);
+    expect_count(h.mesh.nodes, "the nodes of a stage");
+    expect_count(h.mesh.devices_per_node, "the devices of a stage on a node", 1, INT_MAX / h.mesh.nodes);
   }
   if (holders.size() < 2) return 0;
   const double n = static_cast<double>(holders.size());
@@ -39,7 +43,7 @@ HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const pl
   for (std::size_t a = 0; a < holders.size(); ++a)
     for (std::size_t b = a + 1; b < holders.size(); ++b) {
       const auto &x = holders[a].mesh, &y = holders[b].mesh;
-      const auto over = link_between(c, x, y);
+      const auto over = link_between(c, links, x, y);
       if (!over) return std::numeric_limits<double>::infinity();
       const bool on_one_node = x.subcluster == y.subcluster && subcluster_of(c, x).nodes == 1;
       const int ports = on_one_node ? std::min(x.device_count(), y.device_count()) : std::min(x.nodes, y.nodes);
@@ -47,6 +51,17 @@ HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const pl
       slowest_s = std::max(slowest_s, static_cast<double>(each) * over->latency_s + bytes / n / ports / over->bandwidth);
     }
   return 2 * (n - 1) * slowest_s;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes) {
+  return detail::gradient_reduction_s(c, c, holders, bytes);
+}
+
+HETSCHED_INLINE double gradient_reduction_s(const cluster& c, const link_index& links, std::span<const placement> holders,
+                                            double bytes) {
+  return detail::gradient_reduction_s(c, links, holders, bytes);
 }
 
 HETSCHED_INLINE double shared_reduction_s(const cluster& c, const placement& a, const placement& b, double bytes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/describe.hpp>
@@ -26,10 +27,11 @@ HETSCHED_INLINE std::string missing_links(const cluster& hardware) {
   constexpr int told = 6;
   std::string text;
   int pairs = 0;
+  const link_index links(hardware);
   const int count = static_cast<int>(hardware.subclusters.size());
   for (int a = 0; a < count; ++a)
     for (int b = a + 1; b < count; ++b)
-      if (!hardware.between(a, b) && pairs++ < told)
+      if (!links.between(a, b) && pairs++ < told)
         text += (text.empty() ? "" : ", ") + at(hardware.subclusters, a).name + " - " + at(hardware.subclusters, b).name;
   return text + (pairs > told ? " and " + std::to_string(pairs - told) + " other pairs" : "");
 }

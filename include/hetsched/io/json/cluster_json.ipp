@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -94,6 +97,10 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
   }
 
   if (const auto links = top.find("links")) {
+    std::map<std::string, int> position_of;
+    for (std::size_t k = 0; k < result.subclusters.size(); ++k)
+      position_of.emplace(result.subclusters[k].name, static_cast<int>(k));
+    std::set<std::pair<int, int>> joined;
     for (std::size_t i = 0; i < links->size(); ++i) {
       const auto value = (*links)[i];
       value.object({"between", "gbit_per_s", "latency_us", "nccl", "nic"});
@@ -101,12 +108,12 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
       if (between.size() != 2) between.expected("the names of two subclusters");
       int ends[2];
       for (std::size_t e = 0; e < 2; ++e) {
-        const auto position = result.find(between[e].text());
-        if (!position) between[e].expected("the name of a subcluster of this file");
-        ends[e] = *position;
+        const auto position = position_of.find(between[e].text());
+        if (position == position_of.end()) between[e].expected("the name of a subcluster of this file");
+        ends[e] = position->second;
       }
       if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
-      if (result.between(ends[0], ends[1])) between.fail("these two subclusters already have a link");
+      if (!joined.insert(std::minmax({ends[0], ends[1]})).second) between.fail("these two subclusters already have a link");
       result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
     }
   }

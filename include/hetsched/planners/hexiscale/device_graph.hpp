@@ -28,6 +28,7 @@ struct partition_request {
   double balance = 1.1;   ///< the heaviest part over the average, at the most
   bool maximise = false;  ///< the cut, in place of minimising it
   std::uint64_t seed = 0;
+  std::function<bool()> go_on = {};  ///< false: the answer is no longer wanted, and may be any partition
 };
 
 /// Cuts a graph: the part of each vertex, from 0 to parts - 1. Not checked: that no part is empty and that equal questions get

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -23,7 +24,7 @@ namespace detail {
 class partition_refiner {
  public:
   partition_refiner(const device_graph& g, const partition_request& asked, std::vector<int>& part)
-      : g_(g), part_(part), parts_(as_size(asked.parts)), sign_(asked.maximise ? -1 : 1) {
+      : g_(g), part_(part), parts_(as_size(asked.parts)), sign_(asked.maximise ? -1 : 1), go_on_(asked.go_on) {
     const double all = std::accumulate(g.vertices.begin(), g.vertices.end(), 0.0);
     limit_ = asked.balance * all / asked.parts * (1 + tolerance::rounding);
     load_.resize(parts_);
@@ -67,6 +68,7 @@ class partition_refiner {
     state now, best;
     std::size_t best_at = 0;
     for (std::size_t step = 0; step < g_.size(); ++step) {
+      if (go_on_ && !go_on_()) return false;
       state least{infinity, 0};
       std::size_t which = 0;
       int where = -1;
@@ -104,6 +106,7 @@ class partition_refiner {
   std::vector<int>& part_;
   std::size_t parts_;
   double sign_, limit_ = 0;
+  const std::function<bool()>& go_on_;
   std::vector<double> load_, joined_;  // joined: of a vertex to a part
   std::vector<int> members_;
 };
@@ -114,6 +117,7 @@ class partition_refiner {
 /// Kernighan and Lin. A fallback for graphs of up to some hundreds of vertices where METIS is not at hand.
 /// Requires: parts between 1 and the number of vertices.
 /// Returns: the part of each vertex; no part is empty. Parts may be heavier than asked for where the search finds no other way.
+/// Where asked.go_on ends it, some partition.
 /// Complexity: O(vertices^2 * parts) a pass.
 /// Determinism: by graph and request; the seed decides the first vertices.
 /// Source: Kernighan, Lin 1970; in place of the coarsening of HexiScale sec. 4.2.
@@ -128,6 +132,10 @@ class partition_refiner {
   std::sort(order.begin(), order.end());
   std::vector<double> load(parts), joined(n * parts);
   for (std::size_t step = 0; step < n; ++step) {
+    if (asked.go_on && !asked.go_on()) {
+      for (std::size_t v = 0; v < n; ++v) part[v] = static_cast<int>(v % parts);
+      return part;
+    }
     const auto lightest = as_size(std::min_element(load.begin(), load.end()) - load.begin());
     std::size_t chosen = n;
     for (const auto& [ignored, v] : order) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -67,10 +68,11 @@ struct cut_out {
       nodes.push_back(std::move(all));
     }
     const int count = static_cast<int>(origin.size());
+    const link_index links(whole);
     for (int b = 0; b < count; ++b)
       for (int a = 0; a < b; ++a) {
         const int x = at(origin, a), y = at(origin, b);
-        const auto over = x == y ? at(whole.subclusters, x).inter_node : whole.between(x, y);
+        const auto over = x == y ? at(whole.subclusters, x).inter_node : links.between(x, y);
         if (over) hardware.links.push_back({a, b, *over});
       }
   }
@@ -215,6 +217,7 @@ inline void replace_if_better(const cluster& hardware, const any_cost_model& cos
   for (int round = 0; round < 2 && !stopped; ++round) {
     std::vector<pipeline_plan> solved;
     for (std::size_t l = 0; l < devices.size(); ++l) {
+      if (stopped = stopped || !problem.may_go_on(); stopped) return given;
       auto one = problem;
       one.microbatches = given.pipelines[l].microbatches;
       one.beat = infinity;

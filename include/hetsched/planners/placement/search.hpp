@@ -27,8 +27,11 @@ struct placement_found {
   std::int64_t labels = 0;             ///< looked at
 };
 
-/// Called now and then with the labels so far; false stops a search.
+/// Called now and then with the labels so far, but in the first steps only once these have taken long; false stops a search.
 using placement_progress = function_ref<bool(std::int64_t labels)>;
+
+/// Asked often, from the start; false ends a search at once, with what it has found.
+using placement_poll = function_ref<bool()>;
 
 namespace detail {
 
@@ -86,6 +89,7 @@ inline constexpr double no_limit = infinity;
   found.value = high;
   while (high - low > high / 256)
     if (!try_limit(low + (high - low) / 2)) return stop();
+  if (path.ended()) return stop();
   auto values = slowest_values(chain, path, low, high);
   // Of these, those below `high` are open; the least one that is possible wins.
   std::size_t from = 0, to = values.size();
@@ -106,11 +110,13 @@ inline constexpr double no_limit = infinity;
 /// The stages with the least sum of seconds and transfers: how soon a request is answered.
 /// Complexity: O(layers * kinds^2) for each of up to 121 tables, then a label per (layer, kind, devices used per pool) that the
 /// tables' bound does not rule out.
-[[nodiscard]] inline placement_found least_sum(const placement_chain& chain, placement_progress go_on = {}) {
+[[nodiscard]] inline placement_found least_sum(const placement_chain& chain, placement_progress go_on = {},
+                                               placement_poll poll = {}) {
   detail::placement_path path(chain);
   path.go_on = go_on;
+  path.poll = poll;
   using answer = detail::placement_path::answer;
-  auto any = path.any(detail::no_limit);  // cut short only where it takes very long
+  auto any = path.any(detail::no_limit);  // cut short only by poll, and where it takes very long
   if (any.what == answer::impossible) return {.labels = path.labels()};
   if (any.what == answer::stopped) return {.bound = 0, .complete = false, .labels = path.labels()};
   auto got = path.least_sum(detail::no_limit);
@@ -129,9 +135,11 @@ inline constexpr double no_limit = infinity;
 /// The stages whose slowest stage or transfer is fastest: how many requests pass in a time, if enough are in flight. Of several,
 /// such with the least sum, unless to show that takes long. Exact to a relative 1e-12.
 /// Complexity: O(log values) searches as least_sum's, without seconds.
-[[nodiscard]] inline placement_found least_slowest(const placement_chain& chain, placement_progress go_on = {}) {
+[[nodiscard]] inline placement_found least_slowest(const placement_chain& chain, placement_progress go_on = {},
+                                                   placement_poll poll = {}) {
   detail::placement_path path(chain);
   path.go_on = go_on;
+  path.poll = poll;
   auto found = detail::least_slowest(chain, path);
   if (found.complete && found.best) {
     constexpr std::int64_t worth_it = 2'000;
@@ -145,9 +153,11 @@ inline constexpr double no_limit = infinity;
 /// The stages that let requests follow each other soonest with so many in flight: with the least of their slowest stage or
 /// transfer and of the sum of all shared by those in flight, whichever is longer. To a relative 1e-9 if complete.
 /// Complexity: a search as least_slowest's, and up to some 30 as least_sum's within limits on the slowest.
-[[nodiscard]] inline placement_found least_interval(const placement_chain& chain, int in_flight, placement_progress go_on = {}) {
+[[nodiscard]] inline placement_found least_interval(const placement_chain& chain, int in_flight, placement_progress go_on = {},
+                                                    placement_poll poll = {}) {
   detail::placement_path path(chain);
   path.go_on = go_on;
+  path.poll = poll;
   const auto interval_of = [&](const placed_chain& c) { return std::max(c.slowest_s, c.sum_s / in_flight); };
   auto found = detail::least_slowest(chain, path);
   const auto end = [&](bool complete) {
@@ -201,10 +211,12 @@ struct iteration_effort {
 /// devices, of which all are needed, can take more than the effort.
 /// Complexity: searches as least_sum's, one for each limit on the slowest that the ones before do not rule out.
 [[nodiscard]] inline placement_found least_iteration(const placement_chain& chain, int microbatches,
-                                                     placement_progress go_on = {}, const iteration_effort& effort = {}) {
-  if (microbatches == 1) return least_sum(chain, go_on);
+                                                     placement_progress go_on = {}, const iteration_effort& effort = {},
+                                                     placement_poll poll = {}) {
+  if (microbatches == 1) return least_sum(chain, go_on, poll);
   detail::placement_path path(chain);
   path.go_on = go_on;
+  path.poll = poll;
   const double rounds = microbatches - 1;
   placement_found found;
   found.bound = 0;

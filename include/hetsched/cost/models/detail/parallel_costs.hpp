@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/link_index.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/memory/memory.hpp>
@@ -140,12 +141,12 @@ class parallel_costs {
 
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
     const auto bytes = checked_mul(held_in(layers), options_.memory.gradient_bytes);
-    return {gradient_reduction_s(cluster_, holders, static_cast<double>(bytes)), bytes};
+    return {gradient_reduction_s(cluster_, links_, holders, static_cast<double>(bytes)), bytes};
   }
 
   [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to, proximity near) const {
     const auto bytes = checked_mul(at(boundary).boundary_bytes, options_.microbatch_size);
-    return boundary_cost(cluster_, from, to, near, bytes);
+    return boundary_cost(cluster_, links_, from, to, near, bytes);
   }
 
   [[nodiscard]] double update(layer_range layers, const placement& where) const;
@@ -187,6 +188,7 @@ class parallel_costs {
   }
 
   hetsched::cluster cluster_;
+  link_index links_;
   layer_chain chain_;
   parallel_options options_;
   std::vector<std::int64_t> parameters_before_;  // of each layer, and of the end

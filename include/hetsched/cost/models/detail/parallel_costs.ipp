@@ -13,7 +13,7 @@
 namespace hetsched::detail {
 
 HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer_chain chain, const parallel_options& options)
-    : cluster_(std::move(hardware)), chain_(std::move(chain)), options_(options) {
+    : cluster_(std::move(hardware)), links_(cluster_), chain_(std::move(chain)), options_(options) {
   validate(cluster_);
   validate(chain_);
   validate(options_.memory);

@@ -100,8 +100,8 @@ struct sized_decisions {
   /// `problem`: of the book, with some placements at least. The book's cluster and costs outlive this.
   sized_decisions(price_book& book, interop_problem problem, planning_problem wanted, const std::string& schedule,
                   hetauto_principles principles)
-      : placed(std::move(problem)), asked(std::move(wanted)), table(book, placed) {
-    mark_dominated(placed, table);
+      : placed(std::move(problem)), asked(std::move(wanted)), table(book, placed, asked.poll()) {
+    mark_dominated(placed, table, asked.poll());
     decisions.emplace(book.hardware(), book.costs(), placed, table, asked, schedule, principles);
   }
   sized_decisions(const sized_decisions&) = delete;

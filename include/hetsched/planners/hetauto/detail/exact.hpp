@@ -61,7 +61,7 @@ class uniform_planner {
     if (limit_s() > bound_ * (1 + options_.gap)) prove(options_.effort * (limit_s() > bound_ * 1.01 ? 0.25 : 1));
     enumerate();
     if (!best_) return none();
-    auto ask = [&] { return !stopped_; };
+    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     const double proved =
         options_.prove ? least_iteration(problem_, table_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask) : 0;
     best_->evidence = {.objective_value = best_s(),
@@ -91,6 +91,7 @@ class uniform_planner {
   /// What ranges have to beat: also the objectives of plans whose iteration is longer than that.
   [[nodiscard]] double goal() const { return std::min(limit_s(), least_objective_); }
   [[nodiscard]] bool go_on() {
+    stopped_ = stopped_ || !asked_.may_go_on();
     if (asked_.progress && !stopped_ && !asked_.progress({periods_, "periods", best_s(), std::min(bound_, best_s())}))
       stopped_ = true;
     return !stopped_;
@@ -193,6 +194,7 @@ class uniform_planner {
     if (algebra_.is_exact()) {
       const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
       tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
+      options.go_on = asked_.go_on;
       if (const auto found = tree_search(how, options); found.best)
         keep_chain(how.chains(), how.improve(*found.best, found.cost));
     }

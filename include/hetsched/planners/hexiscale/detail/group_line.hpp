@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/hexiscale/detail/machine_costs.hpp>
@@ -41,6 +42,7 @@ struct line_request {
   bool serial_transfers = false;  // a stage waits for what it sends on and gets back
   warmup_rule warmup = warmup_rule::exact;
   double epsilon = default_epsilon;
+  function_ref<bool()> go_on = {};  // asked now and then; false ends the search with what it has found
 };
 
 /// Makes pipelines of groups of devices.
@@ -95,6 +97,7 @@ class line_builder {
 
   bool consider(const std::vector<machine_part>& parts, const std::vector<std::size_t>& order, const kind_sizes& sizes,
                 std::optional<group_line>& best) {
+    if (asked_.go_on && !asked_.go_on()) return false;
     std::vector<station> stations;
     for (const auto p : order) {
       const auto [k, node, devices] = parts[p];

@@ -10,6 +10,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 
@@ -27,12 +28,15 @@ struct stage_choice {
 /// What a book says of stages on single nodes and of transfers between them.
 class machine_costs {
  public:
-  explicit machine_costs(price_book& book) : book_(book) {
+  /// Where go_on, asked now and then, returns false, it ends and leaves the rest out.
+  explicit machine_costs(price_book& book, function_ref<bool()> go_on = {}) : book_(book) {
     const auto& hardware = book.hardware();
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
       auto& sizes = by_size_.emplace_back();
-      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k))) {
+        if (go_on && !go_on()) return;
         if (mesh.nodes == 1) add(mesh, sizes);
+      }
     }
   }
 

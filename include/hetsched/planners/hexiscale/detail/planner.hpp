@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/describe.hpp>
@@ -30,8 +31,9 @@ namespace hetsched {
 
 namespace detail {
 
-/// No plan takes less: the arithmetic of all microbatches, on devices that never wait. 0 unless costs are additive.
-[[nodiscard]] inline double least_work_s(price_book& book, int microbatches) {
+/// No plan takes less: the arithmetic of all microbatches, on devices that never wait. 0 unless costs are additive, or where
+/// go_on, asked now and then, returns false.
+[[nodiscard]] inline double least_work_s(price_book& book, int microbatches, function_ref<bool()> go_on = {}) {
   if (!book.additive()) return 0;
   const auto& hardware = book.hardware();
   const auto layers = as_size(book.layers());
@@ -41,9 +43,11 @@ namespace detail {
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     std::vector<double> least(layers, infinity);
     for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-      for (const int p : book.placements(mesh))
+      for (const int p : book.placements(mesh)) {
+        if (go_on && !go_on()) return 0;
         for (std::size_t l = 0; l < layers; ++l)
           least[l] = std::min(least[l], book.layers_on(p)[l].total_s() * mesh.device_count());
+      }
     const double sum = std::accumulate(least.begin(), least.end(), 0.0);
     if (!(sum > 0 && sum < longest_time_s)) continue;
     prices += hardware.subclusters[k].device_count() / sum;
@@ -61,12 +65,13 @@ class hexiscale_planner {
         costs_(book.costs()),
         asked_(problem),
         options_(options),
-        table_(book),
-        bound_(least_work_s(book, problem.microbatches)) {
+        table_(book, problem.poll()),
+        bound_(least_work_s(book, problem.microbatches, problem.poll())) {
     if (!options_.partitioner) options_.partitioner = grow_and_refine;
   }
 
   [[nodiscard]] outcome<plan> run() {
+    if (ended()) return none();
     bool any_size = false;
     for (std::size_t k = 0; k < hardware_.subclusters.size(); ++k)
       any_size = any_size || !table_.sizes(static_cast<int>(k)).empty();
@@ -97,7 +102,11 @@ class hexiscale_planner {
   }
   [[nodiscard]] double best_s() const { return best_ ? seconds_of(*best_) : infinity; }
 
+  /// Whether the search is to end at once, plan or none.
+  [[nodiscard]] bool ended() { return stopped_ = stopped_ || !asked_.may_go_on(); }
+
   [[nodiscard]] bool go_on() {
+    if (ended()) return false;
     if (asked_.progress && !asked_.progress({partitions_, "partitions", best_s(), std::min(bound_, best_s())})) stopped_ = true;
     if (std::min(bound_, best_s()) > asked_.beat) stopped_ = true;
     return !stopped_;
@@ -134,7 +143,9 @@ class hexiscale_planner {
           const auto part = options_.partitioner(g, {.parts = pipelines,
                                                      .balance = balance,
                                                      .maximise = maximise,
-                                                     .seed = options_.seed + static_cast<std::uint64_t>(s)});
+                                                     .seed = options_.seed + static_cast<std::uint64_t>(s),
+                                                     .go_on = asked_.go_on});
+          if (ended()) return possible;
           if (part.size() != g.size() || std::any_of(part.begin(), part.end(), [&](int p) { return p < 0 || p >= pipelines; }))
             throw input_error("a partitioner has to name one of the parts for every vertex");
           std::vector<group> groups(as_size(pipelines));
@@ -225,14 +236,18 @@ class hexiscale_planner {
     const int count = static_cast<int>(parts.size());
     std::set<int> numbers{1, (count + 1) / 2, count};
     for (const int sets : numbers) {
-      const auto set_of = options_.partitioner(g, {.parts = sets, .balance = options_.balance.back(), .seed = options_.seed});
+      const auto set_of = options_.partitioner(
+          g, {.parts = sets, .balance = options_.balance.back(), .seed = options_.seed, .go_on = asked_.go_on});
+      if (ended()) return nullptr;
       for (auto& order : part_orders(links, set_of, sets, options_.top, 2))
         if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
     }
     const int share = std::max(1, static_cast<int>(asked_.microbatches * (flops / all_flops) + 0.5));
-    line_builder builder(
-        table_,
-        {.microbatches = share, .use_all = asked_.use_all_devices, .warmup = options_.warmup, .epsilon = options_.epsilon});
+    line_builder builder(table_, {.microbatches = share,
+                                  .use_all = asked_.use_all_devices,
+                                  .warmup = options_.warmup,
+                                  .epsilon = options_.epsilon,
+                                  .go_on = asked_.poll()});
     line->second = builder.best_of(apart, orders);
     return line->second ? &*line->second : nullptr;
   }

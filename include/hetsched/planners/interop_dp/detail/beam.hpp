@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
@@ -45,14 +46,17 @@ class beam_search {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
   /// Plans that keep `period`, of these placements, best first, `most` at the most. `cost_before`: of all layers before each one.
+  /// None where go_on, asked now and then, returns false.
   [[nodiscard]] std::vector<solution> solve(double period, const std::vector<int>& placements,
-                                            const std::vector<double>& cost_before, int width, std::size_t most) {
+                                            const std::vector<double>& cost_before, int width, std::size_t most,
+                                            function_ref<bool()> go_on = {}) {
     period_ = std::min(period, std::numeric_limits<double>::max());
     cost_before_ = &cost_before;
     width_ = width;
     arena_.clear();
     for (auto& all : options_) all.clear();
     for (const int p : placements) {
+      if (go_on && !go_on()) return {};
       auto& o = at(options_, at(problem_.placements, p).subcluster).emplace_back();
       o.placement = p;
       o.furthest.resize(as_size(problem_.layers + 1));
@@ -62,7 +66,8 @@ class beam_search {
       for (int e = 1, a = 0; e <= problem_.layers; at(o.nearest, e++) = a)
         while (a < e && at(o.furthest, a) < e) ++a;
     }
-    for (std::size_t ph = 0; ph < route_.size(); ++ph) grow(static_cast<int>(ph));
+    for (std::size_t ph = 0; ph < route_.size(); ++ph)
+      if (!grow(static_cast<int>(ph), go_on)) return {};
     return finished(most);
   }
 
@@ -81,7 +86,8 @@ class beam_search {
     std::int32_t next = -1;  // in the arena; -1: the last stage
   };
 
-  void grow(int ph) {
+  // False if go_on has ended it.
+  [[nodiscard]] bool grow(int ph, function_ref<bool()> go_on) {
     const auto& phase = at(route_, ph);
     const int all = at(problem_.devices, phase.subcluster);
     auto& kept = at(kept_, ph);
@@ -89,6 +95,7 @@ class beam_search {
     auto& exits = at(exits_, ph);
     exits.clear();
     for (int used = 1; used <= all; ++used) {
+      if (go_on && !go_on()) return false;
       fresh_.clear();
       for (const auto& o : at(options_, phase.subcluster)) {
         const int behind = used - at(problem_.placements, o.placement).devices;
@@ -106,6 +113,7 @@ class beam_search {
     }
     std::sort(exits.begin(), exits.end(), [&](int a, int b) { return before(at(arena_, a), at(arena_, b)); });
     thin(exits);
+    return true;
   }
 
   static bool before(const label& a, const label& b) {

@@ -215,7 +215,7 @@ class chain_costs {
   /// `unlike`.
   /// Requires: the parts of a subcluster follow each other.
   [[nodiscard]] part_chain improve(part_chain from, double cost, bool unlike) const {
-    return improve_any({{cost, std::move(from)}}, looks_when_better, near_best, unlike, [] { return true; }).what;
+    return improve_any({{cost, std::move(from)}}, looks_when_better, near_best, unlike, [&] { return asked_.may_go_on(); }).what;
   }
 
   /// The same of several, and of what these become: `looks` times, the cheapest one that is not yet
@@ -235,7 +235,7 @@ class chain_costs {
       looked_at.push_back(from.what.parts);
       double least = std::min_element(judged.begin(), judged.end(), cheaper)->cost_s;
       auto changes = changes_of(from.what, least * worse, unlike);
-      for (std::size_t i = 0; i < changes.size() && i < judged_changes; ++i) {
+      for (std::size_t i = 0; i < changes.size() && i < judged_changes && asked_.may_go_on(); ++i) {
         auto& change = changes[i];
         if (std::any_of(judged.begin(), judged.end(),
                         [&](const auto& j) { return j.what.parts == change.what.parts && j.what.layers == change.what.layers; }))
@@ -419,6 +419,7 @@ class chain_costs {
   [[nodiscard]] std::vector<priced_chain> changes_of(const part_chain& from, double enough, bool unlike) const {
     std::vector<priced_chain> changes;
     const auto offer = [&](const std::vector<chain_part>& parts) {
+      if (!asked_.may_go_on()) return;
       for (const bool from_the_front : {false, true}) {
         part_chain next{.parts = parts};
         for (const auto& p : parts) next.stages += p.stages;

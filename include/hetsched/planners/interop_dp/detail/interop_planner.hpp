@@ -48,13 +48,13 @@ class interop_planner {
         free_order_(has_free_order(hardware, options.order)),
         order_(fixed_order(hardware, options.order)),
         route_(make_route(hardware, options.order, asked.use_all_devices)),
-        search_(problem, table, route_, algebra, asked.microbatches, asked.use_all_devices, asked_.parallel),
+        search_(problem, table, route_, algebra, asked_),
         beam_(problem, table, route_, algebra, asked.microbatches, asked.use_all_devices) {}
 
   [[nodiscard]] outcome<plan> run() {
-    if (!search_.may_keep(infinity)) return none();
-    if (!first_plan()) return none();
+    if (ended() || !search_.may_keep(infinity) || !first_plan()) return none();
     shortest_ = free_order_ ? least_period_of_any_order() : shortest_period();
+    if (ended()) shortest_ = 0;
     bound_ = std::max({search_.rents().objective(), search_.rents().latency() + steady_ * shortest_, options_.known_bound});
     few_beams();
     if (go_on() && !closed()) {
@@ -90,8 +90,11 @@ class interop_planner {
   [[nodiscard]] bool closed() const { return proved() || bound_ >= asked_.beat; }
   void raise_bound(double bound) { bound_ = std::max(bound_, bound); }
 
+  /// Whether the search is to end at once, plan or none.
+  [[nodiscard]] bool ended() { return stopped_ = stopped_ || !asked_.may_go_on(); }
+
   [[nodiscard]] bool go_on() {
-    if (stopped_) return false;
+    if (ended()) return false;
     if (asked_.progress && !asked_.progress({evaluations_, "searches", best_s(), std::min(bound_, best_s())})) stopped_ = true;
     // What cannot beat a plan that is known already is not worth the time; where plans are counted, that shows then.
     if (!countable() && std::min(bound_, best_s()) > asked_.beat) stopped_ = true;
@@ -135,7 +138,7 @@ class interop_planner {
   // False if there is none: the exact program without a limit on the period looks at all stages that memory allows.
   [[nodiscard]] bool first_plan() {
     ++evaluations_;
-    for (auto& s : beam_.solve(infinity, undominated(), search_.rents().cost_before(), 1, 1))
+    for (auto& s : beam_.solve(infinity, undominated(), search_.rents().cost_before(), 1, 1, asked_.poll()))
       meet(judge_.judge(std::move(s.stages)));
     if (best_) return true;
     auto found = search_.solve(infinity, 0, infinity, 1);
@@ -146,7 +149,7 @@ class interop_planner {
 
   void try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
     ++evaluations_;
-    for (auto& s : beam_.solve(period, placements, cost_before, width, 2)) meet(judge_.judge(std::move(s.stages)));
+    for (auto& s : beam_.solve(period, placements, cost_before, width, 2, asked_.poll())) meet(judge_.judge(std::move(s.stages)));
   }
 
   [[nodiscard]] bool small() const {
@@ -159,6 +162,7 @@ class interop_planner {
     const auto cost_before = search_.rents().cost_before();
     const auto placements = small() ? undominated() : search_.rents().competitive(1.5);
     for (const double longer : {1.1, 1.02, 1.3}) {
+      if (ended()) return;
       try_beam(shortest_ * longer, placements, cost_before, 2);
       if (!small() && beam_.looked_at() > 1'000'000) break;
     }
@@ -251,7 +255,8 @@ class interop_planner {
       const double before = best_s();
       for (const double longer : {1.0, 1.01}) {
         ++evaluations_;
-        for (auto& s : beam.solve(own_period() * longer, placements, cost_before, 2, 2)) meet(judge_.judge(std::move(s.stages)));
+        for (auto& s : beam.solve(own_period() * longer, placements, cost_before, 2, 2, asked_.poll()))
+          meet(judge_.judge(std::move(s.stages)));
       }
       looked_at += beam.looked_at();
       if (!(best_s() < before)) return false;
@@ -359,11 +364,11 @@ class interop_planner {
     double high = 0;
     for (std::size_t p = 0; p < problem_.placements.size(); ++p)
       high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
-    while (high > 0 && !search_.may_keep(high)) high *= 2;
-    while (high > 1e-300 && search_.may_keep(high / 2)) high /= 2;
+    while (high > 0 && !ended() && !search_.may_keep(high)) high *= 2;
+    while (high > 1e-300 && !ended() && search_.may_keep(high / 2)) high /= 2;
     if (!(high > 1e-300)) return 0;
     double low = high / 2;
-    while (high > low * (1 + tolerance::sums)) {
+    while (high > low * (1 + tolerance::sums) && !ended()) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }
@@ -406,7 +411,7 @@ class interop_planner {
     // The search keeps only the fastest placements of a mesh; others may be nearly as fast, and far cheaper at the end of the
     // iteration.
     std::vector<met_plan> variants;
-    for (std::size_t i = 0; i < chosen.size(); ++i)
+    for (std::size_t i = 0; i < chosen.size() && !ended(); ++i)
       for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
         const auto current = as_size(chosen[i].placement);
         const auto& other = problem_.placements[p];
@@ -424,7 +429,8 @@ class interop_planner {
     std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.objective_s < b.objective_s; });
     const auto actions = static_cast<double>(chosen_.stages.size()) * asked_.microbatches;
     const auto most = static_cast<std::size_t>(std::clamp(5e4 / actions, 8.0, 64.0));
-    for (std::size_t i = 0; i < std::min(plans.size(), most) && plans[i].objective_s <= limit; ++i) consider(plans[i]);
+    for (std::size_t i = 0; i < std::min(plans.size(), most) && plans[i].objective_s <= limit && !ended(); ++i)
+      consider(plans[i]);
   }
 
   [[nodiscard]] bool route_is_fixed() const {
@@ -486,7 +492,7 @@ class interop_planner {
 
   [[nodiscard]] search_evidence evidence() {
     double proved = 0;
-    auto ask = [&] { return !stopped_; };
+    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     if (counted_all_)
       proved = limit_s();
     else if (options_.prove)
@@ -503,14 +509,14 @@ class interop_planner {
   [[nodiscard]] refusal none() {
     if (stopped_ && bound_ > asked_.beat)
       return {refusal::kind::infeasible, "no plan has an iteration below that of one that is known"};
-    if (stopped_)
-      return {refusal::kind::stopped,
-              "the search was stopped before it found a plan; none has an iteration below " + std::to_string(bound_) + " s"};
-    if (least_objective_ < infinity)
-      return {refusal::kind::infeasible,
-              "no link joins stages of any plan that was met to add up gradients of shared parameters"};
-    return {refusal::kind::infeasible,
-            explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices, free_order_)};
+    std::string why;
+    if (!ended() && least_objective_ < infinity)
+      why = "no link joins stages of any plan that was met to add up gradients of shared parameters";
+    else if (!ended())
+      why = explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices, free_order_,
+                             asked_.poll());
+    if (!ended()) return {refusal::kind::infeasible, std::move(why)};
+    return {refusal::kind::stopped, "the search was stopped before it found a plan"};
   }
 
   const cluster& hardware_;

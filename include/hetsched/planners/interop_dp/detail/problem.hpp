@@ -15,6 +15,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -94,8 +95,9 @@ struct interop_stage {
 };
 
 /// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
-/// placements and B of boundaries if the model names them.
-[[nodiscard]] inline interop_problem make_interop_problem(price_book& book) {
+/// placements and B of boundaries if the model names them. Where go_on, asked now and then, returns false, it ends and leaves the
+/// rest out.
+[[nodiscard]] inline interop_problem make_interop_problem(price_book& book, function_ref<bool()> go_on = {}) {
   const auto& hardware = book.hardware();
   interop_problem problem;
   problem.layers = book.layers();
@@ -106,7 +108,8 @@ struct interop_stage {
     const auto& s = hardware.subclusters[k];
     problem.devices.push_back(s.device_count());
     problem.devices_per_node.push_back(s.devices_per_node);
-    for (const auto& mesh : submeshes(s, static_cast<int>(k)))
+    for (const auto& mesh : submeshes(s, static_cast<int>(k))) {
+      if (go_on && !go_on()) return problem;
       for (const int p : book.placements(mesh)) {
         const auto& known = book[p];
         const auto memory = static_cast<double>(s.device.memory_bytes);
@@ -121,6 +124,7 @@ struct interop_stage {
                                       .reserved = memory / (1 + known.overheads.margin) - known.memory.room,
                                       .scale = known.memory.scale});
       }
+    }
   }
   auto& all = problem.placements;
   // `near`: where either may be.
@@ -152,6 +156,7 @@ struct interop_stage {
   };
   std::vector<std::size_t> representatives;
   for (std::size_t p = 0; p < all.size(); ++p) {
+    if (go_on && !go_on()) return problem;
     const auto found =
         std::find_if(representatives.begin(), representatives.end(), [&](std::size_t r) { return same_class(all[r], all[p]); });
     all[p].transfer_class = static_cast<int>(found - representatives.begin());
@@ -165,6 +170,7 @@ struct interop_stage {
     prices.reserve(representatives.size() * representatives.size() * boundaries.size());
     for (std::size_t from = 0; from < representatives.size(); ++from)
       for (std::size_t to = 0; to < representatives.size(); ++to) {
+        if (go_on && to % 16 == 0 && !go_on()) return;
         const auto &a = all[representatives[from]], &b = all[representatives[to]];
         for (const int j : boundaries) {
           const auto& c = price(a, b, j, near);
@@ -214,8 +220,10 @@ inline void leave_out_copies(std::vector<double>& seconds, double all_s, std::sp
 /// pair of them. Guides searches; what is told of plans is what the model answers for their stages.
 class update_table {
  public:
-  update_table(price_book& book, const interop_problem& problem) : row_(as_size(problem.layers + 1)) {
+  update_table(price_book& book, const interop_problem& problem, function_ref<bool()> go_on = {})
+      : row_(as_size(problem.layers + 1)) {
     for (const auto& p : problem.placements) {
+      if (go_on && !go_on()) return;
       const auto& of = book.updates(p.in_book);
       const double first = of.layers[0];
       double base = first;
@@ -262,18 +270,19 @@ class stage_prices {
     double time = 0, forward = 0, weight = 0, activation = 0;
   };
 
-  stage_prices(price_book& book, const interop_problem& problem)
+  /// Where go_on, asked now and then, returns false, it ends and leaves the rest out.
+  stage_prices(price_book& book, const interop_problem& problem, function_ref<bool()> go_on = {})
       : layers_(problem.layers),
         additive_(book.additive()),
         row_(as_size(additive_ ? layers_ + 1 : (layers_ + 1) * (layers_ + 2) / 2)),
         sums_(problem.placements.size() * row_),
-        updates_(book, problem) {
+        updates_(book, problem, go_on) {
     for (const auto& p : problem.placements) copies_.push_back(book[p.in_book].copies);
     if (std::all_of(copies_.begin(), copies_.end(), [](const auto& c) { return c.empty(); })) copies_.clear();
     if (additive_)
-      add_layers(book, problem);
+      add_layers(book, problem, go_on);
     else
-      add_intervals(book, problem);
+      add_intervals(book, problem, go_on);
   }
 
   /// Whether stages cost the sum of their layers: then time and memory never fall when a stage grows.
@@ -356,9 +365,10 @@ class stage_prices {
     return bytes;
   }
 
-  void add_layers(price_book& book, const interop_problem& problem) {
+  void add_layers(price_book& book, const interop_problem& problem, function_ref<bool()> go_on) {
     std::vector<double> temporary;  // [placement][layer]
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      if (go_on && !go_on()) return;
       auto* row = sums_.data() + p * row_;
       const double scale = problem.placements[p].scale;
       for (const stage_cost& c : book.layers_on(problem.placements[p].in_book)) {
@@ -371,16 +381,18 @@ class stage_prices {
     measure_temporary(temporary);
   }
 
-  void add_intervals(price_book& book, const interop_problem& problem) {
+  void add_intervals(price_book& book, const interop_problem& problem, function_ref<bool()> go_on) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const double scale = problem.placements[p].scale;
-      for (int a = 0; a < layers_; ++a)
+      for (int a = 0; a < layers_; ++a) {
+        if (go_on && !go_on()) return;
         for (int b = a + 1; b <= layers_; ++b) {
           const stage_cost c = book.stage(problem.placements[p].in_book, {a, b});
           sums_[p * row_ + cell(a, b)] = {c.total_s(), c.forward_s,
                                           static_cast<double>(c.weight_bytes) + static_cast<double>(c.temporary_bytes) * scale,
                                           static_cast<double>(c.activation_bytes) * scale};
         }
+      }
     }
   }
 
@@ -439,10 +451,11 @@ class stage_prices {
 
 /// Marks placements that the search need not look at: ways of saving memory that save none here, or none for nothing. Where costs
 /// are not additive, intervals may prefer one placement here and another there: all stay.
-inline void mark_dominated(interop_problem& problem, const stage_prices& table) {
+inline void mark_dominated(interop_problem& problem, const stage_prices& table, function_ref<bool()> go_on = {}) {
   if (!table.additive()) return;
   auto& all = problem.placements;
-  for (std::size_t p = 0; p < all.size(); ++p)
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    if (go_on && !go_on()) return;
     for (std::size_t q = 0; q < all.size() && !all[p].dominated; ++q) {
       const auto &a = all[q], &b = all[p];
       if (p == q || a.dominated || !(a.where.mesh == b.where.mesh) || !(a.where.degrees == b.where.degrees)) continue;
@@ -450,18 +463,24 @@ inline void mark_dominated(interop_problem& problem, const stage_prices& table) 
                          table.no_worse(static_cast<int>(q), static_cast<int>(p)) &&
                          table.updates().no_later(static_cast<int>(q), static_cast<int>(p));
     }
+  }
 }
 
+/// A refusal of kind stopped.
+[[nodiscard]] inline refusal stopped_early() { return {refusal::kind::stopped, "the search was stopped before it found a plan"}; }
+
 /// What f(problem, table) returns for placements, prices and costs of stages, the dominated placements marked; a refusal if the
-/// cost model offers no placement.
+/// cost model offers no placement, or go_on, asked now and then, returns false.
 template <class F>
-[[nodiscard]] auto with_tables(price_book& book, F f) {
+[[nodiscard]] auto with_tables(price_book& book, F f, function_ref<bool()> go_on = {}) {
   using result = std::invoke_result_t<F, const interop_problem&, const stage_prices&>;
-  auto problem = make_interop_problem(book);
+  auto problem = make_interop_problem(book, go_on);
+  if (go_on && !go_on()) return result(stopped_early());
   if (problem.placements.empty())
     return result(refusal{refusal::kind::infeasible, "the cost model offers no placement on any submesh of this cluster"});
-  const stage_prices table(book, problem);
-  mark_dominated(problem, table);
+  const stage_prices table(book, problem, go_on);
+  mark_dominated(problem, table, go_on);
+  if (go_on && !go_on()) return result(stopped_early());
   return f(std::as_const(problem), table);
 }
 

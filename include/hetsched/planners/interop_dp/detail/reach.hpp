@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/route.hpp>
@@ -17,12 +18,13 @@ class reach {
  public:
   /// `fewest`: in flight on any stage but the last of the pipeline, at least.
   reach(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int fewest,
-        bool use_all)
+        bool use_all, function_ref<bool()> go_on = {})
       : problem_(problem),
         table_(table),
         route_(route),
         fewest_(fewest),
         use_all_(use_all),
+        go_on_(go_on),
         placements_of_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) at(placements_of_, problem.placements[p].subcluster).push_back(static_cast<int>(p));
@@ -58,8 +60,9 @@ class reach {
   /// The same for stages in the phase's own subcluster alone.
   [[nodiscard]] int before_without_leaving(int phase, int used) const { return at(at(staying_, phase), used); }
 
-  /// O(P L + K^2 L + sum over phases of devices * placements).
-  void measure(double period, const std::vector<double>& capacity) {
+  /// O(P L + K^2 L + sum over phases of devices * placements). Where go_on, asked now and then, returns false, it ends: then
+  /// it returns false, and what it has measured tells nothing.
+  [[nodiscard]] bool measure(double period, const std::vector<double>& capacity) {
     for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
       const int i = static_cast<int>(p);
       table_.furthest(i, period, capacity[p], 1, row(i, 0));
@@ -75,6 +78,7 @@ class reach {
       up.assign(as_size(all + 1), -1);
       stay.assign(as_size(all + 1), -1);
       for (int used = all; used >= 0; --used) {
+        if (used % 16 == 0 && go_on_ && !go_on_()) return false;
         const bool may_leave = used > 0 && (!use_all_ || used == all);
         at(stay, used) = may_leave && phase.may_end ? 0 : -1;
         int most = may_leave ? std::max(at(stay, used), at(after_exit, ph)) : -1;
@@ -95,6 +99,7 @@ class reach {
       for (const int from : phase.from)
         at(after_exit, from) = std::max(at(after_exit, from), cut_below(phase.subcluster, at(route_, from).subcluster)[up[0]]);
     }
+    return true;
   }
 
   /// False only if no plan keeps the period last measured.
@@ -129,6 +134,7 @@ class reach {
   const std::vector<route_phase>& route_;
   int fewest_;
   bool use_all_;
+  function_ref<bool()> go_on_;
   std::vector<std::vector<int>> placements_of_;
   std::vector<int> furthest_;              // [placement][in flight: 1, fewest][first layer]
   std::vector<int> cuts_;                  // [from][to][layer]

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -20,13 +21,18 @@ namespace hetsched::detail {
 /// sum over layers of time * (1 + rent of the devices). This holds for any rents; the best are the dual prices of device time.
 class rent_bound {
  public:
-  rent_bound(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int microbatches)
+  /// Where go_on, asked now and then, returns false, it ends, and its bounds are none.
+  rent_bound(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route, int microbatches,
+             function_ref<bool()> go_on = {})
       : problem_(problem), table_(table), route_(route), steady_(microbatches - 1), rent_(problem.devices.size(), 0.0) {
+    group_placements();
     fastest_before_ = priced_before({});
-    if (steady_ > 0) choose_rents();
+    if (steady_ > 0) choose_rents(go_on);
+    const auto entries = cheapest_entries();
     for (const auto& phase : route) {
+      if (go_on && !go_on()) return;
       priced_before_.push_back(priced_before(phase.done));
-      entry_.push_back(cheapest_entry(phase));
+      entry_.push_back(cheapest_entry(entries, phase));
     }
     objective_ = priced_before({}).back();
   }
@@ -90,12 +96,35 @@ class rent_bound {
   }
 
  private:
+  // Placements on as many devices of a subcluster, and the least time of each layer on any of them.
+  struct group {
+    int subcluster = 0, devices = 0;
+    std::vector<int> placements;
+    std::vector<double> fastest;  // of additive costs
+  };
+
+  // Placements come by subcluster and number of devices.
+  void group_placements() {
+    for (std::size_t i = 0; i < problem_.placements.size(); ++i) {
+      const auto& placed = problem_.placements[i];
+      if (placed.dominated) continue;
+      if (groups_.empty() || groups_.back().subcluster != placed.subcluster || groups_.back().devices != placed.devices)
+        groups_.push_back({placed.subcluster, placed.devices, {}, {}});
+      auto& own = groups_.back();
+      const int p = static_cast<int>(i);
+      own.placements.push_back(p);
+      if (!table_.additive()) continue;
+      own.fastest.resize(as_size(problem_.layers), infinity);
+      for (int l = 0; l < problem_.layers; ++l) at(own.fastest, l) = std::min(at(own.fastest, l), table_.time(p, l, l + 1));
+    }
+  }
+
   // Raises the rent where the cheapest layers crowd, in shrinking steps, and keeps the best bound met.
-  void choose_rents() {
+  void choose_rents(function_ref<bool()> go_on) {
     const auto count = rent_.size();
     std::vector<double> weight(count, 1.0), best, device_time;
     double best_bound = -1;
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < 60 && (round == 0 || !go_on || go_on()); ++round) {
       double total = 0;
       for (std::size_t k = 0; k < count; ++k) total += weight[k] * problem_.devices[k];
       for (std::size_t k = 0; k < count; ++k) rent_[k] = weight[k] * steady_ / total;
@@ -114,49 +143,61 @@ class rent_bound {
     rent_ = best;
   }
 
-  // Both ways over the cheapest boundary and link by which the pipeline can come into the phase's subcluster; infinity if there
-  // is none.
-  [[nodiscard]] double cheapest_entry(const route_phase& phase) const {
-    double least = infinity;
-    for (int from = 0; from < problem_.classes(); ++from) {
-      const int k = at(problem_.class_subcluster, from);
-      if (k == phase.subcluster || std::find(phase.done.begin(), phase.done.end(), k) != phase.done.end()) continue;
+  // Both ways over the cheapest boundary between any two subclusters, [from][to]; infinity where there is none.
+  [[nodiscard]] std::vector<double> cheapest_entries() const {
+    const auto count = problem_.devices.size();
+    std::vector<double> least(count * count, infinity);
+    for (int from = 0; from < problem_.classes(); ++from)
       for (int to = 0; to < problem_.classes(); ++to) {
-        if (at(problem_.class_subcluster, to) != phase.subcluster) continue;
+        auto& known = least[as_size(at(problem_.class_subcluster, from)) * count + as_size(at(problem_.class_subcluster, to))];
         const auto* price = problem_.transfer(from, to);
-        for (int j = 0; j < problem_.kinds; ++j) least = std::min(least, price[j].round_trip);
+        for (int j = 0; j < problem_.kinds; ++j) known = std::min(known, price[j].round_trip);
       }
-    }
     return least;
+  }
+
+  // The cheapest by which the pipeline can come into the phase's subcluster; infinity if there is none.
+  [[nodiscard]] double cheapest_entry(const std::vector<double>& entries, const route_phase& phase) const {
+    const auto closed = flags(phase.done);
+    double least = infinity;
+    for (std::size_t k = 0; k < closed.size(); ++k)
+      if (!closed[k] && k != as_size(phase.subcluster))
+        least = std::min(least, entries[k * closed.size() + as_size(phase.subcluster)]);
+    return least;
+  }
+
+  [[nodiscard]] std::vector<bool> flags(const std::vector<int>& subclusters) const {
+    std::vector<bool> set(problem_.devices.size());
+    for (const int k : subclusters) set[as_size(k)] = true;
+    return set;
   }
 
   // For every i: the least sum over the layers before i of time * (1 + rent), outside the subclusters `done`. Adds up, by
   // subcluster, the share of its devices' time that the cheapest choice takes.
   [[nodiscard]] std::vector<double> priced_before(const std::vector<int>& done,
                                                   std::vector<double>* device_time = nullptr) const {
-    std::vector<int> open;
-    for (std::size_t p = 0; p < problem_.placements.size(); ++p) {
-      const auto& placed = problem_.placements[p];
-      if (!placed.dominated && std::find(done.begin(), done.end(), placed.subcluster) == done.end())
-        open.push_back(static_cast<int>(p));
-    }
+    const auto closed = flags(done);
     std::vector<double> sum(as_size(problem_.layers + 1), infinity);
     sum[0] = 0;
     for (int i = 1; i <= problem_.layers; ++i) {
       auto& least = at(sum, i);
-      const interop_placement* cheapest = nullptr;
+      const group* cheapest = nullptr;
       double time = 0;
-      for (const int p : open) {
-        const auto& placed = at(problem_.placements, p);
-        const double factor = 1 + at(rent_, placed.subcluster) * placed.devices;
-        for (int first = table_.additive() ? i - 1 : 0; first < i; ++first) {
-          const double t = table_.time(p, first, i);
+      for (const auto& g : groups_) {
+        if (closed[as_size(g.subcluster)]) continue;
+        const double factor = 1 + at(rent_, g.subcluster) * g.devices;
+        const auto consider = [&](int first, double t) {
           const double cost = at(sum, first) + t * factor;
-          if (cost >= least) continue;
+          if (cost >= least) return;
           least = cost;
-          cheapest = &placed;
+          cheapest = &g;
           time = t;
-        }
+        };
+        if (table_.additive())
+          consider(i - 1, at(g.fastest, i - 1));
+        else
+          for (const int p : g.placements)
+            for (int first = 0; first < i; ++first) consider(first, table_.time(p, first, i));
       }
       if (device_time && cheapest) {
         const auto k = as_size(cheapest->subcluster);
@@ -171,6 +212,7 @@ class rent_bound {
   const stage_prices& table_;
   const std::vector<route_phase>& route_;
   double steady_;  // M - 1
+  std::vector<group> groups_;
   std::vector<double> rent_;
   std::vector<double> fastest_before_;
   std::vector<std::vector<double>> priced_before_;  // by phase

@@ -36,17 +36,18 @@ class interop_search {
   };
 
   interop_search(const interop_problem& problem, const stage_prices& table, const std::vector<route_phase>& route,
-                 warmup_algebra algebra, int microbatches, bool use_all, const parallel_for& run)
+                 warmup_algebra algebra, const planning_problem& asked)
       : problem_(problem),
         table_(table),
         updates_(table.updates()),
         route_(route),
         algebra_(algebra),
-        microbatches_(microbatches),
-        use_all_(use_all),
-        run_(run),
-        rents_(problem, table, route, microbatches),
-        reach_(problem, table, route, std::min(algebra.fewest_upstream(), microbatches), use_all) {
+        microbatches_(asked.microbatches),
+        use_all_(asked.use_all_devices),
+        run_(asked.parallel),
+        poll_(asked.poll()),
+        rents_(problem, table, route, microbatches_, poll_),
+        reach_(problem, table, route, std::min(algebra.fewest_upstream(), microbatches_), use_all_, poll_) {
     const auto placements = problem.placements.size();
     capacity_.resize(placements);
     for (std::size_t p = 0; p < placements; ++p) capacity_[p] = problem.placements[p].capacity;
@@ -65,26 +66,26 @@ class interop_search {
     for (std::size_t p = 0; p < capacity_.size(); ++p) capacity_[p] = problem_.placements[p].capacity_at(factor);
   }
 
-  /// False only if no plan keeps this period; a quick test.
-  [[nodiscard]] bool may_keep(double period) {
-    reach_.measure(finite(period), capacity_);
-    return reach_.whole_model();
-  }
+  /// False only if no plan keeps this period, or where the problem's go_on is; a quick test.
+  [[nodiscard]] bool may_keep(double period) { return reach_.measure(finite(period), capacity_) && reach_.whole_model(); }
 
   /// The plans of least latency that keep `period`, at most `limit` of them, the best first. A plan is left out if its latency
   /// shows that with a period of at least `longer_than` its objective is above `budget`.
-  /// `go_on`, asked now and then by searches on one thread, and `most_work`, ends of stages that a phase looks at, may end it:
-  /// then aborted() is true.
+  /// The problem's go_on, `go_on`, which is asked by searches on one thread only, and `most_work`, ends of stages that a phase
+  /// looks at, may end it: then aborted() is true.
   [[nodiscard]] std::vector<solution> solve(double period, double longer_than, double budget, std::size_t limit,
                                             std::int64_t most_work = std::numeric_limits<std::int64_t>::max(),
                                             function_ref<bool()> go_on = {}) {
     most_work_ = most_work;
-    go_on_ = run_ ? function_ref<bool()>{} : go_on;
+    go_on_ = run_ || !go_on ? poll_ : go_on;
     for (auto& s : stores_) s.ended_early = false;
     period_ = finite(period);
     longer_than_ = longer_than;
     budget_ = budget;
-    reach_.measure(period_, capacity_);
+    if (!reach_.measure(period_, capacity_)) {
+      stores_.front().ended_early = true;
+      return {};
+    }
     measure_transfers();
     for (std::size_t begin = 0; begin < route_.size();) {
       std::size_t end = begin;
@@ -230,11 +231,11 @@ class interop_search {
     own.ended_early = false;
     workspace work;
     for (int used = 1; used <= all; ++used) {
-      if (work.looked_at > most_work_ || (go_on_ && used % 8 == 1 && !go_on_())) {
-        own.ended_early = true;
-        return;
-      }
       for (std::size_t c = 0; c < classes.size(); ++c) {
+        if (work.looked_at > most_work_ || (go_on_ && !go_on_())) {
+          own.ended_early = true;
+          return;
+        }
         work.stages.clear();
         for (const int p : reach_.placements_of(phase.subcluster)) {
           const auto& placed = at(problem_.placements, p);
@@ -523,6 +524,7 @@ class interop_search {
   bool use_all_;
   bool with_updates_ = false;
   const parallel_for& run_;
+  function_ref<bool()> poll_;
   rent_bound rents_;
   reach reach_;
   std::int64_t most_work_ = 0;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/link_index.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/planners/interop_dp/detail/beam.hpp>
@@ -26,11 +28,12 @@ namespace hetsched::detail {
 
 /// Why no plan exists, given that none does: the layer that fits nowhere; else the plan that would exist if every device had the
 /// same share more memory, the least that helps, and its tightest stage; else that links or the demand to use all devices stand
-/// in the way. `one_order`: it says that other orders of the subclusters were not looked at.
+/// in the way. `one_order`: it says that other orders of the subclusters were not looked at. Where go_on, asked now and then,
+/// returns false, it ends, and what it returns tells nothing.
 [[nodiscard]] inline std::string explain_shortage(const cluster& hardware, const interop_problem& problem,
                                                   const stage_prices& table, const std::vector<route_phase>& route,
                                                   interop_search& search, const warmup_algebra& algebra, bool use_all,
-                                                  bool one_order) {
+                                                  bool one_order, function_ref<bool()> go_on = {}) {
   const char* const looked_at = one_order ? " (in the order of subclusters that was looked at)" : "";
   for (int l = 0; l < problem.layers; ++l) {
     const interop_placement* best = nullptr;
@@ -62,7 +65,7 @@ namespace hetsched::detail {
       std::vector<int> all;
       for (std::size_t p = 0; p < problem.placements.size(); ++p)
         if (!problem.placements[p].dominated) all.push_back(static_cast<int>(p));
-      for (auto& s : beam.solve(infinity, all, std::vector<double>(as_size(problem.layers + 1)), 1, 1))
+      for (auto& s : beam.solve(infinity, all, std::vector<double>(as_size(problem.layers + 1)), 1, 1, go_on))
         plans.push_back(std::move(s.stages));
     }
     if (plans.empty())

@@ -59,7 +59,7 @@ class parallel_planner {
     if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
-    if (one_bound_ == infinity && !asked_.use_all_devices) return finish(why);
+    if (ended() || (one_bound_ == infinity && !asked_.use_all_devices)) return finish(why);
     if (!go_on() || count_all() || cannot_win()) return finish(why);
     if (found_.worth().money()) {
       search_cheap_sets();
@@ -90,8 +90,11 @@ class parallel_planner {
   [[nodiscard]] double bound() const { return std::min({several_bound_, one_bound_, found_.least()}); }
   [[nodiscard]] bool closed() const { return std::min(found_.least(), asked_.beat) <= bound() * (1 + options_.gap); }
 
+  /// Whether the search is to end at once, plan or none.
+  [[nodiscard]] bool ended() { return stopped_ = stopped_ || !asked_.may_go_on(); }
+
   [[nodiscard]] bool go_on() {
-    if (stopped_) return false;
+    if (ended()) return false;
     if (asked_.progress && !asked_.progress({found_.plans(), "plans", found_.least(), bound()})) stopped_ = true;
     if (bound() > asked_.beat) stopped_ = true;
     return !stopped_;
@@ -149,7 +152,7 @@ class parallel_planner {
   // Whether bounds alone show that a plan that is known stays the best.
   [[nodiscard]] bool cannot_win() {
     if (!(asked_.beat < infinity) || found_.worth().money() || found_.best_s() <= asked_.beat * (1 + options_.gap)) return false;
-    auto ask = [&] { return !stopped_; };
+    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     constexpr std::int64_t few = 400;
     const double aim = asked_.beat * (1 - options_.gap);
     iteration_bound any(problem_, table_, costs_);
@@ -228,7 +231,7 @@ class parallel_planner {
     for (int round = 0; round < first_rounds && asked_.beat < found_.best_s() && go_on(); ++round)
       if (!improve()) break;
     if (several_bound_ >= asked_.beat) return;
-    relaxed.start();
+    relaxed.start(ask);
     most = relaxed.looked_at() + most_work(relaxed);
     most_at_all = most + most_work(relaxed);
     auto fill = [&, pooled = std::size_t{0}]() mutable {
@@ -408,7 +411,7 @@ class parallel_planner {
   [[nodiscard]] double proved_bound() {
     if (complete_) return found_.least();
     if (found_.worth().money()) return 0;
-    auto ask = [&] { return !stopped_; };
+    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     return std::max(out_of_reach_, least_iteration(problem_, table_, costs_, asked_.microbatches, ends_.alone(),
                                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask));
   }

@@ -66,8 +66,9 @@ class pipeline_relaxation {
     if (!(shortest_ > 0)) shortest_ = least_period_s;
   }
 
-  /// First columns: pipelines over everything, and of each subcluster alone, for some periods.
-  void start() {
+  /// First columns: pipelines over everything, and of each subcluster alone, for some periods; fewer where go_on, asked now and
+  /// then, returns false.
+  void start(function_ref<bool()> go_on = {}) {
     share_ = first_share;
     const auto all = rent_;
     const auto kinds = problem_.devices.size();
@@ -76,7 +77,7 @@ class pipeline_relaxation {
       for (std::size_t other = 0; other < kinds; ++other)
         if (k < kinds && other != k) rent_.devices[other] = 1e6 * all.devices[other];
       double least = infinity;
-      for (double low = shortest_; low < 1e6 * shortest_; low *= 1.6) {
+      for (double low = shortest_; low < 1e6 * shortest_ && (!go_on || go_on()); low *= 1.6) {
         period_range r(low, low * 1.6, homes_);
         bound(r, infinity);
         if (r.bound > 1.5 * least) break;
@@ -141,7 +142,7 @@ class pipeline_relaxation {
   /// `enough`, or within `gap` of what any rents give; within `coarse` where they cannot give enough.
   [[nodiscard]] bool improve(double enough, double gap, double coarse, function_ref<bool()> go_on) {
     const double before = bound_;
-    if (cuts_.empty()) start();
+    if (cuts_.empty()) start(go_on);
     scan(enough, gap, go_on);
     const auto next = highest_rents(cuts_, problem_.devices, number_, microbatches_);
     const double within = next.seconds < enough ? coarse : gap;

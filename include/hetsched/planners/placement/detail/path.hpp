@@ -63,6 +63,8 @@ class placement_path {
 
   // Called now and then, in the first search only once that has taken long; false ends the search.
   function_ref<bool(std::int64_t labels)> go_on = {};
+  // Asked often, from the start; false ends the search.
+  function_ref<bool()> poll = {};
 
   // The least sum of seconds, with nothing above `limit_s`.
   [[nodiscard]] result least_sum(double limit_s, std::int64_t most_labels = std::numeric_limits<std::int64_t>::max()) {
@@ -80,6 +82,9 @@ class placement_path {
   }
   // Anything with nothing above `limit_s`.
   [[nodiscard]] result any(double limit_s) { return search(limit_s, false, std::numeric_limits<std::int64_t>::max()); }
+
+  // Whether poll has ended the search.
+  [[nodiscard]] bool ended() const { return poll && !poll(); }
 
   // The first layer that a stage of kind k may begin with if it ends before layer `last` and so much is in flight.
   [[nodiscard]] int earliest(int k, int last, double in_flight) {
@@ -132,7 +137,7 @@ class placement_path {
   [[nodiscard]] double rent(int k) const { return pool_rents_[pool_of(k)] + stage_rent_; }
   // What a transfer adds; infinity if it may not be.
   [[nodiscard]] double moved(int boundary, int from, int to) const {
-    return moved_[(as_size(boundary) * as_size(kinds_) + as_size(from)) * as_size(kinds_) + as_size(to)];
+    return moved_[(as_size(chain_.boundary_kind(boundary)) * as_size(kinds_) + as_size(from)) * as_size(kinds_) + as_size(to)];
   }
   // earliest, and not slower than the limit.
   [[nodiscard]] int earliest_in_time(int k, int last, double in_flight) {
@@ -147,13 +152,13 @@ class placement_path {
     return first;
   }
 
-  // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices:
-  // rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
+  // Fills the table of what layers before cost at least, rents included, if nothing limits the number of devices, unless poll
+  // ends it: rest_[layer, kind], where the stage behind the layers is of that kind. O(layers * kinds^2).
   void fill_rest() {
     work_ += 1.0 * layers_ * kinds_ * kinds_;
     for (int k = 0; k <= kinds_; ++k) rest_[cell(0, k)] = 0;
     std::fill(fronts_.begin(), fronts_.end(), front{});
-    for (int j = 1; j <= layers_; ++j) {
+    for (int j = 1; j <= layers_ && !ended(); ++j) {
       for (int k = 0; k < kinds_; ++k) {
         // The least of rest - seconds_before over the first layers that the stage may have: they only move on.
         auto& f = at(fronts_, k);
@@ -212,7 +217,7 @@ class placement_path {
     double pace = 1.0 / std::max(1, most_);
     std::vector<double> excess(pool_rents_.size());
     int stale = 0;
-    for (int round = 0; round < 120 && stale < 30; ++round) {
+    for (int round = 0; round < 120 && stale < 30 && !ended(); ++round) {
       fill_rest();
       const double bound = rest_[cell(layers_, kinds_)] - rents_of_all();
       if (const double score = score_of(bound); score > best_score) {
@@ -245,22 +250,26 @@ class placement_path {
 
   [[nodiscard]] result search(double limit_s, bool weigh, std::int64_t most_labels) {
     limit_s_ = limit_s, weigh_ = weigh;
-    if (searches_++ > 0 && ends()) return {.what = answer::stopped};
+    if (ended() || (searches_++ > 0 && ends())) return {.what = answer::stopped};
     std::transform(chain_.transfers.begin(), chain_.transfers.end(), moved_.begin(), [&](const placement_transfer& t) {
       return t.occupied_s <= limit_s_ && t.seconds < longest_time_s ? (weigh_ ? t.seconds : 0) : none;
     });
     starts_.assign(rest_.size(), 0);
     for (int j = 1; j <= layers_; ++j)
       for (int k = 0; k < kinds_; ++k) starts_[cell(j, k)] = earliest_in_time(k, j, chain_.in_flight(1));
+    if (ended()) return {.what = answer::stopped};
     auto& rents = weigh ? sum_rents_ : any_rents_;
     pool_rents_ = rents.first, stage_rent_ = rents.second;
     if (!weigh) {
-      if (choose_rents() > tolerance::sums) return {};
+      const bool impossible = choose_rents() > tolerance::sums;
+      if (ended()) return {.what = answer::stopped};
+      if (impossible) return {};
       // Where there are such stages these rents mostly lead to them.
       constexpr std::int64_t soon = 500;
       if (auto first = walk_for_any(soon); first.what != answer::stopped || !first.spent) return first;
     }
     raise_rents();
+    if (ended()) return {.what = answer::stopped};
     rents = {pool_rents_, stage_rent_};
     if (weigh) return walk(most_labels);
     if (auto met = beam(beam_width)) return {.what = answer::found, .chain = *std::move(met)};
@@ -340,7 +349,7 @@ class placement_path {
       open.pop_back();
       const auto l = at(all, id);
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && ends()) return {.what = answer::stopped};
+      if (ended() || (++made_ % 4096 == 0 && ends())) return {.what = answer::stopped};
       if (static_cast<std::int64_t>(all.size()) > most_labels) return {.what = answer::stopped, .spent = true};
       if (l.stages == most_) continue;
       const double in_flight = chain_.in_flight(l.stages + 1);
@@ -424,7 +433,7 @@ class placement_path {
       const auto l = at(all, id);
       if (l.beaten) continue;
       if (l.first == 0) return {.what = answer::found, .chain = trace(all, id)};
-      if (++made_ % 4096 == 0 && ends()) return {.what = answer::stopped, .bound = key.first};
+      if (ended() || (++made_ % 4096 == 0 && ends())) return {.what = answer::stopped, .bound = key.first};
       if (static_cast<std::int64_t>(all.size()) > most_labels)
         return {.what = answer::stopped, .bound = key.first, .spent = true};
       if (l.stages == most_) continue;
@@ -460,6 +469,7 @@ class placement_path {
     };
     spread(0);
     for (auto layer = at_layer.size(); layer-- > 1;) {
+      if (ended()) return {};
       auto& here = at_layer[layer];
       std::make_heap(here.begin(), here.end(), later);
       for (best.clear(); !here.empty() && best.size() < width; here.pop_back()) {

@@ -51,7 +51,7 @@ struct placement_instance {
 
 /// Throws input_error unless the groups fit their subclusters.
 inline void validate_groups(const cluster& hardware, const placement_options& options) {
-  if (options.stages < 0) throw input_error("the number of stages must not be negative");
+  if (options.stages < 0 || options.parts < 0) throw input_error("the numbers of stages and parts must not be negative");
   if (options.groups.empty()) return;
   if (options.groups.size() != hardware.subclusters.size())
     throw input_error("groups: found " + std::to_string(options.groups.size()) + ", expected one for each subcluster");
@@ -93,7 +93,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   return true;
 }
 
-/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two.
+/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two. Where the
+/// problem's go_on ends it, it leaves the rest out.
 [[nodiscard]] inline placement_instance make_instance(price_book& book, const planning_problem& problem,
                                                       const placement_options& options) {
   const auto& hardware = book.hardware();
@@ -110,6 +111,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     const bool by_node = s.nodes > 1 && on_node > 1;
     const auto& ways = book.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
+      if (!problem.may_go_on()) return made;
+      if (options.parts > 0 && static_cast<int>(chain.pools.size()) == options.parts) break;
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
           {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
@@ -138,8 +141,10 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     }
   }
   const auto kinds = chain.kinds.size();
-  for (int b = 0; b + 1 < chain.layers; ++b)
-    for (std::size_t from = 0; from < kinds; ++from)
+  chain.boundary_kinds = book.boundary_kinds();
+  for (const int b : book.first_boundaries())
+    for (std::size_t from = 0; from < kinds; ++from) {
+      if (!problem.may_go_on()) return made;
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
         const bool near = pool == chain.kinds[to].pool && at(on_one_node, pool);
@@ -149,6 +154,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
       }
+    }
   // Of subclusters that are alike, as machines of one kind in one network are, the first ones are used first.
   for (int p = 1; p < static_cast<int>(chain.pools.size()); ++p)
     for (int other = p - 1; other >= 0 && at(chain.pools, p).twin < 0 && at(nodes_apart, p) == 0; --other)

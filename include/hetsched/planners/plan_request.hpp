@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/find_plan_test.cpp.
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/table.hpp>
+#include <hetsched/search/problem.hpp>
+
+namespace hetsched {
+
+/// Where find_plan stands.
+struct find_progress {
+  search_progress search = {};
+  int microbatch_size = 0;         ///< that is looked at; 0: the planner chooses among all
+  std::string_view schedule = {};  ///< that is searched for on the stages that were planned; empty: stages are
+  double before = infinity;        ///< objective of the best plan of the sizes before
+};
+
+/// What find_plan is asked for.
+struct plan_request {
+  int global_batch = 1;     ///< samples per iteration
+  int microbatch_size = 0;  ///< samples, a divisor of the batch; 0: the best of them all
+  plan_objective objective = plan_objective::iteration;
+  double deadline_s = infinity;  ///< under cost: no iteration may take longer
+  std::string planner = {};      ///< its name in planners(); empty: the first
+  std::string schedule = {};     ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
+  planner_choice how = {};       ///< its schedule, known and similar are find_plan's own business
+  bool use_all_devices = false;
+  bool mixed_stages = false;               ///< stages on unlike devices, too
+  precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
+  double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
+  plan_setting setting = {};               ///< what the costs are of, for the plan to remember
+  /// Why there are no costs for a microbatch size; an empty text: there are.
+  std::function<std::string(int microbatch_size)> lacks = {};
+  std::function<void(const find_progress&)> progress = {};  ///< told now and then
+  /// Asked often, also before there is a plan and on the threads of `parallel`; false ends the search at once, with the best plan
+  /// so far or first_plan's, if that is better: time budgets and cancellation live here. Once false, it must stay so.
+  std::function<bool()> go_on = {};
+  /// Asked often where go_on has ended a search that has no plan, and first_plan finds none on a part of the cluster: whether to
+  /// wait for the first plan that the planner finds on all of it. Not given: only for small clusters.
+  std::function<bool()> wait_for_first = {};
+  std::function<void(const plan&)> met = {};  ///< told every plan that a search of a microbatch size ends with
+  parallel_for parallel = {};                 ///< runs independent parts of a search; the plan does not depend on it
+};
+
+/// What a planner is asked for a microbatch size of a request.
+[[nodiscard]] planning_problem problem_of(const plan_request& request, int microbatch_size);
+
+}  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/planners/plan_request.ipp>
+#endif
