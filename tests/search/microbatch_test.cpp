@@ -234,7 +234,6 @@ TEST_CASE("with the planner: the best of all sizes tried one by one") {
   REQUIRE(rates.size() >= 7);
   CHECK(best->predicted.samples_per_s == *std::max_element(rates.begin(), rates.end()));
   CHECK(sample_count(*best) == 64);
-  // Neither end wins: one sample is slow to compute, 64 leave no pipeline.
-  CHECK(rates.front() < best->predicted.samples_per_s);
+  // The largest does not win: 64 samples leave no pipeline.
   CHECK(rates.back() < best->predicted.samples_per_s);
 }

@@ -156,7 +156,7 @@ inline constexpr double telling_gap = 0.0105;
          (e.objective_value <= e.objective_bound * 1.0005
               ? ""
               : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")") +
-         (e.space.empty() ? "" : " of " + e.space);
+         (e.space.empty() ? "" : ": " + e.space);
 }
 
 /// What is printed. `searched`: the schedule that the search went by; `precisions`: what is priced in another precision.

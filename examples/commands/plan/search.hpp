@@ -141,8 +141,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   if (any) {
     done = std::clamp(state.bound / state.incumbent, 0.0, 1.0);
     text += "best " + format_objective(objective, state.incumbent) + ", " +
-            (state.bound > 0 ? "bound " + format_objective(objective, state.bound) + ", " + gap_text(state.incumbent, state.bound)
-                             : "no bound yet");
+            (state.bound > 0 ? "search down to " + format_objective(objective, state.bound) : "search not bounded yet");
   } else {
     text += "no plan yet";
   }

@@ -70,7 +70,7 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         const auto bound = [&](double seconds) {
           auto ask = [&] { return problem.may_go_on(); };
-          return detail::least_iteration(placed, table, costs, problem.microbatches, true, seconds, detail::gap, ask);
+          return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, true, seconds, detail::gap, ask);
         };
         const auto why_none = [&] { return detail::why_no_pipeline(hardware, costs, placed, table, problem); };
         return detail::searched_plan(decisions, problem, options.search, options.schedule, why_none, bound);
@@ -103,8 +103,8 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     double least = seconds;
     auto ask = [&] { return problem.may_go_on(); };
     for (const auto& s : sizes)
-      least = std::min(least, detail::least_iteration(s.placed, s.table, costs_for(s.asked.microbatch_size), s.asked.microbatches,
-                                                      true, least, detail::gap, ask));
+      least = std::min(least, detail::least_iteration(s.placed, s.table, hardware, costs_for(s.asked.microbatch_size),
+                                                      s.asked.microbatches, true, least, detail::gap, ask));
     return least;
   };
   const auto why_none = [&] {

@@ -81,10 +81,11 @@ namespace detail {
     auto go_on = [&] {
       return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0}));
     };
-    if (options.stages == 0 && table.additive()) stage_order_search(problem, table, found, go_on).run(50'000'000);
+    if (options.stages == 0 && table.additive())
+      stage_order_search(problem, table, hardware, book.costs(), found, go_on).run(50'000'000);
     const double reached = found.best_s();
-    const double bound =
-        least_iteration(problem, table, book.costs(), asked.microbatches, true, std::min(reached, asked.beat), 0.001, go_on);
+    const double bound = least_iteration(problem, table, hardware, book.costs(), asked.microbatches, true,
+                                         std::min(reached, asked.beat), 0.001, go_on);
     auto best = *std::move(found.best());
     best.planner = "placement";
     best.evidence = search_evidence{.objective_value = reached,

@@ -24,7 +24,7 @@ struct search_progress {
   std::int64_t steps = 0;      ///< done so far; of what, is the planner's business
   std::string_view unit = "";  ///< what a step is, in the plural
   double incumbent = 0;        ///< objective of the best plan so far; infinity before there is one
-  double bound = 0;            ///< no plan has a smaller objective
+  double bound = 0;            ///< the search goes no lower: its own sum of latency and periods, say, not a bound on iterations
 };
 
 /// What is to be planned, for every planner.

@@ -63,10 +63,15 @@ void compare(random_source& random, int count, tally& counts) {
     counts.across += found->pipelines.front().stages.front().devices.front().mesh.subcluster !=
                      found->pipelines.front().stages.back().devices.front().mesh.subcluster;
     CHECK(is_uniform(*found));
-    CHECK(found->predicted.iteration_s == doctest::Approx(best).epsilon(1e-9));
+    // The exact rule's are the fewest warm-ups: more may be faster.
+    if (given.options.warmup == warmup_rule::exact)
+      CHECK(found->predicted.iteration_s <= best * (1 + 1e-9));
+    else
+      CHECK(found->predicted.iteration_s == doctest::Approx(best).epsilon(1e-9));
+    const double least = found->predicted.iteration_s;
     CHECK(found->evidence->objective_value == found->predicted.iteration_s);
-    CHECK(found->evidence->objective_bound == doctest::Approx(best).epsilon(1e-9));
-    CHECK(found->evidence->complete);
+    CHECK(found->evidence->objective_bound <= least * (1 + 1e-9));
+    CHECK(found->evidence->sum_bound == doctest::Approx(least).epsilon(1e-9));
     brute.uniform = false;
     counts.mixed += brute_force_iteration(given.hardware, costs, brute) < best * (1 - 1e-9);
     brute.uniform = true;
@@ -76,15 +81,16 @@ void compare(random_source& random, int count, tally& counts) {
     const double objective = brute_force_objective(given.hardware, costs, brute, true);
     const auto bounded = hetauto_exact(given.hardware, costs, given.problem, options);
     REQUIRE(bounded.has_value());
-    CHECK(bounded->predicted.iteration_s >= best * (1 - 1e-9));
-    CHECK(bounded->evidence->objective_bound <= objective * (1 + 1e-9));
-    counts.near += bounded->predicted.iteration_s <= best * 1.001;
+    CHECK(bounded->predicted.iteration_s >= least * (1 - 1e-9));
+    CHECK(bounded->evidence->sum_bound <= objective * (1 + 1e-9));
+    CHECK(bounded->evidence->objective_bound <= least * (1 + 1e-9));
+    counts.near += bounded->predicted.iteration_s <= least * 1.001;
 
     // No heuristic has a better plan.
     hetauto_options quick{.schedule = std::string(schedule_name(given.options.warmup))};
     quick.search.rollouts = 50;
     if (const auto tried = hetauto(given.hardware, costs, given.problem, quick))
-      CHECK(tried->predicted.iteration_s >= best * (1 - 1e-9));
+      CHECK(tried->predicted.iteration_s >= least * (1 - 1e-9));
   }
 }
 

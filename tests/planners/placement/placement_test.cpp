@@ -75,7 +75,7 @@ TEST_CASE("placement: HAP5's splits and the uniform ones are no better than ours
         {.attention = attention_kernels::flash});
     const auto trained = place_stages(hardware, training, {.microbatches = 12}, {.stages = 3});
     REQUIRE(trained);
-    CHECK(trained->evidence->complete);
+    CHECK(trained->evidence->objective_bound <= trained->predicted.iteration_s);
     CHECK(trained->pipelines[0].stages.size() == 3);
     const inference_cost_model<> serving(hardware, model, {.prompt_tokens = 512, .output_tokens = 128});
     const auto soonest =

@@ -108,7 +108,7 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
       const stage_prices table(book, problem);
       const double least = least_of_all(given, costs, problem, microbatches);
       auto go_on = [] { return true; };
-      iteration_bound bounds(problem, table, book.costs());
+      iteration_bound bounds(problem, table, given.hardware, book.costs());
       const double alone = bounds.bound(microbatches, true, 0, least, 0.001, 100'000, go_on);
       CHECK(alone <= least * (1 + 1e-6));
       if (!(least < never)) return;
@@ -139,7 +139,7 @@ TEST_CASE("equal layers on equal devices: the bound is the closed form of stages
   const auto problem = make_interop_problem(book);
   const stage_prices table(book, problem);
   auto go_on = [] { return true; };
-  iteration_bound bounds(problem, table, book.costs());
+  iteration_bound bounds(problem, table, hardware, book.costs());
   const double work = layers * 0.03;
   double left = 1;
   for (int s = 0; s < devices; ++s) left *= 1 - 1.0 / microbatches;

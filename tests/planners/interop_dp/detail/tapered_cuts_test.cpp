@@ -45,7 +45,7 @@ TEST_CASE("cuts of settled placements: never better than the best of all, and mo
     const auto problem = make_interop_problem(book);
     if (problem.placements.empty()) continue;
     const stage_prices table(book, problem);
-    tapered_cuts cuts(problem, table);
+    tapered_cuts cuts(problem, table, given.hardware, book.costs());
     std::vector<int> row;
     for (int i = random.integer(1, std::min(4, problem.layers)); i > 0; --i)
       row.push_back(random.integer(0, static_cast<int>(problem.placements.size()) - 1));
@@ -81,7 +81,7 @@ TEST_CASE("many microbatches in flight, and stages that get shorter, end sooner 
   price_book book(hardware, model);
   const auto problem = make_interop_problem(book);
   const stage_prices table(book, problem);
-  tapered_cuts cuts(problem, table);
+  tapered_cuts cuts(problem, table, hardware, book.costs());
   const auto found = cuts.solve(std::vector<int>(stages, 0), microbatches, never, true);
   // Equal stages take (M + S - 1) t = 79; no schedule is below 71.8.
   CHECK(found.makespan_s < 76.5);

@@ -496,7 +496,7 @@ class interop_planner {
     if (counted_all_)
       proved = limit_s();
     else if (options_.prove)
-      proved = least_iteration(problem_, table_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask);
+      proved = least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask);
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
             .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),

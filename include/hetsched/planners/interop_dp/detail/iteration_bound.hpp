@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
@@ -33,7 +35,7 @@ namespace hetsched::detail {
 class iteration_bound {
  public:
   /// All outlive this. Stages' updates count as the model answers for them.
-  iteration_bound(const interop_problem& problem, const stage_prices& table, const any_cost_model& costs)
+  iteration_bound(const interop_problem& problem, const stage_prices& table, const cluster& hardware, const any_cost_model& costs)
       : problem_(problem), table_(table), costs_(costs) {
     find_kinds();
     if (!usable_) return;
@@ -56,6 +58,7 @@ class iteration_bound {
       const double all = table.time(static_cast<int>(p), 0, problem.layers);
       if (all > 0) forward_share_ = std::min(forward_share_, least_forward_share(static_cast<int>(p)));
     }
+    shared_ = least_shared(hardware);
   }
 
   /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
@@ -67,9 +70,11 @@ class iteration_bound {
   [[nodiscard]] double bound(int microbatches, bool single, double known, double reached, double gap, std::int64_t most_programs,
                              function_ref<bool()> go_on) {
     if (!usable()) return known;
-    const auto last = programs_ + most_programs;
+    known -= shared_;
+    reached -= shared_;
+    const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 50);
     std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
-    auto ask = [&] { return programs_ < std::min(last, last_of_test) && go_on(); };
+    auto ask = [&] { return programs_ < std::min(last, last_of_test) && looked_at_ < last_look && go_on(); };
     const auto out_of_reach = [&](double seconds) {
       last_of_test = programs_ + most_programs / 4;
       return seconds > 0 && !within(seconds, ask);
@@ -77,13 +82,13 @@ class iteration_bound {
     microbatches_ = microbatches;
     single_ = single;
     pool_.clear();
-    double low = known;
+    double low = std::max(0.0, known);
     if (reached < infinity) {
       const double aim = reached * (1 - gap);
-      if (aim <= known) return known;
+      if (aim <= known) return known + shared_;
       // Upwards, as rents get better on the way; in strides that grow where they hold.
       double stride = 0.25 * (aim - low);
-      while (low < aim && programs_ < last && go_on()) {
+      while (low < aim && programs_ < last && looked_at_ < last_look && go_on()) {
         const double next = std::min(low + stride, aim);
         if (out_of_reach(next)) {
           low = next;
@@ -93,7 +98,7 @@ class iteration_bound {
           if (stride < std::max(gap * aim, 0.03 * (aim - known))) break;
         }
       }
-      return low;
+      return low + shared_;
     }
     double high = std::max(low, least_period_s);
     while (out_of_reach(high) && programs_ < last) {
@@ -105,7 +110,7 @@ class iteration_bound {
       const double middle = (low + high) / 2;
       (out_of_reach(middle) ? low : high) = middle;
     }
-    return low;
+    return low + shared_;
   }
 
   /// Whether no plan takes so long or less, as far as that shows after `most_programs` linear programs.
@@ -117,7 +122,7 @@ class iteration_bound {
     pool_.clear();
     const auto last = programs_ + most_programs;
     auto ask = [&] { return programs_ < last && go_on(); };
-    return seconds > 0 && !within(seconds, ask);
+    return seconds > shared_ && !within(seconds - shared_, ask);
   }
 
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
@@ -151,7 +156,8 @@ class iteration_bound {
   static constexpr float unknown = -1;
   static constexpr int most_halvings = 10, most_zones = 12, most_rounds = 60, most_kinds = 72, most_steps = 600;
   static constexpr std::size_t most_recent = 200;
-  static constexpr double narrow = 1.5;  // ratio of a range of ways there and back
+  static constexpr std::int64_t most_looks = 100'000'000;  // at ways to run a stage
+  static constexpr double narrow = 1.5;                    // ratio of a range of ways there and back
   static constexpr double safely = 1 - 1e-7;
 
   [[nodiscard]] double least_forward_share(int p) const {
@@ -159,6 +165,27 @@ class iteration_bound {
     for (int l = 0; l < problem_.layers; ++l)
       if (const double t = table_.time(p, l, l + 1); t > 0) least = std::min(least, table_.forward(p, l, l + 1) / t);
     return table_.additive() ? std::max(0.0, least) : 0;
+  }
+
+  // What the first stage, which is done last, takes to add up gradients of parameters that it shares with another, at the least;
+  // 0 where a stage may hold both copies.
+  [[nodiscard]] double least_shared(const cluster& hardware) const {
+    constexpr std::size_t few = 200;
+    double most = 0;
+    if (open_.empty() || open_.size() > few) return 0;
+    for (const auto& c : costs_.copies(at(problem_.placements, open_.front()).where)) {
+      if (std::min(c.owner, c.layer) != 0 || c.reduction_bytes == 0) continue;
+      double least = infinity;
+      for (const int p : open_) {
+        const auto& placed = at(problem_.placements, p);
+        if (table_.memory(p, 0, std::max(c.owner, c.layer) + 1, 1) <= placed.room + 16) least = 0;
+        for (std::size_t q = 0; q < open_.size() && least > 0; ++q)
+          least = std::min(least, shared_reduction_s(hardware, placed.where, at(problem_.placements, open_[q]).where,
+                                                     static_cast<double>(c.reduction_bytes)));
+      }
+      if (least < longest_time_s) most = std::max(most, least);
+    }
+    return most * safely;
   }
 
   void find_kinds() {
@@ -485,7 +512,7 @@ class iteration_bound {
   any_cost_model costs_;
   bool usable_ = false, single_ = false;
   int microbatches_ = 1;
-  double forward_share_ = 1;
+  double forward_share_ = 1, shared_ = 0;
   std::vector<int> kind_, layers_of_kind_;  // by layer; by kind
   std::vector<content> contents_;           // by rising length
   std::vector<std::size_t> of_length_;      // where those of each length begin
@@ -507,12 +534,13 @@ class iteration_bound {
 
 /// What no plan of so many microbatches is below, by work and by iteration_bound: see there. `reached`: an iteration that is
 /// known.
-[[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table,
+[[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
                                             const any_cost_model& costs, int microbatches, bool single, double reached,
                                             double gap, function_ref<bool()> go_on, std::int64_t most_programs = 1500) {
   const double work = work_bound(problem, table, microbatches);
-  return std::min(reached,
-                  iteration_bound(problem, table, costs).bound(microbatches, single, work, reached, gap, most_programs, go_on));
+  return std::min(
+      reached,
+      iteration_bound(problem, table, hardware, costs).bound(microbatches, single, work, reached, gap, most_programs, go_on));
 }
 
 }  // namespace hetsched::detail

@@ -7,12 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/network/transfer.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/interop_dp/detail/least_period.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
@@ -33,8 +37,10 @@ struct played_stages {
 /// depends on memory: several tapers, and warm-ups from the least ones to as many as fit, are played.
 class tapered_cuts {
  public:
-  tapered_cuts(const interop_problem& problem, const stage_prices& table)
-      : problem_(problem), table_(table), row_(as_size(problem.layers + 1)) {
+  /// All outlive this.
+  tapered_cuts(const interop_problem& problem, const stage_prices& table, const cluster& hardware, const any_cost_model& costs)
+      : problem_(problem), table_(table), hardware_(hardware), costs_(costs), row_(as_size(problem.layers + 1)) {
+    if (!problem.placements.empty()) copies_ = costs.copies(problem.placements.front().where);
     const auto classes = as_size(problem.classes());
     for (std::size_t i = 0; i < classes * classes * as_size(problem.kinds); ++i) {
       way_.push_back(problem.prices[i]);
@@ -61,7 +67,7 @@ class tapered_cuts {
     looked_at_ += 10 * static_cast<std::int64_t>(found.stages.size()) * microbatches;
     auto best = shortest_warmups(bare, caps, microbatches, closely ? 100'000 : 0);
     found.warmups = std::move(best.counts);
-    found.makespan_s = best.makespan_s;
+    found.makespan_s = best.makespan_s + shared_s(found.stages);
     return found;
   }
 
@@ -98,6 +104,26 @@ class tapered_cuts {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
  private:
+  // What stages take at the end to add up the gradients of parameters that they share.
+  [[nodiscard]] double shared_s(const std::vector<interop_stage>& stages) {
+    double sum = 0;
+    for (const auto& c : copies_) {
+      const auto holder = [&](int layer) {
+        const auto found = std::find_if(stages.begin(), stages.end(), [&](const auto& s) { return layer < s.layers.last; });
+        return static_cast<int>(found - stages.begin());
+      };
+      const int i = holder(c.owner), j = holder(c.layer);
+      if (i == j || c.reduction_bytes == 0) continue;
+      const int p = at(stages, i).placement, q = at(stages, j).placement;
+      const auto [known, is_new] = shared_s_.try_emplace({p, q}, 0.0);
+      if (is_new)
+        known->second = shared_reduction_s(hardware_, at(problem_.placements, p).where, at(problem_.placements, q).where,
+                                           static_cast<double>(c.reduction_bytes));
+      sum += known->second;
+    }
+    return sum;
+  }
+
   [[nodiscard]] const transfer_price& way(std::span<const int> placements, std::size_t i, int cut) const {
     const int from = at(problem_.placements, placements[i]).transfer_class;
     const int to = at(problem_.placements, placements[i + 1]).transfer_class;
@@ -188,6 +214,10 @@ class tapered_cuts {
 
   const interop_problem& problem_;
   const stage_prices& table_;
+  const cluster& hardware_;
+  any_cost_model costs_;
+  std::vector<parameter_copy> copies_ = {};
+  std::map<std::pair<int, int>, double> shared_s_;  // by placements
   std::size_t row_;
   std::vector<transfer_price> way_;  // at the least: [from][to][kind of boundary]
   double taper_ = 0, fill_ = 1;

@@ -155,7 +155,7 @@ class parallel_planner {
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     constexpr std::int64_t few = 400;
     const double aim = asked_.beat * (1 - options_.gap);
-    iteration_bound any(problem_, table_, costs_);
+    iteration_bound any(problem_, table_, hardware_, costs_);
     if (!any.out_of_reach(asked_.microbatches, ends_.alone(), aim, few, ask)) return false;
     out_of_reach_ = aim;
     return true;
@@ -374,7 +374,7 @@ class parallel_planner {
     if (table_.additive()) {
       if (found_.worth().money()) return;
       const double before = found_.least();
-      stage_order_search orders(problem_, table_, found_, ask);
+      stage_order_search orders(problem_, table_, hardware_, costs_, found_, ask);
       orders.run(static_cast<std::int64_t>(options_.effort * 1e6));
       if (found_.least() < before) change_little();
     }
@@ -412,7 +412,7 @@ class parallel_planner {
     if (complete_) return found_.least();
     if (found_.worth().money()) return 0;
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
-    return std::max(out_of_reach_, least_iteration(problem_, table_, costs_, asked_.microbatches, ends_.alone(),
+    return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
                                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask));
   }
 

@@ -81,9 +81,9 @@ bool for_each_stage_order(const interop_problem& problem, const std::vector<int>
 /// pipeline keep the stages of a subcluster together, which is most often the best; here a pipeline may come back.
 class stage_order_search {
  public:
-  stage_order_search(const interop_problem& problem, const stage_prices& table, plan_candidates& found,
-                     function_ref<bool()> go_on)
-      : problem_(problem), cuts_(problem, table), found_(found), go_on_(go_on) {}
+  stage_order_search(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
+                     const any_cost_model& costs, plan_candidates& found, function_ref<bool()> go_on)
+      : problem_(problem), cuts_(problem, table, hardware, costs), found_(found), go_on_(go_on) {}
 
   /// Ends where no set is left to go on from, or after `most` ends of stages and actions of plans.
   void run(std::int64_t most) {
