@@ -64,6 +64,10 @@ const std::vector<door> doors{
          if (h.degrees.tensor == 1 << 16) h.degrees.tensor = 3;
        expect(union_of_cuts(holders) >= 0, "a count");
      }},
+    {"shared_reduction_s",
+     [](random_source& r) {
+       expect(shared_reduction_s(hardware(), some_placement(r), some_placement(r), some_bytes(r)) >= 0, "a time");
+     }},
     {"gradient_reduction_s",
      [](random_source& r) { expect(gradient_reduction_s(hardware(), some_placements(r), some_bytes(r)) >= 0, "a time"); }},
     {"fit_transfer_curve",

@@ -53,6 +53,7 @@ EXCEPTIONS = {
         "activation_bytes": "asked of layers that exist, by models that count them: Requires",
         "temporary_bytes": "asked of layers that exist, by models that count them: Requires",
         "layer_memory": "asked of layers that exist, by models that count them: Requires",
+        "parameters_shared_in": "asked of layers that exist, by models that count them: Requires",
         "stage_memory": "has tests of what it refuses in tests/cost/memory",
     },
 }

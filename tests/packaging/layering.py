@@ -23,6 +23,7 @@ UMBRELLA = {room for room, floor in FLOORS.items() if floor <= 5}
 PLANNING = UMBRELLA | {"planners", "spmd"}
 STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below
 KERNEL = "interop_dp"  # the planner that others may build on
+ALSO = {"placement": {"parallel_pipelines"}}  # whose search over rows of stages it takes
 FRONT = {"table", "plan_request", "first_plan", "find_plan"}  # of planners/: what stands over all of them
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -133,7 +134,7 @@ def violations_of(name, text):
                         yield f"{place}: wing {wing_of(name)} stands on floor {floors[wing_of(name)]} of {room}, {wing_of(target)} on {floors[wing_of(target)]}"
             elif (room, other) in STRANGERS:
                 yield f"{place}: {room} and {other} do not know each other"
-            elif room == other == "planners" and name != "hetsched/planners.hpp" and planner_of(name) not in FRONT and planner_of(target) not in {planner_of(name), KERNEL}:
+            elif room == other == "planners" and name != "hetsched/planners.hpp" and planner_of(name) not in FRONT and planner_of(target) not in {planner_of(name), KERNEL} | ALSO.get(planner_of(name), set()):
                 yield f"{place}: of other planners, only {KERNEL} may be built on"
         elif target.startswith("range/v3/"):
             if name != "hetsched/core/views.hpp":

@@ -27,7 +27,8 @@ struct played_warmups {
 /// warm-ups reach the best period; more of them fill the way of the first microbatches through the pipeline, and let stages that
 /// take unlike times end together.
 /// Requires: a valid pipeline, a cap of at least 1 per stage, microbatches >= 1.
-/// Complexity: O(S * microbatches) for each of some ten counts, for S stages; and most_actions more for what is near; with most_actions = 0, only four counts.
+/// Complexity: O(S * microbatches) for each of some ten counts, for S stages; and most_actions more for what is near; with
+/// most_actions = 0, only four counts.
 [[nodiscard]] played_warmups shortest_warmups(const pipeline& p, std::span<const int> caps, int microbatches,
                                               std::int64_t most_actions = 100'000);
 

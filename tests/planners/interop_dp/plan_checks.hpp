@@ -91,8 +91,8 @@ inline void check_devices(const cluster& hardware, const pipeline_plan& p, bool 
     for (const int times : u) REQUIRE((use_all ? times == 1 : times <= 1));
 }
 
-/// Whether a plan is as fast as the best one by brute force, which takes the fewest warm-ups of a rule and does not come back to a
-/// subcluster: more of them, and pipelines that do, may be faster.
+/// Whether a plan is as fast as the best one by brute force, which takes the fewest warm-ups of a rule and does not come back to
+/// a subcluster: more of them, and pipelines that do, may be faster.
 [[nodiscard]] inline bool as_fast(double seconds, double best) { return seconds <= best * (1 + 1e-9); }
 
 /// The bound on latency and periods, as far as the plan lets it be told.

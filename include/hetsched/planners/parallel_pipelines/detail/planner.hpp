@@ -29,7 +29,7 @@
 #include <hetsched/planners/parallel_pipelines/detail/relaxation.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/stage_orders.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/whole_sets.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/options.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/search/problem.hpp>

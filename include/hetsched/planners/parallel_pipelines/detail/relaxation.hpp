@@ -15,7 +15,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/masters.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/period_range.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rent_master.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_search.hpp>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/masters.hpp>
 
 namespace hetsched::detail {
 

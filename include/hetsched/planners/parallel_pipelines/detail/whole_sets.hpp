@@ -16,7 +16,7 @@
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/masters.hpp>
 
 namespace hetsched::detail {
 

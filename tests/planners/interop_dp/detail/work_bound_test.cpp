@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/planners/parallel_pipelines/detail/work_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 
 #include <doctest/doctest.h>
 
-#include "../all_sets.hpp"
-#include "../brute_sets.hpp"
+#include "../../parallel_pipelines/all_sets.hpp"
+#include "../../parallel_pipelines/brute_sets.hpp"
 
 using namespace hetsched;
 using namespace hetsched::detail;

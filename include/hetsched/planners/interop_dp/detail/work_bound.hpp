@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/planners/parallel_pipelines/detail/work_bound_test.cpp.
+// Tested by tests/planners/interop_dp/detail/work_bound_test.cpp.
 
 #include <algorithm>
 #include <vector>

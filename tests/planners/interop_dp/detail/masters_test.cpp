@@ -8,7 +8,7 @@
 #include <string>
 
 #include <hetsched/core/random.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/masters.hpp>
 
 using namespace hetsched;
 using namespace hetsched::detail;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tested by tests/planners/parallel_pipelines/detail/masters_test.cpp.
+// Tested by tests/planners/interop_dp/detail/masters_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
