@@ -110,7 +110,7 @@ const std::vector<door> doors{
     {"objective_of", [](random_source& r) { expect(objective_of(some_plan(r)) >= 0, "an objective"); }},
     {"microbatch_count", [](random_source& r) { expect(microbatch_count(some_plan(r)) >= 0, "a count"); }},
     {"sample_count", [](random_source& r) { expect(sample_count(some_plan(r)) >= 0, "a count"); }},
-    {"stage_with", [](random_source& r) { (void)stage_with(some_line(r), some_int(r)); }, false},
+    {"stage_with", [](random_source& r) { (void)stage_with(some_line(r), some_int(r)); }},
     {"to_pipeline", [](random_source& r) { (void)to_pipeline(some_line(r)); }, false},
     {"warmups", [](random_source& r) { (void)warmups(some_line(r)); }, false},
     {"activation_room",

@@ -17,8 +17,8 @@
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
-#include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 
 namespace hetsched::detail {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/interop_dp/detail/masters.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 
 namespace hetsched::detail {
 

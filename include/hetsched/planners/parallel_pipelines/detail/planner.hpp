@@ -18,6 +18,7 @@
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/interop_dp/detail/chain_costs.hpp>
 #include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/copied_boxes.hpp>
@@ -29,7 +30,6 @@
 #include <hetsched/planners/parallel_pipelines/detail/relaxation.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/stage_orders.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/whole_sets.hpp>
-#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines/options.hpp>
 #include <hetsched/schedule/simulate/fast_path.hpp>
 #include <hetsched/search/problem.hpp>

@@ -14,8 +14,8 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/interop_dp/detail/masters.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/period_range.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rent_master.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/rented_search.hpp>

@@ -13,10 +13,10 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/planners/interop_dp/detail/masters.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column_pool.hpp>
-#include <hetsched/planners/interop_dp/detail/masters.hpp>
 
 namespace hetsched::detail {
 
