@@ -96,6 +96,6 @@ TEST_CASE("a new planner is a function and a line in the table") {
   CHECK(exact.planner == "parallel_pipelines");
   CHECK(exact.predicted.iteration_s <= random.predicted.iteration_s);
   CHECK(w.get("random.html").find("planner random") != std::string::npos);
-  CHECK(w.get("random.html").find("incomplete") != std::string::npos);
+  CHECK(w.get("random.html").find("not proven") != std::string::npos);
   CHECK(run_planner(line("magic")) == 2);
 }

@@ -300,6 +300,8 @@ TEST_CASE("stages of unlike devices are planned, priced and predicted alike; sha
 TEST_CASE("exposed transfers and collectives are told apart from the bubble; both directions' stages count in memory") {
   const workplace w;
   fill(w);
+  w.put("model.json", R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 1024, "n_head": 16, "vocab_size": 50257,
+    "n_positions": 1024, "torch_dtype": "float16", "tie_word_embeddings": false})");
   const auto found = object(w, predict);
   CHECK(found.at("costs") == "tile");
   pipeline p;

@@ -186,7 +186,6 @@ inline void settle(plan_arguments& given) {
     files.add(given.frontier, frontier_picture(hardware, plans, best));
   }
   files.write();
-  const auto searched = planner.own_schedule ? schedules_text(best) : std::string(schedule_name(given.options.warmup));
   std::string space;
   if (given.explain) {
     const int size = best.pipelines.front().microbatch_size;
@@ -206,8 +205,7 @@ inline void settle(plan_arguments& given) {
     out["files"] = files.paths();
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
-    std::cout << frontier << space << summary(hardware, best, searched, precisions) << robust_text << files.summary()
-              << std::flush;
+    std::cout << frontier << space << summary(hardware, best, precisions) << robust_text << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';

@@ -52,7 +52,7 @@ template <class Costs>
   }
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
-  figures.push_back({"search", search_state(*p.evidence), evidence_text(p, "")});
+  figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return figures;
 }
 

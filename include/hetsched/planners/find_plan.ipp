@@ -174,7 +174,10 @@ class plan_finder {
                                   return planner_.make(seen, mixed, asked_again, choice);
                                 });
     }
-    if (found && !request_.schedule.empty() && !runs_already(*found)) found = under_schedule(*std::move(found), how);
+    if (found && !request_.schedule.empty() && !runs_already(*found)) {
+      found = under_schedule(*std::move(found), how);
+      if (found && found->evidence) tell_of_schedule(*found);
+    }
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -205,6 +208,15 @@ class plan_finder {
   [[nodiscard]] bool runs_already(const plan& p) const {
     return std::all_of(p.pipelines.begin(), p.pipelines.end(),
                        [&](const auto& line) { return line.schedule.name == request_.schedule; });
+  }
+
+  // Bounds speak of schedules that leave forwards and backwards of a stage whole.
+  void tell_of_schedule(plan& p) const {
+    auto& told = *p.evidence;
+    told.objective_value = objective_of(p);
+    if (!has_warmups(request_.schedule) && request_.schedule != "gpipe") told.objective_bound = 0;
+    told.objective_bound = std::min(told.objective_bound, told.objective_value);
+    told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
 
   [[nodiscard]] outcome<plan> under_schedule(plan p, evaluate_options how) const {
