@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -61,6 +63,36 @@ namespace detail {
   return found;
 }
 
+/// A smaller space may be searched better: where stages may recompute in several ways, also the best plan of each way alone, as
+/// far as that takes no time.
+[[nodiscard]] inline outcome<plan> or_of_one_recomputation(outcome<plan> found, price_book& book, const interop_problem& placed,
+                                                           const stage_prices& table, const warmup_algebra& algebra,
+                                                           planning_problem asked, interop_options options) {
+  constexpr std::size_t few = 10'000;
+  if (!found || placed.placements.size() * as_size(placed.layers) > few || found->evidence->complete) return found;
+  std::set<recomputation> ways;
+  for (const auto& p : placed.placements) ways.insert(p.where.recompute);
+  if (ways.size() < 2) return found;
+  options.prove = false;
+  if (asked.progress) asked.progress = [](const search_progress&) { return true; };  // told of the whole search only
+  const double bound = found->evidence->objective_bound;
+  for (const auto way : ways) {
+    if (!asked.may_go_on()) break;
+    auto own = placed;
+    for (auto& p : own.placements)
+      if (p.where.recompute != way) p.dominated = p.barred = true;
+    asked.beat = std::min(asked.beat, found->predicted.iteration_s);
+    auto alone = one_pipeline_search(book.hardware(), book.costs(), own, table, algebra, asked, options);
+    if (!alone || !(alone->predicted.iteration_s < found->predicted.iteration_s)) continue;
+    auto told = found->evidence;
+    found = std::move(alone);
+    found->evidence = std::move(told);
+  }
+  found->evidence->objective_value = found->predicted.iteration_s;
+  found->evidence->objective_bound = std::min(bound, found->predicted.iteration_s);
+  return found;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> interop_dp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -78,16 +110,26 @@ HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_proble
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, options);
+        bool stopped = false;
+        auto asked = problem;
+        if (problem.progress)
+          asked.progress = [&](const search_progress& now) {
+            const bool goes_on = problem.progress(now);
+            stopped = stopped || !goes_on;
+            return goes_on;
+          };
+        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, asked, options);
         // Where links are missing, the order that a local search starts with may lead nowhere.
         constexpr std::size_t most_ordered = 8;
         if (!found && found.why_not().why == refusal::kind::infeasible && detail::has_free_order(hardware, options.order) &&
             hardware.subclusters.size() <= most_ordered) {
           auto all = options;
           all.order = subcluster_order::all;
-          found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, all);
+          found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, asked, all);
         }
-        return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, options);
+        found = detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, asked, options);
+        if (stopped) return found;
+        return detail::or_of_one_recomputation(std::move(found), book, placed, table, algebra, problem, options);
       },
       problem.poll());
 }
