@@ -27,7 +27,7 @@ namespace hetsched {
 
 namespace detail {
 
-inline constexpr double gap = 0.001;  // within which a tree search's plan is told to be the best
+inline constexpr double tree_search_gap = 0.001;  // within which a tree search's plan is told to be the best
 
 /// The best plan that a tree search over the decisions sees, or why there is none: what why_none() says, if anything.
 /// bound(seconds): what no plan is below, where one of that iteration is known.
@@ -50,7 +50,7 @@ template <class Decisions, class WhyNone, class Bound>
   const double proved = bound(found.cost);
   best.evidence = {.objective_value = found.cost,
                    .objective_bound = proved,
-                   .complete = found.cost <= proved * (1 + gap),
+                   .complete = found.cost <= proved * (1 + tree_search_gap),
                    .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}},
                    .sum_bound = found.complete ? found.cost : 0,
                    .rule = schedule,
@@ -70,7 +70,8 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         const auto bound = [&](double seconds) {
           auto ask = [&] { return problem.may_go_on(); };
-          return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, true, seconds, detail::gap, ask);
+          return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, true, seconds,
+                                         detail::tree_search_gap, ask);
         };
         const auto why_none = [&] { return detail::why_no_pipeline(hardware, costs, placed, table, problem); };
         return detail::searched_plan(decisions, problem, options.search, options.schedule, why_none, bound);
@@ -104,7 +105,7 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     auto ask = [&] { return problem.may_go_on(); };
     for (const auto& s : sizes)
       least = std::min(least, detail::least_iteration(s.placed, s.table, hardware, costs_for(s.asked.microbatch_size),
-                                                      s.asked.microbatches, true, least, detail::gap, ask));
+                                                      s.asked.microbatches, true, least, detail::tree_search_gap, ask));
     return least;
   };
   const auto why_none = [&] {
