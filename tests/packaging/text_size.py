@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-COMPILED = {"costs": 20, "evaluate": 24, "interop_dp": 24, "parallel_pipelines": 24, "hexiscale": 24, "hetauto": 24, "placement": 24, "find_plan": 29, "io": 10}
+COMPILED = {"costs": 20, "evaluate": 26, "interop_dp": 26, "parallel_pipelines": 26, "hexiscale": 26, "hetauto": 26, "placement": 26, "find_plan": 30, "io": 10}
 HEADER_ONLY = {"evaluate": 400, "parallel_pipelines": 960}
 
 
