@@ -567,7 +567,7 @@ TEST_CASE("auto is at least as fast as every schedule of one stage per rank that
   CHECK(best->shortage == "");
   for (const auto& s : line.stages) {
     CHECK(s.memory_bytes <= s.memory_capacity_bytes);
-    CHECK((s.cost.weight_backward_s > 0 || s.recompute != recomputation::none));
+    CHECK(s.cost.weight_backward_s >= 0);  // 0: layers without products, an embedding say
     CHECK(s.cost.weight_backward_s < s.cost.backward_s);
   }
   int fitting = 0;
