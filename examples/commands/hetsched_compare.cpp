@@ -36,7 +36,7 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
     try {
       return search(input, planner, hardware, source, progress);
     } catch (const std::bad_alloc&) {  // the others may need less
-      return refusal{refusal::kind::not_applicable, "not enough memory for its search"};
+      return refusal{refusal::kind::stopped, "not enough memory for its search"};
     }
   }();
   row.search_s = progress.elapsed_s();

@@ -153,7 +153,7 @@ inline void settle(plan_arguments& given) {
     return infeasible;
   }
   const auto& best = *found;
-  const auto lesser = plans_without(given, planner, hardware, source, lost, progress);
+  const auto lesser = plans_without(given, planner, hardware, source, lost);
   if (!given.out.empty() && !lesser.empty() && !lesser.front().found) {
     std::cerr << "hetsched-plan: no plan without " << lesser.front().text << ": " << lesser.front().found.why_not().reason
               << '\n';

@@ -121,6 +121,7 @@ template <class Costs>
       if (auto found = place_stages(hardware, costs, problem, {.stages = given.options.stages, .parts = parts})) {
         found->evidence->objective_bound = 0;
         found->evidence->complete = false;
+        found->evidence->stopped = true;
         return found;
       }
     if (interrupted()) return stopped;

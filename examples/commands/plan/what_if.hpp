@@ -14,6 +14,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/plan.hpp>
 
@@ -55,9 +56,10 @@ struct lesser_plan {
   hetsched::outcome<hetsched::plan> found;
 };
 
-/// A plan for the cluster that without_devices leaves, for the whole cluster.
+/// A plan for the cluster that without_devices leaves, for the whole cluster; as evaluate has it there.
 [[nodiscard]] inline hetsched::plan on_whole_cluster(const hetsched::cluster& whole, const hetsched::cluster& left,
-                                                     const hetsched::lost_devices& lost, hetsched::plan p) {
+                                                     const hetsched::lost_devices& lost, hetsched::plan p,
+                                                     const cost_source& source) {
   const auto& s = whole.subclusters[static_cast<std::size_t>(lost.subcluster)];
   const int before_rest = (s.device_count() - lost.count) / s.devices_per_node * s.devices_per_node;
   for (auto& line : p.pipelines)
@@ -67,12 +69,18 @@ struct lesser_plan {
         if (!position) g.first_device += before_rest;  // what is left of a node
         g.mesh.subcluster = position.value_or(lost.subcluster);
       }
-  return p;
+  auto judged = evaluate(whole, [&](int size) { return source.costs(whole, size); }, p,
+                         {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision()});
+  if (!judged) return p;
+  // The evidence is of the cluster without the devices.
+  judged->plan.evidence = p.evidence;
+  if (p.evidence) judged->plan.evidence->objective_value = objective_of(judged->plan);
+  return std::move(judged->plan);
 }
 
 [[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
-                                                            const std::vector<std::string>& without, progress_line& progress) {
+                                                            const std::vector<std::string>& without) {
   using hetsched::refusal;
   std::vector<lesser_plan> plans;
   for (const auto& text : without) {
@@ -80,12 +88,13 @@ struct lesser_plan {
     const auto fewer = without_devices(hardware, lost);
     const auto& of = hardware.subclusters[static_cast<std::size_t>(lost.subcluster)];
     const auto count = std::to_string(lost.count);
+    progress_line progress;  // each search has the whole budget
     plans.push_back(
         {count + " " + of.name,
          count + " of " + std::to_string(of.device_count()) + (of.device_count() == 1 ? " device of " : " devices of ") + of.name,
          fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
                                    : search(given, planner, fewer, source, progress)});
-    if (auto& found = plans.back().found) found = on_whole_cluster(hardware, fewer, lost, *std::move(found));
+    if (auto& found = plans.back().found) found = on_whole_cluster(hardware, fewer, lost, *std::move(found), source);
   }
   return plans;
 }

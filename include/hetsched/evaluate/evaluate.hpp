@@ -27,8 +27,8 @@ namespace hetsched {
 [[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const costs_by_size& models, plan p,
                                            const evaluate_options& options = {});
 
-/// The same for a plan of one microbatch size, that of the costs. Throws: input_error also for a stage of several parts (see
-/// stage_part), which needs the costs of other sizes.
+/// The same for a plan of one microbatch size, that of the costs.
+/// Throws: input_error also for a stage of several parts (see stage_part), which needs the costs of other sizes.
 [[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const any_cost_model& costs, plan p,
                                            const evaluate_options& options = {});
 

@@ -29,8 +29,7 @@ HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const cost
   validate(hardware, p, costs_for(size).layer_count());
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     if (auto why = detail::price(hardware, costs_for, p, l, priced[l])) return *std::move(why);
-    if (auto why = detail::price_copies(hardware, costs_for(p.pipelines[l].microbatch_size), p, l, priced[l]))
-      return *std::move(why);
+    if (auto why = detail::price_copies(hardware, costs_for, p, l, priced[l])) return *std::move(why);
   }
   if (auto why = detail::price_reductions(costs_for(size), p)) return *std::move(why);
   auto found = detail::evaluate_priced(hardware, std::move(p), options);

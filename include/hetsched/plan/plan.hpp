@@ -45,7 +45,8 @@ struct stage_plan {
   bytes_t memory_bytes = 0;
   bytes_t memory_capacity_bytes = 0;
 
-  /// The stage as a cost model is asked for it, shares aside. Throws: input_error as shape_of.
+  /// The stage as a cost model is asked for it, shares aside.
+  /// Throws: input_error as shape_of.
   [[nodiscard]] placement where() const {
     return {.mesh = shape_of(devices), .degrees = degrees, .recompute = recompute, .zero = zero};
   }
@@ -129,11 +130,14 @@ struct search_evidence {
   double objective_value = 0;  ///< of this plan
   /// No plan of the space has a smaller objective, under any schedule that leaves forwards and backwards of a stage whole.
   double objective_bound = 0;
-  bool complete = false;  ///< the bound is within the gap that was asked for, or all plans of the space were judged
+  /// The bound is within the gap that was asked for, of the plan or of one to beat; or all plans of a small problem were judged,
+  /// under all warm-up rules.
+  bool complete = false;
   /// What the search did, by name and count.
   std::vector<std::pair<std::string, std::int64_t>> work = {};
   /// No plan of the space has less latency + (M - 1) periods + end under the warm-up rule `rule`, which is what many searches go
-  /// by, and neither bounds the iteration nor is bounded by it; 0 where that is not known.
+  /// by, and neither bounds the iteration nor is bounded by it (under the objective cost, what that costs); 0 where that is not
+  /// known.
   double sum_bound = 0;
   std::string rule = {};
   std::string space = {};  ///< in words: which plans the bounds speak of
@@ -182,7 +186,8 @@ struct plan {
 /// The bare times of a pipeline of a plan, as they are there: validate(pipeline) tells whether they make one.
 [[nodiscard]] pipeline to_pipeline(const pipeline_plan& p);
 
-/// The position of the stage that has a layer. Throws: input_error if none has.
+/// The position of the stage that has a layer.
+/// Throws: input_error if none has.
 [[nodiscard]] std::size_t stage_with(const pipeline_plan& p, int layer);
 
 /// The warm-up counts of a pipeline of a plan.

@@ -48,13 +48,15 @@ namespace hetsched {
 
 /// Plans from the fastest to the cheapest of all microbatch sizes together, of which none is both slower and dearer than another;
 /// `known`, one that is known already, is among them where it belongs there.
-/// Requires: planner.frontier. Throws: input_error as time_cost_frontier.
+/// Requires: planner.frontier.
+/// Throws: input_error as time_cost_frontier.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);
 
 /// A plan under another schedule: with its layers or with such as suit schedules that keep more microbatches in flight; or, if
 /// `on_any_devices`, one pipeline on any devices that suits these: where they are faster by 0.1 % or more.
-/// Returns: the plan, evaluated; a refusal where it takes more memory than there is. Throws: input_error as evaluate.
+/// Returns: the plan, evaluated; a refusal where it takes more memory than there is.
+/// Throws: input_error as evaluate.
 [[nodiscard]] outcome<plan> plan_under_schedule(const cluster& hardware, const costs_by_size& costs, plan p,
                                                 const std::string& schedule, const evaluate_options& options,
                                                 bool on_any_devices);

@@ -48,7 +48,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
   std::array<plan, hastes.size()> recut{p, p, p};
   std::map<int, price_book> books;
   const auto book_of = [&](int size) -> price_book& { return books.try_emplace(size, hardware, costs(size)).first->second; };
-  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+  for (std::size_t l = 0; l < p.pipelines.size() && go_on(); ++l) {
     const auto own = tapered(book_of(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
     for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
   }
@@ -101,8 +101,11 @@ class plan_finder {
     auto soon = first_plan(hardware_, costs_, request_, planner_);
     if (!found && !soon) return soon;
     if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
-    if (found && found->evidence)
+    soon->evidence->stopped = true;
+    if (found && found->evidence) {
       soon->evidence->objective_bound = std::min(found->evidence->objective_bound, objective_of(*soon));
+      soon->evidence->space = found->evidence->space;
+    }
     if (request_.met) request_.met(*soon);
     return soon;
   }

@@ -15,10 +15,12 @@ namespace hetsched {
 /// subcluster and then those that wide links join to it; and, where its plans may have several pipelines, the same on more such
 /// parts, as many as are best. The default planner also takes what interop_dp and hexiscale find so. Where that is none, or all
 /// devices are to be used, what the planner finds first on all of the cluster, if that is small or as long as
-/// request.wait_for_first says so. The request's go_on and progress are not asked. Returns: the plan, evaluated, of the smallest
-/// microbatches that there are costs for, with evidence of no bound; else a refusal. Throws: as the planner. Complexity: the
-/// planner's tables and first plan for parts of some dozens of submeshes, and evaluate for 1, 2, 4 ... of them. Determinism: as
-/// the planner's.
+/// request.wait_for_first says so. The request's go_on and progress are not asked.
+/// Returns: the plan, evaluated, of the smallest microbatches that there are costs for, with evidence of no bound; else a
+/// refusal.
+/// Throws: as the planner.
+/// Complexity: the planner's tables and first plan for parts of some dozens of submeshes, and evaluate for 1, 2, 4 ... of them.
+/// Determinism: as the planner's.
 [[nodiscard]] outcome<plan> first_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                        const planner_entry& planner);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,6 +74,7 @@ struct part_costs {
     return costs.gradient_sync(layers, all);
   }
   [[nodiscard]] memory_overheads overheads(const placement& p) const { return costs.overheads(part.in_whole(p)); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& p) const { return costs.copies(part.in_whole(p)); }
   [[nodiscard]] std::int64_t transfer_class(const placement& p) const { return costs.transfer_class(part.in_whole(p)); }
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs.boundary_class(boundary); }
 };
@@ -162,6 +164,7 @@ class cluster_parts {
       double sum = 0;
       for (int l = 0; l < costs.layer_count(); ++l)
         sum += static_cast<double>(costs.layer(l, where).weight_bytes) * mesh.device_count();
+      for (const auto& c : costs.copies(where)) sum -= static_cast<double>(c.weight_bytes) * mesh.device_count();
       least = std::min(least, sum);
     }
     if (least < infinity) return least;
@@ -218,9 +221,15 @@ class first_plan_search {
     if (best) return *std::move(best);
     // Else what the planner finds first on all of it.
     problem_.go_on = request_.wait_for_first;
-    if (request_.wait_for_first || shapes_of(whole.front()) <= most_shapes) keep(best, plan_on(whole, planner_));
+    refusal why{refusal::kind::stopped, "the search was stopped before it found a plan"};
+    if (request_.wait_for_first || shapes_of(whole.front()) <= most_shapes) {
+      cluster_part all_of_it{hardware_, std::vector<int>(hardware_.subclusters.size()),
+                             std::vector<int>(hardware_.subclusters.size())};
+      std::iota(all_of_it.origin.begin(), all_of_it.origin.end(), 0);
+      keep(best, plan_on({&all_of_it, 1}, planner_, &why));
+    }
     if (best) return *std::move(best);
-    return why_;
+    return why;
   }
 
  private:
@@ -244,8 +253,9 @@ class first_plan_search {
     return count;
   }
 
-  // The best of 1, 2, 4 ... parts.
-  [[nodiscard]] std::optional<plan> plan_on(std::span<const cluster_part> parts, const planner_entry& planner) {
+  // The best of 1, 2, 4 ... parts. `why`: to say why there is none, where a part is the whole cluster.
+  [[nodiscard]] std::optional<plan> plan_on(std::span<const cluster_part> parts, const planner_entry& planner,
+                                            refusal* why = nullptr) {
     std::vector<std::pair<const cluster*, std::vector<pipeline_plan>>> known;
     auto part_problem = problem_;
     part_problem.microbatches = std::max(1, problem_.microbatches / static_cast<int>(parts.size()));
@@ -263,7 +273,7 @@ class first_plan_search {
         choice.known.clear();
         choice.similar.clear();
         auto found = planner.make(part.hardware, part_costs{part, costs_}, part_problem, choice);
-        if (!found) why_ = found.why_not();
+        if (!found && why) *why = found.why_not();
         known.push_back({&part.hardware, found ? std::move(found->pipelines) : std::vector<pipeline_plan>{}});
         like = known.end() - 1;
       }
@@ -319,7 +329,6 @@ class first_plan_search {
   planning_problem problem_;
   cluster_parts parts_;
   std::vector<const planner_entry*> makers_;
-  refusal why_{refusal::kind::stopped, "the search was stopped before it found a plan"};
   std::int64_t plans_ = 0;
 };
 

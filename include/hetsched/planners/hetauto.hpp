@@ -35,7 +35,8 @@ namespace hetsched {
 /// hetauto where the number of microbatches is a decision of the tree, too, as in the paper: behind the number of stages, one of
 /// those that cut the batch into equal microbatches. `costs_for(size)`: costs of microbatches of so many samples. The problem's
 /// own microbatches count for nothing. Returns, throws, complexity, determinism: as hetauto, with tables for each size. Throws
-/// input_error, too, for a batch below 1. Source: HetAuto, section 4.1.
+/// input_error, too, for a batch below 1.
+/// Source: HetAuto, section 4.1.
 /// Example:
 ///     const auto found = hetauto_of_batch(hardware, [&](int size) -> const auto& { return costs.at(size); }, 512, {});
 [[nodiscard]] outcome<plan> hetauto_of_batch(const cluster& hardware, const costs_by_size& costs_for, int batch,

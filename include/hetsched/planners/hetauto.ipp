@@ -50,7 +50,7 @@ template <class Decisions, class WhyNone, class Bound>
   const double proved = bound(found.cost);
   best.evidence = {.objective_value = found.cost,
                    .objective_bound = proved,
-                   .complete = found.cost <= proved * (1 + tree_search_gap),
+                   .complete = found.cost * (1 - tree_search_gap) <= proved * (1 + tolerance::sums),
                    .work = {{"rollouts", found.rollouts}, {"nodes", found.nodes}},
                    .sum_bound = found.complete ? found.cost : 0,
                    .rule = schedule,

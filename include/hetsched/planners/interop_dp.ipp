@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <set>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -19,31 +17,23 @@ namespace hetsched {
 
 namespace detail {
 
-/// The programs do not see what stages take to add up the gradients of parameters that they share. Where the plan that was found
-/// does so between subclusters, or none was found, the best ones of single subclusters may be better.
+/// The programs do not see what stages take to add up the gradients of parameters that they share: the best plans of single
+/// subclusters, where links are fast, may be better than what was found, or there where nothing was.
 [[nodiscard]] inline outcome<plan> or_on_one_subcluster(outcome<plan> found, price_book& book, const interop_problem& placed,
                                                         const stage_prices& table, const warmup_algebra& algebra,
-                                                        planning_problem asked, const interop_options& options) {
+                                                        planning_problem asked, interop_options options) {
   const auto& copies = book[placed.placements.front().in_book].copies;
-  const auto apart = [&](const copy_sync_plan& c) {
-    const auto home = [&](int layer) {
-      const auto& line = found->pipelines.front();
-      return line.stages[stage_with(line, layer)].devices.front().mesh.subcluster;
-    };
-    return home(c.owner) != home(c.layer);
-  };
-  const auto is_apart = [&] {
-    const auto& syncs = found->pipelines.front().copy_sync;
-    return std::any_of(syncs.begin(), syncs.end(), apart);
-  };
-  if (copies.empty() || asked.use_all_devices || (found ? !is_apart() : found.why_not().why != refusal::kind::infeasible))
+  constexpr std::size_t most = 16;  // subclusters
+  const bool hopeless = found ? found->evidence->complete : found.why_not().why != refusal::kind::infeasible;
+  if (copies.empty() || asked.use_all_devices || hopeless || placed.devices.size() < 2 || placed.devices.size() > most)
     return found;
   const auto best_s = [&] { return found ? found->predicted.iteration_s : infinity; };
-  const double bound = found ? found->evidence->objective_bound : 0;
-  const bool complete = found && found->evidence->complete;
+  // What is proved is proved of all subclusters.
+  options.prove = false;
+  auto told = found ? *found->evidence : search_evidence{};
   const auto on_all = asked.progress;
   const auto go_on = [&](const search_progress& now) {
-    return on_all({now.steps, now.unit, best_s(), std::min(bound, best_s())});
+    return on_all({now.steps, now.unit, best_s(), std::min(told.sum_bound, best_s())});
   };
   if (on_all) asked.progress = go_on;
   const int subclusters = static_cast<int>(book.hardware().subclusters.size());
@@ -57,39 +47,9 @@ namespace detail {
     if (alone && alone->predicted.iteration_s < best_s()) found = std::move(alone);
   }
   if (!found) return found;
-  found->evidence->objective_value = best_s();
-  found->evidence->objective_bound = std::min(bound, best_s());
-  found->evidence->complete = complete;
-  return found;
-}
-
-/// A smaller space may be searched better: where stages may recompute in several ways, also the best plan of each way alone, as
-/// far as that takes no time.
-[[nodiscard]] inline outcome<plan> or_of_one_recomputation(outcome<plan> found, price_book& book, const interop_problem& placed,
-                                                           const stage_prices& table, const warmup_algebra& algebra,
-                                                           planning_problem asked, interop_options options) {
-  constexpr std::size_t few = 10'000;
-  if (!found || placed.placements.size() * as_size(placed.layers) > few || found->evidence->complete) return found;
-  std::set<recomputation> ways;
-  for (const auto& p : placed.placements) ways.insert(p.where.recompute);
-  if (ways.size() < 2) return found;
-  options.prove = false;
-  if (asked.progress) asked.progress = [](const search_progress&) { return true; };  // told of the whole search only
-  const double bound = found->evidence->objective_bound;
-  for (const auto way : ways) {
-    if (!asked.may_go_on()) break;
-    auto own = placed;
-    for (auto& p : own.placements)
-      if (p.where.recompute != way) p.dominated = p.barred = true;
-    asked.beat = std::min(asked.beat, found->predicted.iteration_s);
-    auto alone = one_pipeline_search(book.hardware(), book.costs(), own, table, algebra, asked, options);
-    if (!alone || !(alone->predicted.iteration_s < found->predicted.iteration_s)) continue;
-    auto told = found->evidence;
-    found = std::move(alone);
-    found->evidence = std::move(told);
-  }
-  found->evidence->objective_value = found->predicted.iteration_s;
-  found->evidence->objective_bound = std::min(bound, found->predicted.iteration_s);
+  told.objective_value = best_s();
+  told.objective_bound = std::min(told.objective_bound, best_s());
+  found->evidence = std::move(told);
   return found;
 }
 
@@ -110,26 +70,16 @@ HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_proble
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-        bool stopped = false;
-        auto asked = problem;
-        if (problem.progress)
-          asked.progress = [&](const search_progress& now) {
-            const bool goes_on = problem.progress(now);
-            stopped = stopped || !goes_on;
-            return goes_on;
-          };
-        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, asked, options);
+        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, options);
         // Where links are missing, the order that a local search starts with may lead nowhere.
         constexpr std::size_t most_ordered = 8;
         if (!found && found.why_not().why == refusal::kind::infeasible && detail::has_free_order(hardware, options.order) &&
             hardware.subclusters.size() <= most_ordered) {
           auto all = options;
           all.order = subcluster_order::all;
-          found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, asked, all);
+          found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, all);
         }
-        found = detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, asked, options);
-        if (stopped) return found;
-        return detail::or_of_one_recomputation(std::move(found), book, placed, table, algebra, problem, options);
+        return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, options);
       },
       problem.poll());
 }

@@ -18,12 +18,15 @@ namespace hetsched {
 /// device once, contiguous layers, within memory. Under the objective iteration it starts from the least sum of latency and
 /// periods, and from interop_dp's plan on the same devices, and plays other orders, cuts and warm-ups, unless options.stages says
 /// how many; under latency and throughput (costs of inference) it minimises what evaluate_inference says, with
-/// problem.microbatches batches of requests in flight. Returns: the plan, evaluated; under iteration its bound is one on all
-/// pipelines of these devices, and it is complete if it is within a thousandth of that; else the bound is a proof if complete. A
-/// refusal where nothing fits, or the search was stopped before it met a plan. Throws: input_error for a problem, options or
-/// costs out of range, and for the objective cost. Complexity: as least_sum, least_interval and least_iteration. Determinism: by
-/// the arguments; problem.parallel is not used. Source: HAP5 sec. IV-D, whose mixed integer program has these solutions; here as
-/// a shortest path. Example:
+/// problem.microbatches batches of requests in flight.
+/// Returns: the plan, evaluated; under iteration its bound is one on all pipelines of these devices, and it is complete if it is
+/// within a thousandth of that; else the bound is a proof if complete. A refusal where nothing fits, or the search was stopped
+/// before it met a plan; not applicable to costs that are not sums over layers.
+/// Throws: input_error for a problem, options or costs out of range, and for the objective cost.
+/// Complexity: as least_sum, least_interval and least_iteration.
+/// Determinism: by the arguments; problem.parallel is not used.
+/// Source: HAP5 sec. IV-D, whose mixed integer program has these solutions; here as a shortest path.
+/// Example:
 ///     const auto found = place_stages(hardware, costs, {.microbatches = 32});
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> place_stages(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

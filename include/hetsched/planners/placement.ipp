@@ -33,7 +33,7 @@ namespace hetsched {
 
 namespace detail {
 
-// ": these take 81.5 GiB at least, and the devices have room for 70 GiB".
+// ": these take 81.5 GiB at least, and the devices have room for 70 GiB", if that is why.
 [[nodiscard]] inline std::string need_and_room(const placement_chain& chain) {
   double need = infinity;
   std::vector<double> room(chain.pools.size(), 0.0);
@@ -44,6 +44,7 @@ namespace detail {
   }
   double rooms = 0;
   for (std::size_t p = 0; p < room.size(); ++p) rooms += room[p] * chain.pools[p].count;
+  if (need <= rooms) return "";
   return ": these take " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
 }
 
@@ -73,24 +74,24 @@ namespace detail {
       return !stopped;
     };
     const auto sum = one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false});
+    if (!sum && sum.why_not().why == refusal::kind::stopped && !found.best()) return sum.why_not();
     keep(sum);
-    if (!found.best()) {
-      if (!sum && sum.why_not().why == refusal::kind::stopped) return sum.why_not();
-      return none();
-    }
+    if (!found.best()) return none();
     auto go_on = [&] {
       return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0}));
     };
-    if (options.stages == 0 && table.additive())
-      stage_order_search(problem, table, hardware, book.costs(), found, go_on).run(50'000'000);
-    const double reached = found.best_s();
-    const double bound = least_iteration(problem, table, hardware, book.costs(), asked.microbatches, true,
-                                         std::min(reached, asked.beat), 0.001, go_on);
+    constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
+    constexpr double gap = 0.001;
+    if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), found, go_on).run(most_looks);
+    const double value = found.best_s(), reached = std::min(value, asked.beat);
+    const double bound =
+        options.prove ? least_iteration(problem, table, hardware, book.costs(), asked.microbatches, true, reached, gap, go_on)
+                      : 0;
     auto best = *std::move(found.best());
     best.planner = "placement";
-    best.evidence = search_evidence{.objective_value = reached,
-                                    .objective_bound = std::min(reached, bound),
-                                    .complete = std::min(reached, asked.beat) <= bound * 1.002,
+    best.evidence = search_evidence{.objective_value = value,
+                                    .objective_bound = std::min(value, bound),
+                                    .complete = reached * (1 - gap) <= bound * (1 + tolerance::sums),
                                     .work = {{"labels", labels}, {"plans", found.plans()}},
                                     .space = options.groups.empty() ? "one pipeline of single devices, in any order"
                                                                     : "one pipeline of such groups of devices, in any order"};
@@ -109,6 +110,7 @@ HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_co
   validate_iteration(hardware, checked, "placement");
   validate(hardware);
   detail::validate_groups(hardware, options);
+  if (!serves && options.parts > 0) throw input_error("placement: parts are of inference");
   price_book book(hardware, costs);
   const auto instance = detail::make_instance(book, problem, options);
   const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};

@@ -42,7 +42,7 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   return interop_dp(hardware, costs, problem, options);
 }
 
-inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
+inline constexpr int quickly_placed = 16, quickly_polished = 64, quickly_cut = 128;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
@@ -95,6 +95,9 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     if (whole) {
       auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
       if (uniform) options.start.push_back(std::move(uniform->pipelines));
+      if (devices <= quickly_placed && costs.additive())
+        if (auto singles = place_stages(hardware, costs, problem, {.prove = false}))
+          options.start.push_back(std::move(singles->pipelines));
     }
   }
   auto found = parallel_pipelines(book, problem, options);

@@ -35,11 +35,11 @@ HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<con
     return true;
   };
   const bool quick = most_actions == 0;
+  static constexpr double shares[]{1.0, 0.72, 0.5, 0.35, 0.85, 0.6, 0.42, 0.28, 0.2, 0.1};
+  constexpr std::size_t few = 4;
   if (shortest > 0)
-    for (const double share : {1.0, 0.72, 0.5, 0.35, 0.85, 0.6, 0.42, 0.28, 0.2, 0.1}) {
-      if (quick && share == 0.85) break;
+    for (const double share : std::span(shares).first(quick ? few : std::size(shares)))
       (void)play(detail::unchecked::exact_warmups(p, shortest * share));
-    }
   if (quick && best.makespan_s < infinity) return best;
   (void)play(one_f_one_b_warmups(stages));
   (void)play(eager_warmups(stages));

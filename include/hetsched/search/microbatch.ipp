@@ -64,7 +64,7 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
   struct tried_size {
     size_request request;
-    double value = 0, bound = 0;  // objective of the plan; of any
+    double value = 0, bound = 0, sum_bound = 0;  // objective of the plan; of any
     bool complete = true;
   };
   std::vector<tried_size> sizes;
@@ -83,6 +83,7 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
     s.value = objective_of(*found);
     if (found->evidence) {
       s.bound = std::max(s.bound, found->evidence->objective_bound);
+      s.sum_bound = found->evidence->sum_bound;
       s.complete = found->evidence->complete;
     }
     if (!best || s.value < objective_of(*best)) best = *std::move(found);
@@ -118,6 +119,7 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
     for (const auto& s : sizes) {
       evidence->complete = evidence->complete && (s.complete || s.bound >= least());
       evidence->objective_bound = std::min(evidence->objective_bound, s.bound);
+      evidence->sum_bound = stopped ? 0 : std::min(evidence->sum_bound, s.sum_bound);
     }
   }
   return *std::move(best);

@@ -85,7 +85,8 @@ class shared_samples {
 /// asked from several threads if those may. Additive where those are.
 class mixed_costs {
  public:
-  /// Requires: the view and the cluster outlive this. Complexity: a few questions for each layer and mixed placement.
+  /// Requires: the view and the cluster outlive this.
+  /// Complexity: a few questions for each layer and mixed placement.
   mixed_costs(const cluster& hardware, const mixed_view& view, costs_by_size costs_for, int microbatch_size)
       : hardware_(&hardware), view_(&view), costs_for_(std::move(costs_for)), size_(microbatch_size) {
     for (std::size_t k = 0; k < view.of.size(); ++k) {
@@ -351,9 +352,11 @@ using cost_planner = std::function<outcome<plan>(const cluster&, const any_cost_
 /// The plan of a planner, or a better one with a stage of unlike devices: the planner is asked again for each view of the
 /// cluster, and evaluate judges its plan on the cluster itself, with the state that ZeRO shares out where memory has room.
 /// `make(hardware, costs, problem)`: the planner, for any cost model that it is given; `first`: what it found without mixed
-/// stages. Returns: the better plan. The bound of its evidence is the least of all searches', where those of views go by their
-/// costs (see mixed_costs); it is complete if all are. The refusal of `first` where no search has found a plan. Throws:
-/// input_error as evaluate. Determinism: views are tried in order, and a later one has to be better.
+/// stages.
+/// Returns: the better plan. The bound of its evidence is the least of all searches', where those of views go by their costs (see
+/// mixed_costs); it is complete if all are. The refusal of `first` where no search has found a plan.
+/// Throws: input_error as evaluate.
+/// Determinism: views are tried in order, and a later one has to be better.
 [[nodiscard]] inline outcome<plan> with_mixed_stages(const cluster& hardware, const costs_by_size& costs_for,
                                                      planning_problem problem, const evaluate_options& options,
                                                      outcome<plan> first, const cost_planner& make) {
@@ -370,6 +373,11 @@ using cost_planner = std::function<outcome<plan>(const cluster&, const any_cost_
   };
   if (best) note(*best);
   for (const auto& view : mixed_views(hardware)) {
+    if (!problem.may_go_on()) {
+      complete = false;
+      bound = 0;  // there are views that nobody looked at
+      break;
+    }
     const mixed_costs costs(hardware, view, costs_for, problem.microbatch_size);
     const auto mixed = static_cast<int>(view.of.size()) - 1;
     const auto& s = view.hardware.subclusters.back();

@@ -24,7 +24,7 @@ struct search_progress {
   std::int64_t steps = 0;      ///< done so far; of what, is the planner's business
   std::string_view unit = "";  ///< what a step is, in the plural
   double incumbent = 0;        ///< objective of the best plan so far; infinity before there is one
-  double bound = 0;            ///< the search goes no lower: its own sum of latency and periods, say, not a bound on iterations
+  double bound = 0;            ///< of what the search goes by, latency and periods say: not of iterations
 };
 
 /// What is to be planned, for every planner.
@@ -55,7 +55,8 @@ struct planning_problem {
 /// where cost counts and a device has no price.
 void validate(const cluster& hardware, const planning_problem& problem);
 
-/// The same for a planner that knows no objective but the iteration. Throws: also where another one is asked for.
+/// The same for a planner that knows no objective but the iteration.
+/// Throws: also where another one is asked for.
 void validate_iteration(const cluster& hardware, const planning_problem& problem, std::string_view planner);
 
 /// A function that makes plans from costs: P(cluster, costs, problem, options) -> outcome<plan>. Not checked: that the plan is

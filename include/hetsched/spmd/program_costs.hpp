@@ -80,8 +80,8 @@ class program_costs {
 
   [[nodiscard]] int slices() const { return options_.slices; }
   /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, for parts of one subcluster, and
-  /// for recomputation of a part of a stage, which programs do not know. Throws: input_error for a graph in segments; as graph_of
-  /// and add_stage_backward.
+  /// for recomputation of a part of a stage, which programs do not know.
+  /// Throws: input_error for a graph in segments; as graph_of and add_stage_backward.
   /// Complexity: a synthesis for layers on devices that are asked for the first time, then O(instructions * parts).
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const;
 

@@ -163,13 +163,15 @@ TEST_CASE("placement: of machines that are alike the first are used first, and n
 
 TEST_CASE("placement: a look at the first parts only") {
   const auto hardware = workstations();
-  const auto model = published_splits().front().model;
-  const auto costs = make_tile_cost(hardware, model);
-  const auto found = place_stages(hardware, costs, {.microbatches = 12}, {.parts = 1});
+  const inference_cost_model<> serving(hardware, published_splits().front().model, {.prompt_tokens = 512, .output_tokens = 128});
+  const planning_problem problem{.objective = plan_objective::latency};
+  const auto found = place_stages(hardware, serving, problem, {.parts = 1});
   REQUIRE(found);
   for (const auto& s : found->pipelines[0].stages) CHECK(s.devices[0].mesh.subcluster == 0);
-  CHECK(found->predicted.iteration_s >= place_stages(hardware, costs, {.microbatches = 12})->predicted.iteration_s);
-  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, costs, {}, {.parts = -1})), input_error);
+  CHECK(objective_of(*found) >= objective_of(*place_stages(hardware, serving, problem)));
+  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, serving, problem, {.parts = -1})), input_error);
+  const auto training = make_tile_cost(hardware, published_splits().front().model);
+  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, training, {.microbatches = 12}, {.parts = 1})), input_error);
 }
 
 TEST_CASE("placement: what cannot be is refused or told") {

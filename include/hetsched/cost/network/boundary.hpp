@@ -18,7 +18,8 @@ namespace hetsched {
 /// one subcluster, else the link between the subclusters, of which every pair of nodes has the bandwidth.
 /// Returns: infinity where no link leads.
 /// Throws: input_error for a stage of less than 1 x 1 devices, of degrees below 1 or for more devices than it has, or on a
-/// subcluster that the cluster does not have, and for less than 0 bytes. Complexity: O(slices that overlap + links).
+/// subcluster that the cluster does not have, and for less than 0 bytes.
+/// Complexity: O(slices that overlap + links).
 [[nodiscard]] transfer_cost boundary_cost(const cluster& c, const placement& from, const placement& to, proximity near,
                                           bytes_t bytes);
 

@@ -44,7 +44,8 @@ struct booked_updates {
 /// for others, 16 C^2 B for transfers, as far as they were asked for.
 class price_book {
  public:
-  /// Both outlive it. Throws: input_error if the model has no layers.
+  /// Both outlive it.
+  /// Throws: input_error if the model has no layers.
   price_book(const cluster& hardware, any_cost_model costs);
   price_book(const price_book&) = delete;
   price_book& operator=(const price_book&) = delete;
@@ -57,7 +58,8 @@ class price_book {
   /// Those that the model offers on a submesh, in its order. The list is valid until placements of another submesh are asked for.
   /// Throws: input_error if one does not lie on it, or for overheads or copies out of range.
   [[nodiscard]] const std::vector<int>& placements(const submesh& mesh);
-  /// The number of a placement, which the model need not offer. Throws: input_error for overheads or copies out of range.
+  /// The number of a placement, which the model need not offer.
+  /// Throws: input_error for overheads or copies out of range.
   [[nodiscard]] int find(const placement& where);
   /// Valid until other placements are asked for.
   [[nodiscard]] const booked_placement& operator[](int p) const { return at(placements_, p); }
@@ -67,15 +69,19 @@ class price_book {
   /// The first boundary of each kind.
   [[nodiscard]] const std::vector<int>& first_boundaries() const { return first_boundaries_; }
 
-  /// Each layer inside a stage of placement p; valid as long as the book. Requires: additive(). Throws: as check_cost.
+  /// Each layer inside a stage of placement p; valid as long as the book.
+  /// Requires: additive().
+  /// Throws: as check_cost.
   [[nodiscard]] std::span<const stage_cost> layers_on(int p) {
     if (at(costs_of_, p).empty()) ask_layers(p);
     return at(costs_of_, p);
   }
-  /// Of additive models the sum of its layers, less copies, in O(layers). Throws: as check_cost.
+  /// Of additive models the sum of its layers, less copies, in O(layers).
+  /// Throws: as check_cost.
   [[nodiscard]] stage_cost stage(int p, layer_range layers);
 
-  /// Of stages of one subcluster, `near` tells where they lie. Valid as long as the book. Throws: as check_transfer.
+  /// Of stages of one subcluster, `near` tells where they lie. Valid as long as the book.
+  /// Throws: as check_transfer.
   [[nodiscard]] const transfer_cost& transfer(int boundary, int from, int to, proximity near) {
     const auto& row = at(transfers_, at(placements_, from).transfer_class);
     const auto cell = cell_of(boundary, to, near);

@@ -60,6 +60,12 @@ HETSCHED_INLINE int price_book::find(mesh_placements& known, const placement& wh
   booked_placement added{.where = where, .overheads = costs_.overheads(where), .copies = costs_.copies(where), .memory = {}};
   validate(added.overheads);
   check_copies(added.copies, layers_);
+  const auto same_layers = [](const parameter_copy& a, const parameter_copy& b) {
+    return a.owner == b.owner && a.layer == b.layer;
+  };
+  const auto &own = added.copies, &first = placements_.empty() ? own : placements_.front().copies;
+  if (!std::equal(own.begin(), own.end(), first.begin(), first.end(), same_layers))
+    throw input_error("copies: of other layers on one placement than on another");
   added.memory = room_within(s.device.memory_bytes, added.overheads);
   added.on_one_node = s.nodes > 1 && where.mesh.nodes == 1 && s.devices_per_node > 1;
   added.transfer_class = class_of(added);

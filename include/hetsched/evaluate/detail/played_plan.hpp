@@ -365,11 +365,13 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
 
 /// Fills in the reductions of shared parameters between the stages of a pipeline; of parts, the slowest two. Returns a refusal
 /// where no link joins two.
-[[nodiscard]] inline std::optional<refusal> price_copies(const cluster& hardware, const any_cost_model& costs, plan& p,
+[[nodiscard]] inline std::optional<refusal> price_copies(const cluster& hardware, const costs_by_size& costs_for, plan& p,
                                                          std::size_t l, const std::vector<priced_parts>& stages) {
   auto& line = p.pipelines[l];
   line.copy_sync.clear();
-  const auto copies = costs.copies(stages.front().parts.front().where);
+  const auto& part = stages.front().parts.front();
+  const any_cost_model costs = costs_for(part.samples);
+  const auto copies = costs.copies(part.where);
   check_copies(copies, costs.layer_count());
   for (const auto& c : copies) {
     const auto i = stage_with(line, c.owner), j = stage_with(line, c.layer);

@@ -21,8 +21,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// A picture of plans by the seconds of an iteration (on a logarithmic axis) and its money, joined by steps: for any
-/// deadline, the line says what the cheapest known plan costs. Works in light and dark pages. Requires: times above 0.
+/// A picture of plans by the seconds of an iteration (on a logarithmic axis) and its money, joined by steps: for any deadline,
+/// the line says what the cheapest known plan costs. Works in light and dark pages.
+/// Requires: times above 0.
 [[nodiscard]] std::string frontier_svg(std::vector<frontier_point> points, int width = 860, int height = 460);
 
 }  // namespace hetsched

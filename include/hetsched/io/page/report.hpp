@@ -136,8 +136,8 @@ struct critical_part {
 /// The parts of a critical path, longest first.
 [[nodiscard]] std::vector<critical_part> critical_parts(const std::vector<timed_action>& path);
 
-/// Whose computations, or which transfers, take most of the critical path. Requires: the path is not empty; `names` holds the
-/// ranks' names, or is empty.
+/// Whose computations, or which transfers, take most of the critical path.
+/// Requires: the path is not empty; `names` holds the ranks' names, or is empty.
 [[nodiscard]] report_figure bottleneck_figure(const std::vector<timed_action>& path, const std::vector<std::string>& names = {});
 
 /// What the critical path is made of: the computations of each rank, and what it sends to each other one, longest first; at most

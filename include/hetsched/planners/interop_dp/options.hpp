@@ -37,7 +37,9 @@ struct interop_options {
   int looks = 12;
   /// A lower bound on latency, periods and end that is known already.
   double known_bound = 0;
-  bool prove = true;  ///< whether the evidence is to bound the iteration, which takes a while; else only latency and periods
+  /// Whether other rows of placements are played at the end, and the evidence bounds the iteration; else only latency and
+  /// periods: for searches that are parts of others.
+  bool prove = true;
 };
 
 }  // namespace hetsched

@@ -52,7 +52,8 @@ struct placement_chain {
   std::vector<placement_transfer> transfers{};  ///< [kind of boundary][kind before][kind behind]
   std::vector<int> boundary_kinds{};            ///< of the boundary after each layer but the last; empty: each its own
   int stages = 0;                               ///< how many there must be; 0: as many as are best
-  /// What the n-th stage from the end, which is 1, holds in flight. Requires: does not fall with n.
+  /// What the n-th stage from the end, which is 1, holds in flight.
+  /// Requires: does not fall with n.
   std::function<double(int)> in_flight = [](int) { return 1.0; };
 
   [[nodiscard]] int boundary_kind(int boundary) const { return boundary_kinds.empty() ? boundary : at(boundary_kinds, boundary); }

@@ -76,7 +76,7 @@ double least_of_all(const instance& given, const Costs& costs, const interop_pro
 
 }  // namespace
 
-TEST_CASE("a linear program of columns: against its dual, and by hand") {
+TEST_CASE("a linear program of columns, by hand") {
   // 10 units by columns of cost 1 that take 0.012 of a room of 0.05, or of cost 5 that take 0.003.
   column_simplex solver;
   solver.begin({10, 0.05}, 1, 1000);
@@ -88,9 +88,10 @@ TEST_CASE("a linear program of columns: against its dual, and by hand") {
     (void)solver.enter(dear);
   }
   // x + y = 10, 0.012 x + 0.003 y = 0.05: x = 20 / 9.
-  CHECK(solver.cost() == doctest::Approx(20.0 / 9 + 5 * 70.0 / 9));
-  CHECK(solver.dual_cost() == doctest::Approx(solver.cost()));
-  CHECK(solver.missed() == doctest::Approx(0));
+  CHECK(solver.dual_cost() == doctest::Approx(20.0 / 9 + 5 * 70.0 / 9));
+  double units = 0;
+  solver.for_each_used([&](int, double often) { units += often; });
+  CHECK(units == doctest::Approx(10));
 }
 
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
@@ -99,6 +100,16 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   for (int n = 0; n < 150 / sanitizer_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
+    // Temporary bytes, overheads, transfers dearer one way; long updates; parameters that layers share.
+    if (n % 3 == 1) enrich(given, random);
+    if (n % 3 == 2) {
+      share_parameters(given, random);
+      const bytes_t bytes = static_cast<bytes_t>(random.uniform(0, 5e9));
+      for (auto& r : given.costs.rows)
+        for (auto& c : r.copies) c.reduction_bytes = bytes;
+    }
+    if (n % 5 < 2)
+      for (auto& r : given.costs.rows) r.update_s = random.uniform(0, 10);
     INFO(text(given));
     const int microbatches = random.integer(1, 4);
     const auto check = [&](const auto& costs) {
@@ -109,19 +120,51 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
       const double least = least_of_all(given, costs, problem, microbatches);
       auto go_on = [] { return true; };
       iteration_bound bounds(problem, table, given.hardware, book.costs());
-      const double alone = bounds.bound(microbatches, true, 0, least, 0.001, 100'000, go_on);
+      // A bound ends below what is said to be reached: that is far above the best.
+      const double alone = bounds.bound(microbatches, true, 0, 2 * least, 0.001, 100'000, go_on);
       CHECK(alone <= least * (1 + 1e-6));
       if (!(least < never)) return;
       ++judged;
       close += alone > 0.8 * least;
       // Sets of pipelines are bounded by no more.
-      CHECK(bounds.bound(microbatches, false, 0, least, 0.001, 100'000, go_on) <= least * (1 + 1e-6));
+      CHECK(bounds.bound(microbatches, false, 0, 2 * least, 0.001, 100'000, go_on) <= least * (1 + 1e-6));
+      CHECK(!bounds.out_of_reach(microbatches, true, least * (1 + 1e-6), 100'000, go_on));
     };
     check(additive_costs{given.costs});
     check(opaque_costs{given.costs});
   }
   CHECK(judged > 100 / sanitizer_share);
   CHECK(close > judged / 2);
+}
+
+TEST_CASE("a long update of a stage that is not the first, and gradients that the first one shares, go on at once") {
+  // Each device holds one layer; b updates for 100 s, and the first and the last stage add up 50 GB over 1 GB/s. The best plan
+  // has b in the middle.
+  cost_tables costs{.layers = 3, .classes = 1, .rows = {}, .prices = std::vector<transfer_cost>(2)};
+  cluster hardware;
+  for (int k = 0; k < 3; ++k) {
+    device own{.name = "d", .memory_bytes = 1000, .memory_bandwidth = 1e12};
+    own.peak_flops.fill(1e12);
+    hardware.subclusters.push_back({.name = "s" + std::to_string(k), .device = own, .nodes = 1, .devices_per_node = 1});
+    for (int j = 0; j < k; ++j) hardware.links.push_back({.a = j, .b = k, .link = {0, 1e9}});
+    costs.rows.push_back({.where = {{k, 1, 1}, {}},
+                          .layer = std::vector<stage_cost>(3, {.forward_s = 1, .backward_s = 2, .weight_bytes = 600}),
+                          .update_s = k == 1 ? 100.0 : 0.0,
+                          .copies = {{.owner = 0, .layer = 2, .weight_bytes = 500, .reduction_bytes = 25'000'000'000}}});
+  }
+  const additive_costs model{costs};
+  price_book book(hardware, model);
+  const auto problem = make_interop_problem(book);
+  const stage_prices table(book, problem);
+  const instance given{.hardware = hardware, .costs = costs};
+  const double least = least_of_all(given, model, problem, 2);
+  auto go_on = [] { return true; };
+  iteration_bound bounds(problem, table, hardware, book.costs());
+  const double bound = bounds.bound(2, true, 0, 2 * least, 0.001, 100'000, go_on);
+  CHECK(least > 100);
+  CHECK(least < 120);
+  CHECK(bound > 50);
+  CHECK(bound <= least * (1 + 1e-6));
 }
 
 TEST_CASE("equal layers on equal devices: the bound is the closed form of stages that all end together") {
@@ -144,7 +187,7 @@ TEST_CASE("equal layers on equal devices: the bound is the closed form of stages
   double left = 1;
   for (int s = 0; s < devices; ++s) left *= 1 - 1.0 / microbatches;
   const double closed = work / (1 - left);
-  const double bound = bounds.bound(microbatches, true, 0, never, 0.001, 1'000'000, go_on);
+  const double bound = bounds.bound(microbatches, true, 0, closed * 1.05, 0.001, 1'000'000, go_on);
   CHECK(bound <= closed * (1 + 1e-9));
   CHECK(bound > 0.95 * closed);  // zones are as wide as a stage
 }

@@ -20,7 +20,7 @@ constexpr double never = std::numeric_limits<double>::infinity();
 double least_of_all(tapered_cuts& cuts, const interop_problem& problem, const std::vector<int>& row, int microbatches,
                     std::vector<interop_stage>& stages) {
   if (stages.size() == row.size())
-    return stages.back().layers.last == problem.layers ? cuts.played(stages, microbatches, false).makespan_s : never;
+    return stages.back().layers.last == problem.layers ? cuts.played(stages, microbatches, true).makespan_s : never;
   const int first = stages.empty() ? 0 : stages.back().layers.last;
   double least = never;
   for (int last = first + 1; last <= problem.layers; ++last) {

@@ -67,7 +67,7 @@ class uniform_planner {
                                          : 0;
     best_->evidence = {.objective_value = best_s(),
                        .objective_bound = std::min(proved, best_s()),
-                       .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+                       .complete = options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums),
                        .work = {{"periods", periods_}, {"ends", paths_.looked_at()}, {"plans", plans_}},
                        .sum_bound = counted_all_ ? limit_s() : bound_,
                        .rule = std::string(schedule_name(options_.warmup)),

@@ -70,11 +70,6 @@ class column_simplex {
     return pivot(0, -1);
   }
 
-  [[nodiscard]] double cost() const {
-    double sum = 0;
-    for (std::size_t r = 0; r < rows_; ++r) sum += basis_[r].cost * values_[r];
-    return sum;
-  }
   /// Prices times what is wanted: no more than any costs, if no column has a reduced cost below 0 and no price is above 0 where
   /// it must not be.
   [[nodiscard]] double dual_cost() const {
@@ -83,14 +78,6 @@ class column_simplex {
       sum += (static_cast<int>(r) < exact_ ? prices_[r] : std::min(0.0, prices_[r])) * wanted_[r];
     return sum;
   }
-  /// How far rows are missed.
-  [[nodiscard]] double missed() const {
-    double sum = 0;
-    for (std::size_t r = 0; r < rows_; ++r)
-      if (basis_[r].what < 0 && basis_[r].cost > 0) sum += values_[r];
-    return sum;
-  }
-
   /// Calls f(which column, how often) for those in use; columns are counted as they entered, from 0 on.
   template <class F>
   void for_each_used(F f) const {

@@ -46,6 +46,10 @@ class plan_enumeration {
     return extend(stages, 0, 0, 0, best, visit, go_on);
   }
 
+  /// The least bound of all plans that were visited. After a run to the end no plan is below it or the best one, whichever is
+  /// less.
+  [[nodiscard]] double least() const { return least_; }
+
  private:
   [[nodiscard]] bool may_enter(int from, int to) const {
     if (order_.empty()) return !uniform_ || at(left_, to);
@@ -60,6 +64,7 @@ class plan_enumeration {
       if (use_all_ && used_ != problem_.devices) return true;
       constexpr int as_long_as = 100;  // stages that are looked at
       left_to_look_ -= as_long_as;
+      least_ = std::min(least_, bound * (1 - tolerance::rounding));
       visit(stages);
       return go_on();
     }
@@ -115,6 +120,7 @@ class plan_enumeration {
   std::vector<bool> left_;  // by subcluster: whether a pipeline that does not come back may still come to it
   std::vector<double> rest_;
   std::int64_t left_to_look_ = 0;
+  double least_ = infinity;
 };
 
 }  // namespace hetsched::detail

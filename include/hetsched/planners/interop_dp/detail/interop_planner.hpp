@@ -23,6 +23,8 @@
 #include <hetsched/planners/interop_dp/detail/period_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/search.hpp>
 #include <hetsched/planners/interop_dp/detail/shortage.hpp>
+#include <hetsched/planners/interop_dp/detail/stage_rows.hpp>
+#include <hetsched/planners/interop_dp/detail/tapered_cuts.hpp>
 #include <hetsched/planners/interop_dp/options.hpp>
 #include <hetsched/search/problem.hpp>
 
@@ -71,6 +73,7 @@ class interop_planner {
     if (!stopped_ && best_ && best_s() <= asked_.beat * (1 + options_.near_tie)) {
       settle_near_ties();
       change_best_plans();
+      play_rows();
     }
     if (!stopped_) enumerate();
     if (!best_) return none();
@@ -439,7 +442,7 @@ class interop_planner {
 
   // Small problems end with the least iteration of all plans, proved.
   [[nodiscard]] bool countable() const {
-    return problem_.layers * static_cast<int>(problem_.placements.size()) <= 400 && options_.enumeration > 0;
+    return problem_.layers * static_cast<int>(problem_.placements.size()) <= 2000 && options_.enumeration > 0;
   }
 
   void enumerate() {
@@ -453,6 +456,7 @@ class interop_planner {
         },
         [&] { return go_on(); });
     counted_all_ = all && !stopped_;
+    if (counted_all_) counted_bound_ = std::min(limit_s(), plans.least());
   }
 
   // Moves single layers over boundaries as long as that helps.
@@ -490,16 +494,57 @@ class interop_planner {
     }
   }
 
+  // Other rows of placements than the best plan's, which may come back to a subcluster, with cuts that are tapered; then of what
+  // they become. Which stages save memory, and how, is a choice of each that latency and period alone settle badly.
+  void play_rows() {
+    if (!algebra_.is_exact() || !table_.additive() || route_is_fixed() || !options_.prove) return;
+    tapered_cuts cuts(problem_, table_, hardware_, costs_);
+    const auto most = static_cast<std::int64_t>(options_.effort * 1e6);
+    const auto fits = [&](const std::vector<int>& row) {
+      auto left = problem_.devices;
+      for (const int p : row) {
+        const auto& placed = at(problem_.placements, p);
+        at(left, placed.subcluster) -= placed.devices;
+      }
+      const auto [least, all] = std::minmax_element(left.begin(), left.end());
+      return *least >= 0 && (!asked_.use_all_devices || *all == 0);
+    };
+    // The cuts of a row if they are better than the best plan's, or nothing.
+    const auto best_of = [&](const std::vector<int>& row) {
+      auto found = cuts.solve(row, asked_.microbatches, best_s() * close, false);
+      if (found.makespan_s < infinity)
+        if (auto closer = cuts.solve(row, asked_.microbatches, found.makespan_s, true); closer.makespan_s < found.makespan_s)
+          found = std::move(closer);
+      if (!(found.makespan_s < best_s())) found.stages.clear();
+      return std::move(found.stages);
+    };
+    bool better = true, ended = false;
+    while (better && !ended) {
+      better = false;
+      std::vector<int> row;
+      for (const auto& s : chosen_.stages) row.push_back(s.placement);
+      for_each_stage_order(problem_, row, [&](const std::vector<int>& next) {
+        ended = cuts.looked_at() > most || !go_on();
+        if (ended || !fits(next)) return !ended;
+        auto stages = best_of(next);
+        if (stages.empty()) return true;
+        const auto met = judge_.judge(std::move(stages));
+        better = met && consider(*met);
+        return !better;
+      });
+    }
+  }
+
   [[nodiscard]] search_evidence evidence() {
     double proved = 0;
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     if (counted_all_)
-      proved = limit_s();
+      proved = counted_bound_;
     else if (options_.prove)
       proved = least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask);
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
-            .complete = options_.prove && limit_s() <= proved * (1 + 2 * options_.gap),
+            .complete = counted_all_ || (options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums)),
             .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}},
             .sum_bound = bound_,
             .rule = std::string(schedule_name(algebra_.rule())),
@@ -519,6 +564,8 @@ class interop_planner {
     return {refusal::kind::stopped, "the search was stopped before it found a plan"};
   }
 
+  static constexpr double close = 1.006;  // how far behind the best a row is worth other cuts
+
   const cluster& hardware_;
   any_cost_model costs_;
   const interop_problem& problem_;
@@ -534,7 +581,8 @@ class interop_planner {
   std::vector<route_phase> route_;
   interop_search search_;
   beam_search beam_;
-  double shortest_ = 0;  // no plan has a shorter period
+  double counted_bound_ = 0;  // where all plans were counted
+  double shortest_ = 0;       // no plan has a shorter period
   double bound_ = 0;
   double least_ = infinity;            // latency and M - 1 periods of a plan met
   double least_objective_ = infinity;  // with updates

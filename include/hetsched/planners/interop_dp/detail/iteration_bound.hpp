@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -58,6 +58,10 @@ class iteration_bound {
       const double all = table.time(static_cast<int>(p), 0, problem.layers);
       if (all > 0) forward_share_ = std::min(forward_share_, least_forward_share(static_cast<int>(p)));
     }
+    for (const auto* prices : {&problem.prices, &problem.near_prices})
+      for (const auto& way : *prices)
+        if (way.round_trip > 0 && way.round_trip < longest_time_s)
+          forward_share_ = std::min(forward_share_, 1 - way.slower_way / way.round_trip);
     shared_ = least_shared(hardware);
   }
 
@@ -67,14 +71,17 @@ class iteration_bound {
   /// Seconds that no iteration of so many microbatches is below: `single`: of one pipeline; else of any set of them. Nothing
   /// below `known`, a bound already, is looked at; the search ends where the bound is within `gap` of `reached`, an iteration
   /// that is known, after `most_programs` linear programs, or where go_on() is false.
+  /// Requires: reached < infinity.
+  /// Complexity: a program takes some ten or hundred passes over placements and lengths of stages.
   [[nodiscard]] double bound(int microbatches, bool single, double known, double reached, double gap, std::int64_t most_programs,
                              function_ref<bool()> go_on) {
-    if (!usable()) return known;
+    if (!usable() || !(reached < infinity)) return known;
     known -= shared_;
     reached -= shared_;
     const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 50);
+    const auto may_go_on = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
-    auto ask = [&] { return programs_ < std::min(last, last_of_test) && looked_at_ < last_look && go_on(); };
+    auto ask = [&] { return programs_ < last_of_test && may_go_on(); };
     const auto out_of_reach = [&](double seconds) {
       last_of_test = programs_ + most_programs / 4;
       return seconds > 0 && !within(seconds, ask);
@@ -83,32 +90,17 @@ class iteration_bound {
     single_ = single;
     pool_.clear();
     double low = std::max(0.0, known);
-    if (reached < infinity) {
-      const double aim = reached * (1 - gap);
-      if (aim <= known) return known + shared_;
-      // Upwards, as rents get better on the way; in strides that grow where they hold.
-      double stride = 0.25 * (aim - low);
-      while (low < aim && programs_ < last && looked_at_ < last_look && go_on()) {
-        const double next = std::min(low + stride, aim);
-        if (out_of_reach(next)) {
-          low = next;
-          stride *= 1.6;
-        } else {
-          stride *= 0.4;
-          if (stride < std::max(gap * aim, 0.03 * (aim - known))) break;
-        }
+    const double aim = reached * (1 - gap);
+    // Upwards, as rents get better on the way; in strides that grow where they hold.
+    for (double stride = 0.25 * (aim - low); low < aim && may_go_on();) {
+      const double next = std::min(low + stride, aim);
+      if (out_of_reach(next)) {
+        low = next;
+        stride *= 1.6;
+      } else {
+        stride *= 0.4;
+        if (stride < std::max(gap * aim, 0.03 * (aim - known))) break;
       }
-      return low + shared_;
-    }
-    double high = std::max(low, least_period_s);
-    while (out_of_reach(high) && programs_ < last) {
-      low = high;
-      high *= 2;
-      if (high > 1e30) return infinity;
-    }
-    for (int i = 0; i < most_halvings && high - low > 1e-4 * high && programs_ < last; ++i) {
-      const double middle = (low + high) / 2;
-      (out_of_reach(middle) ? low : high) = middle;
     }
     return low + shared_;
   }
@@ -124,9 +116,6 @@ class iteration_bound {
     auto ask = [&] { return programs_ < last && go_on(); };
     return seconds > shared_ && !within(seconds - shared_, ask);
   }
-
-  [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
-  [[nodiscard]] std::int64_t programs() const { return programs_; }
 
  private:
   struct content {
@@ -154,7 +143,7 @@ class iteration_bound {
   };
 
   static constexpr float unknown = -1;
-  static constexpr int most_halvings = 10, most_zones = 12, most_rounds = 60, most_kinds = 72, most_steps = 600;
+  static constexpr int most_zones = 12, most_rounds = 60, most_kinds = 72, most_steps = 600;
   static constexpr std::size_t most_recent = 200;
   static constexpr std::int64_t most_looks = 100'000'000;  // at ways to run a stage
   static constexpr double narrow = 1.5;                    // ratio of a range of ways there and back
@@ -173,16 +162,24 @@ class iteration_bound {
     constexpr std::size_t few = 200;
     double most = 0;
     if (open_.empty() || open_.size() > few) return 0;
-    for (const auto& c : costs_.copies(at(problem_.placements, open_.front()).where)) {
-      if (std::min(c.owner, c.layer) != 0 || c.reduction_bytes == 0) continue;
-      double least = infinity;
-      for (const int p : open_) {
-        const auto& placed = at(problem_.placements, p);
-        if (table_.memory(p, 0, std::max(c.owner, c.layer) + 1, 1) <= placed.room + 16) least = 0;
-        for (std::size_t q = 0; q < open_.size() && least > 0; ++q)
-          least = std::min(least, shared_reduction_s(hardware, placed.where, at(problem_.placements, open_[q]).where,
-                                                     static_cast<double>(c.reduction_bytes)));
+    std::vector<std::vector<parameter_copy>> copies;  // by open placement; of the same layers
+    for (const int p : open_) copies.push_back(costs_.copies(at(problem_.placements, p).where));
+    for (std::size_t pair = 0; pair < copies.front().size(); ++pair) {
+      const auto& c = copies.front()[pair];
+      if (std::min(c.owner, c.layer) != 0) continue;
+      auto bytes = c.reduction_bytes;
+      bool together = false;
+      for (std::size_t i = 0; i < open_.size(); ++i) {
+        bytes = std::min(bytes, copies[i][pair].reduction_bytes);
+        together = together ||
+                   table_.memory(open_[i], 0, std::max(c.owner, c.layer) + 1, 1) <= at(problem_.placements, open_[i]).room + 16;
       }
+      if (together || bytes == 0) continue;
+      double least = infinity;
+      for (const int p : open_)
+        for (const int q : open_)
+          least = std::min(least, shared_reduction_s(hardware, at(problem_.placements, p).where, at(problem_.placements, q).where,
+                                                     static_cast<double>(bytes)));
       if (least < longest_time_s) most = std::max(most, least);
     }
     return most * safely;
@@ -194,13 +191,18 @@ class iteration_bound {
     const auto close = [](double a, double b) {
       return std::abs(a - b) <= tolerance::sums * std::max(std::abs(a), std::abs(b)) + 1e-300;
     };
+    // Layers that share parameters cost less where they are together: none is like another.
+    std::set<int> apart;
+    if (!problem_.placements.empty())
+      for (const auto& c : costs_.copies(problem_.placements.front().where)) apart.insert({c.owner, c.layer});
     const auto alike = [&](int a, int b) {
-      if (!table_.additive()) return a == b;
+      if (!table_.additive() || apart.count(a) + apart.count(b) > 0) return a == b;
       for (std::size_t q = 0; q < problem_.placements.size(); ++q) {
         const int p = static_cast<int>(q);
         const auto x = table_.memory(p, a, a + 1), y = table_.memory(p, b, b + 1);
         if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) || !close(x.fixed, y.fixed) || !close(x.each, y.each) ||
-            !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)))
+            !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)) ||
+            !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)))
           return false;
       }
       return true;
@@ -216,14 +218,14 @@ class iteration_bound {
   }
 
   void find_contents() {
-    std::map<std::vector<int>, bool> known;
+    std::set<std::vector<int>> known;
     std::vector<int> counts(layers_of_kind_.size());
     for (int length = 1; length <= problem_.layers; ++length) {
       of_length_.push_back(contents_.size());
       std::fill(counts.begin(), counts.end(), 0);
       for (int l = 0; l < length; ++l) ++at(counts, at(kind_, l));
       for (int first = 0;; ++first) {
-        if (known.emplace(counts, true).second) {
+        if (known.insert(counts).second) {
           auto& made = contents_.emplace_back(content{{first, first + length}});
           for (std::size_t k = 0; k < counts.size(); ++k)
             if (counts[k] > 0) made.of.push_back({static_cast<int>(k), counts[k]});
@@ -308,7 +310,7 @@ class iteration_bound {
     const int fewest = single_ ? microbatches_ : 1;
     const double least = least_latency(seconds, fewest);
     if (!(least * safely <= seconds)) return false;
-    add({fewest, microbatches_, std::max(least, 1e-3 * seconds) < seconds ? least : 0, seconds});
+    add({fewest, microbatches_, least, seconds});
     while (!open.empty()) {
       std::pop_heap(open.begin(), open.end(), smaller);
       const auto r = std::move(open.back());
@@ -367,41 +369,38 @@ class iteration_bound {
       made.push_back(b.placement);
       return true;
     };
+    // Reduced costs above this count as none.
+    const double enough = -1e-10 * penalty;
     std::vector<choice> best(problem_.devices.size());
-    double least_reduced = 0;
+    double least_reduced = -infinity;  // of all ways to run a stage, at the last prices
     for (int steps = 0; steps < most_steps; ++steps) {
-      while (simplex_.enter_slack()) {
+      for (int slacks = 0; slacks < 2 * zones_ && simplex_.enter_slack(); ++slacks) {
       }
       price_kinds(seconds);
-      const double enough = -1e-9 * penalty;
-      std::fill(best.begin(), best.end(), choice{enough});
       // What other programs took, first.
-      for (const auto& [p, what] : recent_) {
-        auto& own = best.front();
-        offer(now, p, what, rents, own);
-      }
+      best.front() = {enough};
+      for (const auto& [p, what] : recent_) offer(now, p, what, rents, best.front());
       if (best.front().placement >= 0 && enter(best.front())) continue;
       std::fill(best.begin(), best.end(), choice{enough});
       for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
-      least_reduced = 0;
-      bool entered = false;
       std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });
+      const double least = best.front().reduced;
+      bool entered = false;
       for (const auto& b : best) {
-        if (b.placement < 0) break;
-        least_reduced = std::min(least_reduced, b.reduced);
-        if (!enter(b)) continue;
+        if (b.placement < 0 || !enter(b)) continue;
         entered = true;
         recent_.push_back({b.placement, b.what});
       }
-      if (!entered) break;
+      if (entered) continue;
+      least_reduced = least;
+      break;
     }
     std::sort(recent_.begin(), recent_.end());
     recent_.erase(std::unique(recent_.begin(), recent_.end()), recent_.end());
     if (recent_.size() > most_recent) recent_.clear();
     // No pipeline has more stages than layers, so it costs no less than this.
     cheapest found;
-    found.rent = (simplex_.dual_cost() + problem_.layers * least_reduced) * safely;
-    if (simplex_.missed() > 1e-6 && found.rent > 2 * dearest + microbatches_) found.rent = infinity;
+    found.rent = std::max(0.0, (simplex_.dual_cost() + problem_.layers * least_reduced) * safely);
     found.devices.assign(problem_.devices.size(), 0.0);
     simplex_.for_each_used([&](int column_index, double often) {
       const auto& placed = at(problem_.placements, at(made, column_index));
@@ -443,7 +442,8 @@ class iteration_bound {
     auto& update = updates_[as_size(p) * contents_.size() + c];
     for (;;) {
       if (update > 0) {
-        const double free = latest - double{update};
+        // A stage that is not the first does not wait for what the first adds up.
+        const double free = latest + shared_ - double{update};
         latest = free < 0 ? -1 : forward_share_ > 0 ? std::min(latest, free / forward_share_) : latest;
       }
       if (latest < 0) return;

@@ -208,12 +208,9 @@ struct stage_bytes {
 /// a stage is never more than what the stage takes.
 inline void leave_out_copies(std::vector<double>& seconds, double all_s, std::span<const parameter_copy> copies) {
   if (copies.empty()) return;
-  double more_s = std::accumulate(seconds.begin(), seconds.end(), -all_s);
-  for (const auto& c : copies) {
-    const double off_s = std::clamp(more_s, 0.0, at(seconds, c.layer));
-    at(seconds, c.layer) -= off_s;
-    more_s -= off_s;
-  }
+  // Of several copies, which one the model takes off where only some are together is not known: each takes off all.
+  const double more_s = std::accumulate(seconds.begin(), seconds.end(), -all_s);
+  for (const auto& c : copies) at(seconds, c.layer) -= std::clamp(more_s, 0.0, at(seconds, c.layer));
 }
 
 /// What stages take at the end of an iteration, by placement: a constant and a sum over layers, fitted to single layers and a
@@ -287,7 +284,8 @@ class stage_prices {
 
   /// Whether stages cost the sum of their layers: then time and memory never fall when a stage grows.
   [[nodiscard]] bool additive() const { return additive_; }
-  /// Sums over the layers before each one. Requires: additive().
+  /// Sums over the layers before each one.
+  /// Requires: additive().
   [[nodiscard]] const sums* prefix(int p) const { return sums_.data() + as_size(p) * row_; }
   [[nodiscard]] double time(int p, int first, int last) const {
     const sums* row = prefix(p);
@@ -307,7 +305,8 @@ class stage_prices {
     return {b.weight - a.weight - copied(p, first, last) + temporary(p, first, last), b.activation - a.activation};
   }
   [[nodiscard]] double memory(int p, int first, int last, double warmup) const { return memory(p, first, last).at(warmup); }
-  /// The most that a layer of the stage needs while it is at work. Requires: additive().
+  /// The most that a layer of the stage needs while it is at work.
+  /// Requires: additive().
   [[nodiscard]] double temporary(int p, int first, int last) const {
     if (largest_.empty() || first >= last) return 0;
     const auto level = as_size(std::bit_width(static_cast<unsigned>(last - first)) - 1);
@@ -315,7 +314,8 @@ class stage_prices {
     return std::max(row[first], row[last - (1 << level)]);
   }
 
-  /// Whether placement p takes no longer for any layer than q, and holds no more. Requires: additive().
+  /// Whether placement p takes no longer for any layer than q, and holds no more.
+  /// Requires: additive().
   [[nodiscard]] bool no_worse(int p, int q) const {
     const auto *a = prefix(p), *b = prefix(q);
     for (int l = 0; l < layers_; ++l)

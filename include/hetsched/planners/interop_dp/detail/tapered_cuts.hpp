@@ -97,6 +97,7 @@ class tapered_cuts {
         if (found.makespan_s < std::min(enough, best.makespan_s)) best = std::move(found);
       }
     }
+    if (closely) shift_cuts(best, microbatches);
     return best;
   }
 
@@ -104,6 +105,30 @@ class tapered_cuts {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
  private:
+  // Moves single cuts by a few layers as long as that helps: a block of some layers is often cut at one of its ends only.
+  void shift_cuts(played_stages& best, int microbatches) {
+    constexpr int furthest = 4;
+    constexpr std::int64_t most_actions = 2'000'000;
+    constexpr int soon_played = 1000;  // actions of a pipeline
+    const auto last = looked_at_ + most_actions;
+    const bool warmups_too = static_cast<int>(best.stages.size()) * microbatches <= soon_played;
+    for (bool better = !best.stages.empty(); better;) {
+      better = false;
+      for (std::size_t i = 0; i + 1 < best.stages.size(); ++i)
+        for (int by = -furthest; by <= furthest; ++by) {
+          auto stages = best.stages;
+          stages[i].layers.last += by;
+          stages[i + 1].layers.first += by;
+          if (by == 0 || stages[i].layers.size() < 1 || stages[i + 1].layers.size() < 1) continue;
+          if (looked_at_ > last) return;
+          auto found = played(std::move(stages), microbatches, warmups_too);
+          if (!(found.makespan_s < best.makespan_s * (1 - tolerance::sums))) continue;
+          best = std::move(found);
+          better = true;
+        }
+    }
+  }
+
   // What stages take at the end to add up the gradients of parameters that they share.
   [[nodiscard]] double shared_s(const std::vector<interop_stage>& stages) {
     double sum = 0;

@@ -198,7 +198,8 @@ class counted_batches {
     return shares;
   }
 
-  /// Which pipeline of the box is the best for these microbatches. Requires: an exact cell.
+  /// Which pipeline of the box is the best for these microbatches.
+  /// Requires: an exact cell.
   [[nodiscard]] const std::vector<interop_stage>& stages(share_of_batch share) const {
     return pipelines_.of(share.box)[cells_[index(share.box, share.microbatches)].which].stages;
   }

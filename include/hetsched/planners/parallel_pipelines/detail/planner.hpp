@@ -188,6 +188,8 @@ class parallel_planner {
         least = value;
         best_box = box;
       }
+      // At first by bounds of pipelines alone, under any schedule.
+      if (counted_bound_ == 0) counted_bound_ = least;
       several_bound_ = one_bound_ = least;
       if (!(least < infinity) || stopped_) return true;
       if (at(exact, best_box)) break;
@@ -385,9 +387,7 @@ class parallel_planner {
     // Of several pipelines, any one could do all microbatches.
     if (!best && one_bound_ == infinity && why && !asked_.use_all_devices) return *why;
     const bool beaten = bound() > asked_.beat;
-    if (!best && stopped_ && !beaten)
-      return refusal{refusal::kind::stopped, "the search was stopped before it found a plan; none has an objective below " +
-                                                 std::to_string(bound() < infinity ? bound() : 0)};
+    if (!best && stopped_ && !beaten) return refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
     if (!best && found_.fastest_s() > found_.worth().deadline_s() && found_.fastest_s() < infinity)
       return too_late(found_.worth().deadline_s(), found_.fastest_s());
     if (!best && why && why->why != refusal::kind::stopped) return *why;
@@ -396,21 +396,21 @@ class parallel_planner {
                                                 : asked_.use_all_devices ? "no plan was found that uses all devices"
                                                                          : "no plan was found that fits in memory"};
     const double value = found_.least(), proved = proved_bound();
-    best->evidence = search_evidence{.objective_value = value,
-                                     .objective_bound = std::min(value, proved),
-                                     .complete = complete_ || std::min(value, asked_.beat) <= proved * (1 + 2 * options_.gap),
-                                     .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
-                                     .sum_bound = std::min(several_bound_, one_bound_),
-                                     .rule = std::string(schedule_name(options_.warmup)),
-                                     .space = ends_.alone() ? "one pipeline, on any devices in any order"
-                                                            : "one pipeline or more, on any devices in any order"};
+    best->evidence = search_evidence{
+        .objective_value = value,
+        .objective_bound = std::min(value, proved),
+        .complete = complete_ || std::min(value, asked_.beat) * (1 - options_.gap) <= proved * (1 + tolerance::sums),
+        .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
+        .sum_bound = std::min(several_bound_, one_bound_),
+        .rule = std::string(schedule_name(options_.warmup)),
+        .space =
+            ends_.alone() ? "one pipeline, on any devices in any order" : "one pipeline or more, on any devices in any order"};
     return *std::move(best);
   }
 
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
-    if (complete_) return found_.least();
-    if (found_.worth().money()) return 0;
+    if (complete_ || found_.worth().money()) return counted_bound_;
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
                                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask));
@@ -432,7 +432,7 @@ class parallel_planner {
   candidates found_;
   double several_bound_ = 0, one_bound_ = 0;  // no plan of several, of one pipeline has a smaller objective
   bool stopped_ = false, complete_ = false;
-  double out_of_reach_ = 0;  // what has been proved
+  double out_of_reach_ = 0, counted_bound_ = 0;  // what has been proved
   std::int64_t looked_at_ = 0;
 };
 
