@@ -156,7 +156,7 @@ TEST_CASE("a long update of a stage that is not the first, and gradients that th
   price_book book(hardware, model);
   const auto problem = make_interop_problem(book);
   const stage_prices table(book, problem);
-  const instance given{.hardware = hardware, .costs = costs};
+  const instance given{.hardware = hardware, .costs = costs, .problem = {}, .options = {}};
   const double least = least_of_all(given, model, problem, 2);
   auto go_on = [] { return true; };
   iteration_bound bounds(problem, table, hardware, book.costs());
