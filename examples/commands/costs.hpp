@@ -26,6 +26,8 @@
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
 
+#include "names.hpp"
+
 namespace command {
 
 inline const std::map<std::string, hetsched::granularity> granularities{{"block", hetsched::granularity::block},
@@ -149,16 +151,16 @@ class cost_source {
     return (name == "tile" ? "costs of the tile model" : "analytic costs") + (lacking.empty() ? "" : "; " + lacking);
   }
 
-  /// Where formulas price another precision than the model's, which a device lacks: "v100 has no bf16: priced in fp16 there".
+  /// Where formulas price another precision than the model's, which devices lack: "v100 has no bf16: priced in fp16 there".
   [[nodiscard]] std::string precision_text(const hetsched::cluster& hardware) const {
     std::string text;
     if (measured()) return text;
-    for (const auto& s : hardware.subclusters) {
-      const auto used = s.device.computes_in(precision());
-      if (used != precision())
-        text += (text.empty() ? "" : ", ") + s.name + " has no " + std::string(name_of(precision())) + ": priced in " +
-                std::string(name_of(used)) + " there";
-    }
+    std::map<hetsched::precision, std::vector<std::string>> lacking;  // by what is used
+    for (const auto& s : hardware.subclusters)
+      if (const auto used = s.device.computes_in(precision()); used != precision()) lacking[used].push_back(s.name);
+    for (const auto& [used, names] : lacking)
+      text += (text.empty() ? "" : ", ") + listed(names) + (names.size() == 1 ? " has no " : " have no ") +
+              std::string(name_of(precision())) + ": priced in " + std::string(name_of(used)) + " there";
     return text;
   }
 

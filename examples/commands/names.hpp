@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mistyped name may have been.
+// Names in messages: many of them, and what a mistyped one may have been.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,15 @@
 #include <hetsched/io/json_reader.hpp>
 
 namespace command {
+
+/// "a, b, c and 5 more".
+[[nodiscard]] inline std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 8;
+  const auto shown = names.size() <= most ? names.size() : most - 1;
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) text += (i ? ", " : "") + names[i];
+  return shown == names.size() ? text : text + " and " + std::to_string(names.size() - shown) + " more";
+}
 
 /// `; did you mean a, b or c?`, or nothing.
 [[nodiscard]] inline std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& known) {

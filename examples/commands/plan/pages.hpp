@@ -17,6 +17,8 @@
 #include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/views/plan.hpp>
 
+#include "../names.hpp"
+
 namespace command {
 
 /// How many devices of each subcluster have a stage; of those that have any.
@@ -34,15 +36,15 @@ struct device_use_text {
 [[nodiscard]] inline device_use_text device_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
   auto used = used_devices(p);
   int total = 0;
-  std::string idle;
+  std::vector<std::string> idle;
   for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
     const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
     total += used[i];
     if (used[i] < s.device_count())
-      idle += (idle.empty() ? "" : ", ") + std::to_string(s.device_count() - used[i]) + " " + s.name;
+      idle.push_back(std::to_string(s.device_count() - used[i]) + " " + s.name);
   }
   return {std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use",
-          idle.empty() ? "" : "idle: " + idle};
+          idle.empty() ? "" : "idle: " + listed(idle)};
 }
 
 /// "64 microbatches of 1", for each pipeline.

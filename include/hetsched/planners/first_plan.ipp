@@ -201,6 +201,7 @@ class first_plan_search {
     double all = 0;
     for (const auto& s : hardware_.subclusters) all += s.device_count() * static_cast<double>(s.device.memory_bytes);
     std::optional<plan> best;
+    int in_vain = 0;  // doublings in a row
     for (double bytes = 1.25 * state; bytes < all && !request_.use_all_devices; bytes *= 2) {
       auto parts = parts_.of(bytes, as_size(problem_.microbatches));
       if (parts.empty() || (best && shapes_of(parts.front()) > most_shapes)) break;
@@ -211,8 +212,8 @@ class first_plan_search {
         keep(best, plan_on({&parts[0], 1}, *planner));
         if (parts.size() > 1 && !planner_.one_pipeline) keep(best, plan_on(parts, *planner));
       }
-      // Searches by the schedules of plans take longer.
-      if (best && (planner_.own_schedule || !(best_of(best) < before))) break;
+      in_vain = best_of(best) < before ? 0 : in_vain + 1;
+      if (best && in_vain >= (planner_.slow_start ? 1 : 2)) break;
     }
     const auto whole = parts_.of(all * (1 - tolerance::sums), 1);
     // A partition of all nodes, unless they are very many.

@@ -40,7 +40,7 @@ struct planner_entry {
   outcome<std::vector<plan>> (*frontier)(const cluster&, const any_cost_model&, const planning_problem&,
                                          const planner_choice&) = nullptr;
   bool one_pipeline = false;  ///< its plans have one pipeline
-  bool own_schedule = false;  ///< its search goes by the schedules of its plans, not by planner_choice::warmup
+  bool slow_start = false;    ///< it takes long to its first plan
   /// A text about how large its space is, where it tells. `operators`: between which the model could be cut.
   std::string (*explain)(const cluster&, const any_cost_model&, const planning_problem&, int operators) = nullptr;
   /// For a whole batch, whose microbatches the planner chooses, where it does.

@@ -171,7 +171,7 @@ inline constexpr planner_entry planner_table[] = {
     {"hetauto", "one pipeline by tree search over HetAuto's decisions, under Virtual-1F1B", by_tree_search, nullptr, true, true,
      sizes_of_space, by_one_tree},
     {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true, false, sizes_of_space},
-    {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true, true},
+    {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true},
 };
 
 }  // namespace detail::table
