@@ -40,8 +40,7 @@ struct device_use_text {
   for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
     const auto& s = hardware.subclusters[static_cast<std::size_t>(i)];
     total += used[i];
-    if (used[i] < s.device_count())
-      idle.push_back(std::to_string(s.device_count() - used[i]) + " " + s.name);
+    if (used[i] < s.device_count()) idle.push_back(std::to_string(s.device_count() - used[i]) + " " + s.name);
   }
   return {std::to_string(total) + " of " + std::to_string(hardware.device_count()) + " in use",
           idle.empty() ? "" : "idle: " + listed(idle)};

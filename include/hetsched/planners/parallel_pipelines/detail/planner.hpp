@@ -410,7 +410,10 @@ class parallel_planner {
 
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
-    if (complete_ || found_.worth().money()) return counted_bound_;
+    if (complete_) return counted_bound_;
+    // Devices in use are paid as long as the iteration takes, so they cost no less than while they work.
+    if (found_.worth().money())
+      return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
                                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask));
