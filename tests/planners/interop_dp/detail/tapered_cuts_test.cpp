@@ -62,6 +62,7 @@ TEST_CASE("cuts of settled placements: never better than the best of all, and mo
     CHECK(found.makespan_s >= least * (1 - 1e-9));
     close += found.makespan_s <= least * 1.02;
     CHECK(!(cuts.solve(row, microbatches, least * 0.999, true).makespan_s < never));
+    CHECK(!(cuts.solve(row, microbatches, 0, true).makespan_s < never));
   }
   MESSAGE(close << " of " << feasible << " within 2 % of the best; " << feasible - found_any << " not found");
   CHECK(feasible > 100 / sanitizer_share);

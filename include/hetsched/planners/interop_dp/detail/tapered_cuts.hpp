@@ -157,6 +157,7 @@ class tapered_cuts {
 
   // The shortest period of the last stage for which there are cuts, within a few parts in a thousand; then they are in stages_.
   [[nodiscard]] double least_period_within(std::span<const int> placements, double longest) {
+    if (!(longest > 0)) return infinity;
     double rate = 0;
     for (const int p : placements) rate += 1 / std::max(table_.time(p, 0, problem_.layers), least_period_s);
     double low = 0.8 / rate, high = 1.06 / rate;
