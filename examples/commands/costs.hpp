@@ -147,8 +147,65 @@ class cost_source {
   [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
     const auto name = kind(hardware);
     if (name == "profile") return "measured costs of " + given_.profile;
-    const auto lacking = precision_text(hardware);
-    return (name == "tile" ? "costs of the tile model" : "analytic costs") + (lacking.empty() ? "" : "; " + lacking);
+    std::string text = name == "tile" ? "costs of the tile model" : "analytic costs";
+    for (const auto& more : {whole_layers_text(hardware), precision_text(hardware)}) text += (more.empty() ? "" : "; ") + more;
+    return text;
+  }
+
+  /// Subclusters whose devices the tile model knows too little of, while others are priced by it.
+  [[nodiscard]] std::vector<std::string> by_whole_layers(const hetsched::cluster& hardware) const {
+    std::vector<std::string> names;
+    if (kind(hardware) != "tile") return names;
+    for (const auto& s : hardware.subclusters)
+      if (!known_by_operators(s.device)) names.push_back(s.name);
+    return names;
+  }
+
+  /// "ascend priced by whole layers, as its multiprocessors or fp32 peak are not known", or nothing.
+  [[nodiscard]] std::string whole_layers_text(const hetsched::cluster& hardware) const {
+    const auto names = by_whole_layers(hardware);
+    return names.empty() ? ""
+                         : listed(names) + " priced by whole layers, as " + (names.size() == 1 ? "its" : "their") +
+                               " multiprocessors or fp32 peak are not known";
+  }
+
+  /// What the costs rest on: a profile, or datasheets, and which devices are calibrated.
+  [[nodiscard]] std::string basis_text(const hetsched::cluster& hardware) const {
+    if (measured()) return "measured: " + given_.profile;
+    std::vector<std::string> calibrated;
+    for (const auto& s : hardware.subclusters)
+      if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
+    std::string text = "from datasheets" + (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
+    const auto more = whole_layers_text(hardware);
+    return text + (more.empty() ? "" : "; " + more);
+  }
+
+  /// Throws input_error for a device whose calibration would not be used.
+  void check_calibrations(const hetsched::cluster& hardware) const {
+    if (measured() || given_.formulas == "analytic") return;
+    for (const auto& s : hardware.subclusters)
+      if (!(s.device.calibration == hetsched::device_calibration{}) &&
+          (kind(hardware) != "tile" || !known_by_operators(s.device)))
+        throw hetsched::input_error("the calibration of " + s.name + " is not used: " +
+                                    (model_->family
+                                         ? "it is one of operators, which need the device's multiprocessors and fp32 peak"
+                                         : "it is one of operators, and " + model_path_ + " is a file of layers") +
+                                    "; take it out, or choose --cost analytic");
+  }
+
+  /// Where the precision is one that a file names for how weights are stored, in 4 bytes each, and nobody asked for: what to do.
+  [[nodiscard]] std::string stored_precision_text() const {
+    if (measured() || !given_.dtype.empty() || !model_->stored_as_fp32) return "";
+    return model_path_ +
+           " stores weights in float32, so all is priced in fp32; if it is trained in mixed precision, say --dtype bf16";
+  }
+
+  /// What a user should see on standard error before anything is priced.
+  [[nodiscard]] std::vector<std::string> warnings(const hetsched::cluster& hardware) const {
+    std::vector<std::string> all;
+    for (auto text : {precision_text(hardware), whole_layers_text(hardware), stored_precision_text()})
+      if (!text.empty()) all.push_back(std::move(text));
+    return all;
   }
 
   /// Where formulas price another precision than the model's, which devices lack: "v100 has no bf16: priced in fp16 there".
@@ -211,7 +268,7 @@ class cost_source {
 
   /// What a plan should remember of its costs.
   [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
-    hetsched::plan_setting s{.costs = kind(hardware)};
+    hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
     if (!model_) return s;
     s.precision = name_of(model_->precision);
     if (!model_->family) return s;

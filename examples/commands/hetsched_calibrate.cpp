@@ -17,6 +17,7 @@
 
 #include "command.hpp"
 #include "named_device.hpp"
+#include "plausible.hpp"
 
 namespace {
 
@@ -39,16 +40,22 @@ int calibrate_command(const arguments& given) {
   std::vector<double> seconds;
   for (const double ms : file.measured_ms) seconds.push_back(ms * 1e-3);
   const auto hardware = make_tile_device(chosen);
+  std::vector<double> ratios;
   for (std::size_t i = 0; i < file.operators.size(); ++i) try {
-      static_cast<void>(predict_operator(hardware, file.operators[i]));
+      ratios.push_back(seconds[i] / predict_operator(hardware, file.operators[i]).seconds);
     } catch (const input_error& wrong) {
       throw file_error(given.operators, {}, "line " + std::to_string(i + 2) + ": " + chosen.name + ": " + wrong.what());
     }
+  if (const auto wrong = command::implausible_times(std::move(ratios)); !wrong.empty())
+    throw file_error(given.operators, {}, wrong);
   command::progress_line progress;
   auto show = [&](int fits, int of) { progress.show(static_cast<double>(fits) / of, std::to_string(fits) + " fits"); };
   const auto found = calibrate_device(chosen, file.operators, seconds, {.progress = show});
   files.add(given.out, to_json(found.device));
   files.write();
+  if (constexpr double poor = 0.3; found.error_after > poor)
+    std::cerr << "hetsched-calibrate: the fit is off the measured times by " << format_percent(found.error_after)
+              << " on average: is " << chosen.name << " the device, and are these its times?\n";
   constexpr const char* depths[calibration_depths] = {"nothing", "factors", "factors and residuals"};
   const std::string depth = depths[static_cast<std::size_t>(found.depth)];
   if (given.json) {

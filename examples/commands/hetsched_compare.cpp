@@ -75,8 +75,8 @@ int compare_command(const comparison& given) {
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
   const auto hardware = read_cluster(input.cluster);
   const cost_source source(input.costs, input.model);
-  const auto precisions = source.precision_text(hardware);
-  if (!precisions.empty()) std::cerr << "hetsched-compare: " << precisions << '\n';
+  source.check_calibrations(hardware);
+  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   std::vector<comparison_row> rows;
   for (const auto* planner : chosen) {
     if (interrupted()) break;

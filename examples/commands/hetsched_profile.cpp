@@ -60,15 +60,20 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
       text += format_table({title, ">forward (spread)", ">backward (spread)", ">parameters", ">output"}, rows) + '\n';
     }
   std::vector<std::vector<std::string>> rows;
+  std::string doubts;
   for (const auto& l : m.found.links) {
     const auto fitted = fit_link(l.samples);
+    const double off = largest_residual(fitted, l.samples);
     const auto& from = m.found.groups[static_cast<std::size_t>(l.from)];
     const auto& to = m.found.groups[static_cast<std::size_t>(l.to)];
     rows.push_back({l.from == l.to ? "within " + from.name() : from.name() + " - " + to.name(), format_seconds(fitted.latency_s),
                     fitted.bandwidth >= 1e12 ? "unlimited" : format_number(fitted.bandwidth * 8e-9) + " Gbit/s",
                     format_bytes(l.samples.back().bytes) + " in " + times_cell(l.samples.back().took)});
+    if (off > poor_link_fit)
+      doubts += rows.back()[0] + ": no latency and bandwidth fit all sizes, one of which is off by " + format_percent(off) +
+                "; those of the smallest and the largest message are taken\n";
   }
-  if (!rows.empty()) text += format_table({"link", ">latency", ">bandwidth", ">largest message (spread)"}, rows) + '\n';
+  if (!rows.empty()) text += format_table({"link", ">latency", ">bandwidth", ">largest message (spread)"}, rows) + doubts + '\n';
   return text;
 }
 

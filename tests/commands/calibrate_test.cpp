@@ -55,6 +55,25 @@ TEST_CASE("hetsched-calibrate: the device that it writes predicts what was measu
   CHECK(w.run("hetsched-predict --device Mine --cluster c.json --operators m.csv").output == again.output);
 }
 
+TEST_CASE("times in another unit than milliseconds are told") {
+  const workplace w;
+  for (const double factor : {1000.0, 0.001}) {
+    std::string text = "op,batch,m,n,k,dtype,measured_ms\n";
+    for (const int m : {2048, 4096, 8192})  // 2 m 4096^2 FLOP at half of the peak of 312 TFLOP/s
+      text += "gemm,1," + std::to_string(m) + ",4096,4096,fp16," + std::to_string(m * 2.15e-4 * factor) + "\n";
+    w.put("m.csv", text);
+    const std::string about = factor > 1 ? "times as long as the datasheet says: are they microseconds?"
+                                         : "times as short as the datasheet says: are they seconds?";
+    const auto run = w.run("hetsched-calibrate --device A100-SXM4-80GB --operators m.csv --out mine.json");
+    CHECK(run.status == 2);
+    CHECK(run.errors.find(about) != std::string::npos);
+    CHECK(w.files().count("mine.json") == 0);
+    const auto told = w.run("hetsched-predict --device A100-SXM4-80GB --operators m.csv");
+    CHECK(told.status == 0);
+    CHECK(told.errors.find(about) != std::string::npos);
+  }
+}
+
 TEST_CASE("hetsched-calibrate: bad input is told, and nothing is written") {
   const workplace w;
   w.put("m.csv", measured(w, "T4", 1));

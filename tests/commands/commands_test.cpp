@@ -198,6 +198,53 @@ TEST_CASE("hetsched-plan --explain counts the plans that each principle leaves")
   CHECK(none.errors.find("--explain") != std::string::npos);
 }
 
+TEST_CASE("predictions do not change, to the bit, where another device is added, and say what they rest on") {
+  const workplace w;
+  const auto file = [](const std::string& subclusters, const std::string& links) {
+    return R"({"format": "hetsched/cluster", "version": 1, "subclusters": [)" + subclusters + R"(], "links": [)" + links + "]}";
+  };
+  const auto node = [](const std::string& name, const std::string& device) {
+    return R"({"name": ")" + name + R"(", "device": ")" + device + R"(", "nodes": 1, "devices_per_node": 2,
+      "intra_node": {"gbit_per_s": 1200, "latency_us": 5}, "inter_node": {"gbit_per_s": 100, "latency_us": 10}})";
+  };
+  w.put("model.json", model_text);
+  for (const auto& [device, other] : {std::pair{"A100-SXM4-40GB", "Ascend910B2(A2)"}, {"Ascend910B2(A2)", "A100-SXM4-40GB"}}) {
+    CAPTURE(device);
+    const std::string link = R"({"between": ["x", "y"], "gbit_per_s": 25, "latency_us": 20})";
+    w.put("alone.json", file(node("x", device), ""));
+    w.put("both.json", file(node("x", device) + ", " + node("y", other), link));
+    REQUIRE(w.run("hetsched-plan --cluster alone.json --model model.json --global-batch 16 --out plan.json").status == 0);
+    const auto seconds = [&](const std::string& cluster) {
+      const auto r = w.run("hetsched-predict --cluster " + cluster + " --model model.json --plan plan.json --json");
+      CAPTURE(r.errors);
+      REQUIRE(r.status == 0);
+      return nlohmann::json::parse(r.output).at("iteration_s").get<double>();
+    };
+    CHECK(seconds("alone.json") == seconds("both.json"));
+    const auto r =
+        w.run("hetsched-plan --cluster both.json --model model.json --global-batch 16 --planner interop_dp --out both-plan.json");
+    CHECK(r.output.find("\nprecision     fp16") != std::string::npos);
+    CHECK(r.output.find("\ncosts         tile ") != std::string::npos);
+    const std::string whole = device[0] == 'A' && device[1] == 's' ? "x" : "y";
+    CHECK(r.output.find("from datasheets; " + whole + " priced by whole layers") != std::string::npos);
+    CHECK(parse_plan(w.get("both-plan.json"), "p").plan.setting.whole_layers == std::vector<std::string>{whole});
+  }
+}
+
+TEST_CASE("a config.json that stores weights in float32 is priced so, and the commands say it") {
+  const workplace w;
+  w.put("cluster.json", cluster_text);
+  w.put("config.json", R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 1024, "n_head": 16, "vocab_size": 50257,
+    "n_positions": 1024, "torch_dtype": "float32"})");
+  const std::string plan =
+      "hetsched-plan --cluster cluster.json --model config.json --global-batch 8 --planner hexiscale --out p.json";
+  const auto silent = w.run(plan), told = w.run(plan + " --dtype bf16");
+  CHECK(silent.errors.find("config.json stores weights in float32") != std::string::npos);
+  CHECK(silent.output.find("\nprecision     fp32") != std::string::npos);
+  CHECK(told.errors.find("stores weights") == std::string::npos);
+  CHECK(told.output.find("\nprecision     bf16") != std::string::npos);
+}
+
 TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left") {
   const workplace w;
   fill(w);

@@ -122,8 +122,8 @@ inline void settle(plan_arguments& given) {
   if (given.explain && !planner.explain)
     throw input_error("--explain: planner " + std::string(planner.name) +
                       " does not count its space; hetauto and hetauto_exact do");
-  const auto precisions = source.precision_text(hardware);
-  if (!precisions.empty()) std::cerr << "hetsched-plan: " << precisions << '\n';
+  source.check_calibrations(hardware);
+  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   progress_line progress;
   if (!given.frontier.empty()) {
     auto money = problem_of(request_of(given, source, hardware, progress), 1);
@@ -205,7 +205,7 @@ inline void settle(plan_arguments& given) {
     out["files"] = files.paths();
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
-    std::cout << frontier << space << summary(hardware, best, precisions) << robust_text << files.summary() << std::flush;
+    std::cout << frontier << space << summary(hardware, best, source) << robust_text << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
   for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';

@@ -17,6 +17,7 @@
 #include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/views/plan.hpp>
 
+#include "../costs.hpp"
 #include "../names.hpp"
 
 namespace command {
@@ -159,15 +160,15 @@ inline constexpr double telling_gap = 0.0105;
          (e.space.empty() ? "" : ": " + e.space);
 }
 
-/// What is printed. `precisions`: what is priced in another precision.
-[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p,
-                                         const std::string& precisions) {
+/// What is printed. `costs`: those of the plan.
+[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
-  if (!precisions.empty()) figures.push_back({"precision", p.setting.precision, precisions});
+  if (!p.setting.precision.empty()) figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
+  figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);

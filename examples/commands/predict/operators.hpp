@@ -20,6 +20,7 @@
 
 #include "../command.hpp"
 #include "../named_device.hpp"
+#include "../plausible.hpp"
 #include "../skipped_rows.hpp"
 
 namespace predict {
@@ -124,13 +125,17 @@ inline int operators_command(const operators_arguments& given) {
   }
   if (file.measured_ms.empty()) return command::done;
   double sum = 0, worst = 0;
+  std::vector<double> ratios;
   for (std::size_t i = 0; i < times.size(); ++i) {
+    ratios.push_back(file.measured_ms[i] / times[i]);
     const double off = std::abs(times[i] / file.measured_ms[i] - 1);
     sum += off;
     worst = std::max(worst, off);
   }
   std::cerr << "off the measured times by " << format_percent(sum / static_cast<double>(times.size())) << " on average, "
             << format_percent(worst) << " at most\n";
+  if (const auto wrong = command::implausible_times(std::move(ratios)); !wrong.empty())
+    std::cerr << "hetsched-predict: " << wrong << '\n';
   return command::done;
 }
 

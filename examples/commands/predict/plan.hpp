@@ -267,7 +267,8 @@ inline int plan_command(plan_arguments given) {
   }
   given.costs.take(judged.planned.setting);
   const command::cost_source source(given.costs, given.model);
-  if (const auto text = source.precision_text(hardware); !text.empty()) std::cerr << "hetsched-predict: " << text << '\n';
+  source.check_calibrations(hardware);
+  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   const auto& lines = judged.planned.pipelines;
   const auto last = lines.front().stages.size() - 1;
   if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())

@@ -151,7 +151,8 @@ struct plan_setting {
   std::string granularity = {};  ///< how the model was cut into layers
   int sequence = 0;              ///< tokens per sample
   std::string precision = {};
-  std::string attention = {};  ///< kernels
+  std::string attention = {};                  ///< kernels
+  std::vector<std::string> whole_layers = {};  ///< subclusters whose devices were priced by whole layers, not by operators
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 

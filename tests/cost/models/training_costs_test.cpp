@@ -55,6 +55,25 @@ TEST_CASE("cost.training_costs: a device that is known by its peaks alone, or a 
                        "the tile formulas need a transformer, whose operators are known; found a chain of layers", input_error);
 }
 
+TEST_CASE("cost.training_costs: devices beside a device change nothing of its costs") {
+  auto plain = *find_device("A100-SXM4-40GB");
+  plain.name = "plain";
+  plain.multiprocessors = 0;
+  const auto known = one_node(*find_device("H100-SXM5-80GB")), unknown = one_node(plain);
+  const auto together = [&](const cluster& first, const cluster& second) {
+    auto both = first;
+    both.subclusters.push_back(second.subclusters.front());
+    both.subclusters.back().name = "other";
+    both.links.push_back({0, 1, {1e-5, 1e9}});
+    return both;
+  };
+  const training_cost_options options{.precision = precision::bf16};
+  for (const auto& [alone, both] : {std::pair{known, together(known, unknown)}, std::pair{unknown, together(unknown, known)}})
+    check_equal(training_costs(both, model, options)(2), training_costs(alone, model, options)(2), alone);
+  CHECK(formulas_for(together(unknown, known), true, cost_formulas::automatic) == cost_formulas::tile);
+  CHECK(formulas_for(unknown, true, cost_formulas::automatic) == cost_formulas::analytic);
+}
+
 TEST_CASE("cost.training_costs: a model of 4 bytes a parameter trains in fp32 throughout") {
   const auto hardware = one_node(*find_device("V100-SXM2-32GB"));
   auto single = model;

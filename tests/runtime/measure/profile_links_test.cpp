@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -38,6 +39,20 @@ TEST_CASE("a link's latency and bandwidth come back from the times that they mak
   CHECK(fit_link(steep).latency_s == 0);
   CHECK_THROWS_AS((void)fit_link(std::vector<link_sample>{{64, {1e-9, 0}}, {64, {1e-9, 0}}}), input_error);
   CHECK_THROWS_AS((void)fit_link(std::vector<link_sample>{{64, {0, 0}}, {65, {1e-9, 0}}}), input_error);
+}
+
+TEST_CASE("a link that lets a burst pass has the rate that large messages have") {
+  // 36 KB pass at 10 Gbit/s, the rest at 20 Mbit/s.
+  std::vector<link_sample> samples;
+  for (const bytes_t bytes : {256, 16384, 262144, 524288}) {
+    const double all = static_cast<double>(bytes), burst = std::min(all, 36e3);
+    samples.push_back({bytes, {1e-4 + burst / 1.25e9 + (all - burst) / 2.5e6, 0}});
+  }
+  const auto fitted = fit_link(samples);
+  CHECK(fitted.transfer_s(524288) == doctest::Approx(samples.back().took.median_s).epsilon(1e-6));
+  CHECK(fitted.bandwidth == doctest::Approx(2.5e6).epsilon(0.1));
+  CHECK(fitted.transfer_s(256) == doctest::Approx(samples.front().took.median_s).epsilon(1e-6));
+  CHECK(largest_residual(fitted, samples) > poor_link_fit);  // 16 KiB pass at once, and no such line has that
 }
 
 TEST_CASE("links between ranks are timed, pair after pair, and all ranks learn the result [threads]") {

@@ -35,6 +35,20 @@ struct device_efficiency {
   efficiencies of_peak{};
 };
 
+namespace detail {
+
+inline constexpr double analytic_layer_overhead_s = 10e-6;
+
+/// FLOP/s that a device sustains over whole layers. Throws input_error where an efficiency makes no sense, and for
+/// a device without the precision.
+[[nodiscard]] double sustained_flops(const device& d, precision asked, std::span<const device_efficiency> efficiency);
+
+/// What a device that sustains so many FLOP/s computes of a layer: its arithmetic or its memory traffic, whichever is longer.
+[[nodiscard]] layer_compute analytic_compute(const parallel_costs& costs, double flops, double overhead_s, int index,
+                                             const placement& where);
+
+}  // namespace detail
+
 /// How the analytic cost model sees training.
 struct analytic_options {
   int microbatch_size = 1;
@@ -44,7 +58,7 @@ struct analytic_options {
   training_memory memory{};
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
-  double layer_overhead_s = 10e-6;  ///< launches and small kernels, per layer and direction
+  double layer_overhead_s = detail::analytic_layer_overhead_s;  ///< launches and small kernels, per layer and direction
   int max_data = INT_MAX;
   int max_context = 1;  ///< 1: no context parallelism
   int max_tensor = INT_MAX;
@@ -77,18 +91,8 @@ class analytic_cost_model {
       if (!holds) throw input_error(what);
     };
     require(options.layer_overhead_s >= 0, "layer_overhead_s must not be negative");
-    for (const auto& s : costs_.hardware().subclusters) {
-      auto shares = default_efficiencies(s.device.name);
-      const auto used = s.device.computes_in(options.precision);
-      // Matrix units that are no faster than the fp32 units run as they do.
-      if (s.device.flops(used) == s.device.flops(precision::fp32)) at(shares, used) = at(shares, precision::fp32);
-      for (const auto& e : options.efficiency)
-        if (e.device == s.device.name) shares = e.of_peak;
-      const double share = at(shares, used);
-      require(share > 0 && share <= 1, "efficiency of " + s.device.name + " must be in (0, 1]");
-      flops_.push_back(s.device.flops(options.precision) * share);
-      require(flops_.back() > 0, "device " + s.device.name + " has no peak for this precision");
-    }
+    for (const auto& s : costs_.hardware().subclusters)
+      flops_.push_back(detail::sustained_flops(s.device, options.precision, options.efficiency));
   }
 
   [[nodiscard]] int layer_count() const { return costs_.layer_count(); }
@@ -143,7 +147,9 @@ class analytic_cost_model {
   [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return costs_.copies(where); }
 
  private:
-  [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const;
+  [[nodiscard]] detail::layer_compute compute(int index, const placement& where) const {
+    return detail::analytic_compute(costs_, at(flops_, where.mesh.subcluster), layer_overhead_s_, index, where);
+  }
 
   detail::parallel_costs costs_;
   double layer_overhead_s_;

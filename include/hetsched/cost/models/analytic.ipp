@@ -1,33 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+#include <string>
+
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 
-namespace hetsched {
+namespace hetsched::detail {
 
-HETSCHED_INLINE detail::layer_compute analytic_cost_model::compute(int index, const placement& where) const {
-  const auto& l = costs_.at(index);
+HETSCHED_INLINE double sustained_flops(const device& d, precision asked, std::span<const device_efficiency> efficiency) {
+  auto shares = default_efficiencies(d.name);
+  const auto used = d.computes_in(asked);
+  // Matrix units that are no faster than the fp32 units run as they do.
+  if (d.flops(used) == d.flops(precision::fp32)) at(shares, used) = at(shares, precision::fp32);
+  for (const auto& e : efficiency)
+    if (e.device == d.name) shares = e.of_peak;
+  const double share = at(shares, used);
+  if (!(share > 0 && share <= 1)) throw input_error("efficiency of " + d.name + " must be in (0, 1]");
+  const double flops = d.flops(asked) * share;
+  if (!(flops > 0)) throw input_error("device " + d.name + " has no peak for this precision");
+  return flops;
+}
+
+HETSCHED_INLINE layer_compute analytic_compute(const parallel_costs& costs, double flops, double overhead_s, int index,
+                                               const placement& where) {
+  const auto& l = costs.at(index);
   const auto& d = where.degrees;
-  const auto position = as_size(where.mesh.subcluster);
-  const double share = static_cast<double>(costs_.samples(d)) / d.context / d.tensor;
-  const auto [dense, experts] = costs_.on_device(costs_.held(l), l.expert_parameters, d);
-  const double weights = (dense + experts) * costs_.parameter_bytes();
+  const double share = static_cast<double>(costs.samples(d)) / d.context / d.tensor;
+  const auto [dense, experts] = costs.on_device(costs.held(l), l.expert_parameters, d);
+  const double weights = (dense + experts) * costs.parameter_bytes();
   const double traffic = static_cast<double>(l.memory_traffic_bytes) * share + weights * l.active_fraction;
-  const auto roofline = [&](double flops, double bytes) {
-    const double compute_s = flops / flops_[position];
-    const double memory_s = bytes / costs_.hardware().subclusters[position].device.memory_bandwidth;
+  const double bandwidth = hetsched::at(costs.hardware().subclusters, where.mesh.subcluster).device.memory_bandwidth;
+  const auto roofline = [&](double arithmetic, double bytes) {
+    const double compute_s = arithmetic / flops;
+    const double memory_s = bytes / bandwidth;
     return compute_s > memory_s ? compute_s : memory_s;
   };
-  detail::layer_compute c;
+  layer_compute c;
   c.forward_s = roofline(l.forward_flops * share, traffic);
   // Backward reads and writes for the gradients of both its operands.
   c.backward_s = roofline(l.backward_flops * share, 2 * traffic);
   if (l.backward_flops > 0) c.weight_backward_s = c.backward_s * l.weight_backward_flops / l.backward_flops;
   c.selective_s = roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);
-  c.overhead_s = layer_overhead_s_;
+  c.overhead_s = overhead_s;
   return c;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::detail

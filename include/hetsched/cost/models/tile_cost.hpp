@@ -47,11 +47,15 @@ struct tile_cost_options {
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
   double host_launch_s = 0;                     ///< the host needs this for each kernel; a layer is bound by it or by the device
+  bool analytic_elsewhere = false;  ///< price devices that are not known_by_operators as analytic_cost_model does; else an error
   int max_data = INT_MAX;
   int max_context = 1;
   int max_tensor = INT_MAX;
   int max_expert = 1;
 };
+
+/// Whether the tile model knows enough of a device: its multiprocessors, and its peak in fp32, in which norms and sums compute.
+[[nodiscard]] inline bool known_by_operators(const device& d) { return d.multiprocessors > 0 && d.flops(precision::fp32) > 0; }
 
 /// Costs from the operators of a model, each timed by itself: a layer computes as long as its operators in a row, or as long as
 /// the host needs to launch them if that is longer. All else is as analytic_cost_model has it. The constructor times every kind
@@ -88,12 +92,16 @@ class tile_cost_model {
     }
     const auto& parts = costs_.hardware().subclusters;
     for (std::size_t k = 0; k < parts.size(); ++k) {
+      if (options.analytic_elsewhere && !known_by_operators(parts[k].device)) {
+        devices_.push_back({.sustained_flops = detail::sustained_flops(parts[k].device, options.precision, {})});
+        continue;
+      }
       double efficiency = 1;
       for (const auto& e : options.efficiency)
         if (e.device == parts[k].device.name) efficiency = at(e.of_peak, parts[k].device.computes_in(options.precision));
       require(efficiency > 0 && efficiency <= std::numeric_limits<double>::max(),
               "efficiency of " + parts[k].device.name + " must be finite and positive");
-      devices_.push_back({make_tile_device(parts[k].device), efficiency, {}});
+      devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
       try {
         for (const auto& mesh : submeshes(parts[k], static_cast<int>(k)))
           for (const auto& where : placements(mesh)) price(devices_.back(), where.degrees);
@@ -112,6 +120,7 @@ class tile_cost_model {
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
     const auto& d = at(devices_, where.mesh.subcluster);
+    if (d.sustained_flops > 0) return costs_.layer(index, where, analytic(d, index, where));
     const int kind = at(kinds_, index);
     for (const auto& share : d.shares)
       if (share.of == where.degrees) return costs_.layer(index, where, at(share.kinds, kind));
@@ -133,10 +142,18 @@ class tile_cost_model {
     const detail::layer_compute unknown{.forward_s = -1};
     std::vector<detail::layer_compute> known(kinds_.size() * parts.size(), unknown);  // by kind and part
     const auto compute_once = [&](int index, const stage_part& p) {
+      const auto& d = at(devices_, p.where.mesh.subcluster);
+      if (d.sustained_flops > 0) {
+        auto where = p.where;
+        where.degrees.tensor = slices();
+        auto of_one = analytic(d, index, where);
+        for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
+        return of_one;
+      }
       const int kind = at(kinds_, index);
       auto& found = known[as_size(kind) * parts.size() + as_size(&p - parts.data())];
       const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};
-      if (found.forward_s < 0) found = compute(at(devices_, p.where.mesh.subcluster), kind, share);
+      if (found.forward_s < 0) found = compute(d, kind, share);
       return found;
     };
     return costs_.sliced_stage(layers, parts, slices(), compute_once);
@@ -173,10 +190,15 @@ class tile_cost_model {
   };
 
   struct device_prices {
-    tile_device device;
-    double efficiency;
-    std::vector<share_prices> shares;
+    tile_device device{};
+    double efficiency = 1;
+    double sustained_flops = 0;  // of a device that operators are not known of
+    std::vector<share_prices> shares{};
   };
+
+  [[nodiscard]] detail::layer_compute analytic(const device_prices& d, int index, const placement& where) const {
+    return detail::analytic_compute(costs_, d.sustained_flops, detail::analytic_layer_overhead_s, index, where);
+  }
 
   [[nodiscard]] double seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
     double device_s = 0, launches = 0;

@@ -13,9 +13,9 @@ namespace hetsched {
 
 /// Formulas for the costs of training.
 enum class cost_formulas {
-  automatic,  ///< tile where a model's operators and all devices are known well enough, else analytic
+  automatic,  ///< tile where a model's operators are known, and any device's, else analytic
   analytic,   ///< analytic_cost_model
-  tile        ///< tile_cost_model
+  tile        ///< tile_cost_model; devices that are not known_by_operators as analytic_cost_model has them
 };
 
 /// What training_costs leaves open.
@@ -30,8 +30,8 @@ struct training_cost_options {
   int max_expert = 1;
 };
 
-/// The formulas that `automatic` stands for: tile for a transformer on devices of which the catalogue knows multiprocessors and
-/// fp32, else analytic; what is asked for stays.
+/// The formulas that `automatic` stands for: tile for a transformer where any device is known_by_operators, else analytic; what is
+/// asked for stays. Each device is priced by itself, so others beside it change nothing.
 [[nodiscard]] cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked);
 
 /// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state in

@@ -43,9 +43,8 @@ template <class Options>
 
 HETSCHED_INLINE cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked) {
   if (asked != cost_formulas::automatic) return asked;
-  const bool known = std::all_of(hardware.subclusters.begin(), hardware.subclusters.end(), [](const subcluster& s) {
-    return s.device.multiprocessors > 0 && s.device.flops(precision::fp32) > 0;
-  });
+  const bool known = std::any_of(hardware.subclusters.begin(), hardware.subclusters.end(),
+                                 [](const subcluster& s) { return known_by_operators(s.device); });
   return knows_operators && known ? cost_formulas::tile : cost_formulas::analytic;
 }
 
@@ -62,13 +61,11 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const laye
 
 HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const transformer& model,
                                              const training_cost_options& options) {
-  if (formulas_for(hardware, true, options.formulas) == cost_formulas::analytic) {
-    auto own = options;
-    own.formulas = cost_formulas::analytic;
-    return training_costs(hardware, make_chain(model, options.cut), own);
-  }
+  if (options.formulas == cost_formulas::analytic) return training_costs(hardware, make_chain(model, options.cut), options);
   return detail::made_once([hardware, model, options](int microbatch_size) {
-    return make_tile_cost(hardware, model, detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size),
+    auto own = detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size);
+    own.analytic_elsewhere = true;
+    return make_tile_cost(hardware, model, own,
                           {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},

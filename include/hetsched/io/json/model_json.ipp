@@ -213,7 +213,9 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
         "one of gpt2, gpt_neox, opt, falcon, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, "
         "deepseek_v2, deepseek_v3, bert");
   }
-  return model_of(top, model, read_dtype(dtype, options.dtype), options);
+  auto read = model_of(top, model, read_dtype(dtype, options.dtype), options);
+  read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
+  return read;
 }
 
 /// Reads a layer by its amounts per sample. Backward takes twice the FLOPs of forward, weights are 16-bit parameters, and

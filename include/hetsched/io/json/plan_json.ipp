@@ -289,17 +289,18 @@ struct plan_reader {
   }
 
   [[nodiscard]] static plan_setting setting(const json_value& value) {
-    value.object({"costs", "granularity", "sequence", "precision", "attention"});
+    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers"});
     const auto name = [&](const char* key) {
       const auto found = value.find(key);
       return found ? found->name() : std::string();
     };
-    const auto sequence = value.find("sequence");
+    const auto sequence = value.find("sequence"), whole = value.find("whole_layers");
     return {.costs = name("costs"),
             .granularity = name("granularity"),
             .sequence = sequence ? sequence->count(0, 1 << 30) : 0,
             .precision = name("precision"),
-            .attention = name("attention")};
+            .attention = name("attention"),
+            .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{}};
   }
 };
 
@@ -527,6 +528,7 @@ namespace hetsched::detail {
   if (s.sequence > 0) item["sequence"] = s.sequence;
   put("precision", s.precision);
   put("attention", s.attention);
+  if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;
   return item;
 }
 

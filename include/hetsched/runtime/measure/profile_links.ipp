@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -10,6 +11,13 @@
 #include <hetsched/runtime/measure/profile_links.hpp>
 
 namespace hetsched {
+
+HETSCHED_INLINE double largest_residual(const link& fitted, std::span<const link_sample> samples) {
+  double worst = 0;
+  for (const auto& s : samples)
+    worst = std::max(worst, std::abs(fitted.transfer_s(static_cast<double>(s.bytes)) / s.took.median_s - 1));
+  return worst;
+}
 
 HETSCHED_INLINE link fit_link(std::span<const link_sample> samples) {
   constexpr double least_s_per_byte = 1e-12;
@@ -29,7 +37,15 @@ HETSCHED_INLINE link fit_link(std::span<const link_sample> samples) {
   double per_byte_s = (ones * bt - b * t) / (ones * bb - b * b);
   if (t - per_byte_s * b < 0) per_byte_s = bt / bb;
   per_byte_s = std::max(per_byte_s, least_s_per_byte);
-  return {.latency_s = std::max(0.0, (t - per_byte_s * b) / ones), .bandwidth = 1 / per_byte_s};
+  const link fitted{.latency_s = std::max(0.0, (t - per_byte_s * b) / ones), .bandwidth = 1 / per_byte_s};
+  if (largest_residual(fitted, samples) <= poor_link_fit) return fitted;
+  const auto [least, most] =
+      std::minmax_element(samples.begin(), samples.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
+  const double few = static_cast<double>(least->bytes), many = static_cast<double>(most->bytes);
+  per_byte_s = (most->took.median_s - least->took.median_s) / (many - few);
+  if (per_byte_s * few > least->took.median_s) per_byte_s = most->took.median_s / many;
+  per_byte_s = std::max(per_byte_s, least_s_per_byte);
+  return {.latency_s = std::max(0.0, most->took.median_s - per_byte_s * many), .bandwidth = 1 / per_byte_s};
 }
 
 }  // namespace hetsched
