@@ -17,6 +17,7 @@ namespace hetsched {
 /// The sizes of a row of an operators CSV; what they mean, the operator says.
 struct operator_sizes {
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
+  std::int64_t kv_heads = 0;  ///< of attention over a cache; 0: not told
 
   [[nodiscard]] std::int64_t rows() const { return checked_mul(batch, m); }
   [[nodiscard]] std::int64_t elements() const { return checked_mul(batch, m, n); }
@@ -60,12 +61,13 @@ template <int Read>
 
 template <bool Causal>
 [[nodiscard]] operator_shape self_attention(const operator_sizes& s, number_format f) {
-  return flash_attention(s.batch, s.batch, s.m, s.n, s.k, Causal, f);
+  return s.kv_heads > 0 ? cached_attention(s.batch, s.kv_heads, s.m, s.n, s.k, Causal, f)
+                        : flash_attention(s.batch, s.batch, s.m, s.n, s.k, Causal, f);
 }
 
 template <bool Causal>
 [[nodiscard]] operator_shape self_attention_backward(const operator_sizes& s, number_format f) {
-  return flash_attention_backward(s.batch, s.batch, s.m, s.n, s.k, Causal, f);
+  return flash_attention_backward(s.batch, s.kv_heads > 0 ? s.kv_heads : s.batch, s.m, s.n, s.k, Causal, f);
 }
 
 // A fused step of an optimizer on each of its elements.
@@ -134,8 +136,8 @@ inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf1
 }  // namespace detail
 
 /// Reads operators from CSV text with the columns op, batch, m, n, k, dtype in any order (docs/prediction.md says what the
-/// sizes mean); other columns are kept. Names may be in any case, with blanks around them. Lines may end in \r\n. Cells are
-/// not quoted.
+/// sizes mean), and kv_heads of attention where there is one; other columns are kept. Names may be in any case, with blanks
+/// around them. Lines may end in \r\n. Cells may be in quotes, and whole numbers written as 4096.0.
 /// on_bad_row: is told what is wrong with a row, which is left out then; none: the first such row is an error.
 /// Throws: file_error that names line and column, what was found and what was expected.
 /// Complexity: O(text).

@@ -85,8 +85,13 @@ class operators_reader {
   void split(std::string_view line) {
     cells_.clear();
     for (std::size_t begin = 0; begin <= line.size();) {
-      const auto comma = std::min(line.find(',', begin), line.size());
-      cells_.push_back(trimmed(line.substr(begin, comma - begin)));
+      // A comma between quotes ends no cell.
+      auto end = std::min(line.find_first_not_of(" \t", begin), line.size());
+      if (line.substr(end).starts_with('"')) end = std::min(line.find('"', end + 1), line.size());
+      const auto comma = std::min(line.find(',', end), line.size());
+      auto cell = trimmed(line.substr(begin, comma - begin));
+      if (cell.size() > 1 && cell.front() == '"' && cell.back() == '"') cell = trimmed(cell.substr(1, cell.size() - 2));
+      cells_.push_back(cell);
       begin = comma + 1;
     }
   }
@@ -94,12 +99,13 @@ class operators_reader {
   void read_heading(std::string_view line) {
     split(line);
     width_ = cells_.size();
-    measured_ = width_;
+    measured_ = key_heads_ = width_;
     place_.fill(missing);
     for (std::size_t c = 0; c < width_; ++c) {
       const auto name = plain_name(cells_[c]);
       if (name == "predicted_ms") fail("there is a column predicted_ms already");
       if (name == "measured_ms") measured_ = c;
+      if (name == "kv_heads") key_heads_ = c;
       const auto known = std::find(std::begin(names), std::end(names), name);
       if (known == std::end(names)) continue;
       auto& place = at(place_, known - std::begin(names));
@@ -117,6 +123,12 @@ class operators_reader {
     // A table has something in this column also where it says nothing.
     if (kind.reduces || (!cell(k).empty() && cell(k) != "0")) sizes.k = size(k);
     const auto format = known_format();
+    if (kind.name.starts_with("flash_attention") && key_heads_ < width_ && !cells_[key_heads_].empty()) {
+      sizes.kv_heads = whole(cells_[key_heads_], "kv_heads");
+      if (sizes.batch % sizes.kv_heads != 0)
+        fail("column kv_heads: found " + quoted(cells_[key_heads_]) + ", expected a divisor of the " +
+             std::to_string(sizes.batch) + " heads in column batch");
+    }
     try {
       return {{kind.name, sizes, format}, kind.make(sizes, format)};
     } catch (const input_error& wrong) {
@@ -148,11 +160,16 @@ class operators_reader {
     return name;
   }
 
-  [[nodiscard]] std::int64_t size(column c) const {
+  [[nodiscard]] std::int64_t size(column c) const { return whole(cell(c), names[c]); }
+
+  // At least 1; a fraction of zeros is no harm.
+  [[nodiscard]] std::int64_t whole(std::string_view text, std::string_view column) const {
     std::int64_t value = 0;
-    const auto text = cell(c);
-    const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (wrong != std::errc{} || end != text.data() + text.size() || value < 1) fail(c, "expected a whole number of at least 1");
+    const auto last = text.data() + text.size();
+    auto [end, wrong] = std::from_chars(text.data(), last, value);
+    if (wrong == std::errc{} && end != last && *end == '.') end = std::find_if(end + 1, last, [](char c) { return c != '0'; });
+    if (wrong != std::errc{} || end != last || value < 1)
+      fail("column " + std::string(column) + ": found " + quoted(text) + ", expected a whole number of at least 1");
     return value;
   }
 
@@ -182,7 +199,7 @@ class operators_reader {
   int line_ = 0;
   std::vector<std::string_view> cells_;
   std::array<std::size_t, columns> place_{};
-  std::size_t width_ = 0, measured_ = 0;
+  std::size_t width_ = 0, measured_ = 0, key_heads_ = 0;
 };
 
 }  // namespace hetsched::detail
@@ -196,13 +213,15 @@ HETSCHED_INLINE operators_file parse_operators(std::string_view text, std::strin
 
 HETSCHED_INLINE std::string measured_csv(std::span<const operator_row> rows, std::span<const double> measured_ms) {
   HETSCHED_EXPECTS(measured_ms.size() == rows.size());
-  std::string text = "op,batch,m,n,k,dtype,measured_ms\n";
+  const bool cached = std::any_of(rows.begin(), rows.end(), [](const auto& r) { return r.sizes.kv_heads > 0; });
+  std::string text = cached ? "op,batch,m,n,k,dtype,kv_heads,measured_ms\n" : "op,batch,m,n,k,dtype,measured_ms\n";
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [name, sizes, format] = rows[i];
     text += name;
     for (const auto size : {sizes.batch, sizes.m, sizes.n, sizes.k}) text += ',' + std::to_string(size);
     text += ',';
     text += at(detail::format_names, format);
+    if (cached) text += ',' + (sizes.kv_heads > 0 ? std::to_string(sizes.kv_heads) : std::string());
     text += detail::print(",%.6f\n", measured_ms[i]);
   }
   return text;

@@ -27,9 +27,10 @@ struct operator_shape {
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
   double traffic_bytes = 0;  ///< read and written at least: every operand once
   double causal_share =
-      1;                 ///< of forward's products that are computed: 0.5 under a causal mask that the kernel uses; backward 2.5
-  bool scalar = false;   ///< a kernel with a block for each row that takes its elements one by one
-  bool batched = false;  ///< a batched matrix product, for which libraries have fewer kernels
+      1;  ///< of forward's products that are computed: 0.5 under a causal mask that the kernel uses; backward 2.5
+  std::int64_t key_heads = 0;  ///< of cached_attention: heads of keys and values
+  bool scalar = false;         ///< a kernel with a block for each row that takes its elements one by one
+  bool batched = false;        ///< a batched matrix product, for which libraries have fewer kernels
 
   friend bool operator==(const operator_shape&, const operator_shape&) = default;
 };
@@ -65,6 +66,12 @@ inline void require_sizes(bool hold) {
 /// Throws: input_error for sizes below 1.
 [[nodiscard]] operator_shape flash_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries, std::int64_t keys,
                                              std::int64_t head_width, bool causal, number_format f);
+
+/// Attention of an inference engine, which turns queries and keys and keeps keys and values in a cache: a prompt's where there
+/// are as many queries as keys, a token's where there is one query. As flash_attention otherwise.
+/// Throws: input_error for sizes below 1.
+[[nodiscard]] operator_shape cached_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries, std::int64_t keys,
+                                              std::int64_t head_width, bool causal, number_format f);
 
 /// The backward of flash_attention, in one kernel that computes the scores anew: five products where forward has two; it also
 /// reads the output and its gradient, and writes the gradients of queries, keys and values. Throws: input_error for sizes

@@ -49,6 +49,13 @@ HETSCHED_INLINE operator_shape flash_attention(std::int64_t heads, std::int64_t 
           .causal_share = causal && queries > 1 ? 0.5 : 1};
 }
 
+HETSCHED_INLINE operator_shape cached_attention(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+                                                std::int64_t keys, std::int64_t head_width, bool causal, number_format f) {
+  auto op = flash_attention(heads, kv_heads, queries, keys, head_width, causal, f);
+  op.key_heads = kv_heads;
+  return op;
+}
+
 HETSCHED_INLINE operator_shape flash_attention_backward(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
                                                         std::int64_t keys, std::int64_t head_width, bool causal,
                                                         number_format f) {

@@ -435,3 +435,43 @@ TEST_CASE("tile: measured operators") {
     CHECK(s.model < 0.5 * s.roofline);
   }
 }
+
+TEST_CASE("attention over a cache: prompts within 15 %, tokens within 20 %, for each chip [measured]") {
+  std::map<std::pair<std::string, bool>, std::vector<double>> errors;  // by chip, of tokens or prompts
+  for (const auto& row : read_csv("attention.csv")) {
+    const auto number = [&](std::size_t i) { return std::stoll(row[i]); };
+    const auto op = cached_attention(number(2), number(3), number(4), number(5), number(6), row[7] == "1", bf16);
+    const double seconds = predict_operator(named(row[0]), op).seconds;
+    errors[{row[0], op.m == 1}].push_back(std::abs(seconds / (std::stod(row[8]) * 1e-3) - 1));
+  }
+  REQUIRE(errors.size() == 6);
+  for (const auto& [of, all] : errors) {
+    double sum = 0;
+    for (const double e : all) sum += e;
+    CAPTURE(of.first);
+    CAPTURE(of.second);
+    CHECK(all.size() == 30);
+    CHECK(sum / static_cast<double>(all.size()) < (of.second ? 0.20 : 0.16));
+  }
+}
+
+TEST_CASE("attention over a cache: what shares keys is read once, and keys are split where there is room") {
+  for (const auto& name : {"A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM", "L40S", "B200-SXM", "V100-SXM2-32GB"}) {
+    CAPTURE(name);
+    const auto d = named(name);
+    const auto seconds = [&](std::int64_t heads, std::int64_t kv, std::int64_t queries, std::int64_t keys) {
+      return predict_operator(d, cached_attention(heads, kv, queries, keys, 128, queries > 1, fp16)).seconds;
+    };
+    CHECK(seconds(64, 8, 1, 8192) < seconds(64, 64, 1, 8192));
+    CHECK(seconds(8, 1, 1, 131072) < 0.3 * predict_operator(d, flash_attention(8, 8, 1, 131072, 128, false, fp16)).seconds);
+    // Longer never takes less.
+    for (std::int64_t keys = 128; keys <= 65536; keys *= 2) {
+      CHECK(seconds(32, 8, 1, keys) <= seconds(32, 8, 1, 2 * keys) * (1 + 1e-9));
+      CHECK(seconds(32, 8, keys, keys) <= seconds(32, 8, 2 * keys, 2 * keys));
+    }
+  }
+  // On one multiprocessor where nothing is split: 131072 keys of 512 bytes at 15.8 bytes a cycle.
+  const auto a100 = named("A100-SXM4-80GB");
+  CHECK(predict_operator(a100, cached_attention(1, 1, 1, 131072, 128, false, bf16)).seconds ==
+        doctest::Approx(131072 * 512 / (15.8 * 1.41e9)).epsilon(0.02));
+}

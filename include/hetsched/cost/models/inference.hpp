@@ -159,7 +159,7 @@ class inference_cost_model {
       const int keys = past + tokens;
       const int kv_heads = model_.kv_heads > 0 ? model_.kv_heads : model_.heads;
       use.op =
-          flash_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
+          cached_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
       use.op.causal_share = tokens == 1 ? 1 : (past + 0.5 * tokens) / keys;
     }
     return list;

@@ -30,8 +30,8 @@ struct training_cost_options {
   int max_expert = 1;
 };
 
-/// The formulas that `automatic` stands for: tile for a transformer where any device is known_by_operators, else analytic; what is
-/// asked for stays. Each device is priced by itself, so others beside it change nothing.
+/// The formulas that `automatic` stands for: tile for a transformer where any device is known_by_operators, else analytic; what
+/// is asked for stays. Each device is priced by itself, so others beside it change nothing.
 [[nodiscard]] cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked);
 
 /// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state in

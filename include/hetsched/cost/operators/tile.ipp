@@ -176,6 +176,62 @@ namespace hetsched::detail {
   return time;
 }
 
+// The share of so many bytes' time in memory that is left where L2 holds a part of them.
+[[nodiscard]] inline double beside_l2(const tile_device& d, double bytes, const attention_constants& a) {
+  if (!(d.l2_bytes > 0)) return 1;
+  const double x = bytes / (a.l2_reach * d.l2_bytes);
+  return 1 - (1 - a.l2_share) / (1 + x * x * x);
+}
+
+// A prompt's attention: blocks of 128 queries, or of 64 where there are few, which see half of their own keys under a causal
+// mask; products wait for a part of the exponentials. The longest block, of the last queries, ends last.
+[[nodiscard]] inline operator_time prefill_time(const tile_device& d, const operator_shape& op, const attention_constants& a) {
+  const double heads = static_cast<double>(op.batch), keys = static_cast<double>(op.n), width = static_cast<double>(op.k);
+  const double e = element_bytes(op.format);
+  const int rows = heads * static_cast<double>(ceil_div(op.m, 128)) >= d.multiprocessors ? 128 : 64;
+  const double blocks = static_cast<double>(ceil_div(op.m, rows));
+  const double rate = d.calibration.matrix_rate * a.prefill_share * at(d.peak_flops, op.format) / d.multiprocessors;
+  if (!(rate > 0)) throw input_error("the device has no peak for this number format");
+  const double of_key = rows * (4 * width / rate + (d.clock_hz > 0 ? a.exponential_share / (16 * d.clock_hz) : 0));
+  const double seen = std::min(keys, keys * op.causal_share + (op.causal_share < 1 ? rows / 2.0 : 0));
+  operator_time time{.tile_m = rows, .tile_n = 128};
+  time.waves = heads * blocks / d.multiprocessors;
+  const double all = time.waves * of_key * seen, longest = of_key * keys;
+  time.compute_s = std::max(all, longest) + a.tail * std::min(all, longest);
+  const double moved = (heads + 2 * static_cast<double>(op.key_heads)) * static_cast<double>(op.m) * width * e;
+  const double per_byte = beside_l2(d, moved, a) / (d.calibration.memory_bandwidth * d.memory_bandwidth);
+  time.memory_s = op.traffic_bytes / 0.85 * per_byte;
+  time.seconds = combine(time.compute_s, time.memory_s, 0.14) + a.passes * moved * per_byte + a.prefill_s;
+  return time;
+}
+
+// A token's attention: heads that share keys are one tile, which reads them once; keys are split where there are fewer tiles than
+// multiprocessors. The cache is read at the bandwidth of memory, or of the multiprocessors at work.
+[[nodiscard]] inline operator_time decode_time(const tile_device& d, const operator_shape& op, const attention_constants& a) {
+  const double tiles = static_cast<double>(op.key_heads);
+  const double bandwidth = a.bandwidth_share * d.calibration.memory_bandwidth * d.memory_bandwidth;
+  operator_time time{.tile_m = static_cast<int>(op.m), .tile_n = 128};
+  time.memory_s = op.traffic_bytes / bandwidth * beside_l2(d, op.traffic_bytes, a);
+  const bool splits = (a.splits_all || op.batch > op.key_heads) && tiles < d.multiprocessors;
+  const double most_splits = std::max(1.0, static_cast<double>(op.n) / 256);
+  const double ways = splits ? std::min(most_splits, d.multiprocessors / tiles) : 1;
+  time.splits = static_cast<int>(ways);
+  time.waves = tiles * ways / d.multiprocessors;
+  if (d.clock_hz > 0) {
+    const double rate = a.cycle_bytes * (a.splits_all ? 3 : 1) * d.clock_hz;
+    const double busy = time.waves <= 1 ? 1 : time.waves + 0.2 * (std::ceil(time.waves) - time.waves);
+    const double of_tile = 2.0 * static_cast<double>(op.n) * static_cast<double>(op.k) * element_bytes(op.format);
+    time.compute_s = of_tile / ways * busy / rate;
+  }
+  time.seconds = std::max(time.memory_s, time.compute_s) + a.decode_s + (ways > 1 ? a.split_s : 0);
+  return time;
+}
+
+[[nodiscard]] inline operator_time cached_time(const tile_device& d, const operator_shape& op) {
+  const auto a = attention_of(d.generation);
+  return op.m == 1 ? decode_time(d, op, a) : prefill_time(d, op, a);
+}
+
 // The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less
 // and less.
 [[nodiscard]] inline double resident_share(const tile_device& d, double bytes, const tile_constants& c) {
@@ -253,9 +309,10 @@ namespace hetsched {
 
 HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
+                       : op.key_heads > 0                          ? detail::cached_time(d, op)
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
                                                                    : detail::vector_time(d, op, c);
-  time.seconds += c.launch_s + d.calibration.launch_s;
+  time.seconds += (op.key_heads > 0 ? 0 : c.launch_s) + d.calibration.launch_s;
   if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
   return time;
 }

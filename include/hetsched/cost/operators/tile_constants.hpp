@@ -2,6 +2,8 @@
 #pragma once
 // Tested by tests/cost/operators/tile_test.cpp.
 
+#include <hetsched/cost/operators/generation.hpp>
+
 namespace hetsched {
 
 /// What the tile model (cost/tile.hpp) takes from measurements; everything else are shapes and datasheet numbers.
@@ -36,5 +38,31 @@ struct tile_constants {
   double launch_s = 2e-6;  ///< from one kernel to the next on the device; a framework's launch from the host comes on top
   double idle_watts = 10;  ///< of the board power, what arithmetic cannot have: what T4 and P4 draw idle, not fitted
 };
+
+/// What cached_attention takes of a chip beyond its datasheet, by generation; fitted by bench/validation/fit_attention.py to
+/// kernels of inference engines on A100, H200 and L40S. Other generations have the figures of the one nearest to them.
+struct attention_constants {
+  double prefill_share = 0.76;     ///< of the matrix units' peak that products sustain
+  double exponential_share = 1.5;  ///< of the cycles of exponentials, 16 of a multiprocessor each, that products do not hide
+  double prefill_s = 14.7e-6;      ///< from one prompt's attention to the next operator, with what lies around it
+  double decode_s = 16.7e-6;       ///< the same for a token's attention
+  bool splits_all = false;         ///< splits keys over multiprocessors also where no heads share them
+
+  double tail = 0.55;      ///< of the longest block, the share that the others do not hide
+  double passes = 2.5;     ///< over queries, keys and values besides attention's own: they are turned, and written to the cache
+  double l2_reach = 0.7;   ///< traffic, as a share of L2, of which L2 holds half
+  double l2_share = 0.23;  ///< of memory's time, what L2 takes for what it holds
+  double bandwidth_share = 0.79;  ///< of the memory bandwidth, in decoding
+  double cycle_bytes = 15.8;      ///< that a multiprocessor reads in a cycle, in decoding; of Hopper and later three times that
+  double split_s = 2.4e-6;        ///< to put together what split keys make
+};
+
+/// The constants of a generation.
+[[nodiscard]] constexpr attention_constants attention_of(chip_generation g) {
+  if (g == chip_generation::ada) return {.prefill_share = 0.71, .exponential_share = 1, .prefill_s = 5.5e-6, .decode_s = 9e-6};
+  if (g >= chip_generation::hopper)
+    return {.prefill_share = 0.73, .exponential_share = 0.5, .prefill_s = 16.3e-6, .decode_s = 12e-6, .splits_all = true};
+  return {};
+}
 
 }  // namespace hetsched
