@@ -167,7 +167,8 @@ inline constexpr double telling_gap = 0.0105;
   for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
-  if (!p.setting.precision.empty()) figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
+  if (!costs.measured() && !p.setting.precision.empty())
+    figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
