@@ -307,6 +307,8 @@ class cost_source {
     if (!flash()) throw hetsched::input_error("--attention: inference is priced with flash only");
     how.precision = model_->precision;
     how.cut = cut();
+    if (how.weight_bits == 0) how.weight_bits = model_->weight_bits;
+    if (how.cache_bits == 0) how.cache_bits = model_->cache_bits;
     return hetsched::inference_cost_model<>(hardware, *model_->family, how);
   }
 

@@ -118,7 +118,8 @@ TEST_CASE("hetsched-export --to megatron: what costs were made for, and what Meg
   CHECK(run.errors.find("recompute different things") != std::string::npos);
   CHECK(run.errors.find("ZeRO") == std::string::npos);
   const auto script = w.get("m/launch.sh");
-  for (const auto& flag : {"--sequence-parallel", "--bf16", "--seq-length 2048", "--use-distributed-optimizer"})
+  for (const auto& flag :
+       {"--sequence-parallel", "--bf16", "--grad-reduce-in-bf16", "--seq-length 2048", "--use-distributed-optimizer"})
     CHECK(script.find(flag) != std::string::npos);
   CHECK(script.find("--recompute") == std::string::npos);
   plan["pipelines"][0]["stages"][1]["zero"] = 0;

@@ -94,3 +94,35 @@ TEST_CASE("hetsched-plan plans inference of a model that is told by its layers: 
   CHECK(both.predicted.inference->requests_per_s == doctest::Approx(2 / slowest_s));
   CHECK(both.predicted.inference->requests_per_s > 1 / alone.predicted.inference->latency_s);
 }
+
+TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by config.json") {
+  const hetsched::test::workplace w;
+  w.put("pool.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "one", "device": "RTX3090", "nodes": 1, "devices_per_node": 1}]})");
+  const std::string sizes = R"("model_type": "llama", "num_hidden_layers": 40, "hidden_size": 5120, "num_attention_heads": 40,
+    "intermediate_size": 13824, "vocab_size": 32000, "max_position_embeddings": 4096, "torch_dtype": "float16")";
+  w.put("plain.json", "{" + sizes + "}");
+  w.put("gptq.json", "{" + sizes + R"(, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}})");
+  w.put("transformer.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 40, "hidden": 5120,
+    "heads": 40, "vocab": 32000, "sequence": 2048, "weight_bits": 4.5, "cache_bits": 8}})");
+  const auto run = [&](const std::string& rest) {
+    return w.run("hetsched-plan --cluster pool.json --objective latency --model " + rest + " --out plan.json");
+  };
+  const auto none = run("plain.json");
+  CHECK(none.status == 1);
+  CHECK(none.errors.find("--weight-bits says how many bits") != std::string::npos);
+  for (const auto& [rest, bits] : {std::pair{"plain.json --weight-bits 4.5", "weights in 4.50 bits"},
+                                   {"gptq.json", "weights in 4.00 bits"},
+                                   {"gptq.json --weight-bits 3", "weights in 3.00 bits"},
+                                   {"transformer.json", "weights in 4.50 bits, cache in 8.00 bits"}}) {
+    CAPTURE(rest);
+    const auto r = run(rest);
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    CHECK(r.output.find(bits) != std::string::npos);
+    const auto& stage = hetsched::read_plan(w.path("plan.json")).plan.pipelines[0].stages[0];
+    CHECK(stage.memory_bytes < 12e9);
+    CHECK(stage.memory_bytes > 4.5e9);
+  }
+  CHECK(run("plain.json --weight-bits 0").status == 2);
+}

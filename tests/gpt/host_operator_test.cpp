@@ -26,7 +26,7 @@ doubles wide(std::span<const float> values) { return {values.begin(), values.end
 
 /// Each of `batch` heads of m queries, n keys and width k.
 doubles attention(const operator_sizes& s, const doubles& q, const doubles& key, const doubles& value, bool causal) {
-  const auto [batch, m, n, k] = s;
+  const auto batch = s.batch, m = s.m, n = s.n, k = s.k;
   doubles out(static_cast<std::size_t>(batch * m * k), 0.0);
   const auto at = [&](std::int64_t row, std::int64_t column) { return static_cast<std::size_t>(row * s.k + column); };
   for (std::int64_t b = 0; b < batch; ++b)

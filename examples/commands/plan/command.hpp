@@ -279,6 +279,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(tokens)
       ->capture_default_str();
   app.add_option("--chunk-tokens", given.serving.chunk_tokens, "inference: the prompt goes in pieces of so many")->check(tokens);
+  const auto bits = CLI::Range(1.0, 32.0);
+  app.add_option("--weight-bits", given.serving.weight_bits, "inference: of a weight as it is stored, scales included")
+      ->check(bits);
+  app.add_option("--cache-bits", given.serving.cache_bits, "inference: of keys and values in the cache")->check(bits);
   app.add_option("--batch", given.serving.batch, "inference: requests that go through the stages together")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

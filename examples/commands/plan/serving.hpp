@@ -138,13 +138,27 @@ template <class Costs>
       if (objective_of(*next) < objective_of(*found)) found = std::move(next);
     }
   if (!found) {
-    std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << '\n';
+    std::string way_out;
+    if constexpr (inference_costs<Costs>)
+      if (found.why_not().why == refusal::kind::infeasible && costs.options().weight_bits == 0)
+        way_out = "; --weight-bits says how many bits quantised weights have";
+    std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << way_out << '\n';
     return infeasible;
   }
   found->setting = source.setting(hardware);
   if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
-  const auto figures = serving_figures(hardware, costs, *found);
+  auto figures = serving_figures(hardware, costs, *found);
+  std::vector<report_figure> basis;
+  if constexpr (inference_costs<Costs>) {
+    std::string bits;
+    for (const auto& [what, stored] : {std::pair{"weights", costs.options().weight_bits}, {"cache", costs.options().cache_bits}})
+      if (stored > 0) bits += (bits.empty() ? "" : ", ") + std::string(what) + " in " + format_number(stored) + " bits";
+    const auto lacking = source.precision_text(hardware);
+    basis.push_back({"precision", found->setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
+  }
+  basis.push_back({"costs", found->setting.costs, source.basis_text(hardware)});
+  figures.insert(figures.end() - 1, basis.begin(), basis.end());
   if (!given.report.empty() || !given.trace.empty()) {
     const auto& line = found->pipelines.front();
     auto played = simulate(to_pipeline(line), forward_schedule(static_cast<int>(line.stages.size()), line.microbatches));

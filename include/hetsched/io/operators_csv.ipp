@@ -163,13 +163,13 @@ class operators_reader {
   [[nodiscard]] std::int64_t size(column c) const { return whole(cell(c), names[c]); }
 
   // At least 1; a fraction of zeros is no harm.
-  [[nodiscard]] std::int64_t whole(std::string_view text, std::string_view column) const {
+  [[nodiscard]] std::int64_t whole(std::string_view text, std::string_view heading) const {
     std::int64_t value = 0;
     const auto last = text.data() + text.size();
     auto [end, wrong] = std::from_chars(text.data(), last, value);
     if (wrong == std::errc{} && end != last && *end == '.') end = std::find_if(end + 1, last, [](char c) { return c != '0'; });
     if (wrong != std::errc{} || end != last || value < 1)
-      fail("column " + std::string(column) + ": found " + quoted(text) + ", expected a whole number of at least 1");
+      fail("column " + std::string(heading) + ": found " + quoted(text) + ", expected a whole number of at least 1");
     return value;
   }
 

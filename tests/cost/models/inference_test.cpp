@@ -146,3 +146,23 @@ TEST_CASE("inference: what cannot be served is told") {
   const inference_cost_model<> costs(two_devices(), small_llama());
   CHECK(costs.placements({0, 1, 2}).empty());
 }
+
+TEST_CASE("inference: weights and caches in fewer bits take fewer bytes, and are read sooner") {
+  const auto hardware = two_devices();
+  const auto model =
+      llama({.layers = 4, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336, .vocab = 32000, .sequence = 4096});
+  const inference_cost_model plain(hardware, model, {.prompt_tokens = 1000, .output_tokens = 100});
+  const inference_cost_model packed(hardware, model,
+                                    {.prompt_tokens = 1000, .output_tokens = 100, .weight_bits = 4, .cache_bits = 8});
+  const layer_range all{0, plain.layer_count()};
+  const auto a = plain.stage(all, on_a), b = packed.stage(all, on_a);
+  CHECK(b.weight_bytes == doctest::Approx(static_cast<double>(a.weight_bytes) / 4).epsilon(1e-6));
+  CHECK(b.activation_bytes == a.activation_bytes / 2);
+  // Decoding reads weights: a quarter of their time, and what else there is.
+  CHECK(packed.decoding_s(all, on_a) < 0.5 * plain.decoding_s(all, on_a));
+  CHECK(packed.decoding_s(all, on_a) > 0.25 * plain.decoding_s(all, on_a));
+  // A prompt is bound by arithmetic, which stays.
+  CHECK(packed.chunk_s(0, all, on_a) == doctest::Approx(plain.chunk_s(0, all, on_a)).epsilon(0.05));
+  CHECK_THROWS_AS(inference_cost_model(hardware, model, {.weight_bits = 0.5}), input_error);
+  CHECK_THROWS_AS(inference_cost_model(hardware, model, {.cache_bits = 33}), input_error);
+}

@@ -185,9 +185,11 @@ TEST_CASE("a dtype in place of the file's makes the model that the file would ma
     const auto said = parse_model(text(std::string(name_of(p))), "x.json");
     CHECK(said.precision == p);
     for (const std::string other : {"", "fp32", "bf16"}) CHECK(parse_model(text(other), "x.json", {.dtype = p}) == said);
-    CHECK(parse_model(models[1].config, "config.json", {.sequence = 64, .dtype = p}) ==
-          parse_model(documents::with(models[1].config, "\"float16\"", '"' + std::string(name_of(p)) + '"'), "config.json",
-                      {.sequence = 64}));
+    auto of_file = parse_model(documents::with(models[1].config, "\"float16\"", '"' + std::string(name_of(p)) + '"'),
+                               "config.json", {.sequence = 64});
+    CHECK(of_file.stored_as_fp32 == (p == precision::fp32));
+    of_file.stored_as_fp32 = false;
+    CHECK(parse_model(models[1].config, "config.json", {.sequence = 64, .dtype = p}) == of_file);
   }
 
   // Layers are bytes, whose numbers have 16 bits.

@@ -30,6 +30,8 @@ struct inference_options {
   int batch = 1;            ///< requests that go through the stages together
   int chunk_tokens = 0;     ///< the prompt goes in pieces of so many; 0: at once
   hetsched::precision precision = hetsched::precision::fp16;
+  double weight_bits = 0;  ///< of a weight as it is stored and read, scales included; 0: as the precision has it
+  double cache_bits = 0;   ///< the same of keys and values
   memory_overheads overheads = fitted_overheads;
   granularity cut = granularity::block;
 };
@@ -53,6 +55,8 @@ class inference_cost_model {
     };
     require(options_.prompt_tokens >= 1 && options_.output_tokens >= 1 && options_.batch >= 1 && options_.chunk_tokens >= 0,
             "a request needs a prompt and an output of at least one token, and a batch a request");
+    for (const double bits : {options_.weight_bits, options_.cache_bits})
+      require(bits == 0 || (bits >= 1 && bits <= 32), "weights and caches have between 1 and 32 bits");
     require(model_.kv_rank == 0, "inference with latent attention is not priced");
     require(model_.head == output_head::language_model && model_.patch_inputs == 0,
             "inference needs a model that makes one token after the other");
@@ -76,6 +80,7 @@ class inference_cost_model {
   }
 
   [[nodiscard]] int layer_count() const { return static_cast<int>(kinds_.size()); }
+  [[nodiscard]] const inference_options& options() const { return options_; }
   [[nodiscard]] int output_tokens() const { return options_.output_tokens; }
   [[nodiscard]] int chunk_count() const { return static_cast<int>(chunks_.size()); }
 
@@ -155,14 +160,27 @@ class inference_cost_model {
     const bool head = kind == ops.chain().size() - 1;
     auto list = (head ? operators_of(1) : ops).operators(kind, {options_.batch, 1, 1}).forward;
     for (auto& use : list) {
+      if (use.op.kind == operator_kind::gemm)
+        use.op.traffic_bytes -= static_cast<double>(use.op.batch) * static_cast<double>(use.op.k) *
+                                static_cast<double>(use.op.n) *
+                                (element_bytes(use.op.format) - weight_bytes_each(element_bytes(use.op.format)));
       if (use.op.kind != operator_kind::flash_attention) continue;
       const int keys = past + tokens;
       const int kv_heads = model_.kv_heads > 0 ? model_.kv_heads : model_.heads;
       use.op =
           cached_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
+      use.op.traffic_bytes -= 2.0 * static_cast<double>(options_.batch) * kv_heads * keys * static_cast<double>(use.op.k) *
+                              (element_bytes(use.op.format) - cache_bytes_each(element_bytes(use.op.format)));
       use.op.causal_share = tokens == 1 ? 1 : (past + 0.5 * tokens) / keys;
     }
     return list;
+  }
+
+  [[nodiscard]] double weight_bytes_each(int otherwise) const {
+    return options_.weight_bits > 0 ? options_.weight_bits / 8 : otherwise;
+  }
+  [[nodiscard]] double cache_bytes_each(int otherwise) const {
+    return options_.cache_bits > 0 ? options_.cache_bits / 8 : otherwise;
   }
 
   void price_memory() {
@@ -170,8 +188,8 @@ class inference_cost_model {
     const auto& chain = ops.chain();
     const std::int64_t width = model_.head_size > 0 ? model_.head_size : model_.hidden / model_.heads;
     const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;
-    const auto cache = checked_mul(2 * tokens * options_.batch, (model_.kv_heads > 0 ? model_.kv_heads : model_.heads) * width,
-                                   std::int64_t{chain.parameter_bytes});
+    const auto cached = checked_mul(2 * tokens * options_.batch, (model_.kv_heads > 0 ? model_.kv_heads : model_.heads) * width);
+    const auto cache = detail::whole_bytes(static_cast<double>(cached) * cache_bytes_each(chain.parameter_bytes));
     const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
     const auto wide = operators_of(most);
     copies_ = parameters_shared_in(chain);
@@ -179,8 +197,8 @@ class inference_cost_model {
       const auto& l = at(chain.layers, i);
       kinds_.push_back(ops.kind(i));
       token_bytes_.push_back(checked_mul(l.boundary_bytes, std::int64_t{options_.batch}));
-      stage_cost held{.weight_bytes =
-                          checked_mul(checked_add(l.parameters, l.shared_parameters), std::int64_t{chain.parameter_bytes})};
+      stage_cost held{.weight_bytes = detail::whole_bytes(static_cast<double>(checked_add(l.parameters, l.shared_parameters)) *
+                                                          weight_bytes_each(chain.parameter_bytes))};
       double largest = 0;  // operands and result of a product
       for (const auto& use : launches(wide, ops.kind(i), most, 0)) {
         if (use.op.kind == operator_kind::flash_attention) held.activation_bytes = checked_add(held.activation_bytes, cache);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include <hetsched/core/compiled.hpp>
@@ -130,6 +132,22 @@ namespace hetsched::detail {
   return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (std::ceil(waves) - waves);
 }
 
+// A product of few rows with operands that are stored in fewer bits than they multiply in, as quantised weights are: kernels
+// unpack them once on the lanes, which multiply the rows as well, at half of their rate.
+[[nodiscard]] inline std::optional<operator_time> unpacked_time(const tile_device& d, const operator_shape& op,
+                                                                const tile_constants& c) {
+  constexpr std::int64_t most_rows = 8;
+  const double batch = static_cast<double>(op.batch), n = static_cast<double>(op.n), k = static_cast<double>(op.k);
+  const double lanes = d.calibration.lane_rate * d.peak_flops[0] / 2;
+  if (op.m > most_rows || !(lanes > 0) || op.traffic_bytes >= batch * n * k * element_bytes(op.format)) return {};
+  operator_time time{.compute_s = 2 * batch * static_cast<double>(op.m) * n * k / lanes,
+                     .memory_s = op.traffic_bytes / sustained_bandwidth(d, c),
+                     .tile_m = static_cast<int>(op.m),
+                     .tile_n = 1};
+  time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
+  return time;
+}
+
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format);
   const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
@@ -157,6 +175,7 @@ namespace hetsched::detail {
       if (time.seconds < best.seconds) best = time;
     }
   }
+  if (const auto other = unpacked_time(d, op, c); other && other->seconds < best.seconds) best = *other;
   return best;
 }
 

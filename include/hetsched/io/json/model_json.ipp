@@ -61,7 +61,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 [[nodiscard]] inline model_file read_transformer(const json_value& top, const model_options& options) {
   const auto value = top.at("transformer");
   value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts",
-                "experts_per_token", "moe_every"});
+                "experts_per_token", "moe_every", "weight_bits", "cache_bits"});
   const auto optional = [&](const char* key, int low, int otherwise) {
     const auto given = value.find(key);
     return given ? given->count(low, max_width) : otherwise;
@@ -84,7 +84,23 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
   if (model.experts == 0) model.experts_per_token = 0;
   if (const auto chosen = value.find("experts_per_token"); chosen && model.experts_per_token > model.experts)
     chosen->expected("at most the " + std::to_string(model.experts) + " experts");
-  return model_of(value, model, read_dtype(value.find("dtype"), options.dtype), options);
+  auto read = model_of(value, model, read_dtype(value.find("dtype"), options.dtype), options);
+  if (const auto bits = value.find("weight_bits")) read.weight_bits = bits->number(1, 32);
+  if (const auto bits = value.find("cache_bits")) read.cache_bits = bits->number(1, 32);
+  return read;
+}
+
+/// Bits of weights that a config.json's quantization_config tells; 0 where it tells none.
+[[nodiscard]] inline double quantized_bits(const json_value& top) {
+  const auto quantized = top.find("quantization_config");
+  if (!quantized || quantized->is_null()) return 0;
+  if (const auto bits = quantized->find("bits"); bits && !bits->is_null()) return bits->number(1, 32);
+  if (const auto bits = quantized->find("w_bit"); bits && !bits->is_null()) return bits->number(1, 32);
+  for (const auto& [key, bits] : {std::pair{"load_in_4bit", 4.0}, {"load_in_8bit", 8.0}})
+    if (const auto on = quantized->find(key); on && !on->is_null() && on->boolean()) return bits;
+  const auto method = quantized->find("quant_method");
+  const auto name = method && !method->is_null() ? method->text() : std::string();
+  return name == "fp8" || name == "fbgemm_fp8" ? 8 : name == "mxfp4" ? 4.25 : 0;
 }
 
 /// Reads a Hugging Face config.json: the keys that say what is computed. All others are passed over.
@@ -214,6 +230,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
         "deepseek_v2, deepseek_v3, bert");
   }
   auto read = model_of(top, model, read_dtype(dtype, options.dtype), options);
+  read.weight_bits = quantized_bits(top);
   read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
   return read;
 }
