@@ -10,7 +10,7 @@
 
 namespace hetsched {
 
-/// A plan soon, however large the cluster is, for those who cannot wait until a planner has seen all of it: what the planner
+/// A plan soon, also on a large cluster, for those who cannot wait until a planner has seen all of it: what the planner
 /// finds first on some nodes that have about the memory that the model takes, or more as long as that helps, those of one
 /// subcluster and then those that wide links join to it; and, where its plans may have several pipelines, the same on more such
 /// parts, as many as are best. The default planner also takes what interop_dp and hexiscale find so. Where that is none, or all
