@@ -302,8 +302,20 @@ class cost_source {
   [[nodiscard]] hetsched::inference_cost_model<> serving(const hetsched::cluster& hardware,
                                                          hetsched::inference_options how) const {
     if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
-    if (!model_->family || kind(hardware) != "tile")
+    if (!model_->family || given_.formulas == "analytic")
       throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
+    for (const auto& s : hardware.subclusters) {
+      const auto& d = s.device;
+      if (known_by_operators(d)) continue;
+      std::string lacking;
+      for (const auto& [key, known] : {std::pair{"multiprocessors", d.multiprocessors > 0},
+                                       {"a peak in fp32", d.flops(hetsched::precision::fp32) > 0},
+                                       {"l2_mib", d.l2_bytes > 0},
+                                       {"clock_mhz", d.clock_hz > 0}})
+        if (!known) lacking += (lacking.empty() ? "" : ", ") + std::string(key);
+      throw hetsched::input_error("inference is priced operator by operator, for which device " + d.name + " of subcluster " +
+                                  s.name + " lacks " + lacking + ", optional keys otherwise");
+    }
     if (!flash()) throw hetsched::input_error("--attention: inference is priced with flash only");
     how.precision = model_->precision;
     how.cut = cut();

@@ -231,6 +231,34 @@ TEST_CASE("predictions do not change, to the bit, where another device is added,
   }
 }
 
+TEST_CASE("what a model, a device or a plan lacks is told where it is") {
+  const workplace w;
+  w.put("cluster.json", R"({"format": "hetsched/cluster", "version": 1, "devices": {"Studio":
+    {"peak_tflops": {"fp16": 54, "fp32": 27}, "memory_gib": 140, "memory_bandwidth_gb_per_s": 800}}, "subclusters":
+    [{"name": "desk", "device": "Studio", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5}}]})");
+  w.put("bert.json", R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 2,
+    "num_attention_heads": 12, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2})");
+  w.put("gpt.json",
+        R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024})");
+  const auto says = [&](const std::string& command, const std::string& text) {
+    const auto r = w.run(command);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(text) != std::string::npos);
+  };
+  const std::string plan = "hetsched-plan --cluster cluster.json --out plan.json --model ";
+  says(plan + "bert.json --global-batch 8 --sequence 4096", "found 512 learned positions, expected at least the 4096 tokens");
+  says(plan + "gpt.json --objective latency",
+       "device Studio of subcluster desk lacks multiprocessors, l2_mib, clock_mhz, optional keys otherwise");
+  REQUIRE(w.run(plan + "gpt.json --global-batch 8 --sequence 512 --planner hexiscale").status == 0);
+  w.put("plan.json", R"({"format": "hetsched/plan", "version": 2, "pipelines": [{"microbatches": 2, "microbatch_size": 3,
+    "stages": [{"layers": [0, 7], "degrees": {"data": 2, "tensor": 2},
+    "devices": [{"subcluster": "desk", "first_device": 0, "nodes": 1, "devices_per_node": 4}]}],
+    "schedule": {"name": "1f1b"}}]})");
+  says("hetsched-predict --cluster cluster.json --model gpt.json --plan plan.json",
+       "/pipelines/0/microbatch_size: found 3, expected a multiple of the data degree of stage 0, 2");
+}
+
 TEST_CASE("a config.json that stores weights in float32 is priced so, and the commands say it") {
   const workplace w;
   w.put("cluster.json", cluster_text);

@@ -282,6 +282,10 @@ inline int plan_command(plan_arguments given) {
       offered.context = std::max(offered.context, s.degrees.context);
       offered.expert = std::max(offered.expert, s.degrees.expert);
       const auto& shares = s.shares.data;
+      if (const int size = lines[l].microbatch_size; shares.empty() && s.degrees.data > 0 && size % s.degrees.data != 0)
+        throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/microbatch_size",
+                         "found " + std::to_string(size) + ", expected a multiple of the data degree of stage " +
+                             std::to_string(i) + ", " + std::to_string(s.degrees.data));
       const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
       if (source.of_shapes() && (uneven || is_mixed(s.devices)))
         throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i),

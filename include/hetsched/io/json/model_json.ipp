@@ -229,6 +229,9 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
         "one of gpt2, gpt_neox, opt, falcon, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, "
         "deepseek_v2, deepseek_v3, bert");
   }
+  if (model.positions > 0 && options.sequence > model.sequence)
+    top.fail("found " + std::to_string(model.sequence) + " learned positions, expected at least the " +
+             std::to_string(options.sequence) + " tokens of a sequence");
   auto read = model_of(top, model, read_dtype(dtype, options.dtype), options);
   read.weight_bits = quantized_bits(top);
   read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
