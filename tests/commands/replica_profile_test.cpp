@@ -173,7 +173,7 @@ TEST_CASE(
   }
   const auto quiet = w.run(plan + "--model bf16.json --dtype fp16");
   CHECK(quiet.errors.empty());
-  CHECK(!holds(quiet.output, "precision"));
+  CHECK(holds(quiet.output, "precision     fp16\n"));
 
   for (const std::string dtype : {"fp32", "tf32", "fp16"}) {
     CAPTURE(dtype);
