@@ -71,7 +71,7 @@ std::string tables(const train::measuring& m, const replica_profile& costs) {
                     format_bytes(l.samples.back().bytes) + " in " + times_cell(l.samples.back().took)});
     if (off > poor_link_fit)
       doubts += rows.back()[0] + ": no latency and bandwidth fit all sizes, one of which is off by " + format_percent(off) +
-                "; those of the smallest and the largest message are taken\n";
+                "; the largest message counts most\n";
   }
   if (!rows.empty()) text += format_table({"link", ">latency", ">bandwidth", ">largest message (spread)"}, rows) + doubts + '\n';
   return text;

@@ -112,7 +112,7 @@ TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by con
   CHECK(none.status == 1);
   CHECK(none.errors.find("--weight-bits says how many bits") != std::string::npos);
   for (const auto& [rest, bits] : {std::pair{"plain.json --weight-bits 4.5", "weights in 4.50 bits"},
-                                   {"gptq.json", "weights in 4.00 bits"},
+                                   {"gptq.json", "weights in 4.16 bits"},
                                    {"gptq.json --weight-bits 3", "weights in 3.00 bits"},
                                    {"transformer.json", "weights in 4.50 bits, cache in 8.00 bits"}}) {
     CAPTURE(rest);

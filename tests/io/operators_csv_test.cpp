@@ -124,7 +124,7 @@ TEST_CASE("what is wrong is told with the file, the line, the column and what wa
       {good + "\ngemm,1,1,1,1,fp16\n", {"line 3", "1 cells"}},
       {"op,batch,m,n,k,dtype,measured_ms\nrelu,1,1,1,1,fp32,0\n", {"line 2", "measured_ms", "\"0\""}},
       {"op,batch,m,n,k,dtype,kv_heads\nflash_attention,8,1,9,64,fp16,3\n", {"line 2", "kv_heads", "\"3\"", "divisor of the 8"}},
-      {"op,batch,m,n,k,dtype,kv_heads\nflash_attention,8,1,9,64,fp16,0\n", {"line 2", "kv_heads", "\"0\"", "at least 1"}},
+      {"op,batch,m,n,k,dtype,kv_heads\nflash_attention,8,1,9,64,fp16,-1\n", {"line 2", "kv_heads", "\"-1\"", "at least 1"}},
       {good + "gemm,1,4096.5,1,1,fp16\n", {"line 3", "column m", "\"4096.5\""}},
   };
   for (const auto& r : rows) {
@@ -158,13 +158,15 @@ TEST_CASE("key heads, cells in quotes, and whole numbers with a point") {
       "op,batch,kv_heads,m,n,k,dtype,note\n"
       "\"flash_attention\",32.0,8,1,4096.,128,bf16,\"of a token, with a cache\"\n"
       "flash_attention_causal,32,,512,512,128,bf16,plain\n"
-      "gemm,1,8,16,16,16,bf16,not of products\n",
+      "gemm,1,8,16,16,16,bf16,not of products\n"
+      "flash_attention,32,0,512,512,128,bf16,\"so \"\"called\"\", not told\"\n",
       "rows.csv");
-  REQUIRE(file.operators.size() == 3);
+  REQUIRE(file.operators.size() == 4);
+  CHECK(file.operators[3] == flash_attention(32, 32, 512, 512, 128, false, number_format::bf16));
   CHECK(file.operators[0] == cached_attention(32, 8, 1, 4096, 128, false, number_format::bf16));
   CHECK(file.operators[1] == flash_attention(32, 32, 512, 512, 128, true, number_format::bf16));
   CHECK(file.operators[2] == gemm(16, 16, 16, number_format::bf16));
-  const auto again = parse_operators(measured_csv(file.rows, std::vector<double>{1, 2, 3}), "again.csv");
+  const auto again = parse_operators(measured_csv(file.rows, std::vector<double>{1, 2, 3, 4}), "again.csv");
   CHECK(again.operators == file.operators);
   CHECK(again.rows == file.rows);
 }

@@ -108,6 +108,8 @@ inline void settle(plan_arguments& given) {
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
+  if (given.serving.weight_bits > 0 || given.serving.cache_bits > 0)
+    throw input_error("--weight-bits and --cache-bits are of inference: --objective latency or throughput");
   std::vector<std::string> lost;
   for (const auto& name : given.without) {
     if (name == "consecutive" || name == "uniform") {

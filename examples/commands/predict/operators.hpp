@@ -65,28 +65,19 @@ inline std::vector<double> operator_times_ms(const device& d, operators_file& fi
 
 /// The cells of each row by the heading's names, with what was predicted.
 inline std::string operators_json(const device& d, const operators_file& file, const std::vector<double>& times_ms, int skipped) {
-  const auto cells = [](const std::string& line) {
-    std::vector<std::string> all(1);
-    for (const char c : line)
-      if (c == ',')
-        all.emplace_back();
-      else if (c != '\r')
-        all.back() += c;
-    return all;
-  };
-  const auto value = [](const std::string& cell) -> nlohmann::ordered_json {
+  const auto value = [](std::string_view cell) -> nlohmann::ordered_json {
     double number = 0;
     const auto [end, wrong] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
-    if (cell.empty() || wrong != std::errc{} || end != cell.data() + cell.size()) return cell;
+    if (cell.empty() || wrong != std::errc{} || end != cell.data() + cell.size()) return std::string(cell);
     if (number == std::floor(number) && std::abs(number) < 1e15) return static_cast<std::int64_t>(number);
     return number;
   };
-  const auto names = cells(file.heading);
+  const auto names = hetsched::detail::csv_cells(file.heading);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < times_ms.size(); ++i) {
-    const auto row = cells(file.lines[i]);
+    const auto row = hetsched::detail::csv_cells(file.lines[i]);
     nlohmann::ordered_json one;
-    for (std::size_t c = 0; c < names.size(); ++c) one[names[c]] = value(row[c]);
+    for (std::size_t c = 0; c < names.size(); ++c) one[std::string(names[c])] = value(row[c]);
     one["predicted_ms"] = times_ms[i];
     if (!file.measured_ms.empty()) one["error_percent"] = (times_ms[i] / file.measured_ms[i] - 1) * 100;
     rows.push_back(std::move(one));

@@ -131,6 +131,9 @@ inline constexpr other_name operator_aliases[] = {
     {"layer_norm", "layernorm"}, {"ln", "layernorm"},        {"rms_norm", "rmsnorm"},    {"add", "elementwise_add"},
     {"sub", "elementwise_sub"},  {"mul", "elementwise_mul"}, {"div", "elementwise_div"}, {"pow", "elementwise_pow"}};
 
+/// The cells of a line of CSV text, without blanks and quotes around them. O(length).
+[[nodiscard]] std::vector<std::string_view> csv_cells(std::string_view line);
+
 inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf16", "fp8"};  // by number_format
 
 }  // namespace detail

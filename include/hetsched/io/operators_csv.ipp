@@ -28,6 +28,31 @@ inline constexpr other_name format_aliases[] = {{"float32", "fp32"}, {"float", "
   return name;
 }
 
+[[nodiscard]] inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const auto first = text.find_first_not_of(blanks);
+  return first == std::string_view::npos ? std::string_view{} : text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+HETSCHED_INLINE std::vector<std::string_view> csv_cells(std::string_view line) {
+  std::vector<std::string_view> cells;
+  for (std::size_t begin = 0; begin <= line.size();) {
+    auto end = std::min(line.find_first_not_of(" \t", begin), line.size());
+    // A comma between quotes ends no cell; two quotes are one of the text.
+    if (line.substr(end).starts_with('"')) {
+      for (++end; end < line.size() && (line[end] != '"' || line.substr(end + 1).starts_with('"')); ++end)
+        if (line[end] == '"') ++end;
+      end = std::min(end, line.size());
+    }
+    const auto comma = std::min(line.find(',', end), line.size());
+    auto cell = trimmed(line.substr(begin, comma - begin));
+    if (cell.size() > 1 && cell.front() == '"' && cell.back() == '"') cell = trimmed(cell.substr(1, cell.size() - 2));
+    cells.push_back(cell);
+    begin = comma + 1;
+  }
+  return cells;
+}
+
 class operators_reader {
  public:
   operators_reader(std::string_view text, std::string_view file) : rest_(text), file_(file) {}
@@ -67,12 +92,6 @@ class operators_reader {
   static constexpr std::string_view names[columns] = {"op", "batch", "m", "n", "k", "dtype"};
   static constexpr std::size_t missing = static_cast<std::size_t>(-1);
 
-  [[nodiscard]] static std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view blanks = " \t\r\n";
-    const auto first = text.find_first_not_of(blanks);
-    return first == std::string_view::npos ? std::string_view{} : text.substr(first, text.find_last_not_of(blanks) - first + 1);
-  }
-
   std::string_view take_line() {
     ++line_;
     const auto end = std::min(rest_.find('\n'), rest_.size());
@@ -82,19 +101,7 @@ class operators_reader {
     return line;
   }
 
-  void split(std::string_view line) {
-    cells_.clear();
-    for (std::size_t begin = 0; begin <= line.size();) {
-      // A comma between quotes ends no cell.
-      auto end = std::min(line.find_first_not_of(" \t", begin), line.size());
-      if (line.substr(end).starts_with('"')) end = std::min(line.find('"', end + 1), line.size());
-      const auto comma = std::min(line.find(',', end), line.size());
-      auto cell = trimmed(line.substr(begin, comma - begin));
-      if (cell.size() > 1 && cell.front() == '"' && cell.back() == '"') cell = trimmed(cell.substr(1, cell.size() - 2));
-      cells_.push_back(cell);
-      begin = comma + 1;
-    }
-  }
+  void split(std::string_view line) { cells_ = csv_cells(line); }
 
   void read_heading(std::string_view line) {
     split(line);
@@ -123,7 +130,8 @@ class operators_reader {
     // A table has something in this column also where it says nothing.
     if (kind.reduces || (!cell(k).empty() && cell(k) != "0")) sizes.k = size(k);
     const auto format = known_format();
-    if (kind.name.starts_with("flash_attention") && key_heads_ < width_ && !cells_[key_heads_].empty()) {
+    if (kind.name.starts_with("flash_attention") && key_heads_ < width_ && !cells_[key_heads_].empty() &&
+        cells_[key_heads_] != "0") {
       sizes.kv_heads = whole(cells_[key_heads_], "kv_heads");
       if (sizes.batch % sizes.kv_heads != 0)
         fail("column kv_heads: found " + quoted(cells_[key_heads_]) + ", expected a divisor of the " +

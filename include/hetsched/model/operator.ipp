@@ -53,6 +53,9 @@ HETSCHED_INLINE operator_shape cached_attention(std::int64_t heads, std::int64_t
                                                 std::int64_t keys, std::int64_t head_width, bool causal, number_format f) {
   auto op = flash_attention(heads, kv_heads, queries, keys, head_width, causal, f);
   op.key_heads = kv_heads;
+  // Queries are the last ones: each sees the keys before all of them, and half of their own.
+  if (causal && queries > 1 && keys > queries)
+    op.causal_share = (static_cast<double>(keys - queries) + 0.5 * static_cast<double>(queries)) / static_cast<double>(keys);
   return op;
 }
 

@@ -388,7 +388,8 @@ using cost_planner = std::function<outcome<plan>(const cluster&, const any_cost_
     if (best) problem.beat = std::min(problem.beat, objective_of(*best));
     auto found = make(view.hardware, costs, problem);
     if (!found) {
-      complete = complete && found.why_not().why != refusal::kind::stopped;
+      // Nobody has looked at all of the view then.
+      if (found.why_not().why == refusal::kind::stopped) complete = false, bound = 0;
       continue;
     }
     note(*found);

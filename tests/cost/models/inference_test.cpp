@@ -163,6 +163,14 @@ TEST_CASE("inference: weights and caches in fewer bits take fewer bytes, and are
   CHECK(packed.decoding_s(all, on_a) > 0.25 * plain.decoding_s(all, on_a));
   // A prompt is bound by arithmetic, which stays.
   CHECK(packed.chunk_s(0, all, on_a) == doctest::Approx(plain.chunk_s(0, all, on_a)).epsilon(0.05));
+  // A head that shares the embedding holds it once.
+  auto tied = model;
+  tied.tied_embeddings = true;
+  for (const double bits : {1.0, 3.7, 4.0, 16.0, 32.0}) {
+    const inference_cost_model one(hardware, tied, {.weight_bits = bits});
+    const auto held = static_cast<double>(one.stage(all, on_a).weight_bytes);
+    CHECK(held == doctest::Approx(static_cast<double>(parameter_count(make_chain(tied))) * bits / 8).epsilon(1e-6));
+  }
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.weight_bits = 0.5}), input_error);
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.cache_bits = 33}), input_error);
 }

@@ -53,6 +53,9 @@ TEST_CASE("a link that lets a burst pass has the rate that large messages have")
   CHECK(fitted.bandwidth == doctest::Approx(2.5e6).epsilon(0.1));
   CHECK(fitted.transfer_s(256) == doctest::Approx(samples.front().took.median_s).epsilon(1e-6));
   CHECK(largest_residual(fitted, samples) > poor_link_fit);  // 16 KiB pass at once, and no such line has that
+  // A single slow small message changes nothing of the rest.
+  const std::vector<link_sample> disturbed{{256, {5e-3, 0}}, {16384, {1.1e-4, 0}}, {262144, {3e-4, 0}}, {1048576, {9e-4, 0}}};
+  CHECK(fit_link(disturbed).transfer_s(1e7) == doctest::Approx(8.5e-3).epsilon(0.1));
 }
 
 TEST_CASE("links between ranks are timed, pair after pair, and all ranks learn the result [threads]") {

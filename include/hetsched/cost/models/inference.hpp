@@ -171,7 +171,6 @@ class inference_cost_model {
           cached_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
       use.op.traffic_bytes -= 2.0 * static_cast<double>(options_.batch) * kv_heads * keys * static_cast<double>(use.op.k) *
                               (element_bytes(use.op.format) - cache_bytes_each(element_bytes(use.op.format)));
-      use.op.causal_share = tokens == 1 ? 1 : (past + 0.5 * tokens) / keys;
     }
     return list;
   }
@@ -193,6 +192,9 @@ class inference_cost_model {
     const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
     const auto wide = operators_of(most);
     copies_ = parameters_shared_in(chain);
+    for (auto& c : copies_)
+      c.weight_bytes = detail::whole_bytes(static_cast<double>(at(chain.layers, c.layer).shared_parameters) *
+                                           weight_bytes_each(chain.parameter_bytes));
     for (int i = 0; i < chain.size(); ++i) {
       const auto& l = at(chain.layers, i);
       kinds_.push_back(ops.kind(i));

@@ -47,7 +47,9 @@ struct tile_cost_options {
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
   double host_launch_s = 0;                     ///< the host needs this for each kernel; a layer is bound by it or by the device
-  bool analytic_elsewhere = false;  ///< price devices that are not known_by_operators as analytic_cost_model does; else an error
+  /// Price devices that are not known_by_operators as analytic_cost_model does, with its own efficiencies; else they are an
+  /// error.
+  bool analytic_elsewhere = false;
   int max_data = INT_MAX;
   int max_context = 1;
   int max_tensor = INT_MAX;

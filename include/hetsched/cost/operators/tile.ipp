@@ -204,13 +204,15 @@ namespace hetsched::detail {
 
 // A prompt's attention: blocks of 128 queries, or of 64 where there are few, which see half of their own keys under a causal
 // mask; products wait for a part of the exponentials. The longest block, of the last queries, ends last.
-[[nodiscard]] inline operator_time prefill_time(const tile_device& d, const operator_shape& op, const attention_constants& a) {
+[[nodiscard]] inline operator_time prefill_time(const tile_device& d, const operator_shape& op, const tile_constants& c,
+                                                const attention_constants& a) {
   const double heads = static_cast<double>(op.batch), keys = static_cast<double>(op.n), width = static_cast<double>(op.k);
   const double e = element_bytes(op.format);
   const int rows = heads * static_cast<double>(ceil_div(op.m, 128)) >= d.multiprocessors ? 128 : 64;
   const double blocks = static_cast<double>(ceil_div(op.m, rows));
-  const double rate = d.calibration.matrix_rate * a.prefill_share * at(d.peak_flops, op.format) / d.multiprocessors;
-  if (!(rate > 0)) throw input_error("the device has no peak for this number format");
+  const bool matrix_units = at(d.on_matrix_units, op.format);
+  const double sustained = sustained_flops(d, op.format, c);
+  const double rate = (matrix_units ? sustained / c.matrix_share * a.prefill_share : sustained) / d.multiprocessors;
   const double of_key = rows * (4 * width / rate + (d.clock_hz > 0 ? a.exponential_share / (16 * d.clock_hz) : 0));
   const double seen = std::min(keys, keys * op.causal_share + (op.causal_share < 1 ? rows / 2.0 : 0));
   operator_time time{.tile_m = rows, .tile_n = 128};
@@ -246,9 +248,9 @@ namespace hetsched::detail {
   return time;
 }
 
-[[nodiscard]] inline operator_time cached_time(const tile_device& d, const operator_shape& op) {
+[[nodiscard]] inline operator_time cached_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const auto a = attention_of(d.generation);
-  return op.m == 1 ? decode_time(d, op, a) : prefill_time(d, op, a);
+  return op.m == 1 ? decode_time(d, op, a) : prefill_time(d, op, c, a);
 }
 
 // The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less
@@ -328,7 +330,7 @@ namespace hetsched {
 
 HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
-                       : op.key_heads > 0                          ? detail::cached_time(d, op)
+                       : op.key_heads > 0                          ? detail::cached_time(d, op, c)
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
                                                                    : detail::vector_time(d, op, c);
   time.seconds += (op.key_heads > 0 ? 0 : c.launch_s) + d.calibration.launch_s;

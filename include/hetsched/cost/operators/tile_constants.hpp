@@ -39,8 +39,9 @@ struct tile_constants {
   double idle_watts = 10;  ///< of the board power, what arithmetic cannot have: what T4 and P4 draw idle, not fitted
 };
 
-/// What cached_attention takes of a chip beyond its datasheet, by generation; fitted by bench/validation/fit_attention.py to
-/// kernels of inference engines on A100, H200 and L40S. Other generations have the figures of the one nearest to them.
+/// What cached_attention takes of a chip beyond its datasheet, by generation; after fits by bench/validation/fit_attention.py to
+/// kernels of inference engines on A100, H200 and L40S, with one L2 for prompts and tokens. Other generations have the figures of
+/// the one nearest to them.
 struct attention_constants {
   double prefill_share = 0.76;     ///< of the matrix units' peak that products sustain
   double exponential_share = 1.5;  ///< of the cycles of exponentials, 16 of a multiprocessor each, that products do not hide

@@ -94,8 +94,11 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 [[nodiscard]] inline double quantized_bits(const json_value& top) {
   const auto quantized = top.find("quantization_config");
   if (!quantized || quantized->is_null()) return 0;
-  if (const auto bits = quantized->find("bits"); bits && !bits->is_null()) return bits->number(1, 32);
-  if (const auto bits = quantized->find("w_bit"); bits && !bits->is_null()) return bits->number(1, 32);
+  // Each group has a scale and a zero point.
+  const auto group = quantized->find("group_size");
+  const double grouped = group && !group->is_null() && group->number(-1, 1 << 20) > 0 ? 20 / group->number(-1, 1 << 20) : 0;
+  for (const char* key : {"bits", "w_bit"})
+    if (const auto bits = quantized->find(key); bits && !bits->is_null()) return std::min(32.0, bits->number(1, 32) + grouped);
   for (const auto& [key, bits] : {std::pair{"load_in_4bit", 4.0}, {"load_in_8bit", 8.0}})
     if (const auto on = quantized->find(key); on && !on->is_null() && on->boolean()) return bits;
   const auto method = quantized->find("quant_method");

@@ -38,9 +38,9 @@ HETSCHED_INLINE link fit_link(std::span<const link_sample> samples) {
   if (t - per_byte_s * b < 0) per_byte_s = bt / bb;
   per_byte_s = std::max(per_byte_s, least_s_per_byte);
   const link fitted{.latency_s = std::max(0.0, (t - per_byte_s * b) / ones), .bandwidth = 1 / per_byte_s};
-  if (largest_residual(fitted, samples) <= poor_link_fit) return fitted;
   const auto [least, most] =
       std::minmax_element(samples.begin(), samples.end(), [](const auto& x, const auto& y) { return x.bytes < y.bytes; });
+  if (most->took.median_s <= least->took.median_s || largest_residual(fitted, {&*most, 1}) <= poor_link_fit) return fitted;
   const double few = static_cast<double>(least->bytes), many = static_cast<double>(most->bytes);
   per_byte_s = (most->took.median_s - least->took.median_s) / (many - few);
   if (per_byte_s * few > least->took.median_s) per_byte_s = most->took.median_s / many;
