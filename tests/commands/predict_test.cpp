@@ -399,8 +399,6 @@ TEST_CASE("bad input and usage: status 2, one line that names the place, no outp
       {predict, "\"first_device\": 2", "\"first_device\": 3", "/stages/1/devices/0/first_device: found 3"},
       {predict, "\"data\": 1, \"context\": 1, \"tensor\": 4", "\"data\": 4, \"context\": 1, \"tensor\": 1",
        "plan.json: /pipelines/0/microbatch_size: found 2, expected a multiple of the data degree of stage 0, 4"},
-      {predict, "\"data\": 1, \"context\": 1, \"tensor\": 4", "\"data\": 1, \"context\": 4, \"tensor\": 1",
-       "plan.json: stage 0: there are no costs for these degrees"},
       {predict, "\"h1f1b\"", "\"2f2b\"", "plan.json: there is no schedule \"2f2b\""},
       {predict, "\"layers\": [26, 37]", "\"layers\": [27, 37]", "/stages/1/layers"},
   };
