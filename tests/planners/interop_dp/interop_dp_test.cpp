@@ -510,6 +510,7 @@ TEST_CASE("near ties never cost more than their share of the objective, and neve
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 12, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 2 == 0});
     INFO(text(given));
+    given.options.enumeration = 0;  // which would find what near ties do
     const additive_costs costs{given.costs};
     const auto strict = interop_dp(given.hardware, costs, given.problem, given.options);
     given.options.near_tie = 0.05;
@@ -520,7 +521,7 @@ TEST_CASE("near ties never cost more than their share of the objective, and neve
     changed += relaxed->predicted.iteration_s < strict->predicted.iteration_s * (1 - 1e-9);
     check_plan(given.hardware, costs, given.problem, given.options, *relaxed);
   }
-  CHECK(changed > 0);
+  if (sanitizer_share == 1) CHECK(changed > 0);
 }
 
 TEST_CASE("plans that can be worked out by hand") {
