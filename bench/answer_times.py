@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long hetsched-plan takes to answer a time budget and a SIGINT on large clusters, by planner: prints a table.
 
-answer_times.py PLAN [--inputs hosts,subclusters,devices] [--planners ...] [--budgets 0.1,1,10] [--signals 1]
+answer_times.py PLAN [--inputs hosts,subclusters,devices] [--planners ...] [--budgets 0,1,10] [--signals 1]
 """
 import argparse
 import json
@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-PLANNERS = ["parallel_pipelines", "interop_dp", "hexiscale", "hetauto", "placement"]
+PLANNERS = ["parallel_pipelines", "interop_dp", "hexiscale", "hetauto", "hetauto_exact", "placement"]
 
 
 def mesh(names, gbit_per_s, latency_us):
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("plan", help="hetsched-plan")
     parser.add_argument("--inputs", default=",".join(INPUTS))
     parser.add_argument("--planners", default=",".join(PLANNERS))
-    parser.add_argument("--budgets", default="0.1,1,10")
+    parser.add_argument("--budgets", default="0,1,10")
     parser.add_argument("--signals", default="1")
     parser.add_argument("--patience", type=float, default=60, help="seconds until a run is killed")
     given = parser.parse_args()

@@ -54,6 +54,19 @@ namespace detail {
                                            const std::vector<pipeline_plan>* known, std::int64_t labels,
                                            function_ref<refusal()> none) {
   const auto& hardware = book.hardware();
+  // Tables of large clusters take seconds.
+  if (!asked.may_go_on()) {
+    const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};
+    if (!known) return stopped;
+    auto judged = evaluate(hardware, book.costs(), {.planner = "placement", .pipelines = *known},
+                           {.flops_per_sample = asked.flops_per_sample, .arithmetic = asked.arithmetic});
+    if (!judged || !judged->shortage.empty()) return stopped;
+    auto soon = std::move(judged->plan);
+    const double value = objective_of(soon);
+    soon.evidence =
+        search_evidence{.objective_value = value, .objective_bound = 0, .complete = false, .work = {{"labels", labels}}};
+    return soon;
+  }
   return with_tables(book, [&](interop_problem problem, const stage_prices& table) -> outcome<plan> {
     for (auto& p : problem.placements) {
       const auto& mesh = p.where.mesh;
