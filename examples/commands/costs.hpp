@@ -193,11 +193,10 @@ class cost_source {
                                     "; take it out, or choose --cost analytic");
   }
 
-  /// Where the precision is one that a file names for how weights are stored, in 4 bytes each, and nobody asked for: what to do.
+  /// What to do where all is priced in fp32 only because a config.json stores weights so; else nothing.
   [[nodiscard]] std::string stored_precision_text() const {
     if (measured() || !given_.dtype.empty() || !model_->stored_as_fp32) return "";
-    return model_path_ +
-           " stores weights in float32, so all is priced in fp32; if it is trained in mixed precision, say --dtype bf16";
+    return model_path_ + " stores weights in float32, so all is priced in fp32; if it runs in mixed precision, say --dtype bf16";
   }
 
   /// What a user should see on standard error before anything is priced.

@@ -17,9 +17,10 @@ namespace command {
   constexpr double most = 100;
   const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
   std::nth_element(ratios.begin(), middle, ratios.end());
-  if (*middle<most&& * middle> 1 / most) return "";
-  const bool slow = *middle > 1;
-  return "the times are about " + hetsched::format_number(slow ? *middle : 1 / *middle) + " times as " +
+  const double slowness = *middle;
+  if (slowness < most && slowness * most > 1) return "";
+  const bool slow = slowness > 1;
+  return "the times are about " + hetsched::format_number(slow ? slowness : 1 / slowness) + " times as " +
          (slow ? "long" : "short") + " as the datasheet says: are they " + (slow ? "micro" : "") +
          "seconds? The column measured_ms is in milliseconds";
 }

@@ -97,6 +97,8 @@ inline void settle(plan_arguments& given) {
 
   const auto hardware = read_cluster(given.cluster);
   const cost_source source(given.costs, given.model);
+  source.check_calibrations(hardware);
+  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
@@ -124,8 +126,6 @@ inline void settle(plan_arguments& given) {
   if (given.explain && !planner.explain)
     throw input_error("--explain: planner " + std::string(planner.name) +
                       " does not count its space; hetauto and hetauto_exact do");
-  source.check_calibrations(hardware);
-  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   progress_line progress;
   if (!given.frontier.empty()) {
     auto money = problem_of(request_of(given, source, hardware, progress), 1);

@@ -56,6 +56,23 @@ template <class Costs>
   return figures;
 }
 
+/// What the figures of a plan for inference rest on: precision, and costs.
+template <class Costs>
+[[nodiscard]] std::vector<hetsched::report_figure> serving_basis(const hetsched::cluster& hardware, const cost_source& source,
+                                                                 const Costs& costs, const hetsched::plan_setting& setting) {
+  using namespace hetsched;
+  std::vector<report_figure> basis;
+  if constexpr (inference_costs<Costs>) {
+    std::string bits;
+    for (const auto& [what, stored] : {std::pair{"weights", costs.options().weight_bits}, {"cache", costs.options().cache_bits}})
+      if (stored > 0) bits += (bits.empty() ? "" : ", ") + std::string(what) + " in " + format_number(stored) + " bits";
+    const auto lacking = source.precision_text(hardware);
+    basis.push_back({"precision", setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
+  }
+  basis.push_back({"costs", setting.costs, source.basis_text(hardware)});
+  return basis;
+}
+
 /// The page of a plan for inference: its figures, stages and the requests in flight. `origin`: what the plan was made from.
 [[nodiscard]] inline std::string serving_page(const hetsched::cluster& hardware, const hetsched::plan& p,
                                               const std::string& origin, std::vector<hetsched::report_figure> figures,
@@ -149,15 +166,7 @@ template <class Costs>
   if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
   auto figures = serving_figures(hardware, costs, *found);
-  std::vector<report_figure> basis;
-  if constexpr (inference_costs<Costs>) {
-    std::string bits;
-    for (const auto& [what, stored] : {std::pair{"weights", costs.options().weight_bits}, {"cache", costs.options().cache_bits}})
-      if (stored > 0) bits += (bits.empty() ? "" : ", ") + std::string(what) + " in " + format_number(stored) + " bits";
-    const auto lacking = source.precision_text(hardware);
-    basis.push_back({"precision", found->setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
-  }
-  basis.push_back({"costs", found->setting.costs, source.basis_text(hardware)});
+  const auto basis = serving_basis(hardware, source, costs, found->setting);
   figures.insert(figures.end() - 1, basis.begin(), basis.end());
   if (!given.report.empty() || !given.trace.empty()) {
     const auto& line = found->pipelines.front();

@@ -451,7 +451,8 @@ TEST_CASE("attention over a cache: prompts within 15 %, tokens within 20 %, for 
     CAPTURE(of.first);
     CAPTURE(of.second);
     CHECK(all.size() == 30);
-    CHECK(sum / static_cast<double>(all.size()) < (of.second ? 0.20 : 0.16));
+    MESSAGE(of.first << " " << of.second << " " << sum / static_cast<double>(all.size()));
+    CHECK(sum / static_cast<double>(all.size()) < (of.second ? 0.20 : 0.15));
   }
 }
 
@@ -470,8 +471,8 @@ TEST_CASE("attention over a cache: what shares keys is read once, and keys are s
       CHECK(seconds(32, 8, keys, keys) <= seconds(32, 8, 2 * keys, 2 * keys));
     }
   }
-  // On one multiprocessor where nothing is split: 131072 keys of 512 bytes at 15.8 bytes a cycle.
+  // Measured where nothing is split: two heads on a multiprocessor each.
   const auto a100 = named("A100-SXM4-80GB");
-  CHECK(predict_operator(a100, cached_attention(1, 1, 1, 131072, 128, false, bf16)).seconds ==
-        doctest::Approx(131072 * 512 / (15.8 * 1.41e9)).epsilon(0.02));
+  CHECK(predict_operator(a100, cached_attention(2, 2, 1, 131072, 128, false, bf16)).seconds ==
+        doctest::Approx(3.0203e-3).epsilon(0.05));
 }

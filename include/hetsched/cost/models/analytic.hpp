@@ -39,13 +39,17 @@ namespace detail {
 
 inline constexpr double analytic_layer_overhead_s = 10e-6;
 
-/// FLOP/s that a device sustains over whole layers. Throws input_error where an efficiency makes no sense, and for
-/// a device without the precision.
+/// FLOP/s that a device sustains over whole layers. Throws: input_error for an efficiency outside (0, 1], and for a device
+/// without the precision.
 [[nodiscard]] double sustained_flops(const device& d, precision asked, std::span<const device_efficiency> efficiency);
 
-/// What a device that sustains so many FLOP/s computes of a layer: its arithmetic or its memory traffic, whichever is longer.
+/// Seconds of a layer on one device at `flops` FLOP/s: of its arithmetic or of its memory traffic, whichever takes longer.
 [[nodiscard]] layer_compute analytic_compute(const parallel_costs& costs, double flops, double overhead_s, int index,
                                              const placement& where);
+
+/// The same of `own` of `slices` equal slices, each as one of as many equal ranks would compute it.
+[[nodiscard]] layer_compute analytic_slices(const parallel_costs& costs, double flops, double overhead_s, int index,
+                                            placement where, int own, int slices);
 
 }  // namespace detail
 
@@ -114,11 +118,8 @@ class analytic_cost_model {
   /// link of any two parts.
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
     return costs_.sliced_stage(layers, parts, slices(), [&](int index, const stage_part& p) {
-      auto where = p.where;
-      where.degrees.tensor = slices();
-      auto of_one = compute(index, where);
-      for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
-      return of_one;
+      return detail::analytic_slices(costs_, at(flops_, p.where.mesh.subcluster), layer_overhead_s_, index, p.where, p.slices,
+                                     slices());
     });
   }
 

@@ -49,4 +49,12 @@ HETSCHED_INLINE layer_compute analytic_compute(const parallel_costs& costs, doub
   return c;
 }
 
+HETSCHED_INLINE layer_compute analytic_slices(const parallel_costs& costs, double flops, double overhead_s, int index,
+                                              placement where, int own, int slices) {
+  where.degrees.tensor = slices;
+  auto c = analytic_compute(costs, flops, overhead_s, index, where);
+  for (auto* s : {&c.forward_s, &c.backward_s, &c.weight_backward_s, &c.selective_s}) *s *= own;
+  return c;
+}
+
 }  // namespace hetsched::detail

@@ -122,7 +122,9 @@ class tile_cost_model {
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     HETSCHED_EXPECTS(index >= 0 && index < layer_count());
     const auto& d = at(devices_, where.mesh.subcluster);
-    if (d.sustained_flops > 0) return costs_.layer(index, where, analytic(d, index, where));
+    if (d.sustained_flops > 0)
+      return costs_.layer(index, where,
+                          detail::analytic_compute(costs_, d.sustained_flops, detail::analytic_layer_overhead_s, index, where));
     const int kind = at(kinds_, index);
     for (const auto& share : d.shares)
       if (share.of == where.degrees) return costs_.layer(index, where, at(share.kinds, kind));
@@ -145,13 +147,9 @@ class tile_cost_model {
     std::vector<detail::layer_compute> known(kinds_.size() * parts.size(), unknown);  // by kind and part
     const auto compute_once = [&](int index, const stage_part& p) {
       const auto& d = at(devices_, p.where.mesh.subcluster);
-      if (d.sustained_flops > 0) {
-        auto where = p.where;
-        where.degrees.tensor = slices();
-        auto of_one = analytic(d, index, where);
-        for (auto* s : {&of_one.forward_s, &of_one.backward_s, &of_one.weight_backward_s, &of_one.selective_s}) *s *= p.slices;
-        return of_one;
-      }
+      if (d.sustained_flops > 0)
+        return detail::analytic_slices(costs_, d.sustained_flops, detail::analytic_layer_overhead_s, index, p.where, p.slices,
+                                       slices());
       const int kind = at(kinds_, index);
       auto& found = known[as_size(kind) * parts.size() + as_size(&p - parts.data())];
       const layer_share share{.samples = p.samples, .tensor = slices(), .slices = p.slices};
@@ -197,10 +195,6 @@ class tile_cost_model {
     double sustained_flops = 0;  // of a device that operators are not known of
     std::vector<share_prices> shares{};
   };
-
-  [[nodiscard]] detail::layer_compute analytic(const device_prices& d, int index, const placement& where) const {
-    return detail::analytic_compute(costs_, d.sustained_flops, detail::analytic_layer_overhead_s, index, where);
-  }
 
   [[nodiscard]] double seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
     double device_s = 0, launches = 0;

@@ -195,7 +195,7 @@ namespace hetsched::detail {
   return time;
 }
 
-// The share of so many bytes' time in memory that is left where L2 holds a part of them.
+// By how much the time to move these bytes shrinks where L2 holds a part of them: a factor up to 1.
 [[nodiscard]] inline double beside_l2(const tile_device& d, double bytes, const attention_constants& a) {
   if (!(d.l2_bytes > 0)) return 1;
   const double x = bytes / (a.l2_reach * d.l2_bytes);
