@@ -39,8 +39,8 @@ namespace detail {
 
 inline constexpr double analytic_layer_overhead_s = 10e-6;
 
-/// FLOP/s that a device sustains over whole layers. Throws: input_error for an efficiency outside (0, 1], and for a device
-/// without the precision.
+/// FLOP/s that a device sustains over whole layers.
+/// Throws: input_error for an efficiency outside (0, 1], and for a device without the precision.
 [[nodiscard]] double sustained_flops(const device& d, precision asked, std::span<const device_efficiency> efficiency);
 
 /// Seconds of a layer on one device at `flops` FLOP/s: of its arithmetic or of its memory traffic, whichever takes longer.

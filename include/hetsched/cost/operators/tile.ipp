@@ -221,28 +221,28 @@ namespace hetsched::detail {
   time.compute_s = std::max(all, longest) + a.tail * std::min(all, longest);
   const double moved = (heads + 2 * static_cast<double>(op.key_heads)) * static_cast<double>(op.m) * width * e;
   const double per_byte = beside_l2(d, moved, a) / (d.calibration.memory_bandwidth * d.memory_bandwidth);
-  time.memory_s = op.traffic_bytes / 0.85 * per_byte;
-  time.seconds = combine(time.compute_s, time.memory_s, 0.14) + a.passes * moved * per_byte + a.prefill_s;
+  time.memory_s = op.traffic_bytes / a.prefill_bandwidth_share * per_byte;
+  time.seconds = combine(time.compute_s, time.memory_s, c.exposed) + a.passes * moved * per_byte + a.prefill_s;
   return time;
 }
 
 // A token's attention: heads that share keys are one tile, which reads them once; keys are split where there are fewer tiles than
 // multiprocessors. The cache is read at the bandwidth of memory, or of the multiprocessors at work.
-[[nodiscard]] inline operator_time decode_time(const tile_device& d, const operator_shape& op, const attention_constants& a) {
+[[nodiscard]] inline operator_time decode_time(const tile_device& d, const operator_shape& op, const tile_constants& c,
+                                               const attention_constants& a) {
   const double tiles = static_cast<double>(op.key_heads);
   const double bandwidth = a.bandwidth_share * d.calibration.memory_bandwidth * d.memory_bandwidth;
   operator_time time{.tile_m = static_cast<int>(op.m), .tile_n = 128};
   time.memory_s = op.traffic_bytes / bandwidth * beside_l2(d, op.traffic_bytes, a);
   const bool splits = (a.splits_all || op.batch > op.key_heads) && tiles < d.multiprocessors;
-  const double most_splits = std::max(1.0, static_cast<double>(op.n) / 256);
+  const double most_splits = std::max(1.0, static_cast<double>(op.n) / a.least_keys);
   const double ways = splits ? std::min(most_splits, d.multiprocessors / tiles) : 1;
   time.splits = static_cast<int>(ways);
   time.waves = tiles * ways / d.multiprocessors;
   if (d.clock_hz > 0) {
-    const double rate = a.cycle_bytes * (a.splits_all ? 3 : 1) * d.clock_hz;
-    const double busy = time.waves <= 1 ? 1 : time.waves + 0.2 * (std::ceil(time.waves) - time.waves);
+    const double rate = a.cycle_bytes * d.clock_hz;
     const double of_tile = 2.0 * static_cast<double>(op.n) * static_cast<double>(op.k) * element_bytes(op.format);
-    time.compute_s = of_tile / ways * busy / rate;
+    time.compute_s = of_tile / ways * busy_waves(time.waves, true, c) / rate;
   }
   time.seconds = std::max(time.memory_s, time.compute_s) + a.decode_s + (ways > 1 ? a.split_s : 0);
   return time;
@@ -250,7 +250,7 @@ namespace hetsched::detail {
 
 [[nodiscard]] inline operator_time cached_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const auto a = attention_of(d.generation);
-  return op.m == 1 ? decode_time(d, op, a) : prefill_time(d, op, c, a);
+  return op.m == 1 ? decode_time(d, op, c, a) : prefill_time(d, op, c, a);
 }
 
 // The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less

@@ -53,16 +53,23 @@ struct attention_constants {
   double passes = 2.5;     ///< over queries, keys and values besides attention's own: they are turned, and written to the cache
   double l2_reach = 0.7;   ///< traffic, as a share of L2, of which L2 holds half
   double l2_share = 0.23;  ///< of memory's time, what L2 takes for what it holds
-  double bandwidth_share = 0.79;  ///< of the memory bandwidth, in decoding
-  double cycle_bytes = 15.8;      ///< that a multiprocessor reads in a cycle, in decoding; of Hopper and later three times that
-  double split_s = 2.4e-6;        ///< to put together what split keys make
+  double bandwidth_share = 0.79;          ///< of the memory bandwidth, in decoding
+  double cycle_bytes = 15.8;              ///< that a multiprocessor reads in a cycle, in decoding
+  double prefill_bandwidth_share = 0.85;  ///< of the memory bandwidth, for a prompt
+  double least_keys = 256;                ///< that a multiprocessor takes of split keys
+  double split_s = 2.4e-6;                ///< to put together what split keys make
 };
 
 /// The constants of a generation.
 [[nodiscard]] constexpr attention_constants attention_of(chip_generation g) {
   if (g == chip_generation::ada) return {.prefill_share = 0.71, .exponential_share = 1, .prefill_s = 5.5e-6, .decode_s = 9e-6};
   if (g >= chip_generation::hopper)
-    return {.prefill_share = 0.73, .exponential_share = 0.5, .prefill_s = 16.3e-6, .decode_s = 12e-6, .splits_all = true};
+    return {.prefill_share = 0.73,
+            .exponential_share = 0.5,
+            .prefill_s = 16.3e-6,
+            .decode_s = 12e-6,
+            .splits_all = true,
+            .cycle_bytes = 3 * 15.8};
   return {};
 }
 

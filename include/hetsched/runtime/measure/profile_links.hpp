@@ -26,8 +26,7 @@ struct link_sample {
   measured_time took;
 };
 
-/// By how much, as a share of what was measured, a link's time is off the sample that it fits worst.
-/// Complexity: O(samples).
+/// By how much, as a share of what was measured, a link's time is off the sample that it fits worst. O(samples).
 [[nodiscard]] double largest_residual(const link& fitted, std::span<const link_sample> samples);
 
 /// Above this share of a measured time, a latency and a bandwidth do not describe a link well.
@@ -36,8 +35,9 @@ inline constexpr double poor_link_fit = 0.25;
 /// The latency and bandwidth that fit the medians best, in squares of relative errors; where these fit the largest message
 /// poorly, those of the smallest and the largest one, since transfers between stages are large: some links let a burst pass, and
 /// their rate shows behind it only. The latency is not negative. The bandwidth is at most 1e12 bytes/s, which stands for a link
-/// that takes no time per byte. Throws: input_error for fewer than two sizes, or times that are not positive. Complexity:
-/// O(samples).
+/// that takes no time per byte.
+/// Throws: input_error for fewer than two sizes, or times that are not positive.
+/// Complexity: O(samples).
 [[nodiscard]] link fit_link(std::span<const link_sample> samples);
 
 struct link_options {
