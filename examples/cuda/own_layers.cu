@@ -24,8 +24,9 @@ __global__ void gate_backward(int n, const float* x, const float* w, const float
   EACH(i) dx[i] = dy[i] * (1 - tanhf(x[i] * w[i]) * tanhf(x[i] * w[i])) * w[i];
 }
 __global__ void half_squares(int n, const float* y, const float* wanted, float* gradient, double* loss) {
-  *loss = 0;  // one thread: the sum has one order
-  for (int i = 0; i < n; ++i) gradient[i] = y[i] - wanted[i], *loss += 0.5 * gradient[i] * gradient[i];
+  double sum = 0;  // of one thread: in one order, and not in *loss, which is memory of the host
+  for (int i = 0; i < n; ++i) gradient[i] = y[i] - wanted[i], sum += 0.5 * gradient[i] * gradient[i];
+  *loss = sum;
 }
 void each(auto kernel, const queue& q, auto... a) { kernel<<<64, 256, 0, q.stream()>>>(a...); }
 struct tensor {  // your own: a shape and memory
@@ -68,7 +69,6 @@ struct gate {                     // your own layer: enqueues its work and retur
   std::span<tensor> gradients() { return {&gradient, 1}; }
   tensor weight, gradient;
 };
-
 struct descent {  // your own optimizer
   static std::string_view name() { return "descent"; }
   static std::span<const std::string_view> state_names() { return {}; }

@@ -23,21 +23,12 @@
 #include <hetsched/cuda/nccl_communicator.hpp>
 #endif
 
+#include "rows.hpp"
+
 namespace {
 
-int failed = 0;
-
-void row(const char* what, bool good, const std::string& figure) {
-  failed += !good;
-  std::printf("%-44s %-6s %s\n", what, good ? "ok" : "FAILED", figure.c_str());
-  std::fflush(stdout);
-}
-
-std::string number(const char* format, double x) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, x);
-  return text;
-}
+using rows::number;
+using rows::row;
 
 struct outcome {
   std::vector<double> losses;                 // of the last step, by microbatch
@@ -227,7 +218,7 @@ void host_time(hetsched::cuda_devices<cuda>& gpus) {
     const auto order = hetsched::one_f_one_b(warmups, microbatches);
     const auto found = run(gpus, order, 32, steps + 1);
     const double per_action = found.seconds / steps / (2 * microbatches);
-    row(("a step of small kernels, " + std::to_string(ranks) + " rank(s)").c_str(), true,
+    row("a step of small kernels, " + std::to_string(ranks) + " rank(s)", true,
         number("%.2f us per computation", per_action * 1e6));
   }
 }
@@ -281,7 +272,7 @@ void overlap(hetsched::cuda_devices<cuda>& gpus) {
       });
     const auto found = run_over<true, slow_gate>(gpus, places_on(gpus, order), std::move(ends), order, width, steps, summed_loss);
     const double took_s = found.seconds / (steps - 1);
-    row(("overlap, transfers of " + number("%.2f", share)).c_str(), std::abs(took_s / wanted_s - 1) <= 0.05,
+    row("overlap, transfers of " + number("%.2f", share), std::abs(took_s / wanted_s - 1) <= 0.05,
         number("%.1f ms a step,", 1e3 * took_s) + number(" simulated %.1f ms", 1e3 * wanted_s));
   }
 }
@@ -306,10 +297,10 @@ void lost_ranks(hetsched::cuda_devices<cuda>& gpus, const char* over, int ranks,
     text = e.what();
   }
   const double took_s = hetsched::steady_now_s() - begin_s;
-  row((std::string(over) + ": a rank that fails ends all").c_str(), text.find("has failed") != std::string::npos && took_s < 9,
+  row(std::string(over) + ": a rank that fails ends all", text.find("has failed") != std::string::npos && took_s < 9,
       number("%.2f s", took_s));
   const auto again = run_over<false>(gpus, places, connect(), order, 4096, 2, summed_loss);
-  row((std::string(over) + ": the next training").c_str(), again.losses == wanted.losses, "bits of the first");
+  row(std::string(over) + ": the next training", again.losses == wanted.losses, "bits of the first");
 }
 
 void graphs(hetsched::cuda_devices<cuda>& gpus) {
@@ -436,24 +427,27 @@ void nccl(hetsched::cuda_devices<cuda>&) { row("NCCL", true, "not there: not che
 
 }  // namespace
 
-int main() try {
-  hetsched::cuda_devices<cuda> gpus;
-  row("GPUs", true, std::to_string(gpus.count()));
-  row("example: four ranks against one", example_main() == 0, "");
-  schedules(gpus);
-  growth(gpus);
-  host_time(gpus);
-  staged(gpus);
-  graphs(gpus);
-  captured_steps(gpus);
-  collectives(gpus);
-  overlap(gpus);
-  lost_ranks(gpus, "copies", 2, [&] {
-    return hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, {0, 1 % gpus.count()});
-  });
-  nccl(gpus);
-  return failed > 0;
-} catch (const std::exception& e) {
-  std::printf("%s\n", e.what());
-  return 2;
+int main(int argc, char** argv) {
+  const auto on_gpus = [](void (*run)(hetsched::cuda_devices<cuda>&)) {
+    return [run] {
+      hetsched::cuda_devices<cuda> gpus;
+      run(gpus);
+    };
+  };
+  return rows::main(argc, argv,
+                    {{"example", [] { row("example: four ranks against one", example_main() == 0, ""); }},
+                     {"schedules", on_gpus(schedules)},
+                     {"host_time", on_gpus(host_time)},
+                     {"graphs", on_gpus(graphs)},
+                     {"captured_steps", on_gpus(captured_steps)},
+                     {"collectives", on_gpus(collectives)},
+                     {"lost_ranks", on_gpus([](hetsched::cuda_devices<cuda>& gpus) {
+                        lost_ranks(gpus, "copies", 2, [&] {
+                          return hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, {0, 1 % gpus.count()});
+                        });
+                      })},
+                     {"overlap", on_gpus(overlap)},
+                     {"staged", on_gpus(staged)},
+                     {"growth", on_gpus(growth)},
+                     {"nccl", on_gpus(nccl)}});
 }

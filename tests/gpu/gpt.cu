@@ -15,15 +15,12 @@
 #include <gpt_cuda/timing.hpp>
 #include <gpt_cuda/training.hpp>
 
+#include "rows.hpp"
+
 namespace {
 
-int failed = 0;
-
-void row(const char* what, bool good, const std::string& figure) {
-  failed += !good;
-  std::printf("%-44s %-6s %s\n", what, good ? "ok" : "FAILED", figure.c_str());
-  std::fflush(stdout);
-}
+using rows::number;
+using rows::row;
 
 gpt_cuda::numbers random_numbers(hetsched::random_source& random, int rows, int columns, double deviation) {
   gpt_cuda::numbers n{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), {}};
@@ -86,24 +83,17 @@ double farthest(const std::vector<double>& a, const std::vector<double>& b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max(most, std::abs(a[i] - b[i]) / std::abs(b[i]));
   return most;
 }
-std::string number(const char* format, double x) {
-  char text[80];
-  std::snprintf(text, sizeof text, format, x);
-  return text;
+using devices = hetsched::cuda_devices<hetsched::cuda_runtime>;
+
+std::vector<double> losses(devices& gpus, std::vector<int> places, bool half, bool graphs = false) {
+  auto t = training_on(std::move(places), half);
+  t.graphs = graphs;
+  return gpt_cuda::train(gpus, t).losses;
 }
 
-}  // namespace
-
-int main() try {
-  hetsched::cuda_devices<hetsched::cuda_runtime> gpus;
-  const auto losses = [&](std::vector<int> places, bool half, bool graphs = false) {
-    auto t = training_on(std::move(places), half);
-    t.graphs = graphs;
-    return gpt_cuda::train(gpus, t).losses;
-  };
-  const int last = gpus.count() - 1;
-  const auto host = losses({-1}, false), host_half = losses({-1}, true);
-  const auto gpu = losses({0}, false), gpu_half = losses({0}, true);
+void against_host(devices& gpus) {
+  const auto host = losses(gpus, {-1}, false), host_half = losses(gpus, {-1}, true);
+  const auto gpu = losses(gpus, {0}, false), gpu_half = losses(gpus, {0}, true);
   row("GPT, products of floats, against the host", farthest(gpu, host) < 1e-3,
       number("losses differ by %.1e at most", farthest(gpu, host)));
   row("GPT, products of bf16, against the host", farthest(gpu_half, host_half) < 2e-2,
@@ -112,31 +102,67 @@ int main() try {
       number("losses differ by %.1e at most", farthest(gpu_half, gpu)));
   row("GPT learns", gpu_half.back() < 0.7 * gpu_half.front(),
       number("loss %.3f", gpu_half.front()) + number(" to %.3f", gpu_half.back()));
-  row("GPT, three stages against one", losses({0, last, 0}, true) == gpu_half, "bits of losses");
-  row("GPT, CUDA graphs against none", losses({0, last, 0}, true, true) == gpu_half, "bits of losses");
+}
+
+void pipelines(devices& gpus) {
+  const int last = gpus.count() - 1;
+  const auto alone = losses(gpus, {0}, false), half = losses(gpus, {0}, true);
+  row("GPT, three stages against one", losses(gpus, {0, last, 0}, true) == half, "bits of losses");
+  row("GPT, CUDA graphs against none", losses(gpus, {0, last, 0}, true, true) == half, "bits of losses");
   auto two = training_on({0, last}, false);
   two.places.push_back(0);
   auto other = hetsched::even_layout(two.model.layer_count(), hetsched::one_f_one_b({1}, 1), 2).pipelines[0];
   two.layout.pipelines[0].order = hetsched::one_f_one_b({2, 1}, 3);
   other.first_rank = 2;
   two.layout.pipelines.push_back(other);
-  row("GPT, two pipelines against one", farthest(gpt_cuda::train(gpus, two).losses, gpu) < 1e-3, "losses");
+  row("GPT, two pipelines against one", farthest(gpt_cuda::train(gpus, two).losses, alone) < 1e-3, "losses");
   auto shared = training_on({0, last}, false);
   shared.places.push_back(last);
-  shared.layout.pipelines[0].groups = {{.data = 2}, {.data = 1}};
-  shared.layout.pipelines[0].zero = {2, 0};
-  row("GPT, data ranks with shared state", farthest(gpt_cuda::train(gpus, shared).losses, gpu) < 1e-3, "against one stage");
-  row("GPT, stages on GPU and host", farthest(losses({0, -1, last}, false), host) < 1e-3, "against the host");
-  const auto t = training_on({0}, true);
-  const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
-      gpus, 0, {.model = t.model, .samples = 2, .first_weights = t.first_weights, .data = t.draw(0, 0, 2)});
-  row("a block of the GPT, forward", costs[1].took.forward.median_s > 0, number("%.1f us", 1e6 * costs[1].took.forward.median_s));
+  shared.layout.pipelines[0].groups = {{.degrees = {.data = 2}, .zero = 2}, {}};
+  row("GPT, data ranks with shared state", farthest(gpt_cuda::train(gpus, shared).losses, alone) < 1e-3, "against one stage");
+  row("GPT, stages on GPU and host", farthest(losses(gpus, {0, -1, last}, false), losses(gpus, {-1}, false)) < 1e-3,
+      "against the host");
+}
+
+void times(devices& gpus) {
+  for (const int hidden : {64, 1024}) {
+    auto t = training_on({0}, true);
+    t.model.hidden = hidden;
+    t.model.heads = t.model.kv_heads = std::max(4, hidden / 64);
+    t.model.ffn = 4 * hidden;
+    t.model.sequence = hidden;
+    t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
+    const int samples = 2;
+    hetsched::random_source random(5);
+    const auto tokens = static_cast<std::size_t>(samples * t.model.sequence);
+    gpt_cuda::batch data{{tokens, 1, {}}, {tokens, 1, {}}};
+    for (std::size_t i = 0; i < tokens; ++i) {
+      data.inputs.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
+      data.targets.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
+    }
+    const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
+        gpus, 0, {.model = t.model, .samples = samples, .first_weights = t.first_weights, .data = data});
+    row("a block, " + std::to_string(hidden) + " wide, " + std::to_string(tokens) + " tokens", costs[1].took.forward.median_s > 0,
+        number("forward %.1f us,", 1e6 * costs[1].took.forward.median_s) +
+            number(" backward %.1f us", 1e6 * costs[1].took.backward.median_s));
+  }
   const auto measured = gpt_cuda::measure_device(gpus, 0, 4096);
   row("products of bf16, 4096 rows", true,
       number("%.1f TFLOP/s", 1e-12 * measured.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)]));
+  row("products of fp32, 4096 rows", true,
+      number("%.1f TFLOP/s", 1e-12 * measured.peak_flops[static_cast<std::size_t>(hetsched::precision::fp32)]));
   row("copies within the GPU", true, number("%.0f GB/s", 1e-9 * measured.memory_bandwidth));
-  return failed > 0;
-} catch (const hetsched::error& e) {
-  std::printf("%s\n", e.what());
-  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto on_gpus = [](void (*run)(devices&)) {
+    return [run] {
+      devices gpus;
+      run(gpus);
+    };
+  };
+  return rows::main(argc, argv,
+                    {{"against_host", on_gpus(against_host)}, {"pipelines", on_gpus(pipelines)}, {"times", on_gpus(times)}});
 }

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL itself by the calls that the library makes of it: one rank, and two ranks as processes, which share a GPU where there is
+// but one. Tells hosts apart by NCCL_HOSTID, so that NCCL takes two ranks on one GPU for ranks of two hosts.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include <hetsched/cuda/nccl.hpp>
+#include <hetsched/cuda/runtime.hpp>
+
+#include "rows.hpp"
+
+namespace {
+
+using nccl = hetsched::nccl_runtime;
+using rows::number;
+using rows::row;
+using clock_type = std::chrono::steady_clock;
+
+double seconds_since(clock_type::time_point begin) { return std::chrono::duration<double>(clock_type::now() - begin).count(); }
+
+void require(int code, const char* call) {
+  if (code != 0 && code != hetsched::detail::nccl_in_progress)
+    throw std::runtime_error(std::string(call) + ": " + nccl::error_text(code) + " " + nccl::last_error(nullptr));
+}
+/// Waits for calls that do not block.
+void settle(ncclComm_t c, const char* call, double most_s = 30) {
+  for (const auto begin = clock_type::now();;) {
+    int state = 0;
+    require(nccl::state(c, state), call);
+    require(state, call);
+    if (state == 0) return;
+    if (seconds_since(begin) > most_s)
+      throw std::runtime_error(std::string(call) + " takes more than " + number("%.0f s", most_s));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+double used_mib() {
+  std::size_t left = 0, all = 0;
+  cudaMemGetInfo(&left, &all);
+  return static_cast<double>(all - left) / (1 << 20);
+}
+
+struct rank_of {
+  int rank, ranks;
+  hetsched::nccl_id id;
+  bool tells;  ///< prints
+  void tell(const std::string& what, bool good, const std::string& figure) const {
+    if (tells) row(what, good, figure);
+    if (!tells && !good) ++rows::failed;
+  }
+};
+
+void life(const rank_of& r) {
+  cudaSetDevice(0);
+  cudaStream_t s{};
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  float *mine = nullptr, *other = nullptr;
+  cudaMalloc(&mine, bytes), cudaMalloc(&other, bytes);
+  cudaMemset(mine, 0, bytes);
+  cudaDeviceSynchronize();
+  const std::string ranks = std::to_string(r.ranks) + (r.ranks == 1 ? " rank" : " ranks");
+
+  const double before = used_mib();
+  auto begin = clock_type::now();
+  ncclComm_t c{};
+  require(nccl::connect(c, r.ranks, r.id, r.rank, {}), "ncclCommInitRankConfig");
+  settle(c, "ncclCommInitRankConfig");
+  r.tell(ranks + ": connected", true,
+         number("%.2f s, ", seconds_since(begin)) + number("%.0f MiB of the GPU", used_mib() - before));
+
+  const auto timed = [&](const std::string& what, int times, auto&& enqueue) {
+    const double memory = used_mib();
+    for (int i = -1; i < times; ++i) {  // the first connects
+      if (i == 0) begin = clock_type::now();
+      enqueue();
+      if (i == -1) settle(c, what.c_str()), cudaStreamSynchronize(s);
+    }
+    settle(c, what.c_str());
+    cudaStreamSynchronize(s);
+    const double each = seconds_since(begin) / times;
+    r.tell(ranks + ": " + what, true,
+           number("%.3f ms", 1e3 * each) +
+               (used_mib() > memory + 1 ? number(", %.0f MiB more of the GPU", used_mib() - memory) : ""));
+  };
+  timed("sum of 64 MiB", 10,
+        [&] { require(nccl::all_reduce(mine, mine, bytes / sizeof(float), hetsched::nccl_type::f32, c, s), "ncclAllReduce"); });
+  timed("sum of 4 KiB", 100,
+        [&] { require(nccl::all_reduce(mine, mine, 1024, hetsched::nccl_type::f32, c, s), "ncclAllReduce"); });
+  if (r.ranks > 1) {
+    const auto exchange = [&](std::size_t size) {
+      return [&, size] {
+        require(nccl::begin_group(), "ncclGroupStart");
+        require(nccl::send(mine, size, 1 - r.rank, c, s), "ncclSend");
+        require(nccl::receive(other, size, 1 - r.rank, c, s), "ncclRecv");
+        require(nccl::end_group(), "ncclGroupEnd");
+        settle(c, "ncclGroupEnd");
+      };
+    };
+    timed("64 MiB both ways", 10, exchange(bytes));
+    timed("4 KiB both ways", 100, exchange(4096));
+  }
+  begin = clock_type::now();
+  require(nccl::finish(c), "ncclCommFinalize");
+  settle(c, "ncclCommFinalize");
+  require(nccl::destroy(c), "ncclCommDestroy");
+  r.tell(ranks + ": ended", true, number("%.2f s", seconds_since(begin)));
+}
+
+void stuck(const rank_of& r) {
+  cudaSetDevice(0);
+  cudaStream_t s{};
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  void* memory = nullptr;
+  cudaMalloc(&memory, 1 << 20);
+  ncclComm_t c{};
+  require(nccl::connect(c, r.ranks, r.id, r.rank, {}), "ncclCommInitRankConfig");
+  settle(c, "ncclCommInitRankConfig");
+  if (r.rank == 0) {  // what nobody sends
+    require(nccl::receive(memory, 1 << 20, 1, c, s), "ncclRecv");
+    int state = 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    (void)nccl::state(c, state);
+    row("a receive that nobody sends", true, "state " + std::to_string(state) + ", stream " + std::to_string(cudaStreamQuery(s)));
+    const auto begin = clock_type::now();
+    const int code = nccl::abort(c);
+    const int end = cudaStreamSynchronize(s);
+    row("... is aborted", code == 0 && seconds_since(begin) < 10,
+        number("%.2f s", seconds_since(begin)) + ", code " + std::to_string(code) + ", stream " + std::to_string(end));
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    (void)nccl::abort(c);
+  }
+}
+
+/// Both ranks' part, rank 1's in a process of its own; nothing of CUDA has been called by then.
+void on_two_ranks(void (*part)(const rank_of&)) {
+  hetsched::nccl_id id{};
+  int way[2];
+  if (pipe(way) != 0) throw std::runtime_error("no pipe");
+  const auto child = fork();
+  const int rank = child == 0 ? 1 : 0;
+  setenv("NCCL_HOSTID", ("hetsched-" + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  if (rank == 0) {
+    require(nccl::unique_id(id), "ncclGetUniqueId");
+    if (write(way[1], id.data(), id.size()) != static_cast<ssize_t>(id.size())) throw std::runtime_error("no pipe");
+    part({0, 2, id, true});
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) row("rank 1", false, "status " + std::to_string(status));
+  } else {
+    try {
+      if (read(way[0], id.data(), id.size()) != static_cast<ssize_t>(id.size())) throw std::runtime_error("no pipe");
+      part({1, 2, id, false});
+    } catch (const std::exception& e) {
+      std::printf("rank 1: %s\n", e.what());
+      std::fflush(stdout);
+      _exit(1);
+    }
+    _exit(rows::failed > 0);
+  }
+}
+
+void one_rank() {
+  int version = 0;
+  ncclGetVersion(&version);
+  row("NCCL", true, std::to_string(version));
+  hetsched::nccl_id id{};
+  const auto begin = clock_type::now();
+  require(nccl::unique_id(id), "ncclGetUniqueId");
+  row("ncclGetUniqueId", true, number("%.2f s", seconds_since(begin)));
+  life({0, 1, id, true});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return rows::main(argc, argv,
+                    {{"one_rank", one_rank}, {"two_ranks", [] { on_two_ranks(life); }}, {"stuck", [] { on_two_ranks(stuck); }}});
+}

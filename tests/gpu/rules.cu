@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// What CUDA itself does: the rules that the fake is held to, and what calls cost. Nothing of the library but its list of calls.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include <hetsched/cuda/runtime.hpp>
+
+#include "../cuda/rules.hpp"
+#include "rows.hpp"
+
+namespace {
+
+using rows::number;
+using rows::row;
+using clock_type = std::chrono::steady_clock;
+
+double seconds_since(clock_type::time_point begin) { return std::chrono::duration<double>(clock_type::now() - begin).count(); }
+
+__global__ void nothing() {}
+__global__ void wait_for(const volatile int* flag) {
+  while (*flag == 0) {
+  }
+}
+
+void gpus() {
+  int count = 0, driver = 0, runtime = 0;
+  if (const auto code = cudaGetDeviceCount(&count); code != cudaSuccess)
+    throw std::runtime_error(std::string("there is no GPU to use: ") + cudaGetErrorString(code));
+  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+  std::printf("driver of CUDA %d.%d, runtime %d.%d\n", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  for (int d = 0; d < count; ++d) {
+    cudaDeviceProp all{};
+    cudaGetDeviceProperties(&all, d);
+    std::printf("GPU %d: %s, sm_%d%d, %.1f GiB, %d multiprocessors\n", d, all.name, all.major, all.minor,
+                static_cast<double>(all.totalGlobalMem) / (1 << 30), all.multiProcessorCount);
+  }
+}
+
+void rules() {
+  for (const auto& r : hetsched::test::try_cuda_rules(hetsched::cuda_runtime()))
+    row(r.call + ", " + r.state, r.found == r.wanted,
+        std::to_string(r.found) + (r.found == r.wanted ? "" : ", not " + std::to_string(r.wanted)));
+}
+
+void pending_errors() {
+  const auto pending = [] { return std::to_string(cudaPeekAtLastError()); };
+  cudaStream_t s{};
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  void* memory = nullptr;
+  cudaMalloc(&memory, 1 << 20);
+  (void)cudaGetLastError();
+  cudaEvent_t e{};
+  cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  int* flag = nullptr;
+  cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
+  *flag = 0;
+  wait_for<<<1, 1, 0, s>>>(flag);
+  cudaEventRecord(e, s);
+  const int query = cudaEventQuery(e);
+  row("a query that finds work going on", query == 600, "stays as an error: " + pending());
+  *static_cast<volatile int*>(flag) = 1;
+  cudaStreamSynchronize(s);
+  (void)cudaGetLastError();
+  nothing<<<1, 1 << 20, 0, s>>>();
+  const std::string first = pending(), second = pending();
+  const int next = cudaMemsetAsync(memory, 0, 16, s);
+  row("a launch with too many threads", first != "0",
+      "error " + first + ", again " + second + ", next call " + std::to_string(next));
+  row("cudaGetLastError", true, std::to_string(cudaGetLastError()) + ", then " + pending());
+  cudaGraph_t g{};
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed);
+  (void)cudaStreamSynchronize(s);
+  const std::string in_capture = pending();
+  (void)cudaStreamEndCapture(s, &g);
+  row("a capture that fails", true, "stays as an error: " + in_capture + ", behind its end " + pending());
+  (void)cudaGetLastError();
+  cudaFree(memory);
+}
+
+// The driver's call, without a link to the driver.
+int context_of(int device) {
+  using call = int (*)(int, unsigned*, int*);
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult how{};
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, 12000, cudaEnableDefault, &how) != cudaSuccess ||
+      !found)
+    return -1;
+  unsigned flags = 0;
+  int active = -1;
+  return reinterpret_cast<call>(found)(device, &flags, &active) == 0 ? active : -1;
+}
+void contexts() {
+  int count = 0;
+  const auto begin = clock_type::now();
+  cudaGetDeviceCount(&count);
+  row("cudaGetDeviceCount", true,
+      number("%.2f s,", seconds_since(begin)) + " contexts on device 0: " + std::to_string(context_of(0)));
+  int device = 0;
+  cudaGetDevice(&device);
+  row("cudaGetDevice", true, "contexts: " + std::to_string(context_of(0)));
+  cudaDeviceProp all{};
+  cudaGetDeviceProperties(&all, 0);
+  row("cudaGetDeviceProperties", true, "contexts: " + std::to_string(context_of(0)));
+  cudaMemPool_t pool{};
+  cudaMemPoolProps how{};
+  how.allocType = cudaMemAllocationTypePinned;
+  how.location.type = cudaMemLocationTypeDevice;
+  const auto at_pool = clock_type::now();
+  cudaMemPoolCreate(&pool, &how);
+  row("cudaMemPoolCreate", true, number("%.2f s,", seconds_since(at_pool)) + " contexts: " + std::to_string(context_of(0)));
+  const auto at_set = clock_type::now();
+  cudaSetDevice(0);
+  row("cudaSetDevice", true, number("%.2f s,", seconds_since(at_set)) + " contexts: " + std::to_string(context_of(0)));
+}
+
+// How many calls a stream takes that does nothing, before a call waits.
+struct depth {
+  long calls = 0;
+  bool waits = false;
+};
+template <class Call>
+depth depth_of(Call&& call) {
+  int* flag = nullptr;
+  cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
+  *flag = 0;
+  cudaStream_t s{};
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  wait_for<<<1, 1, 0, s>>>(flag);
+  std::atomic<long> calls{0};
+  std::atomic<bool> ends{false};
+  std::thread caller([&] {
+    cudaSetDevice(0);
+    for (long i = 0; i < 200'000 && !ends; ++i) call(s, i), ++calls;
+    ends = true;
+  });
+  depth found;
+  for (long before = -1; !ends; before = calls) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (calls == before) {
+      found = {before, true};
+      break;
+    }
+  }
+  if (!found.waits) found.calls = calls;
+  ends = true;
+  *static_cast<volatile int*>(flag) = 1;
+  caller.join();
+  cudaStreamSynchronize(s);
+  cudaStreamDestroy(s);
+  cudaFreeHost(flag);
+  return found;
+}
+void queue_depth() {
+  cudaSetDevice(0);
+  const auto tell = [](const char* what, const depth& d) {
+    row(what, true, d.waits ? "waits behind " + std::to_string(d.calls) : "took " + std::to_string(d.calls) + " without a wait");
+  };
+  std::vector<cudaEvent_t> events(4096);
+  for (auto& e : events) cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  void *a = nullptr, *b = nullptr;
+  cudaMalloc(&a, 1 << 20), cudaMalloc(&b, 1 << 20);
+  cudaStream_t other{};
+  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+  tell("kernels", depth_of([](cudaStream_t s, long) { nothing<<<1, 1, 0, s>>>(); }));
+  tell("records of events", depth_of([&](cudaStream_t s, long i) { cudaEventRecord(events[i % 4096], s); }));
+  tell("copies within the device", depth_of([&](cudaStream_t s, long) { cudaMemcpyAsync(b, a, 4096, cudaMemcpyDefault, s); }));
+  tell("memsets", depth_of([&](cudaStream_t s, long) { cudaMemsetAsync(a, 0, 4096, s); }));
+  tell("kernels with an event behind every 12th", depth_of([&](cudaStream_t s, long i) {
+         if (i % 13 == 12)
+           cudaEventRecord(events[i % 4096], s);
+         else
+           nothing<<<1, 1, 0, s>>>();
+       }));
+  // Streams that wait for an event of one that stands still.
+  tell("kernels of a second stream that waits for the first", depth_of([&](cudaStream_t s, long i) {
+         if (i == 0) cudaEventRecord(events[0], s), cudaStreamWaitEvent(other, events[0], 0);
+         nothing<<<1, 1, 0, other>>>();
+       }));
+  cudaStreamSynchronize(other);
+  // Whether one stream that is full holds up calls on another.
+  std::vector<double> slow;
+  const auto full = depth_of([&](cudaStream_t s, long) { nothing<<<1, 1, 0, s>>>(); });
+  {
+    int* flag = nullptr;
+    cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
+    *flag = 0;
+    cudaStream_t s{};
+    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    wait_for<<<1, 1, 0, s>>>(flag);
+    for (long i = 0; i + 1 < full.calls; ++i) nothing<<<1, 1, 0, s>>>();
+    std::thread filler([&] {
+      cudaSetDevice(0);
+      for (int i = 0; i < 64; ++i) nothing<<<1, 1, 0, s>>>();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::atomic<bool> done{false};
+    double took = 0;
+    std::thread caller([&] {
+      cudaSetDevice(0);
+      const auto begin = clock_type::now();
+      nothing<<<1, 1, 0, other>>>();
+      cudaEventRecord(events[1], other);
+      took = seconds_since(begin);
+      done = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const bool held = !done;
+    *static_cast<volatile int*>(flag) = 1;
+    caller.join();
+    filler.join();
+    cudaStreamSynchronize(s);
+    row("a call on an empty stream beside a full one", true, held ? "waits" : number("returns after %.1f us", 1e6 * took));
+  }
+}
+
+template <class Call>
+double us_per_call(int calls, Call&& call) {
+  std::vector<double> all;
+  for (int repeat = 0; repeat < 7; ++repeat) {
+    cudaDeviceSynchronize();
+    const auto begin = clock_type::now();
+    for (int i = 0; i < calls; ++i) call(i);
+    all.push_back(1e6 * seconds_since(begin) / calls);
+  }
+  std::nth_element(all.begin(), all.begin() + 3, all.end());
+  return all[3];
+}
+void call_times() {
+  cudaSetDevice(0);
+  cudaStream_t s{}, t{};
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking);
+  std::vector<cudaEvent_t> events(256);
+  for (auto& e : events) cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  void *a = nullptr, *b = nullptr, *pinned = nullptr;
+  cudaMalloc(&a, 1 << 20), cudaMalloc(&b, 1 << 20);
+  cudaHostAlloc(&pinned, 1 << 20, cudaHostAllocPortable);
+  const auto tell = [](const char* what, double us) { row(what, true, number("%.2f us of the host", us)); };
+  tell("a kernel of nothing", us_per_call(256, [&](int) { nothing<<<1, 1, 0, s>>>(); }));
+  tell("cudaEventRecord", us_per_call(256, [&](int i) { cudaEventRecord(events[i], s); }));
+  tell("cudaEventQuery", us_per_call(256, [&](int i) { cudaEventQuery(events[i]); }));
+  tell("cudaStreamWaitEvent", us_per_call(256, [&](int i) { cudaStreamWaitEvent(t, events[i], 0); }));
+  tell("cudaSetDevice to the same", us_per_call(256, [&](int) { cudaSetDevice(0); }));
+  tell("cudaGetDevice", us_per_call(256, [&](int) {
+         int d;
+         cudaGetDevice(&d);
+       }));
+  tell("cudaMemsetAsync, 4 KiB", us_per_call(256, [&](int) { cudaMemsetAsync(a, 0, 4096, s); }));
+  tell("cudaMemcpyAsync within, 4 KiB", us_per_call(256, [&](int) { cudaMemcpyAsync(b, a, 4096, cudaMemcpyDefault, s); }));
+  tell("cudaMemcpyAsync to pinned memory, 4 KiB",
+       us_per_call(256, [&](int) { cudaMemcpyAsync(pinned, a, 4096, cudaMemcpyDefault, s); }));
+  hetsched::cuda_runtime api;
+  cudaMemPool_t pool{};
+  (void)api.create_pool(0, pool);
+  tell("cudaMallocFromPoolAsync and cudaFreeAsync, 1 MiB", us_per_call(256, [&](int) {
+         void* p = nullptr;
+         (void)api.allocate(p, 1 << 20, pool, s);
+         (void)api.free(p, s);
+       }));
+  for (const int kernels : {10, 100}) {
+    cudaGraph_t g{};
+    cudaGraphExec_t launched{};
+    cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed);
+    for (int k = 0; k < kernels; ++k) nothing<<<1, 1, 0, s>>>();
+    cudaStreamEndCapture(s, &g);
+    cudaGraphInstantiate(&launched, g, 0);
+    tell(("a graph of " + std::to_string(kernels) + " kernels").c_str(),
+         us_per_call(32, [&](int) { cudaGraphLaunch(launched, s); }));
+    cudaStreamSynchronize(s);
+    const auto begin = clock_type::now();
+    for (int i = 0; i < 100; ++i) cudaGraphLaunch(launched, s);
+    cudaStreamSynchronize(s);
+    const double graphed = seconds_since(begin) / 100 / kernels;
+    const auto again = clock_type::now();
+    for (int i = 0; i < 100 * kernels; ++i) nothing<<<1, 1, 0, s>>>();
+    cudaStreamSynchronize(s);
+    row("... from kernel to kernel on the device", true,
+        number("%.2f us in a graph,", 1e6 * graphed) +
+            number(" %.2f us by launches", 1e6 * seconds_since(again) / 100 / kernels));
+  }
+}
+
+void pool_reuse() {
+  hetsched::cuda_runtime api;
+  cudaMemPool_t pool{};
+  cudaStream_t s{}, t{};
+  (void)api.set_device(0);
+  (void)api.create_pool(0, pool);
+  (void)api.create_stream(s);
+  (void)api.create_stream(t);
+  constexpr std::size_t bytes = std::size_t{256} << 20;
+  const auto reserved = [&] {
+    std::uint64_t now = 0;
+    cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &now);
+    return number("%.0f MiB reserved", static_cast<double>(now) / (1 << 20));
+  };
+  void *first = nullptr, *again = nullptr, *other = nullptr, *behind = nullptr;
+  const auto begin = clock_type::now();
+  (void)api.allocate(first, bytes, pool, s);
+  (void)api.synchronize(s);
+  row("the first 256 MiB of a pool", first != nullptr, number("%.2f ms, ", 1e3 * seconds_since(begin)) + reserved());
+  (void)api.free(first, s);
+  (void)api.allocate(again, bytes, pool, s);
+  row("freed and taken again on one stream", again == first, reserved());
+  int* flag = nullptr;
+  cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
+  *flag = 0;
+  wait_for<<<1, 1, 0, s>>>(flag);
+  (void)api.free(again, s);
+  (void)api.allocate(other, bytes, pool, t);
+  row("freed behind work, taken on another stream", other != first, reserved());
+  cudaEvent_t e{};
+  (void)api.create_event(e);
+  (void)api.record(e, s);
+  (void)api.wait(t, e);
+  (void)api.allocate(behind, bytes, pool, t);
+  row("the same behind an event", true, std::string(behind == first ? "the same memory, " : "other memory, ") + reserved());
+  *static_cast<volatile int*>(flag) = 1;
+  (void)api.synchronize(s);
+  (void)api.synchronize(t);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return rows::main(argc, argv,
+                    {{"gpus", gpus},
+                     {"contexts", contexts},
+                     {"rules", rules},
+                     {"pending_errors", pending_errors},
+                     {"queue_depth", queue_depth},
+                     {"call_times", call_times},
+                     {"pool_reuse", pool_reuse}});
+}
