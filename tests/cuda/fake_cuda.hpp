@@ -24,6 +24,7 @@ struct fake_cuda {
   [[nodiscard]] int device_count(int& count) const { return machine->device_count(count); }
   [[nodiscard]] int get_device(int& d) const { return machine->get_device(d); }
   [[nodiscard]] int set_device(int d) const { return machine->set_device(d); }
+  [[nodiscard]] int has_context(int d, bool& has) const { return machine->has_context(d, has); }
   [[nodiscard]] int create_stream(stream& s) const { return machine->create_stream(s); }
   [[nodiscard]] int destroy_stream(stream s) const { return machine->destroy_stream(s); }
   [[nodiscard]] int create_event(event& e) const { return machine->create_event(e); }
@@ -77,7 +78,7 @@ struct fake_cuda {
     return machine->copy_rows(to, to_pitch, from, from_pitch, bytes, rows, s);
   }
   [[nodiscard]] int set_zero(void* p, std::size_t bytes, stream s) const { return machine->set_zero(p, bytes, s); }
-  [[nodiscard]] int share_pool(pool p, int d, int peer) const { return machine->share_pool(p, d, peer); }
+  [[nodiscard]] int share_pool(pool p, int d, int peer, bool& shared) const { return machine->share_pool(p, d, peer, shared); }
   [[nodiscard]] static std::string error_text(int code) {
     return code == 35 ? "the driver is too old" : code == 2 ? "out of memory" : "an error of the fake";
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the fake catches, call by call: it has to be stricter than a real GPU.
 #include "fake_cuda.hpp"
+#include "rules.hpp"
 
 #include <doctest/doctest.h>
 
@@ -257,6 +258,20 @@ TEST_CASE("[threads] what a seed brings about does not depend on which thread ca
   const auto first = order_of(false);
   CHECK(first.size() == 20);
   CHECK(first == order_of(true));
+}
+
+TEST_CASE("[threads] the fake answers as a GPU does: the table that tests/gpu/rules.cu tries on one") {
+  for (const bool lazy : {false, true}) {
+    fake_machine machine({.lazy = lazy});
+    const auto rules = try_cuda_rules(fake_cuda{&machine});
+    CHECK(rules.size() > 30);
+    for (const auto& r : rules) {
+      CAPTURE(r.call);
+      CAPTURE(r.state);
+      CHECK(r.found == r.wanted);
+    }
+    CHECK(machine.leaks().empty());
+  }
 }
 
 TEST_CASE("[threads] calls wait for room in a launch queue") {

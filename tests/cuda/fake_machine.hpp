@@ -37,10 +37,11 @@ struct fake_habits {
   int most_turns_late = 4;  ///< work is passed over up to so many times
   bool lazy = false;        ///< works only when a thread asks for results or has to wait
   bool in_order = false;    ///< the streams of a device make no progress by themselves: it works in the order of the calls
-  std::size_t launch_queue = 1024;  ///< what a device can have to do; then calls wait
+  std::size_t launch_queue = 1021;  ///< kernels, copies, memsets and graphs of a stream; then calls that add one wait
   double work_s = 0;                ///< how long a kernel, copy or memset takes a stream, in real time
   double copy_s_per_byte = 0;       ///< of a copy on top of that, times a factor from 0.75 to 1.25 that is drawn
   int stops_after = -1;             ///< all devices stand still behind so many jobs, until resume(); -1: never
+  bool reach = true;                ///< whether devices reach each other's memory
   int no_gpu = 0;                   ///< the code of all calls, if not 0
   // Mistakes of the program, planted here.
   int deaf_stream = -1;  ///< the stream of this number waits for nothing
@@ -60,6 +61,7 @@ class fake_machine {
     int number = 0;  ///< on its device
     vector_clock now = {};
     std::uint64_t issued = 0, done = 0;  ///< jobs
+    std::size_t queued = 0;              ///< of these, what takes a place in the launch queue
     bool alive = true;
     std::shared_ptr<graph_state> captured = {};  ///< what is captured now
     std::vector<std::size_t> tips = {};          ///< jobs of it that the next one begins behind
@@ -134,6 +136,7 @@ class fake_machine {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaSetDevice"); code != 0) return code;
     here().device = d;
+    if (d < habits_.devices) devices_[index(d)]->has_context = true;
     return d < habits_.devices ? 0 : 101;
   }
   int get_device(int& d) {
@@ -142,10 +145,17 @@ class fake_machine {
     d = here().device;
     return 0;
   }
+  int has_context(int d, bool& has) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cuDevicePrimaryCtxGetState"); code != 0) return code;
+    has = devices_[index(d)]->has_context;
+    return 0;
+  }
   int create_stream(stream_state*& s) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaStreamCreateWithFlags"); code != 0) return code;
     const int d = here().device;
+    devices_[index(d)]->has_context = true;
     s = &streams_.emplace_back(stream_state{.device = d, .actor = actors_++, .number = devices_[index(d)]->streams++});
     return 0;
   }
@@ -158,6 +168,7 @@ class fake_machine {
   int create_event(event_state*& e) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaEventCreateWithFlags"); code != 0) return code;
+    devices_[index(here().device)]->has_context = true;
     e = &events_.emplace_back(event_state{.device = here().device});
     return 0;
   }
@@ -203,17 +214,17 @@ class fake_machine {
     if (devices_[index(p->device)]->memory.alive() > 0) report("a pool is destroyed with memory in use");
     return destroy(*p, "a pool");
   }
-  int share_pool(pool_state* p, int d, int peer) {
+  int share_pool(pool_state* p, int d, int peer, bool& shared) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaMemPoolSetAccess"); code != 0) return code;
     if (p->device != d || d == peer) report("a pool is shared that is not the device's, or with the device itself");
+    shared = habits_.reach;
     return 0;
   }
 
   int record(event_state* e, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaEventRecord"); code != 0) return code;
-    make_room(lock, s);
     if (!e->alive) report("an event is recorded that is destroyed");
     if (e->device != s->device) return invalid_handle;
     if (is_spoilt(s)) return capture_invalidated;
@@ -231,7 +242,6 @@ class fake_machine {
     if (const int code = begin("cudaStreamWaitEvent"); code != 0) return code;
     if (&streams_[static_cast<std::size_t>(std::max(habits_.deaf_stream, 0))] == s && habits_.deaf_stream >= 0)
       return ++calls_["dropped"], 0;
-    make_room(lock, s);
     if (!e->alive) report("an event is waited for that is destroyed");
     if (is_spoilt(s)) return capture_invalidated;
     if (e->captured) return join(*s, *e);
@@ -248,7 +258,10 @@ class fake_machine {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaEventQuery"); code != 0) return code;
     if (!e->alive) report("an event is asked for that is destroyed");
-    if (e->captured) return report("an event is asked for that is captured"), captured_event;
+    if (e->captured) {
+      if (!e->captured->ended) e->captured->invalid = true;
+      return report("an event is asked for that is captured"), captured_event;
+    }
     ask();
     if (habits_.hasty) return ++calls_["dropped"], 0;
     here().now.join(e->known);
@@ -260,7 +273,7 @@ class fake_machine {
   int synchronize(stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaStreamSynchronize"); code != 0) return code;
-    if (s->captured) return refuse_capture(*s, "a wait of the host"), capture_invalidated;
+    if (s->captured) return refuse_capture(*s, "a wait of the host"), capture_unsupported;
     const auto last = s->issued;
     const auto at = s->now;
     while (s->done < last) {
@@ -275,7 +288,6 @@ class fake_machine {
   int allocate(void*& made, std::size_t bytes, pool_state* p, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaMallocFromPoolAsync"); code != 0) return code;
-    make_room(lock, s);
     auto& memory = devices_[static_cast<std::size_t>(p->device)]->memory;
     made = memory.allocate(bytes, s);
     if (!made) return out_of_memory;
@@ -286,10 +298,10 @@ class fake_machine {
   int free(void* p, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaFreeAsync"); code != 0) return code;
-    make_room(lock, s);
     auto* const memory = memory_of(p);
     auto* const b = memory ? memory->find(p) : nullptr;
     if (!b || !b->alive) return report("memory is freed that is not there"), invalid_value;
+    if (s->captured) return report("memory from before a capture is freed in it"), invalid_value;
     enqueue({.on = s,
              .ranges = {{p, b->bytes, true}},
              .after =
@@ -305,6 +317,7 @@ class fake_machine {
   int allocate_pinned(void*& made, std::size_t bytes) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaHostAlloc"); code != 0) return code;
+    devices_[index(here().device)]->has_context = true;
     pinned_block b{.bytes = std::make_unique<unsigned char[]>(bytes), .size = bytes};
     std::memset(b.bytes.get(), fake_memory::rubbish, bytes);
     made = b.bytes.get();
@@ -329,14 +342,16 @@ class fake_machine {
     if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     needs_current(s, "a copy");
-    if (memory_of(to) && memory_of(from) && memory_of(to) != memory_of(from))
-      report("a copy between pools of two devices names neither");
+    if (memory_of(to) && memory_of(from) && memory_of(to) != memory_of(from) && !(s->captured && habits_.reach))
+      report(s->captured ? "a copy between devices that do not reach each other is captured"
+                         : "a copy between pools of two devices names neither");
     return copy(to, to_pitch, from, from_pitch, bytes, rows, s);
   }
   int copy_peer(void* to, int to_device, const void* from, int from_device, std::size_t bytes, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaMemcpyPeerAsync"); code != 0) return code;
     if (is_spoilt(s)) return capture_invalidated;
+    if (s->captured) return s->captured->invalid = true, capture_unsupported;
     make_room(lock, s);
     if (memory_of(to) != &devices_[index(to_device)]->memory || memory_of(from) != &devices_[index(from_device)]->memory)
       report("a copy between devices names others than the memory's");
@@ -358,7 +373,7 @@ class fake_machine {
   int begin_capture(stream_state* s) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaStreamBeginCapture"); code != 0) return code;
-    if (s->captured) return report("a stream is captured twice"), invalid_value;
+    if (s->captured) return report("a stream is captured twice"), illegal_state;
     s->captured = std::make_shared<graph_state>();
     s->tips.clear();
     return 0;
@@ -520,15 +535,15 @@ class fake_machine {
     const std::lock_guard lock(guard_);
     return calls_[name];
   }
-  /// How much a device has had to do at most.
+  /// How much the launch queue of a stream has held at most.
   [[nodiscard]] std::size_t longest_queue() {
     const std::lock_guard lock(guard_);
     return longest_;
   }
 
  private:
-  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, capture_invalidated = 901,
-                       capture_unjoined = 904, capture_isolation = 905, captured_event = 907;
+  static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, illegal_state = 401, capture_unsupported = 900,
+                       capture_invalidated = 901, capture_unjoined = 904, capture_isolation = 905, captured_event = 907;
   static constexpr std::chrono::microseconds look{200};
   using time_point = std::chrono::steady_clock::time_point;
   struct job {
@@ -593,6 +608,7 @@ class fake_machine {
     fake_memory memory;
     std::deque<job> to_do;  ///< in the order of the calls
     int streams = 0;        ///< made so far
+    bool has_context = false;
   };
   struct pinned_block {
     std::unique_ptr<unsigned char[]> bytes;
@@ -705,14 +721,14 @@ class fake_machine {
     now.join(hosts_);
     note(r, host, now, what, by_host);
   }
-  /// Waits until the launch queue of a stream's device takes one more. Before a call has any effect.
+  /// Waits until the launch queue of a stream takes one more. Before a call has any effect.
   void make_room(std::unique_lock<std::mutex>& lock, const stream_state* s) {
-    const auto& to_do = devices_[static_cast<std::size_t>(s->device)]->to_do;
-    while (to_do.size() >= habits_.launch_queue) {
+    while (s->queued >= habits_.launch_queue) {
       ask();
       less_to_do_.wait_for(lock, look);  // lazy, it does not hear of what others enqueue
     }
   }
+  [[nodiscard]] static bool takes_place(const job& j) { return j.works || j.ends; }
   /// A call of the host that gives a stream something to do.
   void enqueue(job j, const char* what, int on_device = -1) {
     auto& to_do = devices_[static_cast<std::size_t>(j.on->device)]->to_do;
@@ -727,8 +743,9 @@ class fake_machine {
     const auto place = draw({static_cast<std::uint64_t>(s.device), static_cast<std::uint64_t>(s.number), s.issued});
     j.late = static_cast<int>(place % static_cast<std::uint64_t>(habits_.most_turns_late + 1));
     j.priority = random_source(place)();
+    s.queued += takes_place(j);
+    longest_ = std::max(longest_, s.queued);
     to_do.push_back(std::move(j));
-    longest_ = std::max(longest_, to_do.size());
     if (!habits_.lazy) changed_.notify_one();
   }
   /// What uses memory in no order with other work of its graph is reported.
@@ -830,6 +847,7 @@ class fake_machine {
       d->to_do.erase(d->to_do.begin() + static_cast<std::ptrdiff_t>(k));
       if (j.after) j.after();
       ++j.on->done;
+      j.on->queued -= takes_place(j);
       ++done_;
       asked_ = std::max(asked_ - 1, 0);
       less_to_do_.notify_all();

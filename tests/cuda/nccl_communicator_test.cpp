@@ -306,10 +306,13 @@ TEST_CASE("[threads] a device that is stuck ends the step of every rank at the d
 }
 
 TEST_CASE("[threads] a rank that throws ends the step of every rank, and its error is the one that is told") {
-  for (const std::size_t records : {1, 64}) {
+  // Where the launch queue is short, the calls of CUDA themselves wait for transfers that do not come.
+  for (const auto& [records, queue] : {std::pair(std::size_t{1}, std::size_t{1021}), {64, 1021}, {64, 4}, {1, 4}}) {
+    CAPTURE(records);
+    CAPTURE(queue);
     const auto order = one_f_one_b({3, 2, 1}, 6);
     const task<double> t(1, {1, 1, 1}, 6);
-    fake_machine machine({.seed = 5, .devices = 3});
+    fake_machine machine({.seed = 5, .devices = 3, .launch_queue = queue});
     fake_nccl_world world(machine);
     {
       fake_devices devices(fake_cuda{&machine}, {.records = records});

@@ -124,11 +124,55 @@ TEST_CASE("[threads] only devices with queues are used, and the current device s
     CHECK(is_current(3));
     CHECK(machine.calls("cudaMemPoolCreate") == 1);
     for (int d = 0; d < 4; ++d) CHECK((machine.streams_of(d) > 0) == (d == 1));
+    // Device 3 was made current before, and so has a context.
+    for (int d = 0; d < 4; ++d) {
+      bool has = false;
+      CHECK(api.has_context(d, has) == 0);
+      CHECK(has == (d == 1 || d == 3));
+    }
     (void)devices.make_queue(2, "more");
     CHECK(machine.calls("cudaMemPoolSetAccess") == 2);
   }
   CHECK(is_current(3));
   CHECK(machine.leaks().empty());
+}
+
+TEST_CASE("[threads] a process makes no context on a GPU that it does not use") {
+  fake_machine machine({.devices = 4});
+  const fake_cuda api{&machine};
+  {
+    fake_devices devices(api);
+    const cuda_backend<fake_cuda> backend(devices, 2, "rank 0");  // by a thread that has chosen none
+    const auto bound = backend.bind();
+    (void)upload(backend.compute_queue(), matrix<double>(1, 2));
+    backend.compute_queue().finish();
+  }
+  for (int d = 0; d < 4; ++d) {
+    bool has = false;
+    CHECK(api.has_context(d, has) == 0);
+    CHECK(has == (d == 2));
+  }
+}
+
+TEST_CASE("[threads] queues that were lent serve again") {
+  fake_machine machine({.devices = 2});
+  fake_devices devices(fake_cuda{&machine});
+  int first = 0;
+  for (int training = 0; training < 10; ++training) {
+    {
+      const cuda_backend<fake_cuda> one(devices, 0, "rank 0");
+      const auto copy = one;  // of both, one queue each
+      const auto numbers = copy.make_numbers(2);
+      const auto q = one.compute_queue();
+      CHECK_FALSE(q == one.transfer_queue());
+      const auto here = q.make_current();
+      matrix<double> numbered(1, 1);
+      numbered(0, 0) = training + 0.5;
+      CHECK(download(q, upload(q, numbered)) == numbered);
+    }
+    if (training == 0) first = machine.streams_of(0);
+    CHECK(machine.streams_of(0) == first);
+  }
 }
 
 TEST_CASE("[threads] the memory of numbers that others take the place of is not used again while a device writes there") {

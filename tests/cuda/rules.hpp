@@ -80,9 +80,14 @@ template <cuda_graph_api Api>
     (void)api.record(other, second);
     return api.wait(first, other);
   });
-  rule("cudaStreamWaitEvent", "of another stream, for what is captured", ok, unjoined, [&] {
+  rule("cudaStreamWaitEvent", "of another stream, for what is captured", ok, ok, [&] {
     (void)api.record(event, first);
     return api.wait(second, event);
+  });
+  rule("cudaMemsetAsync", "of a stream that has joined and does not come back", ok, unjoined, [&] {
+    (void)api.record(event, first);
+    (void)api.wait(second, event);
+    return api.set_zero(b, bytes, second);
   });
   rule("cudaStreamWaitEvent", "back from a stream that has joined", ok, ok, [&] {
     (void)api.record(event, first);
@@ -103,7 +108,7 @@ template <cuda_graph_api Api>
     if (code == ok) (void)api.free(made, second);
     return code;
   });
-  rule("cudaFreeAsync", "capturing, of memory from before", invalid_value, invalidated, [&] {
+  rule("cudaFreeAsync", "capturing, of memory from before", invalid_value, ok, [&] {
     void* made = nullptr;
     (void)api.allocate(made, bytes, pool, second);
     (void)api.synchronize(second);

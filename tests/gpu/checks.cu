@@ -203,10 +203,17 @@ void growth(hetsched::cuda_devices<cuda>& gpus) {
   cudaMemGetInfo(&before, &total);
   const auto long_run = run(gpus, order, 256, 10'000);
   cudaMemGetInfo(&after, &total);
-  bool good = before - std::min(before, after) <= (1u << 20);
-  for (std::size_t d = 0; d < long_run.most_bytes.size(); d += 2)
-    good = good && long_run.most_bytes[d] == long_run.most_bytes[d + 1];
-  row("10,000 steps without growth", good, number("%.1f s", long_run.seconds));
+  const auto grown = static_cast<double>(before) - static_cast<double>(after);
+  std::size_t early = 0, late = 0;
+  for (std::size_t d = 0; d < long_run.most_bytes.size(); d += 2) {
+    early = std::max(early, long_run.most_bytes[d]);
+    late = std::max(late, long_run.most_bytes[d + 1]);
+  }
+  // How far the ranks are from each other is chance, so a few buffers more may be in use at once.
+  constexpr std::size_t buffers = 32 * 256 * sizeof(float);
+  row("10,000 steps without growth", grown <= 1 << 20 && late <= early + buffers,
+      number("%.1f s,", long_run.seconds) + number(" %.0f bytes of the GPU more,", grown) +
+          number(" buffers %.0f bytes at most", static_cast<double>(early)) + number(" and %.0f", static_cast<double>(late)));
 }
 
 // Steps of next to no work: what is left is the host, the launches and the threads.
@@ -226,28 +233,28 @@ void host_time(hetsched::cuda_devices<cuda>& gpus) {
 __global__ void differences(int n, const float* y, const float* wanted, float* gradient) {
   EACH(i) gradient[i] = y[i] - wanted[i];
 }
+// A loss of which nothing is wanted but its gradient: the one above takes its time.
+auto no_loss = [](const tensor& y, const tensor& wanted, const queue& on, double& value) {
+  tensor gradient(y.shape(), on);
+  each(differences, on, y.size(), y.data(), wanted.data(), gradient.data());
+  value = 0;  // nobody else writes it
+  return gradient;
+};
 
-// Copies by way of the host in chunks against whole ones.
+// Copies by way of pinned memory against none.
 void staged(hetsched::cuda_devices<cuda>& gpus) {
   using network = hetsched::thread_communicator<tensor>;
   constexpr int width = 1 << 24, steps = 6;  // 64 MiB
-  const auto order = hetsched::split_streams(
-      hetsched::stage_transfers(hetsched::add_transfers(hetsched::one_f_one_b({1, 1}, 1)), [](int, int) { return true; }));
+  const auto plain = hetsched::one_f_one_b({1, 1}, 1);
+  const auto order =
+      hetsched::split_streams(hetsched::stage_transfers(hetsched::add_transfers(plain), [](int, int) { return true; }));
   const auto places = places_on(gpus, order);
-  const auto loss = [](const tensor& y, const tensor& wanted, const queue& on, double& value) {
-    tensor gradient(y.shape(), on);
-    each(differences, on, y.size(), y.data(), wanted.data(), gradient.data());
-    value = 0;  // nobody else writes it
-    return gradient;
-  };
-  const auto with = [&](std::size_t chunk_bytes) {
-    return run_over<true>(gpus, places, network::connect(order.ranks), order, width, steps, loss,
-                          {.staging_chunk_bytes = chunk_bytes});
-  };
-  const auto whole = with(0), chunked = with(std::size_t{1} << 20);
-  row("64 MiB by way of the host, in chunks", whole.gradients == chunked.gradients,
-      number("%.2f ms a step,", chunked.seconds / (steps - 1) * 1e3) +
-          number(" as one %.2f ms", whole.seconds / (steps - 1) * 1e3));
+  const auto by_host = run_over<true>(gpus, places, network::connect(order.ranks), order, width, steps, no_loss);
+  const auto direct = run_over<false>(gpus, places, hetsched::cuda_local_communicator<tensor, cuda>::connect(gpus, places), plain,
+                                      width, steps, no_loss);
+  row("64 MiB by way of the host", by_host.gradients == direct.gradients,
+      number("%.2f ms a step,", by_host.seconds / (steps - 1) * 1e3) +
+          number(" without %.2f ms", direct.seconds / (steps - 1) * 1e3));
 }
 
 // Transfers that take a share of the longest computation, on a link that is made that slow, against the simulator.
@@ -270,7 +277,7 @@ void overlap(hetsched::cuda_devices<cuda>& gpus) {
       ends.emplace_back(std::move(end), [&](int, int) {
         return hetsched::link{.latency_s = 0, .bandwidth = width * sizeof(float) / transfer_s};
       });
-    const auto found = run_over<true, slow_gate>(gpus, places_on(gpus, order), std::move(ends), order, width, steps, summed_loss);
+    const auto found = run_over<true, slow_gate>(gpus, places_on(gpus, order), std::move(ends), order, width, steps, no_loss);
     const double took_s = found.seconds / (steps - 1);
     row("overlap, transfers of " + number("%.2f", share), std::abs(took_s / wanted_s - 1) <= 0.05,
         number("%.1f ms a step,", 1e3 * took_s) + number(" simulated %.1f ms", 1e3 * wanted_s));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL itself by the calls that the library makes of it: one rank, and two ranks as processes, which share a GPU where there is
 // but one. Tells hosts apart by NCCL_HOSTID, so that NCCL takes two ranks on one GPU for ranks of two hosts.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -83,9 +85,9 @@ void life(const rank_of& r) {
     for (int i = -1; i < times; ++i) {  // the first connects
       if (i == 0) begin = clock_type::now();
       enqueue();
-      if (i == -1) settle(c, what.c_str()), cudaStreamSynchronize(s);
+      settle(c, what.c_str());  // a call that does not block may be made only then
+      if (i == -1) cudaStreamSynchronize(s);
     }
-    settle(c, what.c_str());
     cudaStreamSynchronize(s);
     const double each = seconds_since(begin) / times;
     r.tell(ranks + ": " + what, true,
@@ -103,7 +105,6 @@ void life(const rank_of& r) {
         require(nccl::send(mine, size, 1 - r.rank, c, s), "ncclSend");
         require(nccl::receive(other, size, 1 - r.rank, c, s), "ncclRecv");
         require(nccl::end_group(), "ncclGroupEnd");
-        settle(c, "ncclGroupEnd");
       };
     };
     timed("64 MiB both ways", 10, exchange(bytes));
@@ -148,6 +149,7 @@ void on_two_ranks(void (*part)(const rank_of&)) {
   int way[2];
   if (pipe(way) != 0) throw std::runtime_error("no pipe");
   const auto child = fork();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the child: it does not outlive a parent that is stopped
   const int rank = child == 0 ? 1 : 0;
   setenv("NCCL_HOSTID", ("hetsched-" + std::to_string(rank)).c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -73,7 +74,8 @@ void pending_errors() {
   const int next = cudaMemsetAsync(memory, 0, 16, s);
   row("a launch with too many threads", first != "0",
       "error " + first + ", again " + second + ", next call " + std::to_string(next));
-  row("cudaGetLastError", true, std::to_string(cudaGetLastError()) + ", then " + pending());
+  const std::string told = std::to_string(cudaGetLastError());
+  row("cudaGetLastError", pending() == "0", told + ", then " + pending());
   cudaGraph_t g{};
   cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed);
   (void)cudaStreamSynchronize(s);
@@ -81,6 +83,8 @@ void pending_errors() {
   (void)cudaStreamEndCapture(s, &g);
   row("a capture that fails", true, "stays as an error: " + in_capture + ", behind its end " + pending());
   (void)cudaGetLastError();
+  (void)hetsched::test::try_cuda_rules(hetsched::cuda_runtime());
+  row("behind the calls of the library that failed", pending() == "0", pending());
   cudaFree(memory);
 }
 
@@ -157,6 +161,57 @@ depth depth_of(Call&& call) {
   cudaFreeHost(flag);
   return found;
 }
+// What waits where the launch queue of one stream is full: calls on this stream, and calls on others beside it.
+void full_stream() {
+  constexpr int others = 40;
+  constexpr int depth = 1021;
+  std::vector<cudaStream_t> all(others + 1);
+  for (auto& s : all) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  std::vector<cudaEvent_t> events(4);
+  for (auto& e : events) cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  for (auto& s : all) nothing<<<1, 1, 0, s>>>(), cudaEventRecord(events[1], s);
+  cudaDeviceSynchronize();
+  int* flag = nullptr;
+  cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
+  *flag = 0;
+  wait_for<<<1, 1, 0, all[0]>>>(flag);
+  for (int i = 0; i < depth; ++i) nothing<<<1, 1, 0, all[0]>>>();
+  // The calls of interest, each by a thread of its own: none may be able to end.
+  const auto waits = [&](auto call) {
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    std::thread([=] {
+      cudaSetDevice(0);
+      call();
+      *done = true;
+    }).detach();
+    for (int k = 0; k < 20 && !*done; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return !*done;
+  };
+  const auto tell = [](const char* what, bool held) {
+    row(std::string("a full stream: ") + what, true, held ? "waits" : "returns");
+  };
+  tell("cudaEventRecord", waits([=] { cudaEventRecord(events[0], all[0]); }));
+  tell("cudaEventQuery", waits([=] { cudaEventQuery(events[0]); }));
+  tell("cudaStreamWaitEvent", waits([=] { cudaStreamWaitEvent(all[0], events[1], 0); }));
+  tell("cudaMallocAsync", waits([=] {
+         void* made = nullptr;
+         cudaMallocAsync(&made, 4096, all[0]);
+       }));
+  int held = 0, first = -1;
+  for (int k = 1; k <= others; ++k) {
+    const auto s = all[k];
+    if (waits([=] { nothing<<<1, 1, 0, s>>>(); })) ++held, first = first < 0 ? k : first;
+  }
+  row("a full stream: kernels on " + std::to_string(others) + " others", true,
+      std::to_string(held) + " wait" + (first < 0 ? "" : ", the first on stream " + std::to_string(first)));
+  tell("a kernel on it", waits([=] { nothing<<<1, 1, 0, all[0]>>>(); }));
+  tell("cudaEventRecord while that waits", waits([=] { cudaEventRecord(events[2], all[0]); }));
+  tell("a kernel on another while that waits", waits([=] { nothing<<<1, 1, 0, all[others]>>>(); }));
+  tell("cudaEventRecord on another while that waits", waits([=] { cudaEventRecord(events[3], all[others]); }));
+  *static_cast<volatile int*>(flag) = 1;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  cudaDeviceSynchronize();
+}
 void queue_depth() {
   cudaSetDevice(0);
   const auto tell = [](const char* what, const depth& d) {
@@ -184,40 +239,7 @@ void queue_depth() {
          nothing<<<1, 1, 0, other>>>();
        }));
   cudaStreamSynchronize(other);
-  // Whether one stream that is full holds up calls on another.
-  std::vector<double> slow;
-  const auto full = depth_of([&](cudaStream_t s, long) { nothing<<<1, 1, 0, s>>>(); });
-  {
-    int* flag = nullptr;
-    cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
-    *flag = 0;
-    cudaStream_t s{};
-    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
-    wait_for<<<1, 1, 0, s>>>(flag);
-    for (long i = 0; i + 1 < full.calls; ++i) nothing<<<1, 1, 0, s>>>();
-    std::thread filler([&] {
-      cudaSetDevice(0);
-      for (int i = 0; i < 64; ++i) nothing<<<1, 1, 0, s>>>();
-    });
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    std::atomic<bool> done{false};
-    double took = 0;
-    std::thread caller([&] {
-      cudaSetDevice(0);
-      const auto begin = clock_type::now();
-      nothing<<<1, 1, 0, other>>>();
-      cudaEventRecord(events[1], other);
-      took = seconds_since(begin);
-      done = true;
-    });
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    const bool held = !done;
-    *static_cast<volatile int*>(flag) = 1;
-    caller.join();
-    filler.join();
-    cudaStreamSynchronize(s);
-    row("a call on an empty stream beside a full one", true, held ? "waits" : number("returns after %.1f us", 1e6 * took));
-  }
+  full_stream();
 }
 
 template <class Call>

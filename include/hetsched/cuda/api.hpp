@@ -16,6 +16,8 @@ namespace hetsched {
 /// brackets does.
 ///   device_count(int&)                                        [cudaGetDeviceCount]
 ///   get_device(int&), set_device(int)                         [cudaGetDevice, cudaSetDevice]
+///   has_context(int device, bool&)                            whether anyone in the process has used it; makes no context
+///                                                             [cuDevicePrimaryCtxGetState]
 ///   create_stream(stream&), destroy_stream(stream)            of the current device, not blocked by the default one
 ///   create_event(event&), destroy_event(event)                of the current device, without times
 ///   create_timed_event(event&)                                with times [cudaEventCreate]
@@ -33,8 +35,8 @@ namespace hetsched {
 ///   copy_rows(to, to_pitch, from, from_pitch, bytes, rows, stream)
 ///                                                             as copy [cudaMemcpy2DAsync]
 ///   set_zero(void*, bytes, stream)                            [cudaMemsetAsync]
-///   share_pool(pool, int device, int peer)                    a device's with a peer; 0 where there is no way, too
-///                                                             [cudaMemPoolSetAccess]
+///   share_pool(pool, int device, int peer, bool& shared)      a device's with a peer; where there is no way it is not shared,
+///                                                             and the code is 0 [cudaMemPoolSetAccess]
 ///   begin_range(const char*), end_range()                     for profilers; without a code [nvtxRangePush, nvtxRangePop]
 ///   error_text(code) -> std::string
 /// Optional: host_access(const void*, bytes, bool writes), told when the host itself reads or writes pinned memory;
@@ -44,10 +46,11 @@ template <class A>
 concept cuda_api = std::copyable<A> &&
     requires(const A& a, typename A::stream s, typename A::stream& new_stream, typename A::event e, typename A::event& new_event,
              typename A::pool p, typename A::pool& new_pool, void* to, void*& made, const void* from, std::size_t n, int device,
-             int& count, double& seconds, const char* name) {
+             int& count, bool& whether, double& seconds, const char* name) {
   { a.device_count(count) } -> std::same_as<int>;
   { a.get_device(count) } -> std::same_as<int>;
   { a.set_device(device) } -> std::same_as<int>;
+  { a.has_context(device, whether) } -> std::same_as<int>;
   { a.create_stream(new_stream) } -> std::same_as<int>;
   { a.destroy_stream(s) } -> std::same_as<int>;
   { a.create_event(new_event) } -> std::same_as<int>;
@@ -68,7 +71,7 @@ concept cuda_api = std::copyable<A> &&
   { a.copy_peer(to, device, from, device, n, s) } -> std::same_as<int>;
   { a.copy_rows(to, n, from, n, n, n, s) } -> std::same_as<int>;
   { a.set_zero(to, n, s) } -> std::same_as<int>;
-  { a.share_pool(p, device, device) } -> std::same_as<int>;
+  { a.share_pool(p, device, device, whether) } -> std::same_as<int>;
   a.begin_range(name);
   a.end_range();
   { a.error_text(device) } -> std::convertible_to<std::string>;
@@ -105,7 +108,8 @@ void require_cuda(const Api& api, int code, const char* call, const std::string&
 
 }  // namespace detail
 
-/// While it lives, a device is the calling thread's current one; then the one is that was before.
+/// While it lives, a device is the calling thread's current one; then the one is that was before, unless nobody in the process
+/// has used that one: to make it current would make a context on it, some hundred MiB of a GPU that others may use.
 template <cuda_api Api>
 class [[nodiscard]] cuda_device_scope {
  public:
@@ -123,7 +127,8 @@ class [[nodiscard]] cuda_device_scope {
   cuda_device_scope(const cuda_device_scope&) = delete;
   cuda_device_scope& operator=(const cuda_device_scope&) = delete;
   ~cuda_device_scope() {
-    if (before_ >= 0) (void)api_->set_device(before_);
+    bool used = false;
+    if (before_ >= 0 && api_->has_context(before_, used) == 0 && used) (void)api_->set_device(before_);
   }
 
  private:

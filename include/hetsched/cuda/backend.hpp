@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,22 +28,22 @@ class cuda_backend {
   /// `device`: of `all`; -1: the host. `name`: of the rank, in errors.
   /// Throws: input_error for a device that is not there; cuda_error.
   cuda_backend(cuda_devices<Api>& all, int device, const std::string& name)
-      : compute_(device < 0 ? queue(all) : all.make_queue(device, name + "'s computations")),
-        transfer_(device < 0 ? queue(all) : all.make_queue(device, name + "'s slices")) {}
+      : compute_(all.lend_queue(device, name + "'s computations")), transfer_(all.lend_queue(device, name + "'s slices")) {}
 
-  [[nodiscard]] queue compute_queue() const { return compute_; }
-  [[nodiscard]] queue transfer_queue() const { return transfer_; }
+  [[nodiscard]] queue compute_queue() const { return *compute_; }
+  [[nodiscard]] queue transfer_queue() const { return *transfer_; }
   /// Of pinned memory.
-  [[nodiscard]] queue memory_queue() const { return queue(compute_.devices()); }
-  [[nodiscard]] cuda_device_scope<Api> bind() const { return compute_.make_current(); }
+  [[nodiscard]] queue memory_queue() const { return queue(compute_->devices()); }
+  [[nodiscard]] cuda_device_scope<Api> bind() const { return compute_->make_current(); }
 
-  [[nodiscard]] cuda_clock<Api> make_clock(std::vector<std::string> names) const { return {compute_, std::move(names)}; }
+  [[nodiscard]] cuda_clock<Api> make_clock(std::vector<std::string> names) const { return {*compute_, std::move(names)}; }
 
   /// Doubles in pinned memory.
   class numbers {
    public:
     numbers() = default;
-    numbers(const queue& writer, std::size_t count) : writer_(writer), memory_(queue(writer.devices()), count * sizeof(double)) {
+    numbers(std::shared_ptr<const queue> writer, std::size_t count)
+        : writer_(std::move(writer)), memory_(queue(writer_->devices()), count * sizeof(double)) {
       if (count > 0) std::fill(begin(), end(), 0.0);
     }
     numbers(numbers&&) = default;
@@ -54,7 +55,7 @@ class cuda_backend {
     ~numbers() {
       if (memory_.bytes() == 0) return;
       try {
-        memory_.end_write(writer_, writer_.record());  // work of a step that failed may still write
+        memory_.end_write(*writer_, writer_->record());  // work of a step that failed may still write
       } catch (const cuda_error&) {
         // The device has failed, and writes no more.
       }
@@ -72,13 +73,13 @@ class cuda_backend {
     [[nodiscard]] double* end() const { return data() + memory_.bytes() / sizeof(double); }
 
    private:
-    queue writer_;
+    std::shared_ptr<const queue> writer_;
     cuda_buffer<Api> memory_;
   };
   [[nodiscard]] numbers make_numbers(std::size_t count) const { return numbers(compute_, count); }
 
  private:
-  queue compute_, transfer_;
+  std::shared_ptr<const queue> compute_, transfer_;
 };
 
 }  // namespace hetsched

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,7 +14,9 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,7 +134,8 @@ class cuda_devices {
     detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
     pools_.resize(as_size(count));
     idle_.resize(pools_.size());
-    asked_.resize(pools_.size());
+    while (lookouts_.size() < pools_.size()) lookouts_.push_back(std::make_unique<lookout>());
+    shared_.resize(pools_.size() * pools_.size());
   }
   cuda_devices(const cuda_devices&) = delete;
   cuda_devices& operator=(const cuda_devices&) = delete;
@@ -140,29 +145,48 @@ class cuda_devices {
   [[nodiscard]] const Api& api() const { return api_; }
   [[nodiscard]] const cuda_options& options() const { return options_; }
 
-  /// A new queue; `name`: of its work, in errors.
+  /// A queue for as long as this lives; `name`: of its work, in errors.
   /// Throws: input_error for a device that is not there; cuda_error.
   [[nodiscard]] cuda_queue<Api> make_queue(int device, const std::string& name) {
     if (device < 0 || device >= count())
       throw input_error("there is no device " + std::to_string(device) + " among " + std::to_string(count()));
     const std::lock_guard lock(guard_);
     use(device);
-    return {*this, make_stream(device, name)};
+    auto& free = at(pools_, device)->idle_streams;
+    if (free.empty()) return {*this, make_stream(device, name)};
+    auto* const own = free.back();
+    free.pop_back();
+    own->rename(name);
+    return {*this, *own};
+  }
+  /// The same, or the host's where device is -1, for as long as anyone has the result: then others get its stream, behind whose
+  /// work theirs is enqueued. So trainings that come and go do not gather streams.
+  [[nodiscard]] std::shared_ptr<const cuda_queue<Api>> lend_queue(int device, const std::string& name) {
+    if (device < 0) return std::make_shared<const cuda_queue<Api>>(*this);
+    return {new cuda_queue<Api>(make_queue(device, name)), [this](const cuda_queue<Api>* q) {
+              const std::lock_guard lock(guard_);
+              at(pools_, q->device())->idle_streams.push_back(q->own());
+              delete q;
+            }};
+  }
+  /// Whether copies between two devices, of which queues were made, reach the other's memory.
+  [[nodiscard]] bool share(int device, int peer) const {
+    const std::lock_guard lock(guard_);
+    return device == peer || at(shared_, device * count() + peer) != 0;
   }
 
-  /// `idle` is called again and again while a thread waits for a queue of this device, and may end what the queue waits for. For
-  /// a device that one thread uses. `who` asks for it; an empty function: no more.
-  void while_waiting(int device, const void* who, std::function<void()> idle) {
-    auto& list = at(asked_, device);
-    std::erase_if(list, [&](const auto& a) { return a.first == who; });
-    if (idle) list.emplace_back(who, std::move(idle));
-    auto& all = at(idle_, device);
-    if (list.empty())
-      all = nullptr;
-    else
-      all = [&list] {
-        for (const auto& [asked, call] : list) call();
-      };
+  /// `look` is called again and again, by threads that wait for a queue of this device and by one of this object's own, and may
+  /// end what queues wait for: a thread whose call of CUDA waits in a full launch queue can end nothing. It waits for no thread
+  /// that may wait for a queue. `who` asks for it; an empty function: no more, and none is under way.
+  void keep_looking(int device, const void* who, std::function<void()> look) {
+    auto& here = *at(lookouts_, device);
+    const std::lock_guard lock(here.guard);
+    std::erase_if(here.asked, [&](const auto& a) { return a.first == who; });
+    if (look) here.asked.emplace_back(who, std::move(look));
+    at(idle_, device) = here.asked.empty() ? nullptr : std::function<void()>([&here] { here.look(); });
+    const std::lock_guard start(guard_);
+    if (!here.asked.empty() && !watchdog_.joinable())
+      watchdog_ = std::jthread([this](const std::stop_token& ends) { watch(ends); });
   }
 
   [[nodiscard]] cuda_memory_use memory(int device) const {
@@ -178,7 +202,10 @@ class cuda_devices {
   /// Memory for a buffer, to be used behind what has been enqueued on q; on a host's queue, pinned memory.
   /// Throws: cuda_error where there is not enough, or the limit is reached.
   [[nodiscard]] void* allocate(const cuda_queue<Api>& q, std::size_t bytes) {
-    if (q.on_host()) return pinned_.allocate(bytes);
+    if (q.on_host()) {
+      const auto current = any_in_use();
+      return pinned_.allocate(bytes);
+    }
     if (auto* const captured = q.own()->capturing()) return captured->allocate(bytes);
     return allocate_on(q, bytes, q.stream());
   }
@@ -263,13 +290,31 @@ class cuda_devices {
     Api api;
     mutable std::mutex guard;
     typename Api::pool memory{};
-    stream_type* frees = nullptr;      ///< waits so that no queue has to
-    stream_type* allocates = nullptr;  ///< for work that is captured; null: none was yet
+    stream_type* frees = nullptr;            ///< waits so that no queue has to
+    stream_type* allocates = nullptr;        ///< for work that is captured; null: none was yet
+    std::vector<stream_type*> idle_streams;  ///< that were lent
     std::atomic<bool> has_captured = false;
     std::mutex captured_guard;
     std::set<void*> captured;  ///< memory of graphs
     cuda_memory_use use;
   };
+
+  struct lookout {
+    std::mutex guard;
+    std::vector<std::pair<const void*, std::function<void()>>> asked;
+
+    void look() {
+      const std::lock_guard lock(guard);
+      for (const auto& [who, call] : asked) call();
+    }
+  };
+  void watch(const std::stop_token& ends) {
+    constexpr std::chrono::milliseconds pause(50);
+    std::mutex nobody;
+    std::condition_variable_any wake;
+    for (std::unique_lock lock(nobody); !wake.wait_for(lock, ends, pause, [] { return false; }) && !ends.stop_requested();)
+      for (const auto& here : lookouts_) here->look();
+  }
 
   // Both with guard_ held.
   void use(int device) {
@@ -277,18 +322,27 @@ class cuda_devices {
     if (own) return;
     auto made = std::make_unique<pool>(api_, device);
     const auto share = [&](const pool& p, int of, int with) {
-      detail::require_cuda(api_, api_.share_pool(p.memory, of, with), "cudaMemPoolSetAccess", "copies", of);
+      bool shared = false;
+      detail::require_cuda(api_, api_.share_pool(p.memory, of, with, shared), "cudaMemPoolSetAccess", "copies", of);
+      return shared;
     };
     for (int peer = 0; peer < count(); ++peer)
       if (const auto& other = at(pools_, peer)) {
-        share(*made, device, peer);
-        share(*other, peer, device);
+        const bool there = share(*made, device, peer), back = share(*other, peer, device);
+        at(shared_, device * count() + peer) = at(shared_, peer * count() + device) = there && back;
       }
     made->frees = &make_stream(device, "what is freed");
     own = std::move(made);
   }
   stream_type& make_stream(int device, const std::string& name) {
     return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, &at(idle_, device));
+  }
+  /// Pinned memory makes a context on the device that is current, which may be one that nobody uses.
+  [[nodiscard]] cuda_device_scope<Api> any_in_use() const {
+    const std::lock_guard lock(guard_);
+    for (int d = 0; d < count(); ++d)
+      if (at(pools_, d)) return {api_, d, "pinned memory"};
+    return {};
   }
   static bool is_captured(pool& p, void* memory) {
     if (!p.has_captured) return false;
@@ -303,11 +357,13 @@ class cuda_devices {
   Api api_;
   cuda_options options_;
   detail::pinned_pool<Api> pinned_;
-  std::vector<std::unique_ptr<pool>> pools_;                                       ///< by device; null: not used yet
-  std::vector<std::function<void()>> idle_;                                        ///< by device: what waiting threads call
-  std::vector<std::vector<std::pair<const void*, std::function<void()>>>> asked_;  ///< by device: of which it is made
-  mutable std::mutex guard_;                                                       ///< of pools_ and streams_
+  std::vector<std::unique_ptr<pool>> pools_;        ///< by device; null: not used yet
+  std::vector<std::function<void()>> idle_;         ///< by device: what waiting threads call
+  std::vector<std::unique_ptr<lookout>> lookouts_;  ///< by device: of which it is made
+  std::vector<char> shared_;                        ///< by device and peer
+  mutable std::mutex guard_;                        ///< of pools_, shared_, streams_ and the start of watchdog_
   std::deque<stream_type> streams_;
+  std::jthread watchdog_;
 };
 
 }  // namespace hetsched

@@ -69,7 +69,8 @@ template <cuda_api Api>
                                                       const copy_options& how = {}) {
   cuda_backend<Api> own(devices, to, "copies that are timed");
   const auto bound = own.bind();
-  const auto q = own.compute_queue(), there = from == to ? q : devices.make_queue(from, "memory of copies");
+  const auto lent = devices.lend_queue(from, "memory of copies");
+  const auto q = own.compute_queue(), there = from == to ? q : *lent;
   std::vector<link_sample> found;
   for (const auto bytes : how.bytes) {
     cuda_buffer<Api> source(there, bytes), target(q, bytes);

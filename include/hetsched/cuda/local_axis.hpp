@@ -125,8 +125,8 @@ class cuda_local_axis {
     axis_options options;
     std::shared_ptr<detail::group_meeting> meeting;
     std::shared_ptr<shown> own;
-    std::vector<std::shared_ptr<shown>> all;  ///< of the ranks, in this call, once all have come to it
-    std::vector<Queue> ways;                  ///< of a rank on the host, to each GPU
+    std::vector<std::shared_ptr<shown>> all;         ///< of the ranks, in this call, once all have come to it
+    std::vector<std::shared_ptr<const Queue>> ways;  ///< of a rank on the host, to each GPU
   };
 
   static std::size_t elements(const Tensor& t) { return detail::elements_in_buffer(t); }
@@ -221,7 +221,7 @@ class cuda_local_axis {
       try {
         auto& done = held_->own->done;  // also of what was enqueued before a failure
         done.assign(1, q.record());
-        for (const auto& way : held_->ways) done.push_back(way.record());
+        for (const auto& way : held_->ways) done.push_back(way->record());
       } catch (const std::exception& e) {
         fail(e);
       }
@@ -239,11 +239,11 @@ class cuda_local_axis {
       return;
     }
     auto& ways = held_->ways;
-    auto way = std::find_if(ways.begin(), ways.end(), [&](const Queue& w) { return w.device() == from.device(); });
-    if (way == ways.end()) way = ways.insert(way, q.devices().make_queue(from.device(), held_->options.name + ", to the host"));
-    const auto current = way->make_current();
-    enqueue_copy(*way, to, first, from, there, bytes);
-    way->finish();
+    auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) { return w->device() == from.device(); });
+    if (way == ways.end()) way = ways.insert(way, q.devices().lend_queue(from.device(), held_->options.name + ", to the host"));
+    const auto current = (*way)->make_current();
+    enqueue_copy(**way, to, first, from, there, bytes);
+    (*way)->finish();
   }
 
   int rank_ = 0, size_ = 1;

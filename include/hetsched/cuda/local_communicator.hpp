@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,15 +34,15 @@ class cuda_mover {
   using traits = tensor_traits<Tensor>;
 
  public:
-  using lane = std::optional<cuda_queue<Api>>;
+  using lane = std::shared_ptr<const cuda_queue<Api>>;  ///< null: none is needed
 
   cuda_mover(cuda_devices<Api>& devices, std::vector<int> places) : devices_(&devices), places_(std::move(places)) {}
 
   [[nodiscard]] int place(int rank) const { return at(places_, rank); }
   [[nodiscard]] lane open(const edge& e) const {
     const int from = place(e.from), to = place(e.to);
-    if (from == to) return std::nullopt;
-    return devices_->make_queue(to < 0 ? from : to, "the " + to_text(e));
+    if (from == to) return nullptr;
+    return devices_->lend_queue(to < 0 ? from : to, "the " + to_text(e));
   }
   static void move(lane& on, Tensor& sent, Tensor& taken) {
     auto& source = traits::buffer(sent);

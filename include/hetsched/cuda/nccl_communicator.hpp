@@ -226,14 +226,14 @@ class nccl_communicator {
     shared_state(cuda_devices<Api>& all, int on, Control control, NcclApi api, nccl_options options)
         : devices(all),
           device(on),
-          links(on == -1 ? queue(all) : all.make_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers"), control,
-                std::move(api), std::move(options)) {
-      while_waiting([this] { idle(); });
+          lent(all.lend_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers")),
+          links(*lent, control, std::move(api), std::move(options)) {
+      keep_looking([this] { look(); });
     }
     shared_state(const shared_state&) = delete;
     shared_state& operator=(const shared_state&) = delete;
     ~shared_state() {
-      while_waiting({});
+      keep_looking({});
       try {
         if (!has_failed()) finish();
       } catch (const std::exception&) {
@@ -241,8 +241,8 @@ class nccl_communicator {
       }
     }
 
-    void while_waiting(std::function<void()> what) {
-      if (device >= 0) devices.while_waiting(device, this, std::move(what));
+    void keep_looking(std::function<void()> what) {
+      if (device >= 0) devices.keep_looking(device, this, std::move(what));
     }
 
     void set_plan(const communication_plan& wanted) {
@@ -546,10 +546,10 @@ class nccl_communicator {
       for (auto& c : channels) c.waiting.clear();
     }
 
-    /// While the host waits for a queue of the device, nobody else looks.
-    void idle() {
-      const std::lock_guard lock(guard);
-      if (has_failed()) return;
+    /// See cuda_devices::keep_looking. Whoever has the guard looks himself.
+    void look() {
+      const std::unique_lock lock(guard, std::try_to_lock);
+      if (!lock || has_failed()) return;
       forget_ended();
       if (!under_way.empty() && steady_now_s() - under_way.front().since_s > links.options().deadline_s)
         give_up("rank " + std::to_string(links.rank()) + ": the " + oldest() + ", has not been done for " +
@@ -567,8 +567,9 @@ class nccl_communicator {
 
     cuda_devices<Api>& devices;
     int device;
+    std::shared_ptr<const cuda_queue<Api>> lent;
     detail::nccl_links<Api, NcclApi, Control> links;
-    std::recursive_mutex guard;  ///< of all below; idle() may be called by who holds it
+    std::recursive_mutex guard;  ///< of all below; look() may be called by who holds it
     std::deque<channel> channels;
     std::vector<planned_group> plan;
     cuda_clock<Api> clock;  ///< of its groups

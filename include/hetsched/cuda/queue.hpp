@@ -39,7 +39,7 @@ template <cuda_api Api>
 class cuda_stream {
  public:
   /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `idle`: see
-  /// cuda_devices::while_waiting.
+  /// cuda_devices::keep_looking.
   /// Throws: cuda_error; then nothing is left of it.
   cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s,
               const std::function<void()>* idle = nullptr)
@@ -67,6 +67,8 @@ class cuda_stream {
   [[nodiscard]] const Api& api() const { return api_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] typename Api::stream stream() const { return stream_; }
+  /// For the next one that uses it. Requires: nobody does.
+  void rename(const std::string& name) { name_ = name; }
 
   /// Records the next point; waits until one is free.
   [[nodiscard]] std::uint64_t record() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -87,7 +88,8 @@ class cuda_step_graph {
       throw input_error(std::to_string(places_.size()) + " places are not those of " + std::to_string(order_.ranks) + " ranks");
     for (int r = 0; r < order_.ranks; ++r) {
       if (at(places_, r) < 0) throw input_error("rank " + std::to_string(r) + " is on the host, and a CUDA graph is of GPUs");
-      queues_.push_back(devices.make_queue(at(places_, r), "rank " + std::to_string(r) + "'s computations"));
+      lent_.push_back(devices.lend_queue(at(places_, r), "rank " + std::to_string(r) + "'s computations"));
+      queues_.push_back(*lent_.back());
     }
     arrivals_.resize(as_size(order_.ranks * order_.ranks));
     for (int c = 0; c < order_.directions; ++c)
@@ -110,7 +112,7 @@ class cuda_step_graph {
       at(directions_, a.microbatch) = a.direction;
       if (a.kind == action_kind::recompute) flight_of(a).again = true;
     }
-    losses_ = typename cuda_backend<Api>::numbers(queues_.front(), as_size(order_.microbatches));
+    losses_ = typename cuda_backend<Api>::numbers(lent_.front(), as_size(order_.microbatches));
   }
   cuda_step_graph(const cuda_step_graph&) = delete;
   cuda_step_graph& operator=(const cuda_step_graph&) = delete;
@@ -179,7 +181,9 @@ class cuda_step_graph {
   void open(cuda_devices<Api>& devices, int from, int to) {
     auto& q = arrivals(from, to);
     if (q || at(places_, from) == at(places_, to)) return;
-    q = devices.make_queue(at(places_, to), "the way from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+    lent_.push_back(
+        devices.lend_queue(at(places_, to), "the way from rank " + std::to_string(from) + " to rank " + std::to_string(to)));
+    q = *lent_.back();
   }
   template <class Body>
   void for_each_shared(Body&& body) {  ///< with what others use, too: (tensor, the queue that reads it)
@@ -195,6 +199,7 @@ class cuda_step_graph {
     for (const auto& q : arrivals_)
       if (q) all.push_back(*q);
     for (const auto& q : all) q.finish();
+    hops_.clear();
     const queue host(queues_.front().devices());
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, host); });
     for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(host); });
@@ -219,6 +224,8 @@ class cuda_step_graph {
   void mark_end() {
     ends_.clear();
     for (const auto& q : queues_) ends_.push_back(q.record());
+    for (Tensor& hop : hops_)
+      traits::buffer(hop).end_write(queues_.front(), ends_.front());  // all queues have ended when it does
     for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, at(queues_, rank), at(ends_, rank)); });
     for_each_gradient([&](Tensor& g, int rank) { detail::end_write(g, at(queues_, rank), at(ends_, rank)); });
   }
@@ -295,12 +302,24 @@ class cuda_step_graph {
   /// To the stage next to it.
   void send(Tensor made, const action& a, int way, Tensor& there) {
     const auto& q = arrivals(order_.rank(a.direction, a.stage), order_.rank(a.direction, a.stage + way));
-    there = q ? copied(*q, made) : std::move(made);
+    there = q ? copied(*q, made, queue_of(a.direction, a.stage)) : std::move(made);
   }
-  [[nodiscard]] static Tensor copied(const queue& q, const Tensor& from) {
+  /// `home`: of what is copied.
+  [[nodiscard]] Tensor copied(const queue& q, const Tensor& from, const queue& home) {
     Tensor to = detail::make_tensor<Tensor>(detail::shape_of(from), q);
-    detail::assign(to, from, q);
+    copy(to, from, q, home);
     return to;
+  }
+  /// A graph cannot hold a copy between devices that do not share memory: it goes by way of the host.
+  void copy(Tensor& to, const Tensor& from, const queue& q, const queue& home) {
+    if (q.devices().share(q.device(), home.device())) return detail::assign(to, from, q);
+    auto& hop = hops_.emplace_back(detail::make_tensor<Tensor>(detail::shape_of(from), queue(q.devices())));
+    {
+      const auto here = home.make_current();
+      detail::assign(hop, from, home);
+    }
+    const auto there = q.make_current();
+    detail::assign(to, std::as_const(hop), q);
   }
   [[nodiscard]] int take_context(const action& a) {
     const auto i = number(a.direction, a.stage);
@@ -324,12 +343,12 @@ class cuda_step_graph {
       Tensor& other = *gradients_[back][i];
       detail::end_write(other, home, home.record());  // by layers, which leave no marks
       if (way) {
-        const auto term = copied(*way, other);
+        const auto term = copied(*way, other, home);
         detail::add(sum, term, q);
       } else {
         detail::add(sum, other, q);
       }
-      detail::assign(other, sum, home);
+      copy(other, sum, home, q);
     }
   }
 
@@ -337,14 +356,16 @@ class cuda_step_graph {
   std::vector<int> places_;
   std::vector<action> actions_;
   bool forward_only_;
-  std::vector<queue> queues_;                     ///< by rank
-  std::vector<std::optional<queue>> arrivals_;    ///< from each rank at each
-  std::optional<detail::cuda_graph<Api>> graph_;  ///< ends behind what is in its memory
-  std::vector<Stage> stages_;                     ///< by direction and stage, as are the next two
+  std::vector<std::shared_ptr<const queue>> lent_;  ///< of which the next two are
+  std::vector<queue> queues_;                       ///< by rank
+  std::vector<std::optional<queue>> arrivals_;      ///< from each rank at each
+  std::optional<detail::cuda_graph<Api>> graph_;    ///< ends behind what is in its memory
+  std::vector<Stage> stages_;                       ///< by direction and stage, as are the next two
   std::vector<std::vector<Tensor*>> gradients_;
   std::vector<context_list> contexts_;
   std::vector<flight> flights_;  ///< by direction, stage and microbatch
   std::vector<int> directions_;  ///< of microbatches
+  std::deque<Tensor> hops_;      ///< pinned, of copies by way of the host; of the first step, and of the graph
   const Tensor* inputs_ = nullptr;
   const Tensor* targets_ = nullptr;
   typename cuda_backend<Api>::numbers losses_;

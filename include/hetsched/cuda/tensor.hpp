@@ -50,14 +50,16 @@ void work_on(const cuda_queue<Api>& q, std::initializer_list<const cuda_buffer<A
 }
 
 /// Enqueues on q, between work_on, a copy of so many bytes of one buffer, from an offset on, to another, wherever the two are.
-/// Requires: q is a GPU's.
+/// Requires: q is a GPU's; where q is captured, devices that share memory (cuda_devices::share).
 /// Throws: cuda_error.
 template <cuda_api Api>
 void enqueue_copy(const cuda_queue<Api>& q, cuda_buffer<Api>& to, std::size_t to_offset, const cuda_buffer<Api>& from,
                   std::size_t from_offset, std::size_t bytes) {
   auto* const target = static_cast<std::byte*>(to.data()) + to_offset;
   const auto* const source = static_cast<const std::byte*>(from.data()) + from_offset;
-  if (to.device() >= 0 && from.device() >= 0 && to.device() != from.device())
+  // A copy by the names of two devices cannot be captured.
+  const bool is_between = to.device() >= 0 && from.device() >= 0 && to.device() != from.device();
+  if (is_between && !q.own()->capturing())
     q.own()->require(q.api().copy_peer(target, to.device(), source, from.device(), bytes, q.stream()), "cudaMemcpyPeerAsync");
   else
     q.own()->require(q.api().copy(target, source, bytes, q.stream()), "cudaMemcpyAsync");
