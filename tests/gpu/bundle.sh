@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes a folder of at most 64 MiB that runs all that needs a GPU on a bare x86-64 machine with a driver (no compiler, no network): usage
-# bundle.sh FOLDER. There: FOLDER/run.sh. Needs here: the CUDA toolkit with cuBLAS and NCCL, CMake, Gloo, Eigen, and what else hetsched's
-# commands need; no GPU. ARCHITECTURES: "80 90", whose programs newer GPUs run, too.
+# bundle.sh FOLDER [--no-commands]. There: FOLDER/run.sh. Needs here: the CUDA toolkit with cuBLAS and NCCL; for hetsched-train and
+# hetsched-profile, which --no-commands leaves out, CMake, Gloo, Eigen, and what else hetsched's commands need; no GPU.
+# ARCHITECTURES: "80 90", whose programs newer GPUs run, too.
 set -euo pipefail
-(($# == 1)) || { echo "usage: bundle.sh FOLDER" >&2; exit 2; }
+[[ $# == 1 || ($# == 2 && ${2:-} == --no-commands) ]] || { echo "usage: bundle.sh FOLDER [--no-commands]" >&2; exit 2; }
+commands=(hetsched-train hetsched-profile)
+if (($# == 2)); then commands=(); fi
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 folder=$(realpath -m "$1")
 export PATH=$PATH:/usr/local/cuda/bin
 command -v nvcc >/dev/null || { echo "no nvcc: the CUDA toolkit is needed" >&2; exit 2; }
-mkdir -p "$folder/bin" "$folder/lib" "$folder.build"
+mkdir -p "$folder/bin" "$folder/lib"
 
 architectures=${ARCHITECTURES:-80 90}
 codes=()
@@ -26,15 +29,18 @@ programs=(
   "$source/tests/gpu/gpt.cu -o $folder/bin/gpt -lcublas")
 printf '%s\n' "${programs[@]}" | xargs -P "$(nproc)" -I{} bash -c "echo \"\$1\" >&2; ${build[*]@Q} \$1" _ {}
 
-cmake -S "$source" -B "$folder.build" -DCMAKE_BUILD_TYPE=Release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_EIGEN=ON \
-  -DHETSCHED_BUILD_TRAIN=ON -DHETSCHED_GLOO=ON -DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON -DCMAKE_CUDA_ARCHITECTURES="${architectures// /;}" \
-  -DCMAKE_EXE_LINKER_FLAGS='-s -Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib' >"$folder.build/configure.log"
-cmake --build "$folder.build" --target hetsched-train hetsched-profile -j "$(nproc)" >"$folder.build/build.log"
-for command in hetsched-train hetsched-profile; do
+if ((${#commands[@]} > 0)); then
+  mkdir -p "$folder.build"
+  cmake -S "$source" -B "$folder.build" -DCMAKE_BUILD_TYPE=Release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_EIGEN=ON \
+    -DHETSCHED_BUILD_TRAIN=ON -DHETSCHED_GLOO=ON -DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON -DCMAKE_CUDA_ARCHITECTURES="${architectures// /;}" \
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -DCMAKE_BUILD_RPATH='$ORIGIN/../lib' >"$folder.build/configure.log"
+  cmake --build "$folder.build" --target hetsched-train hetsched-profile -j "$(nproc)" >"$folder.build/build.log"
+fi
+for command in "${commands[@]}"; do
   install -s "$folder.build/examples/$command" "$folder/bin/"
   # What a machine with a driver has: the C library, and NVIDIA's own.
-  ldd "$folder/bin/$command" | awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|librt|libpthread|libnccl|libcublas|libcublasLt|libcuda)\.so/ { print $3 }' |
-    while read -r library; do cp -Lu "$library" "$folder/lib/"; done
+  ldd "$folder.build/examples/$command" | awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|librt|libpthread|libnccl|libcublas|libcublasLt|libcuda)\.so/ { print $3 }' |
+    while read -r library; do cp -L "$library" "$folder/lib/"; done
 done
 cp "$source/examples/gpt/alice.txt" "$folder/text.txt"
 cp "$source/tests/gpu/rows.txt" "$source/tests/gpu/two.sh" "$folder/"

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the bundle of what needs a GPU, and runs it: usage gpu_bundle.sh TESTS_GPU_FOLDER. Without a GPU it ends with one line and status 2.
+set -euo pipefail
+PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ARCHITECTURES=90 bash "$1/bundle.sh" "$work/bundle" --no-commands
+status=0
+text=$(bash "$work/bundle/run.sh" "$work/results" 2>&1) || status=$?
+echo "$text"
+case $status in
+  0) grep -q "^0 rows failed" <<<"$text" ;;
+  2) grep -q "^there is no GPU to use: " <<<"$text" && [[ $(wc -l <<<"$text") == 1 && ! -e $work/results ]] ;;
+  *) exit 1 ;;
+esac
