@@ -36,6 +36,7 @@ struct tile_device {
   bool has_gddr = false;  ///< memory of any GDDR type
   double threads = 2048;  ///< that a multiprocessor holds
   bool has_tf32 = false;
+  flash_kernels flash = flash_kernels::newest;  ///< not of the chip, but of what runs on it
   device_calibration calibration{};
 
   /// These generations sustain less of their memory bandwidth than Volta, Ampere and later ones.

@@ -179,19 +179,31 @@ namespace hetsched::detail {
   return best;
 }
 
+// What flash_time takes of a chip. Before Hopper, and on chips with its instructions but not its matrix units: as products of
+// tiles of 128 x 128, which wait for all exponentials.
+[[nodiscard]] inline flash_constants flash_of(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = at(d.on_matrix_units, op.format);
+  if (matrix_units && d.generation >= chip_generation::hopper && !d.has_gddr)
+    return hetsched::flash_of(d.flash, op.causal_share > 1);
+  const double lost = feed_loss(matrix_units ? c.matrix_feed : c.lane_feed, 128, 128);
+  return {.share = (matrix_units ? c.matrix_share : 1) / lost, .exponential_share = 1, .own_keys = 0, .own_s = 0};
+}
+
 // Blocks of 128 queries; the exponentials take the special function units, 16 per cycle and multiprocessor, while products wait.
 [[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format);
-  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
-  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors / feed_loss(feed, 128, 128);
+  const auto f = flash_of(d, op, c);
+  const double rate = sustained_flops(d, op.format, c) / (matrix_units ? c.matrix_share : 1) * f.share / d.multiprocessors;
   const int rows = op.m < 128 ? 64 : 128;
-  const double scores = rows * static_cast<double>(op.n) * op.causal_share;
+  const double of_products = op.causal_share > 1 ? 2.5 : 1;  // backward has five where forward has two
+  const double scores = rows * (static_cast<double>(op.n) * op.causal_share + of_products * f.own_keys);
   operator_time time{.tile_m = rows, .tile_n = 128};
   time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
-  time.compute_s = busy_waves(time.waves, matrix_units, c) * scores *
-                   (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? 1 / (16 * d.clock_hz) : 0));
+  time.compute_s =
+      busy_waves(time.waves, matrix_units, c) * scores *
+      (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? f.exponential_share / of_products / (16 * d.clock_hz) : 0));
   time.memory_s = op.traffic_bytes / sustained_bandwidth(d, c);
-  time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
+  time.seconds = combine(time.compute_s, time.memory_s, c.exposed) + f.own_s;
   return time;
 }
 

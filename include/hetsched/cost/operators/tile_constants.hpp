@@ -2,6 +2,8 @@
 #pragma once
 // Tested by tests/cost/operators/tile_test.cpp.
 
+#include <cstdint>
+
 #include <hetsched/cost/operators/generation.hpp>
 
 namespace hetsched {
@@ -71,6 +73,28 @@ struct attention_constants {
             .splits_all = true,
             .cycle_bytes = 3 * 15.8};
   return {};
+}
+
+/// Which FlashAttention a trainer calls. second: FlashAttention-2, as PyTorch does by default; newest: FlashAttention-3 or
+/// cuDNN's where there is one for the chip, as Transformer Engine does.
+enum class flash_kernels : std::uint8_t { newest, second };
+
+/// What attention in one kernel takes of a chip in training.
+struct flash_constants {
+  double share;              ///< of the matrix units' peak
+  double exponential_share;  ///< of the cycles of exponentials, 16 of a multiprocessor each, that products do not hide
+  double own_keys;           ///< that a block takes time for besides those that it sees
+  double own_s;              ///< of a call, besides its launch
+};
+
+/// Of chips of Hopper's and later generations in data centers, whose matrix units FlashAttention-2 reaches by half; fitted to
+/// PyTorch's own and cuDNN's kernels on one H100 (docs/accuracy.md). Other chips: see flash_time.
+[[nodiscard]] constexpr flash_constants flash_of(flash_kernels kernels, bool backward) {
+  if (kernels == flash_kernels::second)
+    return backward ? flash_constants{.share = 0.38, .exponential_share = 2.3, .own_keys = 560, .own_s = 13e-6}
+                    : flash_constants{.share = 0.46, .exponential_share = 1.9, .own_keys = 147, .own_s = 3e-6};
+  return backward ? flash_constants{.share = 0.78, .exponential_share = 2.3, .own_keys = 560, .own_s = 13e-6}
+                  : flash_constants{.share = 0.9, .exponential_share = 1.1, .own_keys = 106, .own_s = 3e-6};
 }
 
 }  // namespace hetsched
