@@ -73,8 +73,9 @@ int compare_command(const comparison& given) {
   }
   if (chosen.empty())
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
-  const auto hardware = read_cluster(input.cluster);
-  const cost_source source(input.costs, input.model);
+  const auto file = read_cluster_file(input.cluster);
+  const auto& hardware = file.hardware;
+  const cost_source source(input.costs, input.model, file.stack);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   std::vector<comparison_row> rows;

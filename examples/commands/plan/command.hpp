@@ -95,13 +95,15 @@ inline void settle(plan_arguments& given) {
   if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)
     throw input_error("--deadline: needs --objective cost");
 
-  const auto hardware = read_cluster(given.cluster);
-  const cost_source source(given.costs, given.model);
+  const auto file = read_cluster_file(given.cluster);
+  const auto& hardware = file.hardware;
+  const cost_source source(given.costs, given.model, file.stack);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
+    if (!given.costs.stack.empty()) throw input_error("--stack: is for training");
     return plan_serving(given, source, hardware, files);
   }
   if (given.global_batch < 1) throw input_error("--global-batch is required");

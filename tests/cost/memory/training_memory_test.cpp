@@ -153,9 +153,26 @@ TEST_CASE(
   CHECK(temporary({1, 3}, {.samples = 2, .zero = 3, .overheads = no_overheads}, {.data = 4}) == all / 2 + 2 * block);
   CHECK(temporary({1, 3}, {.samples = 2, .in_flight = 3, .overheads = {.fragmentation = 0.5}}) ==
         all / 2 + (6 * all + all / 2) / 2);
-  // What the step flattens into, it keeps.
-  const stage_memory_options step{.state = {.optimizer_bytes = 12 + flattening_step_bytes}, .overheads = no_overheads};
-  CHECK(stage_memory(chain, {1, 3}, {.data = 4}, step).optimizer == (12 + 20) * 2 * block);
+  // Of the layer at work under ZeRO 3, and of all layers what is gathered from.
+  const training_memory gathering{.sharded_weight_bytes = 0, .working_bytes = 10};
+  const auto sharded =
+      stage_memory(chain, {1, 3}, {.data = 4}, {.samples = 2, .zero = 3, .state = gathering, .overheads = no_overheads});
+  CHECK(sharded.temporary == all / 2 + 10 * block);
+  CHECK(sharded.weights == 0);
+  CHECK(stage_memory(chain, {1, 3}, {}, {.state = gathering, .overheads = no_overheads}).weights == 2 * 2 * block);
+  // Logits where the loss is one kernel, and where tensor-parallel devices share them.
+  const auto of_head = [&](const activation_style& style, const degrees& d) {
+    return temporary({4, 6}, {.style = style, .overheads = no_overheads}, d);
+  };
+  CHECK(of_head({.loss_copies = 0}, {}) == all / 4);
+  const auto inputs = [&](const activation_style& style, const degrees& d) {
+    return stage_memory(chain, {1, 3}, d, {.recompute = recomputation::full, .style = style, .overheads = no_overheads})
+        .activations;
+  };
+  CHECK(inputs({}, {.tensor = 4}) == 2 * 2 * 1024 * 1024);
+  CHECK(inputs({.whole_inputs = false}, {.tensor = 4}) == 2 * 2 * 1024 * 1024 / 4);
+  CHECK(inputs({.sequence_parallel = false, .whole_inputs = false}, {.tensor = 4}) == 2 * 2 * 1024 * 1024);
+  CHECK(of_head({.loss_copies = 0, .split_loss_copies = 5}, {.tensor = 2}) == 5 * chain.layers[5].activation_bytes / 2);
 }
 
 TEST_CASE("a tied embedding counts once in a stage, and once in each of two") {
@@ -227,7 +244,7 @@ TEST_CASE("measured processes: never more than 2 % under the truth, at most 10 %
                                          {.samples = std::stoi(cell[6]),
                                           .in_flight = static_cast<int>(stages.size() - i),
                                           .style = {.sequence_parallel = false, .attention_scale = opt ? 1 : 1.4},
-                                          .state = {.optimizer_bytes = 12 + flattening_step_bytes}})
+                                          .state = {.optimizer_bytes = 12 + 20}})
                                 .total());
     }
     const double ratio = static_cast<double>(most) / std::stod(cell[7]);

@@ -203,3 +203,16 @@ TEST_CASE("a dtype in place of the file's makes the model that the file would ma
                              [](std::string_view t) { (void)parse_model(t, "x.json", {.dtype = precision::fp32}); }};
   documents::refuses(kind, layers, "/layers", "expected fp16 or bf16 to compute them in, found fp32");
 }
+
+TEST_CASE("a gpt2 config without dropout keeps no masks") {
+  const auto read = [](const std::string& more) {
+    return parse_model(R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32)" +
+                           more + "}",
+                       "x.json")
+        .family->dropout;
+  };
+  CHECK(read(""));
+  CHECK(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.0)"));
+  CHECK_FALSE(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.0, "attn_pdrop": 0)"));
+  CHECK(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.1, "attn_pdrop": 0)"));
+}

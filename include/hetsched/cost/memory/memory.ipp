@@ -18,9 +18,11 @@ HETSCHED_INLINE double kept_bytes(const layer_chain& chain, int index, recomputa
   const double share = static_cast<double>(samples) / d.context;
   const double selective = share * (replicated + (rest - replicated) / d.tensor) * style.activation_scale;
   if (mode == recomputation::none) return selective + share * scores / d.tensor * style.activation_scale;
-  if (mode == recomputation::selective || !l.recomputable) return selective;
+  if (!l.recomputable) return selective;
+  if (mode == recomputation::selective) return selective * style.selective_kept;
   const bytes_t input = index > 0 ? at(chain.layers, index - 1).boundary_bytes : 0;
-  return std::min(selective, share * static_cast<double>(input));
+  const int among = style.sequence_parallel && !style.whole_inputs ? d.tensor : 1;
+  return std::min(selective, share * static_cast<double>(input) / among);
 }
 
 }  // namespace hetsched::detail

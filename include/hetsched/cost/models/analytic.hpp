@@ -60,6 +60,8 @@ struct analytic_options {
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
+  activation_style activations{};
+  double gather_overlap = 0, reduction_overlap = 0;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = detail::analytic_layer_overhead_s;  ///< launches and small kernels, per layer and direction
@@ -85,7 +87,10 @@ class analytic_cost_model {
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,
+                .activations = options.activations,
                 .overheads = options.overheads,
+                .gather_overlap = options.gather_overlap,
+                .reduction_overlap = options.reduction_overlap,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,

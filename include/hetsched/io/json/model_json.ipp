@@ -135,6 +135,11 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
                  .vocab = required("vocab_size", 1 << 30),
                  .sequence = required("n_positions")});
     model.tied_embeddings = flag("tie_word_embeddings", true);
+    model.dropout = false;
+    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
+      const auto share = present(key);
+      model.dropout = model.dropout || !share || share->number(0, 1) > 0;
+    }
   } else if (family == "bert") {
     model = bert({.layers = required("num_hidden_layers", max_blocks),
                   .hidden = required("hidden_size"),

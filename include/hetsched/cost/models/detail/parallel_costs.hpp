@@ -36,7 +36,9 @@ struct parallel_options {
   std::vector<recomputation> recompute{recomputation::none};
   std::vector<int> zero{0};
   training_memory memory{};
+  activation_style activations{};
   memory_overheads overheads{};
+  double gather_overlap = 0, reduction_overlap = 0;
   int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX, max_expert = 1;
 };
 
@@ -140,7 +142,7 @@ class parallel_costs {
   }
 
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
-    const auto bytes = checked_mul(held_in(layers), options_.memory.gradient_bytes);
+    const auto bytes = checked_mul(held_in(layers), options_.memory.reduced_bytes);
     return {gradient_reduction_s(cluster_, links_, holders, static_cast<double>(bytes)), bytes};
   }
 
@@ -155,8 +157,8 @@ class parallel_costs {
 
  private:
   // Of a layer, with what its collectives take there and back.
-  [[nodiscard]] static stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                          double there_s, double back_s);
+  [[nodiscard]] stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute, double there_s,
+                                   double back_s) const;
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
   [[nodiscard]] stage_cost sliced_memory(int index, std::int64_t parameters, recomputation mode, std::int64_t samples, int own,
