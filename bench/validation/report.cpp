@@ -69,7 +69,7 @@ constexpr const char* sources = R"(
 ## Sources
 
 NeuSight (sitar-lab/NeuSight, MIT), Vidur (microsoft/vidur, MIT), DeepBench (baidu-research/DeepBench, Apache-2.0), LLMCompass (PrincetonUniversity/LLMCompass,
-BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), and the tables of Megatron-LM's papers
+BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), torchtitan (pytorch/torchtitan, BSD-3), and the tables of Megatron-LM's papers
 (Narayanan et al. 2021, Korthikanti et al. 2023, Smith et al. 2022). Small samples of some of them are [test data](../tests/data/README.md).
 
 ## Reproduce

@@ -75,7 +75,7 @@ TEST_CASE("activations of a block are Korthikanti's equations 1, 2 and 4 and Tab
                                           {.samples = b,
                                            .in_flight = 7,
                                            .recompute = mode,
-                                           .style = {.sequence_parallel = sequence},
+                                           .style = {.whole_tensors = sequence ? 0 : 2.5},
                                            .overheads = no_overheads});
             CHECK(use.activations == 2 * 7 * gpt_block_activation_bytes(s, b, m.hidden, m.heads, t, sequence, mode));
           }
@@ -171,7 +171,11 @@ TEST_CASE(
   };
   CHECK(inputs({}, {.tensor = 4}) == 2 * 2 * 1024 * 1024);
   CHECK(inputs({.whole_inputs = false}, {.tensor = 4}) == 2 * 2 * 1024 * 1024 / 4);
-  CHECK(inputs({.sequence_parallel = false, .whole_inputs = false}, {.tensor = 4}) == 2 * 2 * 1024 * 1024);
+  const auto kept = [&](double whole) {
+    return stage_memory(chain, {1, 2}, {.tensor = 4}, {.style = {.whole_tensors = whole}, .overheads = no_overheads}).activations;
+  };
+  // A block adds up two tensors of 2 MiB.
+  CHECK(kept(1) == kept(0) + 2 * 2 * 1024 * 1024 * 3 / 4);
   CHECK(of_head({.loss_copies = 0, .split_loss_copies = 5}, {.tensor = 2}) == 5 * chain.layers[5].activation_bytes / 2);
 }
 
@@ -192,7 +196,7 @@ TEST_CASE("more of anything that holds memory never takes less, sharding never m
                                  .in_flight = random.integer(1, 8),
                                  .recompute = static_cast<recomputation>(random.integer(0, 2)),
                                  .zero = random.integer(0, 3),
-                                 .style = {.sequence_parallel = random.integer(0, 1) == 1},
+                                 .style = {.whole_tensors = random.integer(0, 1) == 1 ? 0 : 2.5},
                                  .state = {.optimizer_bytes = 12 + random.integer(0, 20)}};
     CAPTURE(round);
     const auto total = [&](layer_range r, const degrees& e, const stage_memory_options& p) {
@@ -243,7 +247,7 @@ TEST_CASE("measured processes: never more than 2 % under the truth, at most 10 %
       most = std::max(most, stage_memory(chain, range, {.data = std::stoi(cell[4]), .tensor = std::stoi(cell[5])},
                                          {.samples = std::stoi(cell[6]),
                                           .in_flight = static_cast<int>(stages.size() - i),
-                                          .style = {.sequence_parallel = false, .attention_scale = opt ? 1 : 1.4},
+                                          .style = {.whole_tensors = 2.5, .attention_scale = opt ? 1 : 1.4},
                                           .state = {.optimizer_bytes = 12 + 20}})
                                 .total());
     }

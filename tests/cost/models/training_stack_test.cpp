@@ -102,7 +102,7 @@ TEST_CASE("what ran fits: of 172 runs of MPT under FSDP at most one in twenty is
 }
 
 // pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 to 4: peaks of PyTorch's allocator, in GiB.
-TEST_CASE("published peaks of torchtitan: never under by more than 3 %, and at most 11 % over") {
+TEST_CASE("published peaks of torchtitan: never under by more than 3 %, and at most 6 % over") {
   const auto model = [](int layers, int hidden, int heads, int inner, int sequence) {
     return make_chain(llama({.layers = layers,
                              .hidden = hidden,
@@ -128,6 +128,6 @@ TEST_CASE("published peaks of torchtitan: never under by more than 3 %, and at m
     const double ratio = static_cast<double>(bytes) / (r.gib * static_cast<double>(gib));
     CAPTURE(r.gib);
     CHECK(ratio > 0.97);
-    CHECK(ratio < 1.11);
+    CHECK(ratio < 1.06);
   }
 }

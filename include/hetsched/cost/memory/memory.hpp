@@ -83,8 +83,10 @@ inline void validate_zero(int zero) {
 
 /// How a layer's activations differ from what its chain says.
 struct activation_style {
-  bool sequence_parallel = true;  ///< norms and dropouts divided among the tensor-parallel devices
-  bool whole_inputs = true;     ///< full recomputation keeps inputs whole on each of them; else their part, if sequence_parallel
+  /// Tensors of an activation's size that tensor-parallel devices keep whole, for each that they add up: 0 with sequence
+  /// parallelism as Megatron-LM has it, 1 where inputs of products stay gathered, 2.5 without (norm and layer inputs, a mask).
+  double whole_tensors = 0;
+  bool whole_inputs = true;     ///< full recomputation keeps inputs whole on each of them; else their part
   double attention_scale = 1;   ///< bytes kept for each attention score over the usual 5: 1.4 for unfused fp32 softmax
   double activation_scale = 1;  ///< measured over computed activations of a layer: above 1 where kernels are not fused
   /// Of what a layer keeps that is not recomputable, as the logits: what the loss makes of it, in several precisions; 0 where one
@@ -98,7 +100,7 @@ struct activation_style {
 
 /// Throws input_error unless scales and copies are finite and not negative.
 inline void validate(const activation_style& s) {
-  for (const double x : {s.attention_scale, s.activation_scale, s.loss_copies, s.split_loss_copies})
+  for (const double x : {s.whole_tensors, s.attention_scale, s.activation_scale, s.loss_copies, s.split_loss_copies})
     if (!(x >= 0 && x < 1e6)) throw input_error("scales of activations must not be negative");
   if (!(s.selective_kept >= 0 && s.selective_kept <= 1)) throw input_error("selective_kept must be a share, 0 to 1");
 }

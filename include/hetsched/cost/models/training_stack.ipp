@@ -37,33 +37,36 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // PyTorch's FSDP, torch/distributed/fsdp: fp32 weights, gradients and Adam's moments are sharded; MixedPrecisionPolicy's
     // param_dtype gathers weights in 16 bits, reduce_dtype = fp32 adds up gradients in fp32. Of the layer at work and the next
     // one weights are gathered (2 x 2 bytes), and gradients are there in 16 bits and in fp32 for the reduction (2 + 4). Gathers
-    // and reductions have streams of their own (forward and backward prefetch). The loss is one kernel, as llm-foundry's
+    // and reductions have streams of their own (forward and backward prefetch). With DTensor's sequence parallelism inputs are
+    // divided, but for those of products, which stay gathered until backward. The loss is one kernel, as llm-foundry's
     // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again.
     auto fsdp = hetsched;
     fsdp.name = "fsdp";
     for (auto* m : {&fsdp.bf16, &fsdp.fp16})
       *m = {.weight_bytes = 2, .gradient_bytes = 4, .optimizer_bytes = 12, .sharded_weight_bytes = 0, .working_bytes = 10};
     fsdp.activations.whole_inputs = false;
+    fsdp.activations.whole_tensors = 1;
     fsdp.activations.loss_copies = fsdp.activations.split_loss_copies = 0;
     fsdp.overheads.margin = 0;
     fsdp.gather_overlap = fsdp.reduction_overlap = 1;
     fsdp.fusion = elementwise_fusion::none;
 
     // torchtitan, training.mixed_precision_param = bfloat16 and mixed_precision_reduce = float32. Its loss is PyTorch's in fp32:
-    // beside fp32 logits there are those in bf16, their log-softmax and its gradient (2 + 4 + 4 bytes for 4); with tensor
-    // parallelism loss_parallel's backward holds zeros, exponentials, sum and product (torch/distributed/tensor/parallel/loss.py:
-    // 4 x 4 bytes), and logits and gradients in bf16. Selective recomputation with option op keeps the output of every other
-    // product: of a block of Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh
-    // sets expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
+    // beside fp32 logits there are those in bf16, their log-softmax and its gradient (2 + 4 + 4 bytes for 4). With tensor
+    // parallelism the backward of loss_parallel has three more in fp32 beside the log-softmax
+    // (torch/distributed/tensor/parallel/loss.py), and logits and gradients in bf16, as the published peak of 70B has it
+    // (3 x 4 + 2 + 2). Selective recomputation with option op keeps the output of every other product (_save_list): of a block of
+    // Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh sets
+    // expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
     auto torchtitan = fsdp;
     torchtitan.name = "torchtitan";
     torchtitan.activations.loss_copies = 2.5;
-    torchtitan.activations.split_loss_copies = 5;
+    torchtitan.activations.split_loss_copies = 4;
     torchtitan.activations.selective_kept = 0.456;
     torchtitan.overheads.fragmentation = 0;
     torchtitan.fusion = elementwise_fusion::absorbed;
 
-    // DeepSpeed, runtime/engine.py get_data_types: without "data_types": {"grad_accum_dtype"}, gradients are bf16 under ZeRO.
+    // DeepSpeed, runtime/engine.py get_data_types: gradients have the model's type without "data_types": {"grad_accum_dtype"}.
     // Flat fp32 copies of parameters and gradients in the step, which the allocator keeps, were measured to take 20 bytes more
     // (bench/validation/memory_tables.cpp). ZeRO 3 gathers and reduces ahead (overlap_comm, prefetch).
     auto deepspeed = hetsched;

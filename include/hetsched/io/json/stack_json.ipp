@@ -41,6 +41,7 @@ struct number_key {
 };
 
 inline constexpr number_key number_keys[] = {
+    {"whole_tensors", 100, [](training_stack& s) -> double& { return s.activations.whole_tensors; }},
     {"attention_scale", 1e3, [](training_stack& s) -> double& { return s.activations.attention_scale; }},
     {"activation_scale", 1e3, [](training_stack& s) -> double& { return s.activations.activation_scale; }},
     {"loss_copies", 1e3, [](training_stack& s) -> double& { return s.activations.loss_copies; }},
@@ -73,7 +74,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "bf16",
                 "fp16",
                 "fp32",
-                "sequence_parallel",
+                "whole_tensors",
                 "whole_inputs",
                 "attention_scale",
                 "activation_scale",
@@ -100,7 +101,6 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     }
   for (const auto& key : number_keys)
     if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);
-  if (const auto parallel = value.find("sequence_parallel")) s.activations.sequence_parallel = parallel->boolean();
   if (const auto whole = value.find("whole_inputs")) s.activations.whole_inputs = whole->boolean();
   if (const auto runtime = value.find("runtime_bytes")) s.overheads.runtime_bytes = runtime->bytes();
   if (const auto fusion = value.find("fusion")) {
@@ -125,7 +125,6 @@ HETSCHED_INLINE training_stack read_stack(const json_value& value) {
   for (const auto& key : precision_keys)
     for (const auto& part : state_keys) out[key.name][part.name] = s.*key.state.*part.bytes;
   for (const auto& key : number_keys) out[key.name] = key.of(s);
-  out["sequence_parallel"] = s.activations.sequence_parallel;
   out["whole_inputs"] = s.activations.whole_inputs;
   out["runtime_bytes"] = s.overheads.runtime_bytes;
   out["fusion"] = fusion_names[static_cast<int>(s.fusion)];
