@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cost/models/training_costs.hpp>
 
+#include <algorithm>
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
@@ -112,6 +115,31 @@ TEST_CASE("what a stack hides of gathers and reductions, recomputes and fuses") 
   hiding.reduction_overlap = 1;
   CHECK(block(hiding, 2).backward_s == doctest::Approx(std::max(computed.backward_s, reduce_s)));
   CHECK(block(hiding, 1).backward_s == computed.backward_s);
+  // At stages 0 and 1 the last backward hides reductions, not the step.
+  const auto update = [&](double overlap, double between, int zero) {
+    auto machines = hardware;
+    machines.subclusters[0].inter_node.bandwidth = between;
+    auto stack = plain;
+    stack.update_overlap = overlap;
+    const auto costs = training_costs(machines, wide, {.cut = granularity::block, .stack = stack})(16);
+    return costs.update({1, 2}, {.mesh = {0, 2, 8}, .degrees = {.data = 16}, .zero = zero});
+  };
+  for (const int zero : {0, 1}) {
+    CHECK(update(1, 2.5e10, zero) < update(0, 2.5e10, zero));
+    CHECK(update(1, 1e8, zero) == doctest::Approx(update(0, 1e8, zero) - computed.backward_s).epsilon(1e-9));
+  }
+  CHECK(update(1, 2.5e10, 2) == update(0, 2.5e10, 2));
+  // Then stage 1 is not always as fast as 0, and both are offered.
+  const auto stages = [&](const training_stack& stack) {
+    std::set<int> found;
+    for (const auto& where : training_costs(hardware, wide, {.stack = stack})(16).placements({0, 2, 8}))
+      if (where.degrees.data > 1) found.insert(where.zero);
+    return found;
+  };
+  auto overlapped = plain;
+  overlapped.update_overlap = 1;
+  CHECK(stages(plain) == std::set{1, 2, 3});
+  CHECK(stages(overlapped) == std::set{0, 1, 2, 3});
   // Of what is kept a half: memory falls, and as much of forward is computed again.
   auto dropping = plain;
   dropping.activations.selective_kept = 0.5;

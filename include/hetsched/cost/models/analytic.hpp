@@ -61,7 +61,7 @@ struct analytic_options {
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
   activation_style activations{};
-  double gather_overlap = 0, reduction_overlap = 0;  ///< as of a training_stack
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = detail::analytic_layer_overhead_s;  ///< launches and small kernels, per layer and direction
@@ -91,6 +91,7 @@ class analytic_cost_model {
                 .overheads = options.overheads,
                 .gather_overlap = options.gather_overlap,
                 .reduction_overlap = options.reduction_overlap,
+                .update_overlap = options.update_overlap,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,
@@ -139,7 +140,9 @@ class analytic_cost_model {
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
 
   /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
-  [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const {
+    return costs_.update(layers, where, [this](layer_range l, const placement& w) { return stage(l, w); });
+  }
 
   /// A ring over the slowest link between the stages, of whole layers.
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {

@@ -38,6 +38,7 @@ template <class Options>
   options.overheads = asked.stack.overheads;
   options.gather_overlap = asked.stack.gather_overlap;
   options.reduction_overlap = asked.stack.reduction_overlap;
+  options.update_overlap = asked.stack.update_overlap;
   options.max_context = asked.max_context;
   options.max_expert = asked.max_expert;
   return options;

@@ -25,6 +25,7 @@ struct training_stack {
   double host_launch_s = 0;   ///< the host needs this for each kernel
   double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
   double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on
+  double update_overlap = 0;     ///< of gradients' reductions at ZeRO stages 0 and 1: behind the backward of the last microbatch
 
   friend bool operator==(const training_stack&, const training_stack&) = default;
 };

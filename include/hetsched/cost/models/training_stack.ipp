@@ -14,7 +14,7 @@ HETSCHED_INLINE void validate(const training_stack& s) {
   for (const auto* m : {&s.bf16, &s.fp16, &s.fp32}) validate(*m);
   validate(s.activations);
   validate(s.overheads);
-  for (const double share : {s.gather_overlap, s.reduction_overlap})
+  for (const double share : {s.gather_overlap, s.reduction_overlap, s.update_overlap})
     if (!(share >= 0 && share <= 1)) throw input_error("overlaps must be shares, 0 to 1");
   if (!(s.host_launch_s >= 0 && std::isfinite(s.host_launch_s)))
     throw input_error("host_launch_s must be finite and not negative");

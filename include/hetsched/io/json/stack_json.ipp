@@ -50,7 +50,8 @@ inline constexpr number_key number_keys[] = {
     {"fragmentation", 100, [](training_stack& s) -> double& { return s.overheads.fragmentation; }},
     {"margin", 100, [](training_stack& s) -> double& { return s.overheads.margin; }},
     {"gather_overlap", 1, [](training_stack& s) -> double& { return s.gather_overlap; }},
-    {"reduction_overlap", 1, [](training_stack& s) -> double& { return s.reduction_overlap; }}};
+    {"reduction_overlap", 1, [](training_stack& s) -> double& { return s.reduction_overlap; }},
+    {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }}};
 
 inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  // by elementwise_fusion
 
@@ -87,7 +88,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "fusion",
                 "host_launch_us",
                 "gather_overlap",
-                "reduction_overlap"});
+                "reduction_overlap",
+                "update_overlap"});
   training_stack s;
   if (const auto like = value.find("like")) s = named_stack(*like);
   const auto name = value.at("name");

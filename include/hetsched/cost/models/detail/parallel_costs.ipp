@@ -22,7 +22,7 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
     if (!holds) throw input_error(what);
   };
   validate(options_.overheads);
-  for (const double share : {options_.gather_overlap, options_.reduction_overlap})
+  for (const double share : {options_.gather_overlap, options_.reduction_overlap, options_.update_overlap})
     require(share >= 0 && share <= 1, "overlaps must be shares, 0 to 1");
   require(!options_.recompute.empty() && !options_.zero.empty(), "a cost model needs a recomputation and a ZeRO stage to offer");
   std::sort(options_.recompute.begin(), options_.recompute.end());
@@ -98,13 +98,14 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
   return cost;
 }
 
-HETSCHED_INLINE double parallel_costs::update(layer_range layers, const placement& where) const {
+HETSCHED_INLINE double parallel_costs::update_behind(layer_range layers, const placement& where, double backward_s) const {
   const auto of_experts = hetsched::at(experts_before_, layers.last) - hetsched::at(experts_before_, layers.first);
   const auto [dense, experts] = on_device(held_in(layers), of_experts, where.degrees);
   const auto& m = options_.memory;
   double seconds = 0;
   if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.reduced_bytes);
   if (where.zero == 1) seconds += among_replicas_s(where, 1, dense, experts, m.reduced_bytes);
+  seconds -= std::min(options_.update_overlap * seconds, backward_s);
   if (where.zero == 1 || where.zero == 2) seconds += among_replicas_s(where, 1, dense, experts, m.weight_bytes);
   const int copies = static_cast<int>(replicas(where.degrees));
   const double stepped = where.zero >= 1 ? dense / copies + experts / (copies / where.degrees.expert) : dense + experts;
