@@ -72,12 +72,12 @@ struct analytic_options {
 };
 
 /// Costs by formula: every layer takes what its arithmetic or its memory traffic takes, whichever is longer, on each device's
-/// share, and then waits for its collectives, which follow the ring algorithm and overlap with nothing. Ranks are laid out
-/// with tensor innermost and data outermost. A tensor-parallel group lies in one node; a data-parallel device computes
-/// microbatch_size / data samples. Backward repeats what `recompute` says, collectives included. From ZeRO stage 2 on
-/// gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and backward.
-/// Shared parameters, as of a tied embedding, are held, added up and updated once by a stage that has both layers.
-/// An additive_cost_model; a layer costs O(1), an update O(1).
+/// share, and then waits for its collectives, which follow the ring algorithm and overlap with nothing but what the options'
+/// overlaps say. Ranks are laid out with tensor innermost and data outermost. A tensor-parallel group lies in one node; a
+/// data-parallel device computes microbatch_size / data samples. Backward repeats what `recompute` says, collectives included.
+/// From ZeRO stage 2 on gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and
+/// backward. Shared parameters, as of a tied embedding, are held, added up and updated once by a stage that has both layers. An
+/// additive_cost_model; a layer costs O(1), an update O(1), or O(its layers) with an update_overlap.
 class analytic_cost_model {
  public:
   /// Throws input_error for a cluster, chain or option that makes no sense, and for a device without the precision.
