@@ -97,6 +97,7 @@ TEST_CASE("stacks by name, by file and in the cluster file: the option wins over
   const auto mine = w.predicted("--cluster c.json --plan p.json --stack mine.json --out mine-plan.json");
   CHECK(memory(mine)["gradients"] == memory(plain)["gradients"]);
   CHECK(mine["iteration_s"] > sharded["iteration_s"]);
+  CHECK(w.run("hetsched-predict --model m.json --cluster c.json --plan p.json --stack mine.json --out mine.json").status == 2);
   // The plan holds it all; and a cluster file can.
   w.put("mine.json", "");
   CHECK(w.predicted("--cluster c.json --plan mine-plan.json")["iteration_s"] == mine["iteration_s"]);

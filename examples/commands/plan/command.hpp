@@ -89,7 +89,7 @@ inline void settle(plan_arguments& given) {
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
   settle(given);
   outputs files;
-  for (const auto& path : {given.cluster, given.model, given.costs.profile}) files.reads(path);
+  for (const auto& path : {given.cluster, given.model, given.costs.profile, given.costs.stack}) files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
   if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)

@@ -258,7 +258,7 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
 
 inline int plan_command(plan_arguments given) {
   command::outputs files;
-  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile}) files.reads(path);
+  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack}) files.reads(path);
   files.expect(given.out);
   const auto file = read_cluster_file(given.cluster);
   const auto& hardware = file.hardware;

@@ -44,6 +44,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     fsdp.name = "fsdp";
     for (auto* m : {&fsdp.bf16, &fsdp.fp16})
       *m = {.weight_bytes = 2, .gradient_bytes = 4, .optimizer_bytes = 12, .sharded_weight_bytes = 0, .working_bytes = 10};
+    fsdp.fp32.working_bytes = 2 * 4 + 4;
     fsdp.activations.whole_inputs = false;
     fsdp.activations.whole_tensors = 1;
     fsdp.activations.loss_copies = fsdp.activations.split_loss_copies = 0;
