@@ -216,3 +216,13 @@ TEST_CASE("a gpt2 config without dropout keeps no masks") {
   CHECK_FALSE(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.0, "attn_pdrop": 0)"));
   CHECK(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.1, "attn_pdrop": 0)"));
 }
+
+TEST_CASE("a model.json may say that there is no dropout") {
+  CHECK(parse_model(documents::model, "x.json").family->dropout);
+  const auto without = documents::with(documents::model, "\"layers\": 2", "\"dropout\": false, \"layers\": 2");
+  const auto read = parse_model(without, "x.json");
+  CHECK_FALSE(read.family->dropout);
+  CHECK(read.chain.layers[1].activation_bytes < parse_model(documents::model, "x.json").chain.layers[1].activation_bytes);
+  CHECK_THROWS_WITH_AS((void)parse_model(documents::with(without, "\"dropout\": false", "\"dropout\": 0.1"), "x.json"),
+                       doctest::Contains("/transformer/dropout: found 0.1, expected true or false"), file_error);
+}

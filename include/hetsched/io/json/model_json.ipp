@@ -61,7 +61,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 [[nodiscard]] inline model_file read_transformer(const json_value& top, const model_options& options) {
   const auto value = top.at("transformer");
   value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts",
-                "experts_per_token", "moe_every", "weight_bits", "cache_bits"});
+                "experts_per_token", "moe_every", "dropout", "weight_bits", "cache_bits"});
   const auto optional = [&](const char* key, int low, int otherwise) {
     const auto given = value.find(key);
     return given ? given->count(low, max_width) : otherwise;
@@ -78,6 +78,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
                     .ffn_hidden = optional("ffn_hidden", 1, 0),
                     .vocab = value.at("vocab").count(1, 1 << 30),
                     .sequence = value.at("sequence").count(1, max_width)});
+  if (const auto dropout = value.find("dropout")) model.dropout = dropout->boolean();
   model.experts = optional("experts", 0, 0);
   model.experts_per_token = optional("experts_per_token", 0, model.experts > 0 ? std::min(2, model.experts) : 0);
   model.moe_every = optional("moe_every", 1, 1);
