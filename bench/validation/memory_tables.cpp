@@ -5,9 +5,14 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <tuple>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/models/training_costs.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/model/families.hpp>
 #include <nlohmann/json.hpp>
 
@@ -91,7 +96,7 @@ std::vector<process> read_sailor(const std::string& data) {
     p.chain = make_chain(opt ? gpt({.layers = 24, .hidden = 1024, .heads = 16, .vocab = 50304, .sequence = 2048})
                              : gpt({.layers = 32, .hidden = 2560, .heads = 20, .vocab = 50304, .sequence = 2048}));
     p.shape = {.data = std::stoi(r["dp"]), .context = 1, .tensor = std::stoi(r["tp"])};
-    p.options = {.samples = std::stoi(r["mbs"]), .style = {.sequence_parallel = false, .attention_scale = opt ? 1.0 : 1.4}};
+    p.options = {.samples = std::stoi(r["mbs"]), .style = {.whole_tensors = 2.5, .attention_scale = opt ? 1.0 : 1.4}};
     p.bytes = std::stod(r["max_mem_bytes"]);
     found.push_back(std::move(p));
   }
@@ -120,6 +125,7 @@ std::string with_held_out(const std::vector<process>& all, Same same) {
 
 // What ran must fit: of the plans of Megatron-LM's papers, whole blocks spread over the stages, those that would not.
 std::string plans_over_80_gb(const std::string& data) {
+  const auto board = catalogue_device("A100-SXM4-80GB");
   int plans = 0;
   std::string over;
   for (auto& r : csv_rows(data + "/megatron_tables.csv")) {
@@ -136,18 +142,22 @@ std::string plans_over_80_gb(const std::string& data) {
     ++p.stages.front();
     ++p.stages.back();
     p.shape = {.data = std::stoi(r["dp"]), .context = 1, .tensor = std::stoi(r["tp"])};
+    const bool sharded = r["table"].find("ZeRO3") != std::string::npos;
+    const auto stack = *find_training_stack(sharded ? "deepspeed" : "megatron");
     p.options = {.samples = std::stoi(r["mbs"]),
                  .recompute = selective ? recomputation::selective : recomputation::full,
-                 .style = {.sequence_parallel = selective}};
-    if (r["table"].find("ZeRO3") != std::string::npos) p.options.zero = 3;
+                 .zero = sharded ? 3 : 0,
+                 .style = stack.activations,
+                 .state = stack.fp16};
+    if (!selective) p.options.style.whole_tensors = 2.5, p.options.style.whole_inputs = true;
     ++plans;
-    if (const double bytes = predict(p, constants{}); bytes > 80e9)
-      over += text("%s%s under ZeRO 3 with %s samples on each of %d devices (%.0f GB)", over.empty() ? "" : ", ",
-                   r["model"].c_str(), r["mbs"].c_str(), p.shape.data, bytes / 1e9);
+    if (const double bytes = predict(p, {stack.overheads}); bytes > static_cast<double>(board.memory_bytes))
+      over += text("%s%s%s with %s samples on each of %d devices (%.0f GB)", over.empty() ? "" : ", ", r["model"].c_str(),
+                   sharded ? " under ZeRO 3" : "", r["mbs"].c_str(), p.shape.data, bytes / 1e9);
   }
   return text(
-             "Of the %d plans of Megatron-LM's papers that state a microbatch size and ran on boards of 80 GB the model has "
-             "all fit but ",
+             "Of the %d plans of Megatron-LM's papers that state a microbatch size and ran on boards of 80 GB the model has, "
+             "with the stacks `megatron` and `deepspeed`, all fit but ",
              plans) +
          (over.empty() ? "none" : over) + ".";
 }
@@ -155,7 +165,8 @@ std::string plans_over_80_gb(const std::string& data) {
 validation_part sailor(const std::string& data) {
   const auto all = read_sailor(data);
   const auto shipped = fit(those(all, [](const auto&) { return true; }));
-  if (shipped.overheads != fitted_overheads || shipped.step_bytes != flattening_step_bytes)
+  const int step_bytes = find_training_stack("deepspeed")->fp16.optimizer_bytes - training_memory{}.optimizer_bytes;
+  if (shipped.overheads != fitted_overheads || shipped.step_bytes != step_bytes)
     std::fprintf(stderr,
                  "fitted_overheads differ from the fit: runtime_bytes %lld, step_bytes %d, fragmentation %.2f, margin %.3f\n",
                  static_cast<long long>(shipped.overheads.runtime_bytes), shipped.step_bytes, shipped.overheads.fragmentation,
@@ -262,8 +273,162 @@ validation_part galvatron(const std::string& data) {
   return part;
 }
 
+// What each device of a stage of these layers holds under bf16, as plans for that stack have it.
+bytes_t held(const device& gpu, const layer_chain& chain, const char* stack, const placement& where, layer_range layers,
+             int samples, double in_flight) {
+  const cluster hardware{.subclusters = {{.name = "all",
+                                          .device = gpu,
+                                          .nodes = where.mesh.nodes,
+                                          .devices_per_node = where.mesh.devices_per_node,
+                                          .intra_node = {5e-6, 3e11},
+                                          .inter_node = {1e-5, 2e11}}}};
+  const training_cost_options options{.precision = precision::bf16, .stack = *find_training_stack(stack)};
+  const auto costs = training_costs(hardware, chain, options)(samples * where.degrees.data);
+  return memory_of(costs.stage(layers, where), costs.overheads(where), in_flight).total();
+}
+
+placement on_nodes(int gpus, int tensor, recomputation mode, int zero) {
+  return {.mesh = {0, std::max(1, gpus / 8), 8},
+          .degrees = {.data = gpus / tensor, .tensor = tensor},
+          .recompute = mode,
+          .zero = zero};
+}
+
+// "5 of the 172 runs".
+std::string refused_mpt(const std::string& data) {
+  static const std::map<std::string, std::tuple<int, int, int>> sizes{
+      {"125m", {12, 768, 12}}, {"350m", {24, 1024, 16}}, {"760m", {24, 1536, 12}}, {"1b", {24, 2048, 16}}, {"3b", {32, 2560, 20}},
+      {"7b", {32, 4096, 32}},  {"13b", {40, 5120, 40}},  {"30b", {48, 7168, 56}},  {"70b", {80, 8192, 64}}};
+  int runs = 0, refused = 0;
+  const auto count = [&](const device& gpu, const std::string& name, int tokens, int gpus, int samples, bool recomputes,
+                         bool full) {
+    const auto [layers, hidden, heads] = sizes.at(name);
+    auto model = gpt({.layers = layers, .hidden = hidden, .heads = heads, .vocab = 50368, .sequence = tokens});
+    model.dropout = false;
+    const auto chain = make_chain(model);
+    const auto where = on_nodes(gpus, 1, recomputes ? recomputation::full : recomputation::none, full ? 3 : 2);
+    ++runs;
+    refused += held(gpu, chain, "fsdp", where, {0, chain.size()}, samples, 1) > gpu.memory_bytes;
+  };
+  for (auto& r : csv_rows(data + "/mosaic_mpt_fsdp.csv"))
+    count(catalogue_device(r["GPU"] == "a100_80gb" ? "A100-SXM4-80GB" : "A100-SXM4-40GB"), r["Model"], std::stoi(r["SeqLen (T)"]),
+          std::stoi(r["# GPUs"]), std::stoi(r["MicroBatchSize"]), r["Activation Checkpointing"] == "True",
+          r["Sharding Strategy"] == "FULL_SHARD");
+  for (auto& r : csv_rows(data + "/mosaic_mpt_h100.csv"))
+    if (r["precision"] == "amp_bf16")
+      count(catalogue_device("H100-SXM5-80GB"), r["model"], std::stoi(r["seq"]), std::stoi(r["gpus"]), std::stoi(r["mbs"]),
+            r["ckpt"] == "True", r["sharding"] == "FULL_SHARD");
+  return text("%d of the %d", refused, runs);
+}
+
+// Peaks of PyTorch's allocator, in GiB: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md (facts).
+validation_part torchtitan(const std::string& data) {
+  validation_part part{
+      .title = "torchtitan peak memory",
+      .compared = "peaks of PyTorch's allocator under FSDP2 on H100",
+      .unit = "GiB",
+      .method =
+          "The peaks that torchtitan's team published for Llama 3.1 on H100 of 96 GB, beside what a plan counts for the "
+          "stack `torchtitan`, runtime included. Bytes come from the sources of PyTorch and torchtitan, as the "
+          "stack's table tells; that logits of tensor-parallel devices are there in bf16 as well was concluded from the row of "
+          "70B. Of the 8B rows the uncompiled ones are taken; where computing was in "
+          "float8, memory is predicted as of bf16. Under a pipeline torchtitan keeps gradients whole until the last "
+          "microbatch and does not reshard weights, which is ZeRO 1 here.",
+      .goal_mean_percent = 10,
+      .goal_of_all = true,
+      .goal_under_percent = 3};
+  using enum recomputation;
+  struct row {
+    const char *group, *what;
+    int layers, hidden, heads, inner, sequence, samples;
+    placement where;
+    layer_range stage;
+    double in_flight, gib;
+  };
+  for (const row& r :
+       {row{"8B",
+            "8 GPUs, 2 x 8,192 tokens, selective",
+            32,
+            4096,
+            32,
+            14336,
+            8192,
+            2,
+            on_nodes(8, 1, selective, 3),
+            {0, 34},
+            1,
+            82.4},
+        {"8B",
+         "128 GPUs, 2 x 8,192 tokens, selective",
+         32,
+         4096,
+         32,
+         14336,
+         8192,
+         2,
+         on_nodes(128, 1, selective, 3),
+         {0, 34},
+         1,
+         67.0},
+        {"8B", "8 GPUs, 32,768 tokens, full", 32, 4096, 32, 14336, 32768, 1, on_nodes(8, 1, full, 3), {0, 34}, 1, 83.9},
+        {"70B",
+         "256 GPUs, tensor 8, 16 x 8,192 tokens, full",
+         80,
+         8192,
+         64,
+         28672,
+         8192,
+         16,
+         on_nodes(256, 8, full, 3),
+         {0, 82},
+         1,
+         71.9},
+        {"405B, 8 stages",
+         "512 GPUs, tensor 8, 4 x 8,192 tokens, full",
+         126,
+         16384,
+         128,
+         53248,
+         8192,
+         4,
+         on_nodes(64, 8, full, 1),
+         {0, 17},
+         8,
+         82.5},
+        {"405B, 8 stages",
+         "512 GPUs, tensor 8, 32,768 tokens, full",
+         126,
+         16384,
+         128,
+         53248,
+         32768,
+         1,
+         on_nodes(64, 8, full, 1),
+         {0, 17},
+         8,
+         75.3}}) {
+    const auto chain = make_chain(llama({.layers = r.layers,
+                                         .hidden = r.hidden,
+                                         .heads = r.heads,
+                                         .kv_heads = 8,
+                                         .ffn_hidden = r.inner,
+                                         .vocab = 128256,
+                                         .sequence = r.sequence}));
+    const auto bytes = held(catalogue_device("H100-SXM5-80GB"), chain, "torchtitan", r.where, r.stage, r.samples, r.in_flight);
+    part.cases.push_back({.set = "torchtitan",
+                          .group = r.group,
+                          .what = r.what,
+                          .measured = r.gib,
+                          .predicted = static_cast<double>(bytes) / static_cast<double>(gib)});
+  }
+  part.remarks = "What ran must fit: the stack `fsdp` refuses " + refused_mpt(data) +
+                 " runs of MPT under FSDP that MosaicML published, with the microbatch sizes that filled their GPUs. The rows of "
+                 "405B had asynchronous tensor parallelism and float8, whose buffers nothing here counts.";
+  return part;
+}
+
 }  // namespace
 
-std::vector<validation_part> memory_parts(const std::string& data) { return {sailor(data), galvatron(data)}; }
+std::vector<validation_part> memory_parts(const std::string& data) { return {sailor(data), torchtitan(data), galvatron(data)}; }
 
 }  // namespace validation

@@ -18,10 +18,12 @@
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
@@ -41,7 +43,7 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
 
 /// What the command line says of costs; empty or 0 where it says nothing.
 struct cost_choice {
-  std::string profile, formulas, granularity, attention, dtype, recompute = "auto", zero = "auto";
+  std::string profile, formulas, granularity, attention, dtype, stack, recompute = "auto", zero = "auto";
   int sequence = 0;
   int max_context = 1, max_expert = 1;
   bool extrapolate = false;
@@ -60,6 +62,11 @@ struct cost_choice {
         ->excludes(measured);
     app.add_option("--dtype", dtype, "fp32, tf32, fp16, bf16: of the formulas, in place of the model file's; not with a profile")
         ->check(CLI::IsMember({"fp32", "tf32", "fp16", "bf16"}))
+        ->excludes(measured);
+    app.add_option(
+           "--stack", stack,
+           "the trainer that runs the plan: hetsched (default), megatron, fsdp, torchtitan, deepspeed, or a stack.json; in "
+           "place of the cluster file's")
         ->excludes(measured);
     app.add_flag("--extrapolate", extrapolate, "also microbatch sizes beyond those that the profile measured")->needs(measured);
     if (!plans) return;
@@ -99,8 +106,11 @@ struct cost_choice {
 /// The costs of a model on a cluster, for any microbatch size.
 class cost_source {
  public:
-  /// Reads the profile and the model, which may be missing where there is a profile. Throws input_error as these do.
-  cost_source(const cost_choice& given, const std::string& model_path) : given_(given), model_path_(model_path) {
+  /// Reads the profile and the model, which may be missing where there is a profile, and the stack if one is named; `usual`: if
+  /// none is. Throws input_error as these do.
+  cost_source(const cost_choice& given, const std::string& model_path, const std::optional<hetsched::training_stack>& usual)
+      : given_(given), model_path_(model_path), stack_(usual.value_or(hetsched::training_stack{})) {
+    if (!given.stack.empty()) stack_ = hetsched::read_stack(given.stack);
     if (given.profile.empty() && model_path.empty()) throw hetsched::input_error("--model is required without --profile");
     if (!given.profile.empty()) profile_ = hetsched::read_profile_file(given.profile);
     if (given.extrapolate && of_shapes())
@@ -147,7 +157,7 @@ class cost_source {
   [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
     const auto name = kind(hardware);
     if (name == "profile") return "measured costs of " + given_.profile;
-    std::string text = name == "tile" ? "costs of the tile model" : "analytic costs";
+    std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name);
     for (const auto& more : {whole_layers_text(hardware), precision_text(hardware)}) text += (more.empty() ? "" : "; ") + more;
     return text;
   }
@@ -168,6 +178,14 @@ class cost_source {
                          : listed(names) + " priced by whole layers, as " + (names.size() == 1 ? "its" : "their") +
                                " multiprocessors or fp32 peak are not known";
   }
+
+  /// What the trainer holds of each parameter: "megatron: 2 + 4 + 12 bytes a parameter for weights, gradients, optimizer".
+  [[nodiscard]] std::string stack_bytes_text() const {
+    const auto& m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
+    return std::to_string(m.weight_bytes) + " + " + std::to_string(m.gradient_bytes) + " + " + std::to_string(m.optimizer_bytes) +
+           " bytes a parameter: weights, gradients, optimizer";
+  }
+  [[nodiscard]] const std::string& stack_name() const { return stack_.name; }
 
   /// What the costs rest on: a profile, or datasheets, and which devices are calibrated.
   [[nodiscard]] std::string basis_text(const hetsched::cluster& hardware) const {
@@ -270,6 +288,7 @@ class cost_source {
     hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
     if (!model_) return s;
     s.precision = name_of(model_->precision);
+    if (!measured()) s.stack = stack_;
     if (!model_->family) return s;
     s.sequence = model_->family->sequence;
     if (measured()) return s;
@@ -288,6 +307,7 @@ class cost_source {
         .precision = model_->precision,
         .cut = cut(),
         .flash_attention = flash(),
+        .stack = stack_,
         .recompute = recomputations(),
         .zero = zero_stages(),
         .max_context = std::max(offered.context, model_->family ? given_.max_context : 1),
@@ -401,6 +421,7 @@ class cost_source {
 
   cost_choice given_;
   std::string model_path_;
+  hetsched::training_stack stack_;
   std::optional<hetsched::profile_file> profile_;
   std::optional<hetsched::model_file> model_;
 };

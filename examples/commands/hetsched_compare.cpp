@@ -62,7 +62,7 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
 int compare_command(const comparison& given) {
   outputs files;
   const auto& input = given.input;
-  for (const auto& path : {input.cluster, input.model, input.costs.profile}) files.reads(path);
+  for (const auto& path : {input.cluster, input.model, input.costs.profile, input.costs.stack}) files.reads(path);
   files.expect(input.report);
   std::vector<const planner_entry*> chosen;
   for (const auto& name : given.planners) {
@@ -73,8 +73,9 @@ int compare_command(const comparison& given) {
   }
   if (chosen.empty())
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
-  const auto hardware = read_cluster(input.cluster);
-  const cost_source source(input.costs, input.model);
+  const auto file = read_cluster_file(input.cluster);
+  const auto& hardware = file.hardware;
+  const cost_source source(input.costs, input.model, file.stack);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   std::vector<comparison_row> rows;

@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
         (void)parse_pipeline(text, argv[i]);
       else if (is("graph"))
         (void)parse_graph(text, argv[i]);
+      else if (is("stack"))
+        (void)parse_stack(text, argv[i]);
       else if (is("plan"))
         (void)parse_plan(text, argv[i]);
       else

@@ -6,12 +6,14 @@
 #include <string_view>
 
 #include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/stack_json.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    const auto read = hetsched::parse_cluster(text, "input");
+    const auto [read, stack] = hetsched::parse_cluster_file(text, "input");
     if (hetsched::parse_cluster(hetsched::to_json(read), "output") != read) std::abort();
+    if (stack && hetsched::parse_stack(hetsched::to_json(*stack), "output") != *stack) std::abort();
   } catch (const hetsched::input_error&) {
   }
   return 0;

@@ -83,8 +83,10 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
   if (sizes.tensor > 1) add("--sequence-parallel");  // as costs from shapes have it
   const auto& setting = placed.file.plan.setting;
   if (setting.precision == "bf16" || setting.precision == "fp16") add("--" + setting.precision);
-  // Megatron-LM keeps gradients in fp32 otherwise, for which plans by formulas leave no room.
-  if (setting.precision == "bf16" && setting.costs != "profile") add("--grad-reduce-in-bf16");
+  // Megatron-LM keeps gradients in fp32 otherwise, for which plans of other stacks leave no room.
+  if (setting.precision == "bf16" && setting.costs != "profile" &&
+      setting.stack.value_or(training_stack{}).bf16.gradient_bytes < 4)
+    add("--grad-reduce-in-bf16");
   if (setting.sequence > 0) add("--seq-length", std::to_string(setting.sequence));
   bool zero = true, full = true, selective = true;
   for (const auto& s : line.stages) {

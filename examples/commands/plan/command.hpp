@@ -89,19 +89,21 @@ inline void settle(plan_arguments& given) {
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
   settle(given);
   outputs files;
-  for (const auto& path : {given.cluster, given.model, given.costs.profile}) files.reads(path);
+  for (const auto& path : {given.cluster, given.model, given.costs.profile, given.costs.stack}) files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
   if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)
     throw input_error("--deadline: needs --objective cost");
 
-  const auto hardware = read_cluster(given.cluster);
-  const cost_source source(given.costs, given.model);
+  const auto file = read_cluster_file(given.cluster);
+  const auto& hardware = file.hardware;
+  const cost_source source(given.costs, given.model, file.stack);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
+    if (!given.costs.stack.empty()) throw input_error("--stack: is for training");
     return plan_serving(given, source, hardware, files);
   }
   if (given.global_batch < 1) throw input_error("--global-batch is required");

@@ -169,6 +169,7 @@ inline constexpr double telling_gap = 0.0105;
   figures.push_back({"devices", devices.used, devices.idle});
   if (!costs.measured() && !p.setting.precision.empty())
     figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
+  if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});

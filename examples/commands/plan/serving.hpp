@@ -163,6 +163,7 @@ template <class Costs>
     return infeasible;
   }
   found->setting = source.setting(hardware);
+  found->setting.stack.reset();
   if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
   auto figures = serving_figures(hardware, costs, *found);

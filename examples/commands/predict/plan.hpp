@@ -128,6 +128,7 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
   auto out = to_json(p.predicted);
   out["fits"] = judged.now.shortage.empty();
   out["costs"] = costs;
+  if (p.setting.stack) out["stack"] = p.setting.stack->name;
   const auto describe_line = [&](nlohmann::ordered_json& into, std::size_t l) {
     into["schedule"] = p.pipelines[l].schedule.name;
     into["microbatches"] = p.pipelines[l].microbatches;
@@ -257,16 +258,18 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
 
 inline int plan_command(plan_arguments given) {
   command::outputs files;
-  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile}) files.reads(path);
+  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack}) files.reads(path);
   files.expect(given.out);
-  const auto hardware = read_cluster(given.cluster);
+  const auto file = read_cluster_file(given.cluster);
+  const auto& hardware = file.hardware;
   judged_plan judged{.planned = plan_on(read_plan(given.plan), hardware, given.plan, given.cluster), .now = {}, .parts = {}};
   for (auto& s : views::stages(judged.planned)) {
     if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
     if (given.zero >= 0) s.zero = given.zero;
   }
   given.costs.take(judged.planned.setting);
-  const command::cost_source source(given.costs, given.model);
+  const auto& own = judged.planned.setting.stack;
+  const command::cost_source source(given.costs, given.model, own ? own : file.stack);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   const auto& lines = judged.planned.pipelines;

@@ -76,6 +76,7 @@ class json_value {
   [[noreturn]] void expected(const std::string& what) const;
 
   [[nodiscard]] bool is_null() const;
+  [[nodiscard]] bool is_text() const;
 
   // ---- objects
 

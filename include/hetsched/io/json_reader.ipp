@@ -250,6 +250,8 @@ HETSCHED_INLINE void json_value::expected(const std::string& what) const {
 
 HETSCHED_INLINE bool json_value::is_null() const { return value_->is_null(); }
 
+HETSCHED_INLINE bool json_value::is_text() const { return value_->is_string(); }
+
 HETSCHED_INLINE const json_value& json_value::object() const {
   if (!value_->is_object()) expected("an object");
   return *this;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/core/units.hpp>
+#include <hetsched/model/elementwise_fusion.hpp>
 #include <hetsched/model/flash_attention.hpp>
 #include <hetsched/model/layer.hpp>
 #include <hetsched/model/layer_operators.hpp>
@@ -17,13 +18,6 @@ namespace hetsched {
 
 /// flash: one kernel that never stores the scores; plain: products and a softmax that do.
 enum class attention_kernels { plain, flash };
-
-/// Which elementwise operations run in one kernel.
-enum class elementwise_fusion {
-  none,      ///< as in an eager framework, each reads and writes its tensors by itself
-  grouped,   ///< bias with activation, dropout with residual sum, scale and mask with softmax (Megatron-LM)
-  absorbed,  ///< all ride on the products and norms beside them
-};
 
 /// An elementwise kernel by the tensors that it and its gradient read and write.
 struct elementwise_step {

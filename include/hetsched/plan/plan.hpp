@@ -13,6 +13,7 @@
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/layer_range.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/cost/questions/stage_cost.hpp>
 #include <hetsched/plan/objective.hpp>
@@ -153,6 +154,7 @@ struct plan_setting {
   std::string precision = {};
   std::string attention = {};                  ///< kernels
   std::vector<std::string> whole_layers = {};  ///< subclusters whose devices were priced by whole layers, not by operators
+  std::optional<training_stack> stack = {};    ///< of the trainer that is to run the plan
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 

@@ -299,7 +299,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
                      .granularity = options.cut == granularity::block ? "block" : "sublayer",
                      .sequence = model.sequence,
                      .precision = std::string(name_of(options.precision)),
-                     .attention = options.flash_attention ? "flash" : "standard"};
+                     .attention = options.flash_attention ? "flash" : "standard",
+                     .stack = options.stack};
   return find_plan(hardware, training_costs(hardware, model, options), request);
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("activations of a block are Korthikanti's equations 1, 2 and 4 and Tab
                                           {.samples = b,
                                            .in_flight = 7,
                                            .recompute = mode,
-                                           .style = {.sequence_parallel = sequence},
+                                           .style = {.whole_tensors = sequence ? 0 : 2.5},
                                            .overheads = no_overheads});
             CHECK(use.activations == 2 * 7 * gpt_block_activation_bytes(s, b, m.hidden, m.heads, t, sequence, mode));
           }
@@ -153,9 +153,30 @@ TEST_CASE(
   CHECK(temporary({1, 3}, {.samples = 2, .zero = 3, .overheads = no_overheads}, {.data = 4}) == all / 2 + 2 * block);
   CHECK(temporary({1, 3}, {.samples = 2, .in_flight = 3, .overheads = {.fragmentation = 0.5}}) ==
         all / 2 + (6 * all + all / 2) / 2);
-  // What the step flattens into, it keeps.
-  const stage_memory_options step{.state = {.optimizer_bytes = 12 + flattening_step_bytes}, .overheads = no_overheads};
-  CHECK(stage_memory(chain, {1, 3}, {.data = 4}, step).optimizer == (12 + 20) * 2 * block);
+  // Of the layer at work under ZeRO 3, and of all layers what is gathered from.
+  const training_memory gathering{.sharded_weight_bytes = 0, .working_bytes = 10};
+  const auto sharded =
+      stage_memory(chain, {1, 3}, {.data = 4}, {.samples = 2, .zero = 3, .state = gathering, .overheads = no_overheads});
+  CHECK(sharded.temporary == all / 2 + 10 * block);
+  CHECK(sharded.weights == 0);
+  CHECK(stage_memory(chain, {1, 3}, {}, {.state = gathering, .overheads = no_overheads}).weights == 2 * 2 * block);
+  // Logits where the loss is one kernel, and where tensor-parallel devices share them.
+  const auto of_head = [&](const activation_style& style, const degrees& d) {
+    return temporary({4, 6}, {.style = style, .overheads = no_overheads}, d);
+  };
+  CHECK(of_head({.loss_copies = 0}, {}) == all / 4);
+  const auto inputs = [&](const activation_style& style, const degrees& d) {
+    return stage_memory(chain, {1, 3}, d, {.recompute = recomputation::full, .style = style, .overheads = no_overheads})
+        .activations;
+  };
+  CHECK(inputs({}, {.tensor = 4}) == 2 * 2 * 1024 * 1024);
+  CHECK(inputs({.whole_inputs = false}, {.tensor = 4}) == 2 * 2 * 1024 * 1024 / 4);
+  const auto kept = [&](double whole) {
+    return stage_memory(chain, {1, 2}, {.tensor = 4}, {.style = {.whole_tensors = whole}, .overheads = no_overheads}).activations;
+  };
+  // A block adds up two tensors of 2 MiB.
+  CHECK(kept(1) == kept(0) + 2 * 2 * 1024 * 1024 * 3 / 4);
+  CHECK(of_head({.loss_copies = 0, .split_loss_copies = 5}, {.tensor = 2}) == 5 * chain.layers[5].activation_bytes / 2);
 }
 
 TEST_CASE("a tied embedding counts once in a stage, and once in each of two") {
@@ -175,7 +196,7 @@ TEST_CASE("more of anything that holds memory never takes less, sharding never m
                                  .in_flight = random.integer(1, 8),
                                  .recompute = static_cast<recomputation>(random.integer(0, 2)),
                                  .zero = random.integer(0, 3),
-                                 .style = {.sequence_parallel = random.integer(0, 1) == 1},
+                                 .style = {.whole_tensors = random.integer(0, 1) == 1 ? 0 : 2.5},
                                  .state = {.optimizer_bytes = 12 + random.integer(0, 20)}};
     CAPTURE(round);
     const auto total = [&](layer_range r, const degrees& e, const stage_memory_options& p) {
@@ -226,8 +247,8 @@ TEST_CASE("measured processes: never more than 2 % under the truth, at most 10 %
       most = std::max(most, stage_memory(chain, range, {.data = std::stoi(cell[4]), .tensor = std::stoi(cell[5])},
                                          {.samples = std::stoi(cell[6]),
                                           .in_flight = static_cast<int>(stages.size() - i),
-                                          .style = {.sequence_parallel = false, .attention_scale = opt ? 1 : 1.4},
-                                          .state = {.optimizer_bytes = 12 + flattening_step_bytes}})
+                                          .style = {.whole_tensors = 2.5, .attention_scale = opt ? 1 : 1.4},
+                                          .state = {.optimizer_bytes = 12 + 20}})
                                 .total());
     }
     const double ratio = static_cast<double>(most) / std::stod(cell[7]);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cost/models/training_costs.hpp>
 
+#include <algorithm>
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
@@ -82,4 +85,73 @@ TEST_CASE("cost.training_costs: a model of 4 bytes a parameter trains in fp32 th
   const placement where{.mesh = {0, 1, 1}};
   const auto a = half.layer(1, where), b = whole.layer(1, where);
   CHECK(a.optimizer_bytes * 8 == b.optimizer_bytes * 12);  // 12 bytes of a master weight and two moments, 8 of two moments
+}
+
+TEST_CASE("what a stack hides of gathers and reductions, recomputes and fuses") {
+  const cluster hardware{.subclusters = {{.name = "a",
+                                          .device = catalogue_device("A100-SXM4-80GB"),
+                                          .nodes = 2,
+                                          .devices_per_node = 8,
+                                          .intra_node = {3e-6, 3e11},
+                                          .inter_node = {5e-6, 2.5e10}}}};
+  const auto wide = llama({.layers = 4, .hidden = 4096, .heads = 32, .sequence = 2048});
+  const auto block = [&](const training_stack& stack, int zero, recomputation mode = recomputation::none) {
+    const auto costs = training_costs(hardware, wide, {.cut = granularity::block, .stack = stack})(16);
+    return costs.stage({1, 2}, {.mesh = {0, 2, 8}, .degrees = {.data = 16}, .recompute = mode, .zero = zero});
+  };
+  const training_stack plain;
+  auto hiding = plain;
+  hiding.gather_overlap = 1;
+  const auto computed = block(plain, 1), gathered = block(plain, 3), hidden = block(hiding, 3);
+  const double gather_s = gathered.forward_s - computed.forward_s,
+               reduce_s = gathered.backward_s - computed.backward_s - gather_s;
+  REQUIRE(gather_s > 0);
+  // The longer of both is left in forward; in backward the reduction, and what computing does not cover.
+  CHECK(hidden.forward_s == doctest::Approx(std::max(computed.forward_s, gather_s)));
+  CHECK(hidden.backward_s == doctest::Approx(std::max(computed.backward_s, gather_s) + reduce_s));
+  hiding.gather_overlap = 0.25;
+  CHECK(block(hiding, 3).forward_s ==
+        doctest::Approx(gathered.forward_s - std::min(0.25 * gather_s, computed.forward_s)).epsilon(1e-9));
+  hiding.reduction_overlap = 1;
+  CHECK(block(hiding, 2).backward_s == doctest::Approx(std::max(computed.backward_s, reduce_s)));
+  CHECK(block(hiding, 1).backward_s == computed.backward_s);
+  // At stages 0 and 1 the last backward hides reductions, not the step.
+  const auto update = [&](double overlap, double between, int zero) {
+    auto machines = hardware;
+    machines.subclusters[0].inter_node.bandwidth = between;
+    auto stack = plain;
+    stack.update_overlap = overlap;
+    const auto costs = training_costs(machines, wide, {.cut = granularity::block, .stack = stack})(16);
+    return costs.update({1, 2}, {.mesh = {0, 2, 8}, .degrees = {.data = 16}, .zero = zero});
+  };
+  for (const int zero : {0, 1}) {
+    CHECK(update(1, 2.5e10, zero) < update(0, 2.5e10, zero));
+    CHECK(update(1, 1e8, zero) == doctest::Approx(update(0, 1e8, zero) - computed.backward_s).epsilon(1e-9));
+  }
+  CHECK(update(1, 2.5e10, 2) == update(0, 2.5e10, 2));
+  // Then stage 1 is not always as fast as 0, and both are offered.
+  const auto stages = [&](const training_stack& stack) {
+    std::set<int> found;
+    for (const auto& where : training_costs(hardware, wide, {.stack = stack})(16).placements({0, 2, 8}))
+      if (where.degrees.data > 1) found.insert(where.zero);
+    return found;
+  };
+  auto overlapped = plain;
+  overlapped.update_overlap = 1;
+  CHECK(stages(plain) == std::set{1, 2, 3});
+  CHECK(stages(overlapped) == std::set{0, 1, 2, 3});
+  // Of what is kept a half: memory falls, and as much of forward is computed again.
+  auto dropping = plain;
+  dropping.activations.selective_kept = 0.5;
+  const auto halved = block(dropping, 1, recomputation::selective);
+  CHECK(2 * halved.activation_bytes == computed.activation_bytes);
+  CHECK(halved.backward_s > computed.backward_s + 0.4 * computed.forward_s);
+  CHECK(halved.backward_s < computed.backward_s + 0.6 * computed.forward_s);
+  CHECK(block(dropping, 1) == computed);
+  // Kernels that are not fused take longer, as launches do that the host cannot keep up with.
+  auto eager = plain, slow = plain;
+  eager.fusion = elementwise_fusion::none;
+  slow.host_launch_s = 1e-3;
+  CHECK(block(eager, 1).forward_s > 1.05 * computed.forward_s);
+  CHECK(block(slow, 1).forward_s > 2 * computed.forward_s);
 }

@@ -26,6 +26,20 @@ TEST_CASE("cluster.json in the library's units") {
   CHECK(cross->latency_s == doctest::Approx(1e-4));
 }
 
+TEST_CASE("a cluster file may name the stack that runs there, or say it itself") {
+  CHECK_FALSE(parse_cluster_file(documents::cluster, "x.json").stack);
+  const auto with = [](const std::string& stack) {
+    return parse_cluster_file(documents::with(documents::cluster, "\"devices\":", "\"stack\": " + stack + ", \"devices\":"),
+                              "x.json");
+  };
+  CHECK(with("\"fsdp\"").stack == find_training_stack("fsdp"));
+  CHECK(with("\"fsdp\"").hardware == parse_cluster(documents::cluster, "x.json"));
+  const auto own = with(R"({"name": "mine", "margin": 0})").stack;
+  REQUIRE(own);
+  CHECK(own->overheads.margin == 0);
+  CHECK_THROWS_WITH_AS((void)with("\"fsdq\""), doctest::Contains("x.json: /stack: there is no stack \"fsdq\""), file_error);
+}
+
 TEST_CASE("a device of the file overrides the catalogue's, and keeps what it does not name") {
   const auto text =
       documents::with(documents::cluster, "\"MyGPU\": {", "\"A100-SXM4-40GB\": {\"memory_gib\": 39.5}, \"MyGPU\": {");

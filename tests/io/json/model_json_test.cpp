@@ -203,3 +203,26 @@ TEST_CASE("a dtype in place of the file's makes the model that the file would ma
                              [](std::string_view t) { (void)parse_model(t, "x.json", {.dtype = precision::fp32}); }};
   documents::refuses(kind, layers, "/layers", "expected fp16 or bf16 to compute them in, found fp32");
 }
+
+TEST_CASE("a gpt2 config without dropout keeps no masks") {
+  const auto read = [](const std::string& more) {
+    return parse_model(R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32)" +
+                           more + "}",
+                       "x.json")
+        .family->dropout;
+  };
+  CHECK(read(""));
+  CHECK(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.0)"));
+  CHECK_FALSE(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.0, "attn_pdrop": 0)"));
+  CHECK(read(R"(, "resid_pdrop": 0, "embd_pdrop": 0.1, "attn_pdrop": 0)"));
+}
+
+TEST_CASE("a model.json may say that there is no dropout") {
+  CHECK(parse_model(documents::model, "x.json").family->dropout);
+  const auto without = documents::with(documents::model, "\"layers\": 2", "\"dropout\": false, \"layers\": 2");
+  const auto read = parse_model(without, "x.json");
+  CHECK_FALSE(read.family->dropout);
+  CHECK(read.chain.layers[1].activation_bytes < parse_model(documents::model, "x.json").chain.layers[1].activation_bytes);
+  CHECK_THROWS_WITH_AS((void)parse_model(documents::with(without, "\"dropout\": false", "\"dropout\": 0.1"), "x.json"),
+                       doctest::Contains("/transformer/dropout: found 0.1, expected true or false"), file_error);
+}

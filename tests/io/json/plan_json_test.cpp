@@ -96,6 +96,18 @@ schedule_plan random_schedule_plan(random_source& random, int stages, int microb
   return s;
 }
 
+std::optional<training_stack> some_stack(random_source& random) {
+  if (random.integer(0, 2) == 0) return std::nullopt;
+  auto s = training_stacks()[static_cast<std::size_t>(random.integer(0, static_cast<int>(training_stacks().size()) - 1))];
+  if (random.integer(0, 1) == 0) return s;
+  s.name = "mine";
+  s.bf16.reduced_bytes = random.integer(0, 9);
+  s.activations.selective_kept = random.uniform();
+  s.overheads.runtime_bytes = some_bytes(random);
+  s.host_launch_s = random.integer(0, 40) * 1e-6;
+  return s;
+}
+
 plan_file random_plan(random_source& random) {
   plan_file file;
   const int subclusters = random.integer(1, 3);
@@ -160,7 +172,8 @@ plan_file random_plan(random_source& random) {
                  .granularity = random.integer(0, 1) == 0 ? "" : "sublayer",
                  .sequence = random.integer(0, 1) == 0 ? 0 : random.integer(1, 1 << 20),
                  .precision = random.integer(0, 1) == 0 ? "" : "bf16",
-                 .attention = random.integer(0, 1) == 0 ? "" : "flash"};
+                 .attention = random.integer(0, 1) == 0 ? "" : "flash",
+                 .stack = some_stack(random)};
   if (random.integer(0, 3) > 0)
     p.predicted = {.iteration_s = some_seconds(random),
                    .lower_bound_s = some_seconds(random),

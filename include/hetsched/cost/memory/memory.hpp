@@ -17,15 +17,22 @@ namespace hetsched {
 /// Bytes that training holds for each parameter, by default mixed precision with Adam: an fp32 copy and two moments.
 /// For fp32 throughout: {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8}.
 struct training_memory {
-  int weight_bytes = 2;
+  int weight_bytes = 2;    ///< of the weights that compute, which ranks gather
   int gradient_bytes = 2;  ///< 4 where gradients are accumulated in fp32
   int optimizer_bytes = 12;
+  int reduced_bytes = gradient_bytes;       ///< of a gradient on its way between replicas
+  int sharded_weight_bytes = weight_bytes;  ///< held at ZeRO stage 3; 0 where weights are gathered from the fp32 copy
+  int working_bytes = weight_bytes;         ///< at ZeRO stage 3, for whole weights and gradients of the layer at work
+
+  [[nodiscard]] constexpr int held_weight_bytes(int zero) const { return zero >= 3 ? sharded_weight_bytes : weight_bytes; }
+  friend constexpr bool operator==(const training_memory&, const training_memory&) = default;
 };
 
 /// Throws input_error unless bytes are not negative.
 inline void validate(const training_memory& m) {
-  if (m.weight_bytes < 0 || m.gradient_bytes < 0 || m.optimizer_bytes < 0)
-    throw input_error("bytes per parameter must not be negative");
+  for (const int bytes :
+       {m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, m.reduced_bytes, m.sharded_weight_bytes, m.working_bytes})
+    if (bytes < 0) throw input_error("bytes per parameter must not be negative");
 }
 
 /// Throws input_error unless it is 0, 1, 2 or 3.
@@ -59,7 +66,7 @@ inline void validate_zero(int zero) {
 /// Source: Rajbhandari et al. 2020, sec. 5.
 [[nodiscard]] constexpr bytes_t state_bytes(std::int64_t parameters, const degrees& d, int zero = 0,
                                             const training_memory& m = {}) {
-  return checked_add(checked_add(parameter_share(parameters, m.weight_bytes, d, zero, 3),
+  return checked_add(checked_add(parameter_share(parameters, m.held_weight_bytes(zero), d, zero, 3),
                                  parameter_share(parameters, m.gradient_bytes, d, zero, 2)),
                      parameter_share(parameters, m.optimizer_bytes, d, zero, 1));
 }
@@ -76,10 +83,27 @@ inline void validate_zero(int zero) {
 
 /// How a layer's activations differ from what its chain says.
 struct activation_style {
-  bool sequence_parallel = true;  ///< norms and dropouts divided among the tensor-parallel devices
-  double attention_scale = 1;     ///< bytes kept for each attention score over the usual 5: 1.4 for unfused fp32 softmax
-  double activation_scale = 1;    ///< measured over computed activations of a layer: above 1 where kernels are not fused
+  /// Tensors of an activation's size that tensor-parallel devices keep whole, for each that they add up: 0 with sequence
+  /// parallelism as Megatron-LM has it, 1 where inputs of products stay gathered, 2.5 without (norm and layer inputs, a mask).
+  double whole_tensors = 0;
+  bool whole_inputs = true;     ///< full recomputation keeps inputs whole on each of them; else their part
+  double attention_scale = 1;   ///< bytes kept for each attention score over the usual 5: 1.4 for unfused fp32 softmax
+  double activation_scale = 1;  ///< measured over computed activations of a layer: above 1 where kernels are not fused
+  /// Of what a layer keeps that is not recomputable, as the logits: what the loss makes of it, in several precisions; 0 where one
+  /// kernel turns logits into their gradient.
+  double loss_copies = 3;
+  double split_loss_copies = loss_copies;  ///< the same where tensor-parallel devices share the logits
+  double selective_kept = 1;  ///< share of what a layer keeps under selective recomputation, scores aside, that is not made again
+
+  friend constexpr bool operator==(const activation_style&, const activation_style&) = default;
 };
+
+/// Throws input_error unless scales and copies are finite and not negative.
+inline void validate(const activation_style& s) {
+  for (const double x : {s.whole_tensors, s.attention_scale, s.activation_scale, s.loss_copies, s.split_loss_copies})
+    if (!(x >= 0 && x < 1e6)) throw input_error("scales of activations must not be negative");
+  if (!(s.selective_kept >= 0 && s.selective_kept <= 1)) throw input_error("selective_kept must be a share, 0 to 1");
+}
 
 namespace detail {
 
@@ -92,8 +116,8 @@ namespace detail {
 }  // namespace detail
 
 /// Bytes that each device keeps of one layer from forward to backward for `samples` samples of its own, rounded up.
-/// Tensor parallelism is with sequence parallelism, so it divides all that is kept, but not a layer's input under full
-/// recomputation; context parallelism divides the sequence.
+/// Tensor parallelism is with sequence parallelism, so it divides all that is kept, but with style.whole_inputs not a layer's
+/// input under full recomputation; context parallelism divides the sequence.
 /// Requires: the layer exists.
 /// Source: Korthikanti et al. 2023, Table 2.
 [[nodiscard]] inline bytes_t activation_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d,
@@ -102,14 +126,15 @@ namespace detail {
 }
 
 /// Bytes that each device holds while it computes a layer, whatever is in flight: what recomputation brings back, and gradients
-/// of half as many bytes as all its activations (thrice as many for layers that are not recomputable, whose logits exist in
-/// several precisions). Rounded up.
+/// of half as many bytes as all its activations (the style's loss copies for layers that are not recomputable). Rounded
+/// up.
 /// Requires: the layer exists.
 [[nodiscard]] inline bytes_t temporary_bytes(const layer_chain& chain, int index, recomputation mode, const degrees& d,
                                              std::int64_t samples = 1, const activation_style& style = {}) {
   const double kept = detail::kept_bytes(chain, index, mode, d, samples, style),
                all = detail::kept_bytes(chain, index, recomputation::none, d, samples, style);
-  return detail::whole_bytes(all - kept + (at(chain.layers, index).recomputable ? 0.5 : 3) * all);
+  const double copies = d.tensor > 1 ? style.split_loss_copies : style.loss_copies;
+  return detail::whole_bytes(all - kept + (at(chain.layers, index).recomputable ? 0.5 : copies) * all);
 }
 
 }  // namespace hetsched

@@ -14,13 +14,15 @@ HETSCHED_INLINE double kept_bytes(const layer_chain& chain, int index, recomputa
   const auto& l = at(chain.layers, index);
   const double scores = static_cast<double>(l.selective_saved_bytes) * style.attention_scale;
   const double rest = static_cast<double>(l.activation_bytes - l.selective_saved_bytes);
-  const double replicated = style.sequence_parallel ? 0 : std::min(rest, 2.5 * static_cast<double>(l.tensor_reduce_bytes));
+  const double replicated = std::min(rest, style.whole_tensors * static_cast<double>(l.tensor_reduce_bytes));
   const double share = static_cast<double>(samples) / d.context;
   const double selective = share * (replicated + (rest - replicated) / d.tensor) * style.activation_scale;
   if (mode == recomputation::none) return selective + share * scores / d.tensor * style.activation_scale;
-  if (mode == recomputation::selective || !l.recomputable) return selective;
+  if (!l.recomputable) return selective;
+  if (mode == recomputation::selective) return selective * style.selective_kept;
   const bytes_t input = index > 0 ? at(chain.layers, index - 1).boundary_bytes : 0;
-  return std::min(selective, share * static_cast<double>(input));
+  const int among = style.whole_inputs ? 1 : d.tensor;
+  return std::min(selective, share * static_cast<double>(input) / among);
 }
 
 }  // namespace hetsched::detail

@@ -32,10 +32,6 @@ namespace hetsched {
                            : checked_add(replicated, ceil_div(divided, tensor));
 }
 
-/// What optimizers that flatten parameters and gradients into fp32 copies, which the allocator keeps (DeepSpeed's), hold for each
-/// parameter besides training_memory::optimizer_bytes.
-inline constexpr int flattening_step_bytes = 20;
-
 /// How a stage is trained, as far as memory goes.
 struct stage_memory_options {
   std::int64_t samples = 1;  ///< of a microbatch, on each device

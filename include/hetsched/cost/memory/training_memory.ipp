@@ -19,11 +19,11 @@ HETSCHED_INLINE stage_cost layer_memory(const layer_chain& chain, int index, std
   stage_cost held;
   held.gradient_bytes = share(state.gradient_bytes, where.zero, 2);
   held.optimizer_bytes = share(state.optimizer_bytes, where.zero, 1);
-  held.weight_bytes =
-      checked_add(share(state.weight_bytes, where.zero, 3), checked_add(held.gradient_bytes, held.optimizer_bytes));
+  held.weight_bytes = checked_add(share(state.held_weight_bytes(where.zero), where.zero, 3),
+                                  checked_add(held.gradient_bytes, held.optimizer_bytes));
   held.activation_bytes = activation_bytes(chain, index, where.recompute, d, samples, style);
   held.temporary_bytes = temporary_bytes(chain, index, where.recompute, d, samples, style);
-  if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.weight_bytes, 0, 3));
+  if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.working_bytes, 0, 3));
   return held;
 }
 
@@ -38,7 +38,7 @@ HETSCHED_INLINE memory_use stage_memory(const layer_chain& chain, layer_range la
   };
   require(d.data >= 1 && d.context >= 1 && d.tensor >= 1, "degrees must be at least 1");
   require(o.samples >= 1 && o.in_flight >= 0, "a microbatch needs samples, and microbatches in flight must not be negative");
-  require(o.style.attention_scale >= 0 && o.style.activation_scale >= 0, "scales of activations must not be negative");
+  validate(o.style);
   const placement where{.mesh = {}, .degrees = d, .recompute = o.recompute, .zero = o.zero};
   stage_cost held;
   for (int i = layers.first; i < layers.last; ++i) {

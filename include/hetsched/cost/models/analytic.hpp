@@ -60,6 +60,8 @@ struct analytic_options {
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
+  activation_style activations{};
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = detail::analytic_layer_overhead_s;  ///< launches and small kernels, per layer and direction
@@ -70,12 +72,12 @@ struct analytic_options {
 };
 
 /// Costs by formula: every layer takes what its arithmetic or its memory traffic takes, whichever is longer, on each device's
-/// share, and then waits for its collectives, which follow the ring algorithm and overlap with nothing. Ranks are laid out
-/// with tensor innermost and data outermost. A tensor-parallel group lies in one node; a data-parallel device computes
-/// microbatch_size / data samples. Backward repeats what `recompute` says, collectives included. From ZeRO stage 2 on
-/// gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and backward.
-/// Shared parameters, as of a tied embedding, are held, added up and updated once by a stage that has both layers.
-/// An additive_cost_model; a layer costs O(1), an update O(1).
+/// share, and then waits for its collectives, which follow the ring algorithm and overlap with nothing but what the options'
+/// overlaps say. Ranks are laid out with tensor innermost and data outermost. A tensor-parallel group lies in one node; a
+/// data-parallel device computes microbatch_size / data samples. Backward repeats what `recompute` says, collectives included.
+/// From ZeRO stage 2 on gradients are scattered in every backward, at stage 3 weights are also gathered in every forward and
+/// backward. Shared parameters, as of a tied embedding, are held, added up and updated once by a stage that has both layers. An
+/// additive_cost_model; a layer costs O(1), an update O(1), or O(its layers) with an update_overlap.
 class analytic_cost_model {
  public:
   /// Throws input_error for a cluster, chain or option that makes no sense, and for a device without the precision.
@@ -85,7 +87,11 @@ class analytic_cost_model {
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,
+                .activations = options.activations,
                 .overheads = options.overheads,
+                .gather_overlap = options.gather_overlap,
+                .reduction_overlap = options.reduction_overlap,
+                .update_overlap = options.update_overlap,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,
@@ -134,7 +140,9 @@ class analytic_cost_model {
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
 
   /// Gradient reduction over the replicas, and an optimizer step bound by memory bandwidth.
-  [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const {
+    return costs_.update(layers, where, [this](layer_range l, const placement& w) { return stage(l, w); });
+  }
 
   /// A ring over the slowest link between the stages, of whole layers.
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {

@@ -44,6 +44,8 @@ struct tile_cost_options {
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
+  activation_style activations{};
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
   double host_launch_s = 0;                     ///< the host needs this for each kernel; a layer is bound by it or by the device
@@ -75,7 +77,11 @@ class tile_cost_model {
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,
+                .activations = options.activations,
                 .overheads = options.overheads,
+                .gather_overlap = options.gather_overlap,
+                .reduction_overlap = options.reduction_overlap,
+                .update_overlap = options.update_overlap,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,
@@ -170,7 +176,9 @@ class tile_cost_model {
   [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs_.at(boundary).boundary_bytes; }
 
   /// As analytic_cost_model's.
-  [[nodiscard]] double update(layer_range layers, const placement& where) const { return costs_.update(layers, where); }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const {
+    return costs_.update(layers, where, [this](layer_range l, const placement& w) { return stage(l, w); });
+  }
 
   /// A ring over the slowest link between the stages, of whole layers.
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {

@@ -5,6 +5,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/placement.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/model/layer.hpp>
 #include <hetsched/model/transformer.hpp>
@@ -24,6 +25,7 @@ struct training_cost_options {
   hetsched::precision precision = hetsched::precision::fp16;
   granularity cut = granularity::sublayer;  ///< of a transformer into layers
   bool flash_attention = true;
+  training_stack stack{};  ///< what runs the plan
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have
   int max_context = 1;
@@ -34,9 +36,9 @@ struct training_cost_options {
 /// is asked for stays. Each device is priced by itself, so others beside it change nothing.
 [[nodiscard]] cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked);
 
-/// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state in
-/// mixed precision, or in fp32 throughout for models of 4 bytes a parameter.
-/// Throws: input_error, when asked for a size, as analytic_cost_model and make_tile_cost.
+/// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state are
+/// those of the stack in mixed precision, or in fp32 throughout for models of 4 bytes a parameter.
+/// Throws: input_error for a stack that makes no sense and, when asked for a size, as analytic_cost_model and make_tile_cost.
 /// Example:
 ///   const auto costs = training_costs(hardware, {.layers = 24, .hidden = 2048, .heads = 16, .vocab = 50257, .sequence = 1024});
 ///   const auto found = find_plan(hardware, costs, {.global_batch = 256});
@@ -44,7 +46,8 @@ struct training_cost_options {
                                            const training_cost_options& options = {});
 
 /// The same of a chain of layers, whose operators are not known: options.cut and `tile` do not apply.
-/// Throws: input_error for cost_formulas::tile; and when asked for a size, as analytic_cost_model.
+/// Throws: input_error for cost_formulas::tile and a stack that makes no sense; and when asked for a size, as
+/// analytic_cost_model.
 [[nodiscard]] costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
                                            const training_cost_options& options = {});
 

@@ -33,7 +33,12 @@ template <class Options>
   options.precision = asked.precision;
   options.recompute = asked.recompute;
   options.zero = asked.zero;
-  if (parameter_bytes == 4) options.memory = {.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
+  options.memory = memory_in(asked.stack, asked.precision, parameter_bytes);
+  options.activations = asked.stack.activations;
+  options.overheads = asked.stack.overheads;
+  options.gather_overlap = asked.stack.gather_overlap;
+  options.reduction_overlap = asked.stack.reduction_overlap;
+  options.update_overlap = asked.stack.update_overlap;
   options.max_context = asked.max_context;
   options.max_expert = asked.max_expert;
   return options;
@@ -50,6 +55,7 @@ HETSCHED_INLINE cost_formulas formulas_for(const cluster& hardware, bool knows_o
 
 HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
                                              const training_cost_options& options) {
+  validate(options.stack);
   if (options.formulas == cost_formulas::tile)
     throw input_error("the tile formulas need a transformer, whose operators are known; found a chain of layers");
   auto chain = options.flash_attention ? with_flash_attention(model) : model;
@@ -62,11 +68,14 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const laye
 HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const transformer& model,
                                              const training_cost_options& options) {
   if (options.formulas == cost_formulas::analytic) return training_costs(hardware, make_chain(model, options.cut), options);
+  validate(options.stack);
   return detail::made_once([hardware, model, options](int microbatch_size) {
     auto own = detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size);
     own.analytic_elsewhere = true;
+    own.host_launch_s = options.stack.host_launch_s;
     return make_tile_cost(hardware, model, own,
                           {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
+                           .fusion = options.stack.fusion,
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},
                           options.cut);

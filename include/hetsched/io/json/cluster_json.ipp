@@ -17,6 +17,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/stack_json.hpp>
 
 namespace hetsched::detail {
 
@@ -50,9 +51,9 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 
 namespace hetsched {
 
-HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view file_name) {
+HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
-  const auto top = document.format("cluster", {"devices", "subclusters", "links"});
+  const auto top = document.format("cluster", {"devices", "subclusters", "links", "stack"});
   std::map<std::string, device> own;
   if (const auto devices = top.find("devices"))
     devices->members([&](const std::string& name, const detail::json_value& value) {
@@ -117,7 +118,8 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
       result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
     }
   }
-  return result;
+  const auto stack = top.find("stack");
+  return {.hardware = std::move(result), .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt};
 }
 
 HETSCHED_INLINE std::string to_json(const cluster& c) {

@@ -61,7 +61,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 [[nodiscard]] inline model_file read_transformer(const json_value& top, const model_options& options) {
   const auto value = top.at("transformer");
   value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts",
-                "experts_per_token", "moe_every", "weight_bits", "cache_bits"});
+                "experts_per_token", "moe_every", "dropout", "weight_bits", "cache_bits"});
   const auto optional = [&](const char* key, int low, int otherwise) {
     const auto given = value.find(key);
     return given ? given->count(low, max_width) : otherwise;
@@ -78,6 +78,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
                     .ffn_hidden = optional("ffn_hidden", 1, 0),
                     .vocab = value.at("vocab").count(1, 1 << 30),
                     .sequence = value.at("sequence").count(1, max_width)});
+  if (const auto dropout = value.find("dropout")) model.dropout = dropout->boolean();
   model.experts = optional("experts", 0, 0);
   model.experts_per_token = optional("experts_per_token", 0, model.experts > 0 ? std::min(2, model.experts) : 0);
   model.moe_every = optional("moe_every", 1, 1);
@@ -135,6 +136,11 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
                  .vocab = required("vocab_size", 1 << 30),
                  .sequence = required("n_positions")});
     model.tied_embeddings = flag("tie_word_embeddings", true);
+    model.dropout = false;
+    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
+      const auto share = present(key);
+      model.dropout = model.dropout || !share || share->number(0, 1) > 0;
+    }
   } else if (family == "bert") {
     model = bert({.layers = required("num_hidden_layers", max_blocks),
                   .hidden = required("hidden_size"),

@@ -13,6 +13,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/io/json/detail/inference_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 
@@ -289,18 +290,19 @@ struct plan_reader {
   }
 
   [[nodiscard]] static plan_setting setting(const json_value& value) {
-    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers"});
+    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack"});
     const auto name = [&](const char* key) {
       const auto found = value.find(key);
       return found ? found->name() : std::string();
     };
-    const auto sequence = value.find("sequence"), whole = value.find("whole_layers");
+    const auto sequence = value.find("sequence"), whole = value.find("whole_layers"), stack = value.find("stack");
     return {.costs = name("costs"),
             .granularity = name("granularity"),
             .sequence = sequence ? sequence->count(0, 1 << 30) : 0,
             .precision = name("precision"),
             .attention = name("attention"),
-            .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{}};
+            .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{},
+            .stack = stack ? std::optional(read_stack(*stack)) : std::nullopt};
   }
 };
 
@@ -529,6 +531,7 @@ namespace hetsched::detail {
   put("precision", s.precision);
   put("attention", s.attention);
   if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;
+  if (s.stack) item["stack"] = write_stack(*s.stack);
   return item;
 }
 

@@ -36,7 +36,9 @@ struct parallel_options {
   std::vector<recomputation> recompute{recomputation::none};
   std::vector<int> zero{0};
   training_memory memory{};
+  activation_style activations{};
   memory_overheads overheads{};
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;
   int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX, max_expert = 1;
 };
 
@@ -140,7 +142,7 @@ class parallel_costs {
   }
 
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
-    const auto bytes = checked_mul(held_in(layers), options_.memory.gradient_bytes);
+    const auto bytes = checked_mul(held_in(layers), options_.memory.reduced_bytes);
     return {gradient_reduction_s(cluster_, links_, holders, static_cast<double>(bytes)), bytes};
   }
 
@@ -149,14 +151,21 @@ class parallel_costs {
     return boundary_cost(cluster_, links_, from, to, near, bytes);
   }
 
-  [[nodiscard]] double update(layer_range layers, const placement& where) const;
+  // Of a model whose stages cost stage(layers, where).
+  template <class Stage>
+  [[nodiscard]] double update(layer_range layers, const placement& where, Stage stage) const {
+    return update_behind(layers, where, options_.update_overlap > 0 ? stage(layers, where).backward_s : 0);
+  }
 
   [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const;
 
  private:
+  // Behind so much backward of the last microbatch.
+  [[nodiscard]] double update_behind(layer_range layers, const placement& where, double backward_s) const;
+
   // Of a layer, with what its collectives take there and back.
-  [[nodiscard]] static stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                          double there_s, double back_s);
+  [[nodiscard]] stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute, double there_s,
+                                   double back_s) const;
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
   [[nodiscard]] stage_cost sliced_memory(int index, std::int64_t parameters, recomputation mode, std::int64_t samples, int own,
@@ -165,11 +174,14 @@ class parallel_costs {
   // A sum over all ranks of several parts, where the slowest link of any two counts; infinity where two have none.
   [[nodiscard]] double among_parts_s(std::span<const stage_part> parts, int ranks, double bytes) const;
 
-  // Those worth trying: without replicas all are alike, and with them stage 1 holds less than 0 and takes no longer.
+  // Those worth trying: without replicas all are alike, and with them stage 1 holds less than 0 and takes no longer, unless
+  // reductions are hidden or shorter than the gathers of weights that take the place of their second half.
   [[nodiscard]] std::vector<int> zero_stages(const degrees& d) const {
     const auto& all = options_.zero;
     if (replicas(d) == 1) return {0};
-    if (all.size() > 1 && all[0] == 0 && all[1] == 1) return {all.begin() + 1, all.end()};
+    const auto& m = options_.memory;
+    const bool no_slower = options_.update_overlap == 0 && m.weight_bytes <= m.reduced_bytes;
+    if (no_slower && all.size() > 1 && all[0] == 0 && all[1] == 1) return {all.begin() + 1, all.end()};
     return all;
   }
 

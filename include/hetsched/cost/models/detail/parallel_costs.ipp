@@ -17,10 +17,13 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
   validate(cluster_);
   validate(chain_);
   validate(options_.memory);
+  validate(options_.activations);
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw input_error(what);
   };
   validate(options_.overheads);
+  for (const double share : {options_.gather_overlap, options_.reduction_overlap, options_.update_overlap})
+    require(share >= 0 && share <= 1, "overlaps must be shares, 0 to 1");
   require(!options_.recompute.empty() && !options_.zero.empty(), "a cost model needs a recomputation and a ZeRO stage to offer");
   std::sort(options_.recompute.begin(), options_.recompute.end());
   std::sort(options_.zero.begin(), options_.zero.end());
@@ -37,10 +40,10 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
   for (int j = 0; j < layer_count(); ++j)
     if (at(j).shared_parameters > 0) sharing_.push_back(j);
   for (int j = 0; j + 1 < layer_count(); ++j) largest_boundary_ = std::max(largest_boundary_, at(j).boundary_bytes);
-  bool has_scores = false;
-  for (const auto& l : chain_.layers) has_scores = has_scores || l.selective_saved_bytes > 0;
+  bool drops_some = options_.activations.selective_kept < 1;
+  for (const auto& l : chain_.layers) drops_some = drops_some || l.selective_saved_bytes > 0;
   // Selective recomputation is none where nothing can be dropped.
-  if (!has_scores && options_.recompute.front() == recomputation::none) std::erase(options_.recompute, recomputation::selective);
+  if (!drops_some && options_.recompute.front() == recomputation::none) std::erase(options_.recompute, recomputation::selective);
 }
 
 HETSCHED_INLINE std::vector<placement> parallel_costs::placements(const submesh& mesh) const {
@@ -81,10 +84,12 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
   if (where.zero >= 2) {
     const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
     const double gather_s = where.zero == 3 ? among_replicas_s(where, 1, dense, experts, state.weight_bytes) : 0;
-    cost.forward_s += gather_s;
-    cost.backward_s += gather_s + among_replicas_s(where, 1, dense, experts, state.gradient_bytes);
+    const double reduce_s = among_replicas_s(where, 1, dense, experts, state.reduced_bytes);
+    const double hidden_s = options_.gather_overlap * gather_s;
+    cost.forward_s += gather_s - std::min(hidden_s, cost.forward_s);
+    cost.backward_s += gather_s + reduce_s - std::min(hidden_s + options_.reduction_overlap * reduce_s, cost.backward_s);
   }
-  const auto memory = layer_memory(chain_, index, held(l), where, samples(d), state);
+  const auto memory = layer_memory(chain_, index, held(l), where, samples(d), state, options_.activations);
   cost.weight_bytes = memory.weight_bytes;
   cost.gradient_bytes = memory.gradient_bytes;
   cost.optimizer_bytes = memory.optimizer_bytes;
@@ -93,13 +98,14 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
   return cost;
 }
 
-HETSCHED_INLINE double parallel_costs::update(layer_range layers, const placement& where) const {
+HETSCHED_INLINE double parallel_costs::update_behind(layer_range layers, const placement& where, double backward_s) const {
   const auto of_experts = hetsched::at(experts_before_, layers.last) - hetsched::at(experts_before_, layers.first);
   const auto [dense, experts] = on_device(held_in(layers), of_experts, where.degrees);
   const auto& m = options_.memory;
   double seconds = 0;
-  if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.gradient_bytes);
-  if (where.zero == 1) seconds += among_replicas_s(where, 1, dense, experts, m.gradient_bytes);
+  if (where.zero == 0) seconds += among_replicas_s(where, 2, dense, experts, m.reduced_bytes);
+  if (where.zero == 1) seconds += among_replicas_s(where, 1, dense, experts, m.reduced_bytes);
+  seconds -= std::min(options_.update_overlap * seconds, backward_s);
   if (where.zero == 1 || where.zero == 2) seconds += among_replicas_s(where, 1, dense, experts, m.weight_bytes);
   const int copies = static_cast<int>(replicas(where.degrees));
   const double stepped = where.zero >= 1 ? dense / copies + experts / (copies / where.degrees.expert) : dense + experts;
@@ -108,7 +114,7 @@ HETSCHED_INLINE double parallel_costs::update(layer_range layers, const placemen
 }
 
 HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                                   double there_s, double back_s) {
+                                                   double there_s, double back_s) const {
   stage_cost cost;
   cost.forward_s = compute.forward_s + compute.overhead_s + there_s;
   cost.weight_backward_s = compute.weight_backward_s;
@@ -116,7 +122,7 @@ HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, rec
   if (mode == recomputation::full && l.recomputable)
     cost.backward_s += cost.forward_s;
   else if (mode != recomputation::none)
-    cost.backward_s += compute.selective_s;
+    cost.backward_s += compute.selective_s + (l.recomputable ? (1 - options_.activations.selective_kept) * compute.forward_s : 0);
   return cost;
 }
 
@@ -135,10 +141,10 @@ HETSCHED_INLINE std::vector<parameter_copy> parallel_costs::copies(const placeme
     const bytes_t gradients = more(state.gradient_bytes, 2), optimizer = more(state.optimizer_bytes, 1);
     found.push_back({.owner = l.owner,
                      .layer = i,
-                     .weight_bytes = more(state.weight_bytes, 3) + gradients + optimizer,
+                     .weight_bytes = more(state.held_weight_bytes(where.zero), 3) + gradients + optimizer,
                      .gradient_bytes = gradients,
                      .optimizer_bytes = optimizer,
-                     .reduction_bytes = checked_mul(l.shared_parameters, std::int64_t{state.gradient_bytes})});
+                     .reduction_bytes = checked_mul(l.shared_parameters, std::int64_t{state.reduced_bytes})});
   }
   return found;
 }
@@ -146,7 +152,8 @@ HETSCHED_INLINE std::vector<parameter_copy> parallel_costs::copies(const placeme
 HETSCHED_INLINE stage_cost parallel_costs::sliced_memory(int index, std::int64_t parameters, recomputation mode,
                                                          std::int64_t samples, int own, int slices) const {
   const auto of = [&](int tensor) {
-    return layer_memory(chain_, index, parameters, {.degrees = {.tensor = tensor}, .recompute = mode}, samples, options_.memory);
+    return layer_memory(chain_, index, parameters, {.degrees = {.tensor = tensor}, .recompute = mode}, samples, options_.memory,
+                        options_.activations);
   };
   auto held = of(slices);
   const auto whole = of(1);

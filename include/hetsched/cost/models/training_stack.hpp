@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hetsched/cluster/device.hpp>
+#include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/cost/questions/memory_use.hpp>
+#include <hetsched/model/elementwise_fusion.hpp>
+
+namespace hetsched {
+
+/// What the trainer that runs a plan does with it, as far as costs go: the library's own runtime by default.
+struct training_stack {
+  std::string name = "hetsched";
+  training_memory bf16{};  ///< bytes for each parameter of a model that computes in bf16; and of one in any other 16 bits
+  training_memory fp16{};
+  training_memory fp32{.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
+  activation_style activations{};
+  memory_overheads overheads = fitted_overheads;
+  elementwise_fusion fusion = elementwise_fusion::grouped;
+  double host_launch_s = 0;   ///< the host needs this for each kernel
+  double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
+  double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on
+  double update_overlap = 0;     ///< of gradients' reductions at ZeRO stages 0 and 1: behind the backward of the last microbatch
+
+  friend bool operator==(const training_stack&, const training_stack&) = default;
+};
+
+/// Throws: input_error for a stack without a name, and for bytes, shares or seconds that make no sense.
+void validate(const training_stack& s);
+
+/// The stacks that the library knows by name, hetsched first.
+/// Complexity: built on first use, O(1) afterwards.
+[[nodiscard]] const std::vector<training_stack>& training_stacks();
+
+/// The one of that name; none if there is none.
+[[nodiscard]] std::optional<training_stack> find_training_stack(std::string_view name);
+
+/// Bytes for each parameter of a model whose weights have parameter_bytes, 2 or 4, and which computes in that precision.
+[[nodiscard]] inline const training_memory& memory_in(const training_stack& s, precision computed, int parameter_bytes) {
+  return parameter_bytes == 4 ? s.fp32 : computed == precision::fp16 ? s.fp16 : s.bf16;
+}
+
+}  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/cost/models/training_stack.ipp>
+#endif

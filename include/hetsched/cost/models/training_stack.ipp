@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE void validate(const training_stack& s) {
+  if (s.name.empty()) throw input_error("a stack needs a name");
+  for (const auto* m : {&s.bf16, &s.fp16, &s.fp32}) validate(*m);
+  validate(s.activations);
+  validate(s.overheads);
+  for (const double share : {s.gather_overlap, s.reduction_overlap, s.update_overlap})
+    if (!(share >= 0 && share <= 1)) throw input_error("overlaps must be shares, 0 to 1");
+  if (!(s.host_launch_s >= 0 && std::isfinite(s.host_launch_s)))
+    throw input_error("host_launch_s must be finite and not negative");
+}
+
+HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
+  static const std::vector<training_stack> all = [] {
+    // This library's trainer (runtime/trainer/master_weights.hpp): 16-bit weights and gradients, fp32 weights and two moments.
+    const training_stack hetsched;
+
+    // Megatron-LM, docs/api-guide/dist_optimizer: bf16 weights with fp32 gradients hold 18 bytes, 6 + 12 / d with the distributed
+    // optimizer; fp16 with fp16 gradients 20 and 4 + 16 / d, as the optimizer copies gradients to fp32. --grad-reduce-in-bf16
+    // makes bf16's gradients 2 bytes. Under --sequence-parallel the input that recomputation keeps is divided, too.
+    auto megatron = hetsched;
+    megatron.name = "megatron";
+    megatron.bf16.gradient_bytes = megatron.bf16.reduced_bytes = 4;
+    megatron.fp16.optimizer_bytes = 16;
+    megatron.activations.whole_inputs = false;
+
+    // PyTorch's FSDP, torch/distributed/fsdp: fp32 weights, gradients and Adam's moments are sharded; MixedPrecisionPolicy's
+    // param_dtype gathers weights in 16 bits, reduce_dtype = fp32 adds up gradients in fp32. Of the layer at work and the next
+    // one weights are gathered (2 x 2 bytes), and gradients are there in 16 bits and in fp32 for the reduction (2 + 4). Gathers
+    // and reductions have streams of their own (forward and backward prefetch). With DTensor's sequence parallelism inputs are
+    // divided, but for those of products, which stay gathered until backward. The loss is one kernel, as llm-foundry's
+    // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again.
+    auto fsdp = hetsched;
+    fsdp.name = "fsdp";
+    for (auto* m : {&fsdp.bf16, &fsdp.fp16})
+      *m = {.weight_bytes = 2, .gradient_bytes = 4, .optimizer_bytes = 12, .sharded_weight_bytes = 0, .working_bytes = 10};
+    fsdp.fp32.working_bytes = 2 * 4 + 4;
+    fsdp.activations.whole_inputs = false;
+    fsdp.activations.whole_tensors = 1;
+    fsdp.activations.loss_copies = fsdp.activations.split_loss_copies = 0;
+    fsdp.overheads.margin = 0;
+    fsdp.gather_overlap = fsdp.reduction_overlap = 1;
+    fsdp.fusion = elementwise_fusion::none;
+
+    // torchtitan, training.mixed_precision_param = bfloat16 and mixed_precision_reduce = float32. Its loss is PyTorch's in fp32:
+    // beside fp32 logits there are those in bf16, their log-softmax and its gradient (2 + 4 + 4 bytes for 4). With tensor
+    // parallelism the backward of loss_parallel has three more in fp32 beside the log-softmax
+    // (torch/distributed/tensor/parallel/loss.py), and logits and gradients in bf16, as the published peak of 70B has it
+    // (3 x 4 + 2 + 2). Selective recomputation with option op keeps the output of every other product (_save_list): of a block of
+    // Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh sets
+    // expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
+    auto torchtitan = fsdp;
+    torchtitan.name = "torchtitan";
+    torchtitan.activations.loss_copies = 2.5;
+    torchtitan.activations.split_loss_copies = 4;
+    torchtitan.activations.selective_kept = 0.456;
+    torchtitan.overheads.fragmentation = 0;
+    torchtitan.fusion = elementwise_fusion::absorbed;
+
+    // DeepSpeed, runtime/engine.py get_data_types: gradients have the model's type without "data_types": {"grad_accum_dtype"}.
+    // Flat fp32 copies of parameters and gradients in the step, which the allocator keeps, were measured to take 20 bytes more
+    // (bench/validation/memory_tables.cpp). ZeRO 3 gathers and reduces ahead (overlap_comm, prefetch).
+    auto deepspeed = hetsched;
+    deepspeed.name = "deepspeed";
+    for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) m->optimizer_bytes = 12 + 20;
+    deepspeed.gather_overlap = deepspeed.reduction_overlap = 1;
+    return std::vector{hetsched, megatron, fsdp, torchtitan, deepspeed};
+  }();
+  return all;
+}
+
+HETSCHED_INLINE std::optional<training_stack> find_training_stack(std::string_view name) {
+  for (const auto& s : training_stacks())
+    if (s.name == name) return s;
+  return std::nullopt;
+}
+
+}  // namespace hetsched

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/io/json/stack_json.hpp>
+
+namespace hetsched::detail {
+
+struct state_key {
+  const char* name;
+  int training_memory::*bytes;
+};
+
+inline constexpr state_key state_keys[] = {{"weight_bytes", &training_memory::weight_bytes},
+                                           {"gradient_bytes", &training_memory::gradient_bytes},
+                                           {"optimizer_bytes", &training_memory::optimizer_bytes},
+                                           {"reduced_bytes", &training_memory::reduced_bytes},
+                                           {"sharded_weight_bytes", &training_memory::sharded_weight_bytes},
+                                           {"working_bytes", &training_memory::working_bytes}};
+
+struct precision_key {
+  const char* name;
+  training_memory training_stack::*state;
+};
+
+inline constexpr precision_key precision_keys[] = {
+    {"bf16", &training_stack::bf16}, {"fp16", &training_stack::fp16}, {"fp32", &training_stack::fp32}};
+
+struct number_key {
+  const char* name;
+  double most;
+  double& (*of)(training_stack&);
+};
+
+inline constexpr number_key number_keys[] = {
+    {"whole_tensors", 100, [](training_stack& s) -> double& { return s.activations.whole_tensors; }},
+    {"attention_scale", 1e3, [](training_stack& s) -> double& { return s.activations.attention_scale; }},
+    {"activation_scale", 1e3, [](training_stack& s) -> double& { return s.activations.activation_scale; }},
+    {"loss_copies", 1e3, [](training_stack& s) -> double& { return s.activations.loss_copies; }},
+    {"split_loss_copies", 1e3, [](training_stack& s) -> double& { return s.activations.split_loss_copies; }},
+    {"selective_kept", 1, [](training_stack& s) -> double& { return s.activations.selective_kept; }},
+    {"fragmentation", 100, [](training_stack& s) -> double& { return s.overheads.fragmentation; }},
+    {"margin", 100, [](training_stack& s) -> double& { return s.overheads.margin; }},
+    {"gather_overlap", 1, [](training_stack& s) -> double& { return s.gather_overlap; }},
+    {"reduction_overlap", 1, [](training_stack& s) -> double& { return s.reduction_overlap; }},
+    {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }}};
+
+inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  // by elementwise_fusion
+
+[[nodiscard]] inline std::vector<std::string_view> stack_names() {
+  std::vector<std::string_view> names;
+  for (const auto& s : training_stacks()) names.push_back(s.name);
+  return names;
+}
+
+[[nodiscard]] inline training_stack named_stack(const json_value& value) {
+  const auto name = value.text();
+  if (auto known = find_training_stack(name)) return *std::move(known);
+  value.fail("there is no stack \"" + excerpt(name) + "\"; " + suggestion(name, stack_names()));
+}
+
+[[nodiscard]] inline training_stack read_stack_object(const json_value& value) {
+  value.object({"format",
+                "version",
+                "name",
+                "like",
+                "bf16",
+                "fp16",
+                "fp32",
+                "whole_tensors",
+                "whole_inputs",
+                "attention_scale",
+                "activation_scale",
+                "loss_copies",
+                "split_loss_copies",
+                "selective_kept",
+                "runtime_bytes",
+                "fragmentation",
+                "margin",
+                "fusion",
+                "host_launch_us",
+                "gather_overlap",
+                "reduction_overlap",
+                "update_overlap"});
+  training_stack s;
+  if (const auto like = value.find("like")) s = named_stack(*like);
+  const auto name = value.at("name");
+  s.name = name.name();
+  for (const auto& key : precision_keys)
+    if (const auto state = value.find(key.name)) {
+      state->object({state_keys[0].name, state_keys[1].name, state_keys[2].name, state_keys[3].name, state_keys[4].name,
+                     state_keys[5].name});
+      for (const auto& part : state_keys)
+        if (const auto bytes = state->find(part.name)) s.*key.state.*part.bytes = bytes->count(0, 1000);
+    }
+  for (const auto& key : number_keys)
+    if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);
+  if (const auto whole = value.find("whole_inputs")) s.activations.whole_inputs = whole->boolean();
+  if (const auto runtime = value.find("runtime_bytes")) s.overheads.runtime_bytes = runtime->bytes();
+  if (const auto fusion = value.find("fusion")) {
+    const auto text = fusion->text();
+    const auto found = std::find(std::begin(fusion_names), std::end(fusion_names), text);
+    if (found == std::end(fusion_names)) fusion->expected("none, grouped or absorbed");
+    s.fusion = static_cast<elementwise_fusion>(found - std::begin(fusion_names));
+  }
+  if (const auto launch = value.find("host_launch_us")) s.host_launch_s = launch->number(0, 1e6) * 1e-6;
+  // A name stands for the same figures wherever it is read.
+  if (const auto known = find_training_stack(s.name); known && *known != s)
+    name.expected("another name: " + s.name + " is one that the library knows, with other figures");
+  return s;
+}
+
+HETSCHED_INLINE training_stack read_stack(const json_value& value) {
+  return value.is_text() ? named_stack(value) : read_stack_object(value);
+}
+
+[[nodiscard]] inline nlohmann::ordered_json stack_object(training_stack s) {
+  nlohmann::ordered_json out{{"name", s.name}};
+  for (const auto& key : precision_keys)
+    for (const auto& part : state_keys) out[key.name][part.name] = s.*key.state.*part.bytes;
+  for (const auto& key : number_keys) out[key.name] = key.of(s);
+  out["whole_inputs"] = s.activations.whole_inputs;
+  out["runtime_bytes"] = s.overheads.runtime_bytes;
+  out["fusion"] = fusion_names[static_cast<int>(s.fusion)];
+  out["host_launch_us"] = preimage(s.host_launch_s, s.host_launch_s * 1e6, [](double us) { return us * 1e-6; });
+  return out;
+}
+
+HETSCHED_INLINE nlohmann::ordered_json write_stack(const training_stack& s) {
+  const auto known = find_training_stack(s.name);
+  return known && *known == s ? nlohmann::ordered_json(s.name) : stack_object(s);
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE training_stack parse_stack(std::string_view text, std::string_view file_name) {
+  const detail::json_document document(text, file_name);
+  (void)document.version_of("stack", 1);
+  return detail::read_stack_object(document.value());
+}
+
+HETSCHED_INLINE training_stack read_stack(const std::string& name_or_path) {
+  if (auto known = find_training_stack(name_or_path)) return *std::move(known);
+  if (!std::filesystem::exists(name_or_path))
+    throw input_error("there is neither a stack nor a file " + name_or_path + "; " +
+                      detail::suggestion(name_or_path, detail::stack_names()));
+  return parse_stack(read_text(name_or_path), name_or_path);
+}
+
+HETSCHED_INLINE std::string to_json(const training_stack& s) {
+  nlohmann::ordered_json out{{"format", "hetsched/stack"}, {"version", 1}};
+  out.update(detail::stack_object(s));
+  return detail::dump(out);
+}
+
+}  // namespace hetsched
