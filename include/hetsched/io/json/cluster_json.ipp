@@ -46,6 +46,22 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
 }
 
+/// The device that a name means: of the file's own, then of the catalogue, of which the file may have one under another name.
+[[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own) {
+  const auto name = value.text();
+  if (const auto mine = own.find(name); mine != own.end()) return mine->second;
+  const auto known = find_device(name);
+  for (const auto& [other, mine] : own) {
+    const auto also = find_device(other);
+    if (plain_device_name(other) == plain_device_name(name) || (known && also && also->name == known->name)) return mine;
+  }
+  if (known) return *known;
+  std::vector<std::string_view> names;
+  for (const auto& [other, ignored] : own) names.push_back(other);
+  for (const auto other : catalogue_names()) names.push_back(other);
+  value.fail(unknown_device_text(name, names));
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -69,17 +85,7 @@ HETSCHED_INLINE cluster parse_cluster(std::string_view text, std::string_view fi
     s.name = value.at("name").name();
     if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
     const auto device_name = value.at("device");
-    if (const auto mine = own.find(device_name.text()); mine != own.end()) {
-      s.device = mine->second;
-    } else if (const auto known = find_device(device_name.text())) {
-      s.device = *known;
-    } else {
-      std::vector<std::string_view> names;
-      for (const auto& [name, ignored] : own) names.push_back(name);
-      for (const auto& d : device_catalogue()) names.push_back(d.name);
-      device_name.fail("there is no device \"" + detail::excerpt(device_name.text()) + "\"; " +
-                       detail::suggestion(device_name.text(), names));
-    }
+    s.device = detail::device_of(device_name, own);
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.
