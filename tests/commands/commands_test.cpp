@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands as a user calls them: exit status, what they print, and which files they touch.
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -449,5 +451,61 @@ TEST_CASE("the shipped profile is what the converter makes of the shipped measur
   const auto wrong = w.run("sailor-to-profile --csv " + data + "model.json --measured-model GPT-Neo-2.7 --model " + data +
                            "model.json --gpu V100-16=V100-SXM2-16GB --out other.json");
   CHECK(wrong.status == 2);
-  CHECK(wrong.errors.find("line 1") != std::string::npos);
+  CHECK(wrong.errors.find("expected a microbatch size as key") != std::string::npos);
+}
+
+TEST_CASE("Sailor's own profile.json, of a GPU that its folder names") {
+  const workplace w;
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 10, "hidden": 64, "heads": 4,
+                          "vocab": 1000, "sequence": 32}})");
+  // 12 layers, so that "10" comes before "2" as text
+  const auto layers = [](double scale) {
+    std::string text;
+    for (int l = 0; l < 12; ++l)
+      text += (l ? ", \"" : "\"") + std::to_string(l) + "\": [" + std::to_string(scale * (l + 1)) + ", " +
+              std::to_string(2 * scale * (l + 1)) + ", 0.003]";
+    return text;
+  };
+  const std::string profile =
+      "{\"1\": {\"1\": {" + layers(0.001) + "}, \"2\": {" + layers(0.0005) + "}}, \"2\": {\"1\": {" + layers(0.002) + "}}}";
+  std::filesystem::create_directory(w.path("A100-40"));
+  std::filesystem::create_directory(w.path("V100-16"));
+  w.put("A100-40/profile.json", profile);
+  w.put("V100-16/profile.json", profile);
+  const std::string one = "sailor-to-profile --model model.json --out out.json --gpu A100-40=A100-SXM4-40GB ";
+  const auto check = [&](const test::finished& result, std::size_t rows) {
+    CAPTURE(result.errors);
+    REQUIRE(result.status == 0);
+    const auto read = std::get<replica_profile>(parse_profile_file(w.get("out.json"), "out.json"));
+    REQUIRE(read.rows.size() == rows);
+    for (const auto& r : read.rows) {
+      const double scale = r.tensor == 2 ? 0.0005 : 0.001 * r.microbatch_size;
+      REQUIRE(r.forward_s.size() == 12);
+      for (std::size_t l = 0; l < 12; ++l) {
+        CHECK(r.forward_s[l] == doctest::Approx(scale * static_cast<double>(l + 1)));
+        CHECK(r.backward_s[l] == doctest::Approx(2 * scale * static_cast<double>(l + 1)));
+        CHECK(r.update_s[l] == 0.003);
+      }
+    }
+  };
+  check(w.run(one + "--csv A100-40/profile.json"), 3);
+  check(w.run(one + "--measured-model any --csv V100-16/profile.json"), 3);  // there is one GPU
+  check(w.run(one + "--gpu V100-16=V100-SXM2-16GB --csv A100-40/profile.json --csv V100-16/profile.json"), 6);
+  w.put("profile.json", profile);
+  const auto whose = w.run(one + "--gpu V100-16=V100-SXM2-16GB --csv profile.json");
+  CHECK(whose.status == 2);
+  CHECK(whose.errors.find("which of the GPUs?") != std::string::npos);
+  const auto refused = [&](const std::string& text, const std::string& place, const std::string& why) {
+    w.put("bad.json", text);
+    const auto r = w.run(one + "--csv bad.json");
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(place) != std::string::npos);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused(R"({"1": {"1": {"0": [1, 2]}}})", "bad.json: /1/1/0", "found 2 entries, expected 3");
+  refused(R"({"1": {"1": {"0": [1, -2, 3]}}})", "bad.json: /1/1/0/1", "found -2");
+  refused(R"({"1": {"x": {}}})", "bad.json: /1/x", "expected a tensor degree as key");
+  refused(R"({"1": {"1": {"1": [1, 2, 3]}}})", "bad.json", "layer 0 is missing");
+  refused(R"({"1": {"1": {"0": [1, 2, 3]}}})", "bad.json", "1 layers on");
 }
