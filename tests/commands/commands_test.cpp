@@ -509,3 +509,33 @@ TEST_CASE("Sailor's own profile.json, of a GPU that its folder names") {
   refused(R"({"1": {"1": {"1": [1, 2, 3]}}})", "bad.json", "layer 0 is missing");
   refused(R"({"1": {"1": {"0": [1, 2, 3]}}})", "bad.json", "1 layers on");
 }
+
+TEST_CASE("a config.json of experts, on devices as drivers print them: the summary says what was read") {
+  const workplace w;
+  w.put("cluster.json",
+        R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "h", "device": "NVIDIA H100 80GB HBM3",
+      "nodes": 1, "devices_per_node": 8, "intra_node": {"gbit_per_s": 3600, "latency_us": 3}}]})");
+  const std::string config = R"({"model_type": "qwen3_moe", "head_dim": 128, "hidden_size": 2048, "intermediate_size": 6144,
+      "max_position_embeddings": 40960, "moe_intermediate_size": 768, "num_attention_heads": 32, "num_experts": 128,
+      "num_experts_per_tok": 8, "num_hidden_layers": 4, "num_key_value_heads": 4, "vocab_size": 151936, "rms_norm_eps": 1e-6,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})";
+  w.put("config.json", config);
+  const std::string line =
+      "hetsched-plan --cluster cluster.json --model config.json --sequence 512 --global-batch 16 --time-budget 5";
+  const auto planned = w.run(line);
+  CAPTURE(planned.errors);
+  CHECK(planned.status == 0);
+  CHECK(planned.output.find("parameters    3,114,814,464") != std::string::npos);
+  CHECK(planned.output.find("per second, with 512 per sample") != std::string::npos);
+  CHECK(planned.errors.find("model_type") == std::string::npos);
+
+  auto other = config;
+  other.replace(other.find("qwen3_moe"), 9, "newer_moe");
+  w.put("config.json", other);
+  const auto guessed = w.run(line);
+  CHECK(guessed.status == 0);
+  CHECK(guessed.errors.find(
+            "hetsched-plan: config.json: model_type \"newer_moe\" is not known; taken from the keys: 4 blocks of 2048, "
+            "32 heads (4 of keys) of 128, 128 experts, 8 of a token, MLP of 768, 151936 words, 512 tokens; guessed: ") !=
+        std::string::npos);
+}

@@ -493,6 +493,7 @@ TEST_CASE("configs of models that are no transformers of equal blocks are refuse
   documents::refuses(kind, with_key("\"linear_key_head_dim\": 128"), "/linear_key_head_dim", "linear attention");
   documents::refuses(kind, with_key("\"layer_types\": [\"full_attention\", \"linear_attention\"]"), "/layer_types/1",
                      "expected full_attention, sliding_attention or chunked_attention");
+  documents::refuses(kind, with_key("\"expansion_ratio\": 16777216"), "/expansion_ratio", "at most 4096");
   documents::refuses(kind, with_key("\"num_local_experts\": 4"), "/num_experts_per_tok", "missing");
   documents::refuses(kind, with_key("\"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [3]"),
                      "/mlp_only_layers/0", "the first blocks");
@@ -509,6 +510,17 @@ TEST_CASE("more tokens than learned positions are refused, and rotary positions 
       "vocab": 1000, "sequence": 128, "positions": 256}})";
   documents::refuses(kind, own, "/transformer/positions", "found 256, expected 0, or at least the 4096 tokens");
   CHECK(parse_model(own, "x.json", {.sequence = 256}).family->positions == 256);
+}
+
+TEST_CASE("a vision transformer has as many classes as have names") {
+  std::string names;
+  for (int i = 0; i < 1000; ++i) names += (i ? ", \"" : "\"") + std::to_string(i) + "\": \"x\"";
+  const std::string vit = R"({"model_type": "vit", "hidden_size": 768, "image_size": 224, "intermediate_size": 3072,
+      "num_attention_heads": 12, "num_channels": 3, "num_hidden_layers": 12, "patch_size": 16, "qkv_bias": true, "id2label": {)" +
+                          names + "}}";
+  CHECK(parameter_count(parse_model(vit, "x.json").chain) == 86'567'656);  // ViT-B/16
+  const documents::kind kind{"model", vit, [](std::string_view text) { (void)parse_model(text, "x.json"); }};
+  documents::refuses(kind, documents::with(vit, "\"image_size\": 224", "\"image_size\": 220"), "", "a whole number of patches");
 }
 
 TEST_CASE("windows of attention: where they are said, and which blocks have none") {

@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/io/json/detail/config_families.hpp>
 #include <hetsched/io/json_reader.hpp>
+#include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
 
 namespace hetsched::detail {
@@ -271,6 +273,31 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
          n(m.sequence) + " tokens";
 }
 
+/// Images in patches, and a classifier of as many classes as have a name.
+[[nodiscard]] inline transformer read_vision_transformer(const config_keys& keys) {
+  vit_shape shape{.channels = keys.number({"num_channels"}).value_or(3), .classes = keys.number({"num_labels"}).value_or(2)};
+  keys.need(shape.layers, {"num_hidden_layers"}, max_blocks);
+  keys.need(shape.hidden, {"hidden_size"});
+  keys.need(shape.heads, {"num_attention_heads"});
+  keys.set(shape.ffn_hidden, {"intermediate_size"});
+  shape.image = shape.patch = 0;
+  keys.need(shape.image, {"image_size"});
+  keys.need(shape.patch, {"patch_size"});
+  if (const auto names = keys.find({"id2label"}); names && names->kind() == json_kind::object) {
+    shape.classes = 0;
+    names->members([&](const std::string&, const json_value&) { ++shape.classes; });
+  }
+  try {
+    auto m = vit(shape);
+    keys.set(m.qkv_bias, {"qkv_bias"});
+    return m;
+  } catch (const file_error&) {
+    throw;
+  } catch (const input_error& wrong) {
+    keys.top().fail(wrong.what());
+  }
+}
+
 /// The transformer that a config.json's keys say, its precision apart. `sequence` is what a user asks for; 0: all positions.
 /// A config inside another, as of a model that also sees images, is the text model, and takes from `outer` what it leaves out.
 [[nodiscard]] inline read_config read_transformer_config(const json_value& top, int sequence,
@@ -289,6 +316,7 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
   const auto type = keys.find({"model_type"});
   const std::string name = type ? type->text() : "";
   refuse_unlike_blocks(top, name);
+  if (name == "vit") return {read_vision_transformer(keys), top, {}};
   const auto known = std::find_if(families.begin(), families.end(), [&](const config_family& f) {
     return !name.empty() && (' ' + std::string(f.types) + ' ').find(' ' + name + ' ') != std::string::npos;
   });
@@ -308,7 +336,11 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
   m.vocab = words;
   const config_keys::names width{"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_hidden", "hidden_dim"};
   m.gated_mlp ? keys.need(m.ffn_hidden, width) : keys.set(m.ffn_hidden, width);
-  if (const auto times = keys.number({"expansion_ratio"}); times && *times > 0) m.ffn_hidden = *times * m.hidden;
+  if (const auto times = keys.number({"expansion_ratio"}); times && *times > 0) {
+    if (*times > max_width / m.hidden)
+      keys.find({"expansion_ratio"})->expected("at most " + std::to_string(max_width / m.hidden));
+    m.ffn_hidden = *times * m.hidden;
+  }
   if (family.types == "qwen") m.ffn_hidden /= 2;  // of both matrices that read
   keys.set(m.head_size, {"head_dim", "kv_channels"});
 
