@@ -497,6 +497,17 @@ TEST_CASE("configs of models that are no transformers of equal blocks are refuse
   documents::refuses(kind, with_key("\"num_local_experts\": 4"), "/num_experts_per_tok", "missing");
   documents::refuses(kind, with_key("\"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [3]"),
                      "/mlp_only_layers/0", "the first blocks");
+  documents::refuses(kind, with_key("\"hidden_size_per_layer_input\": 256, \"layer_types\": [\"full_attention\"]"),
+                     "/hidden_size_per_layer_input", "an embedding for each block");
+  documents::refuses(kind, with_key("\"time_step_limit\": [0.0, Infinity], \"mamba_d_conv\": 4, \"a\": \"\\\"NaN\""),
+                     "/mamba_d_conv", "state-space blocks");
+  // Granite 4's blocks may all have attention, beside sizes that others would have.
+  CHECK_NOTHROW((void)parse_model(with_key("\"mamba_d_state\": 16, \"layer_types\": [\"attention\", \"attention\"]"), "x.json",
+                                  {.sequence = 64}));
+  documents::refuses(kind,
+                     with_key("\"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_layer_types\": [\"sparse\", "
+                              "\"dense\"]"),
+                     "/mlp_layer_types/1", "as dense blocks are the first");
   CHECK_NOTHROW((void)parse_model(with_key("\"is_encoder_decoder\": false, \"use_cla\": null"), "x.json", {.sequence = 64}));
 }
 

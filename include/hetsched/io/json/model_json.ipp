@@ -190,6 +190,28 @@ inline void read_biases(const json_value& value, transformer& m) {
   return name == "fp8" || name == "fbgemm_fp8" ? 8 : name == "mxfp4" ? 4.25 : 0;
 }
 
+/// JSON with null for the NaN and Infinity that Python writes, as in the limits of state-space models.
+[[nodiscard]] inline std::string without_python_numbers(std::string_view text) {
+  std::string plain;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (quoted && text[i] == '\\') {
+      plain += text.substr(i++, 2);
+      continue;
+    }
+    if (text[i] == '"') quoted = !quoted;
+    const auto rest = quoted ? std::string_view() : text.substr(i);
+    const auto number = rest.starts_with("NaN") ? 3 : rest.starts_with("Infinity") ? 8 : rest.starts_with("-Infinity") ? 9 : 0;
+    if (number == 0) {
+      plain += text[i];
+      continue;
+    }
+    plain += "null";
+    i += as_size(number) - 1;
+  }
+  return plain;
+}
+
 /// Reads a Hugging Face config.json: the keys that say what is computed. All others are passed over.
 [[nodiscard]] inline model_file read_hugging_face(const json_value& top, const model_options& options) {
   auto config = read_transformer_config(top, options.sequence);
@@ -234,7 +256,7 @@ inline void read_biases(const json_value& value, transformer& m) {
 namespace hetsched {
 
 HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view file_name, const model_options& options) {
-  const detail::json_document document(text, file_name);
+  const detail::json_document document(detail::without_python_numbers(text), file_name);
   const auto any = document.value();
   any.object();
   if (!any.has("format") && detail::is_config(any)) return detail::read_hugging_face(any, options);

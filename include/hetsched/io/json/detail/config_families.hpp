@@ -105,17 +105,14 @@ template <class Change>
          m.shared_gate = true;
        }),
        0, bias_scope::all, true},
-      {"qwen3 qwen3_moe qwen3_vl_text qwen3_vl_moe_text qwen3_omni_moe_text", like_llama([&](transformer& m) {
-         heads_normed(m);
-         m.head_size = 128;
-       }),
-       0, bias_scope::all, true},
+      {"qwen3 qwen3_vl_text", like_llama([&](transformer& m) { heads_normed(m), m.head_size = 128; }), 0, bias_scope::all, true},
+      {"qwen3_moe qwen3_vl_moe_text qwen3_omni_moe_text", like_llama(heads_normed), 0, bias_scope::all, true},
       {"seed_oss", like_llama(qwen), 0, bias_scope::queries_keys_values},
       {"glm", like_llama(qwen), 0, bias_scope::queries_keys_values},
       {"glm4 glm4v_text", like_llama([](transformer& m) { m.qkv_bias = m.norms_behind = true; }), 0,
        bias_scope::queries_keys_values},
       {"glm4_moe glm4v_moe_text", like_llama(deepseek3), 0, bias_scope::queries_keys_values},
-      {"deepseek_v3 kimi_k2", like_llama(deepseek3)},
+      {"deepseek_v3 kimi_k2 glm4_moe_lite", like_llama(deepseek3)},
       {"dots1", like_llama([&](transformer& m) { heads_normed(m), deepseek3(m); }), 0, bias_scope::all, true},
       {"ernie4_5_moe", like_llama([&](transformer& m) { tied(m), deepseek3(m); })},
       {"minimax_m2", like_llama([&](transformer& m) {
@@ -162,7 +159,7 @@ template <class Change>
          bare_layer_norms(m), tied(m);
          m.norm_vectors = 1;
        })},
-      {"starcoder2", like_gpt(modern)},
+      {"starcoder2 xglm", like_gpt(modern)},
       {"gpt_neox", like_gpt([&](transformer& m) { modern(m), m.tied_embeddings = false; })},
       {"persimmon", like_gpt([&](transformer& m) { modern(m), m.tied_embeddings = false; })},
       {"phi", like_gpt([&](transformer& m) {
@@ -176,13 +173,14 @@ template <class Change>
       {"falcon", like_gpt([&](transformer& m) { modern(m), all_biases(m, false), m.sequence = 2048; }), 0, bias_scope::all, false,
        qk_norm_kind::per_head, true},
       {"bloom", like_gpt([&](transformer& m) { modern(m), m.embedding_norm = true, m.sequence = 2048; })},
-      {"gpt2", like_gpt([](transformer& m) { m.positions = 1; })},
+      {"gpt2 gpt-sw3", like_gpt([](transformer& m) { m.positions = 1; })},
+      {"openai-gpt", like_gpt([](transformer& m) { m.positions = 1, m.pre_norm = false; })},
       {"gpt_bigcode", like_gpt([](transformer& m) { m.positions = 1; }), 0, bias_scope::all, false, qk_norm_kind::per_head, true},
       {"gpt_neo", like_gpt([](transformer& m) { m.positions = 1, m.qkv_bias = false; })},
-      {"opt", like_gpt([](transformer& m) { m.positions = 1; }), 2},
-      {"bert", like_bert(2)},
+      {"opt biogpt", like_gpt([](transformer& m) { m.positions = 1; }), 2},
+      {"bert ernie", like_bert(2)},
       {"distilbert", like_bert(0)},
-      {"roberta xlm-roberta camembert", like_bert(1), -2},
+      {"roberta xlm-roberta camembert data2vec-text", like_bert(1), -2},
   };
 }
 

@@ -75,31 +75,35 @@ class config_keys {
     else if (value)
       size = value->count(1, high);
     else if (size == 0)
-      (void)top_.at(*any.begin());
+      top_.at(*any.begin()).expected("a whole number");
   }
 
  private:
   json_value top_;
 };
 
-/// What no transformer block of ours is, by a key that says so or a part of the model_type.
+/// What no transformer block of ours is, by a key that says so or a part of the model_type. `or_not`: not where layer_types says
+/// that all blocks have attention, whatever sizes others would have.
 struct unlike_block {
   std::string_view word, is;
+  bool or_not = false;
 };
 inline constexpr unlike_block unlike_blocks[] = {
-    {"mamba", "state-space blocks"},
-    {"ssm", "state-space blocks"},
-    {"state_size", "state-space blocks"},
+    {"mamba", "state-space blocks", true},
+    {"ssm", "state-space blocks", true},
+    {"state_size", "state-space blocks", true},
     {"rwkv", "recurrent blocks"},
     {"xlstm", "recurrent blocks"},
     {"lru_width", "recurrent blocks"},
     {"conv_L_cache", "blocks of convolutions"},
-    {"linear_key_head_dim", "blocks of linear attention"},
+    {"linear_key_head_dim", "blocks of linear attention", true},
     {"linear_attn_config", "blocks of linear attention"},
     {"attn_type_list", "blocks of linear attention"},
     {"hybrid_override_pattern", "blocks of several kinds"},
     {"block_configs", "blocks of unlike sizes"},
     {"ffn_multipliers", "blocks of unlike sizes"},
+    {"global_head_dim", "blocks of unlike heads"},
+    {"swa_num", "blocks of unlike heads"},
     {"cross_attention_layers", "blocks that attend to images"},
     {"hidden_size_per_layer_input", "an embedding for each block"},
     {"num_hidden_groups", "blocks that share weights"},
@@ -111,22 +115,21 @@ inline constexpr unlike_block unlike_blocks[] = {
 };
 
 inline void refuse_unlike_blocks(const json_value& top, std::string_view type) {
+  const auto kinds = top.find("layer_types");
+  const bool told = kinds && kinds->kind() == json_kind::list;
+  for (std::size_t i = 0; told && i < kinds->size(); ++i)
+    if (const auto kind = (*kinds)[i].text();
+        kind != "full_attention" && kind != "attention" && kind != "sliding_attention" && kind != "chunked_attention")
+      (*kinds)[i].expected("full_attention, sliding_attention or chunked_attention");
   const auto refuse = [](const json_value& place, std::string_view is) {
     place.fail("the model has " + std::string(is) +
                ", expected a transformer of blocks with attention and an MLP; a model.json of " + "layers can say what it is");
   };
-  if (const auto kinds = top.find("layer_types"); kinds && kinds->kind() == json_kind::list) {
-    for (std::size_t i = 0; i < kinds->size(); ++i)
-      if (const auto kind = (*kinds)[i].text();
-          kind != "full_attention" && kind != "attention" && kind != "sliding_attention" && kind != "chunked_attention")
-        (*kinds)[i].expected("full_attention, sliding_attention or chunked_attention");
-    return;  // so all blocks have attention, whatever sizes other kinds would have
-  }
-  for (const auto& [word, is] : unlike_blocks)
-    if (type.find(word) != type.npos) refuse(top.at("model_type"), is);
+  for (const auto& [word, is, or_not] : unlike_blocks)
+    if (!(told && or_not) && type.find(word) != type.npos) refuse(top.at("model_type"), is);
   top.members([&](const std::string& key, const json_value& value) {
-    for (const auto& [word, is] : unlike_blocks)
-      if (std::string_view(key).starts_with(word) && !value.is_nothing()) refuse(value, is);
+    for (const auto& [word, is, or_not] : unlike_blocks)
+      if (!(told && or_not) && std::string_view(key).starts_with(word) && !value.is_nothing()) refuse(value, is);
   });
 }
 
@@ -147,7 +150,7 @@ struct read_config {
 
 inline void read_experts(const config_keys& keys, transformer& m) {
   keys.set(m.experts, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
-  if (m.experts <= 1) {
+  if (m.experts <= 1 || !keys.flag({"is_moe"}).value_or(true)) {
     m.experts = m.experts_per_token = m.shared_experts = m.dense_ffn_hidden = 0;
     m.shared_gate = false;
     return;
@@ -167,6 +170,13 @@ inline void read_experts(const config_keys& keys, transformer& m) {
     for (std::size_t i = 0; i < dense->size(); ++i)
       if ((*dense)[i].count(0, max_blocks) != static_cast<int>(i)) (*dense)[i].expected("the first blocks, in order");
     if (dense->size() > 0) m.dense_blocks = static_cast<int>(dense->size());
+  }
+  if (const auto kinds = keys.find({"mlp_layer_types"})) {
+    int dense = 0;
+    for (std::size_t i = 0; i < kinds->size(); ++i)
+      if ((*kinds)[i].text() == "dense" && dense++ != static_cast<int>(i))
+        (*kinds)[i].expected("sparse, as dense blocks are the first");
+    m.dense_blocks = dense;
   }
   const config_keys::names every{"decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step", "moe_layer_interval"};
   if (const auto list = keys.find(every); list && list->kind() == json_kind::list) {  // of each block whether it has experts
@@ -328,13 +338,14 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
 
   keys.need(m.layers, {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, max_blocks);
   keys.need(m.hidden, {"hidden_size", "n_embd", "n_embed", "d_model", "dim"});
-  keys.need(m.heads, {"num_attention_heads", "n_head", "n_heads", "num_heads"});
+  keys.need(m.heads, {"num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"});
   if (!outer) m.ffn_hidden = 0, m.vocab = 0;
   int words = static_cast<int>(m.vocab);
   keys.need(words, {"vocab_size", "padded_vocab_size"}, max_words);
   keys.set(words, {"padded_vocab_size"}, max_words);
   m.vocab = words;
   const config_keys::names width{"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_hidden", "hidden_dim"};
+  if (m.gated_mlp && !keys.find(width)) keys.set(m.ffn_hidden, {"moe_intermediate_size"});  // no block is dense
   m.gated_mlp ? keys.need(m.ffn_hidden, width) : keys.set(m.ffn_hidden, width);
   if (const auto times = keys.number({"expansion_ratio"}); times && *times > 0) {
     if (*times > max_width / m.hidden)
