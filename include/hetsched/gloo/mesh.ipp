@@ -96,7 +96,9 @@ class roll_call {
       store_.set(at, proves_ ? with_proof(*proves_, at, value) : value);
     } catch (const std::exception& e) {
       throw error("rank " + std::to_string(rank_) + " cannot enter " + run_text_ + " in the rendezvous" + where_ +
-                  ", maybe as an earlier run of this name has not been cleaned up (choose another name): " + gloo_text(e));
+                  ", maybe as another process is this rank, too, or an earlier run of this name has not been cleaned up (choose "
+                  "another name): " +
+                  gloo_text(e));
     }
   }
   [[nodiscard]] std::vector<char> get(const std::string& name, int rank) const {
