@@ -19,14 +19,13 @@ using namespace hetsched;
 /// is given, or of the catalogue.
 inline device named_device(const std::string& name, const std::string& cluster_path) {
   if (name.ends_with(".json")) return read_device(name);
-  const auto known = find_device(name);
   auto names = hetsched::detail::catalogue_names();
   const auto given = cluster_path.empty() ? cluster{} : read_cluster(cluster_path);
   for (const auto& s : given.subclusters) {
-    if (s.device.name == name || (known && s.device.name == known->name)) return s.device;
+    if (same_device(s.device.name, name)) return s.device;
     if (std::find(names.begin(), names.end(), s.device.name) == names.end()) names.push_back(s.device.name);
   }
-  if (known) return *known;
+  if (const auto known = find_device(name)) return *known;
   throw input_error("--device: " + hetsched::detail::unknown_device_text(name, names));
 }
 

@@ -168,6 +168,15 @@ TEST_CASE("devices are found by the names that drivers print") {
   for (const auto& d : hetsched::device_catalogue()) CHECK(plain.insert(hetsched::detail::plain_device_name(d.name)).second);
 }
 
+TEST_CASE("two names of one device") {
+  CHECK(hetsched::same_device("Tesla T4", "T4"));
+  CHECK(hetsched::same_device("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"));
+  CHECK(hetsched::same_device("NVIDIA H200", "H200-SXM"));
+  CHECK(hetsched::same_device("My GPU", "my-gpu"));
+  CHECK_FALSE(hetsched::same_device("T4", "L4"));
+  CHECK_FALSE(hetsched::same_device("A100", "A100-SXM4-40GB"));
+}
+
 TEST_CASE("devices are found by their name") {
   CHECK(hetsched::find_device("V100-SXM2-16GB")->memory_bytes == 16 * hetsched::gib);
   CHECK(hetsched::find_device("V100-SXM2-32GB")->memory_bytes == 32 * hetsched::gib);

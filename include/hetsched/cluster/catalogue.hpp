@@ -22,6 +22,10 @@ namespace hetsched {
 /// Complexity: O(devices).
 [[nodiscard]] std::optional<device> find_device(std::string_view name);
 
+/// Whether two names are of one device: equal, but for what find_device passes over, or two of one device of the catalogue.
+/// Complexity: O(devices).
+[[nodiscard]] bool same_device(std::string_view a, std::string_view b);
+
 namespace detail {
 
 /// What of a device's name is compared: small letters and digits, without makers' words.

@@ -190,6 +190,12 @@ HETSCHED_INLINE std::optional<device> find_device(std::string_view name) {
   return std::nullopt;
 }
 
+HETSCHED_INLINE bool same_device(std::string_view a, std::string_view b) {
+  if (a == b || detail::plain_device_name(a) == detail::plain_device_name(b)) return true;
+  const auto one = find_device(a), other = find_device(b);
+  return one && other && one->name == other->name;
+}
+
 HETSCHED_INLINE const std::vector<device>& device_catalogue() {
   static const std::vector<device> devices = [] {
     std::vector<device> all;

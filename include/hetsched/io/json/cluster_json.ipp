@@ -50,12 +50,9 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 [[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own) {
   const auto name = value.text();
   if (const auto mine = own.find(name); mine != own.end()) return mine->second;
-  const auto known = find_device(name);
-  for (const auto& [other, mine] : own) {
-    const auto also = find_device(other);
-    if (plain_device_name(other) == plain_device_name(name) || (known && also && also->name == known->name)) return mine;
-  }
-  if (known) return *known;
+  for (const auto& [other, mine] : own)
+    if (same_device(other, name)) return mine;
+  if (const auto known = find_device(name)) return *known;
   std::vector<std::string_view> names;
   for (const auto& [other, ignored] : own) names.push_back(other);
   for (const auto other : catalogue_names()) names.push_back(other);
