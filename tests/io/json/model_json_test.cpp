@@ -587,7 +587,7 @@ TEST_CASE("a transformer by its features is what a config of such features is") 
     return parse_model(R"({"format": "hetsched/model", "version": 1, "transformer": {)" + keys + "}}", "x.json",
                        {.cut = granularity::block, .sequence = 512});
   };
-  const std::string modern = R"("norm": "rms", "gated": true, "biases": [], "tie": false, "dropout": false, "positions": 0, )";
+  const std::string modern = R"("norm": "rms", "gated": true, "biases": [], "tie": false, )";
   const auto same = [&](std::string_view config, const std::string& keys) {
     const auto of_config = parse_model(config, "config.json", {.cut = granularity::block, .sequence = 512});
     const auto of_keys = own(keys);
@@ -621,6 +621,15 @@ TEST_CASE("a transformer by its features is what a config of such features is") 
   same(config_with("\"phi\""), R"("dropout": false, "positions": 0, "layers": 32, "hidden": 2560, "heads": 32, "kv_heads": 32,
       "ffn_hidden": 10240, "tie": false, "shared_norm": true, "biases": ["qkv", "output", "mlp", "head"], "vocab": 51200,
       "sequence": 2048)");
+
+  // Norms of RMS come with rotary positions and without dropout, unless something else is said.
+  const std::string few = R"("layers": 2, "hidden": 64, "heads": 4, "vocab": 1000, "sequence": 512, "norm": )";
+  CHECK(own(few + R"("rmsnorm")").family->positions == 0);
+  CHECK_FALSE(own(few + R"("rms")").family->dropout);
+  CHECK(own(few + R"("rms", "positions": 512, "dropout": true)").family->positions == 512);
+  CHECK(own(few + R"("rms", "positions": 512, "dropout": true)").family->dropout);
+  CHECK(own(few + R"("layer_without_bias")").family->positions == 512);
+  CHECK(own(few + R"("bare")").family->norm_vectors == 0);
 
   const std::string whole = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 64, "heads": 4,
       "vocab": 1000, "sequence": 128, "norm": "rms", "qk_norm": false, "biases": ["qkv"]}})";

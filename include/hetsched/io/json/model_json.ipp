@@ -106,6 +106,13 @@ inline constexpr bias_key bias_keys[] = {{"qkv", &transformer::qkv_bias},
                                          {"mlp", &transformer::mlp_bias},
                                          {"head", &transformer::head_bias}};
 
+struct norm_key {
+  std::string_view name;
+  int vectors;
+};
+inline constexpr norm_key norm_keys[] = {{"layer", 2},   {"layernorm", 2},          {"rms", 1},
+                                         {"rmsnorm", 1}, {"layer_without_bias", 1}, {"bare", 0}};
+
 /// true: of all products in blocks; false: none; a list: of those.
 inline void read_biases(const json_value& value, transformer& m) {
   const bool all = value.kind() != json_kind::list && value.boolean();
@@ -140,6 +147,17 @@ inline void read_biases(const json_value& value, transformer& m) {
                     .sequence = value.at("sequence").count(1, max_width)});
   if (options.sequence > 0) model.sequence = options.sequence;
   model.positions = std::max(model.positions, model.sequence);
+  if (const auto norm = value.find("norm")) {
+    const auto name = norm->text();
+    const auto* found =
+        std::find_if(std::begin(norm_keys), std::end(norm_keys), [&](const norm_key& k) { return k.name == name; });
+    if (found == std::end(norm_keys)) norm->expected("one of layer, rms, layer_without_bias, bare (neither scale nor bias)");
+    model.norm_vectors = found->vectors;
+    if (name.starts_with("rms")) {  // nobody has such norms and a table of positions
+      model.positions = 0;
+      model.dropout = false;
+    }
+  }
   for (const auto& [key, size, low] : transformer_size_keys)
     if (const auto given = value.find(key)) model.*size = given->count(low, max_width);
   for (const auto& [key, on] : transformer_flag_keys)
@@ -154,12 +172,6 @@ inline void read_biases(const json_value& value, transformer& m) {
     model.ffn_hidden = width->count(1, max_width);
   }
   if (const auto after = value.find("norm_after_sum")) model.pre_norm = !after->boolean();
-  if (const auto norm = value.find("norm")) {
-    const auto name = norm->text();
-    if (name != "layer" && name != "rms" && name != "layer_without_bias" && name != "bare")
-      norm->expected("one of layer, rms, layer_without_bias, bare (neither scale nor bias)");
-    model.norm_vectors = name == "layer" ? 2 : name == "bare" ? 0 : 1;
-  }
   if (const auto norm = value.find("qk_norm")) {
     const bool by_name = norm->kind() == json_kind::text;
     if (by_name && norm->text() != "per_head" && norm->text() != "whole") norm->expected("true, false, per_head or whole");
