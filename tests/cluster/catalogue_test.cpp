@@ -95,7 +95,7 @@ TEST_CASE("the catalogue equals the table of datasheet figures, and the docs lis
       }
     }
   }
-  CHECK(seen.size() == 86);
+  CHECK(seen.size() == 88);
   CHECK(hetsched::device_catalogue().size() == seen.size());
 }
 
@@ -130,6 +130,7 @@ TEST_CASE("devices are found by the names that drivers print") {
       {"NVIDIA GH200 480GB", "GH200-96GB"},
       {"NVIDIA B200", "B200-SXM"},
       {"AMD Instinct MI300X", "MI300X"},
+      {"AMD Radeon RX 7900 XTX", "RX7900XTX"},
       {"Intel(R) Arc(TM) Pro B60 Graphics", "Arc-Pro-B60"},
       {"Intel(R) Data Center GPU Max 1550", "Max-1550"},
       {"Quadro RTX 8000", "RTX8000"},
