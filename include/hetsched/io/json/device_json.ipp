@@ -84,7 +84,7 @@ HETSCHED_INLINE std::string unknown_device_text(std::string_view name, const std
 }
 
 HETSCHED_INLINE device read_device(const std::string& name, const json_value& value, const std::optional<device>& of_name) {
-  value.object({"format", "version", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
+  value.object({"format", "version", "name", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
                 "l2_mib", "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
                 "calibration"});
   auto known = of_name;
