@@ -268,7 +268,8 @@ inline void read_biases(const json_value& value, transformer& m) {
 namespace hetsched {
 
 HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view file_name, const model_options& options) {
-  const detail::json_document document(detail::without_python_numbers(text), file_name);
+  const bool own = text.find("\"hetsched/") != text.npos;  // and no config.json
+  const detail::json_document document(own ? std::string(text) : detail::without_python_numbers(text), file_name);
   const auto any = document.value();
   any.object();
   if (!any.has("format") && detail::is_config(any)) return detail::read_hugging_face(any, options);
