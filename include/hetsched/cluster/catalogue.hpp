@@ -17,8 +17,8 @@ namespace hetsched {
 /// Complexity: built on first use, O(1) afterwards.
 [[nodiscard]] const std::vector<device>& device_catalogue();
 
-/// The catalogue's device of that name, or that drivers print so, as in "NVIDIA H100 80GB HBM3" and "Tesla T4"; none if it has no
-/// such device, or more than one. Case, blanks, hyphens and makers' words do not matter.
+/// The catalogue's device of that name, or that drivers print so, as in "NVIDIA H100 80GB HBM3" and "Tesla T4"; none if it has
+/// no such device, or more than one. Case, blanks, hyphens and makers' words do not matter.
 /// Complexity: O(devices).
 [[nodiscard]] std::optional<device> find_device(std::string_view name);
 

@@ -46,8 +46,8 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
 }
 
-/// The device that a name means: of the file's own, then of the catalogue, of which the file may have one under another name; or
-/// of a device.json, beside the file unless its path is from the root.
+/// The device that a name means: of the file's own, then of the catalogue, of which the file may have one under another name;
+/// or of a device.json, beside the file unless its path is from the root.
 [[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own) {
   const auto name = value.text();
   if (const auto mine = own.find(name); mine != own.end()) return mine->second;

@@ -82,8 +82,8 @@ class config_keys {
   json_value top_;
 };
 
-/// What no transformer block of ours is, by a key that says so or a part of the model_type. `or_not`: not where layer_types says
-/// that all blocks have attention, whatever sizes others would have.
+/// What no transformer block of ours is, by a key that says so or a part of the model_type. `or_not`: not where layer_types
+/// says that all blocks have attention, whatever sizes others would have.
 struct unlike_block {
   std::string_view word, is;
   bool or_not = false;
