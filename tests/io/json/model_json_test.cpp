@@ -428,6 +428,42 @@ const published models[] = {
          "n_routed_experts": 64, "n_shared_experts": 2, "num_attention_heads": 16, "num_experts_per_tok": 6,
          "num_hidden_layers": 28, "num_key_value_heads": 16, "vocab_size": 102400, "tie_word_embeddings": false})",
      16'375'728'128},
+    // biogpt, its class's own sizes
+    {R"({"model_type": "biogpt", "num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size":
+         4096, "vocab_size": 42384, "max_position_embeddings": 1024, "tie_word_embeddings": true})",
+     346'763'264},
+    // codegen, its class's own sizes
+    {R"({"model_type": "codegen", "n_layer": 28, "n_embd": 4096, "n_head": 16, "vocab_size": 50400, "n_positions": 2048,
+         "n_ctx": 2048, "tie_word_embeddings": false})",
+     6'050'882'784},
+    // ernie, its class's own sizes
+    {R"({"model_type": "ernie", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size":
+         3072, "vocab_size": 30522, "max_position_embeddings": 512, "tie_word_embeddings": true, "type_vocab_size": 2})",
+     109'514'298},
+    // ernie4_5, its class's own sizes
+    {R"({"model_type": "ernie4_5", "num_hidden_layers": 18, "hidden_size": 1024, "num_attention_heads": 16,
+         "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 103424, "max_position_embeddings":
+         131072, "use_bias": false, "tie_word_embeddings": true})",
+     360'748'032},
+    // glm4_moe_lite, its class's own sizes
+    {R"({"model_type": "glm4_moe_lite", "num_hidden_layers": 47, "hidden_size": 2048, "num_attention_heads": 20,
+         "num_key_value_heads": 20, "intermediate_size": 10240, "vocab_size": 154880, "max_position_embeddings": 202752,
+         "attention_bias": false, "tie_word_embeddings": false, "n_routed_experts": 64, "num_experts_per_tok": 4,
+         "moe_intermediate_size": 1536, "n_shared_experts": 1, "mlp_layer_types": ["dense"], "kv_lora_rank": 512,
+         "q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256})",
+     29'943'393'920},
+    // gpt-sw3, its class's own sizes
+    {R"({"model_type": "gpt-sw3", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024,
+         "tie_word_embeddings": true})",
+     124'439'808},
+    // openai-gpt, its class's own sizes
+    {R"({"model_type": "openai-gpt", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 40478, "n_positions": 512,
+         "tie_word_embeddings": true})",
+     116'534'784},
+    // xglm, its class's own sizes
+    {R"({"model_type": "xglm", "num_layers": 24, "d_model": 1024, "attention_heads": 16, "ffn_dim": 4096, "vocab_size":
+         256008, "max_position_embeddings": 2048, "tie_word_embeddings": true})",
+     564'463'616},
 };
 
 }  // namespace
