@@ -222,6 +222,8 @@ class cost_source {
     std::vector<std::string> all;
     for (auto text : {precision_text(hardware), whole_layers_text(hardware), stored_precision_text()})
       if (!text.empty()) all.push_back(std::move(text));
+    if (model_)
+      for (const auto& text : model_->remarks) all.push_back(model_path_ + ": " + text);
     return all;
   }
 

@@ -177,6 +177,7 @@ int generate_command(const arguments& given) {
   job j{.given = given, .config = train::read_config(given.model), .place = train::find_place(given.place)};
   for (const auto& p : given.prompts)
     if (p.empty()) throw input_error("--prompt: expected at least one byte");
+  train::tell_alone(given.place, j.place);
   const int launched = j.place.rank;
   if (!find_work(j)) {
     say("rank " + std::to_string(launched) + ": the plan has no work for it");

@@ -193,6 +193,7 @@ int profile_command(arguments given, const CLI::App& app) {
                      .found = {},
                      .device = given.device,
                      .products = given.products};
+  train::tell_alone(m.given, m.place);
   for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
 #ifdef HETSCHED_WITH_CUDA
   if (given.device != "cpu") train::measure_on_gpus(m);

@@ -194,6 +194,7 @@ int train_command(const train::arguments& given) {
                       " needs --transport gloo, and --checkpoint or --snapshot-every to go on from");
   if (given.snapshot_every > 0 && !given.elastic) throw input_error("--snapshot-every needs --elastic");
   j.place = train::find_place(given.place);
+  if (!given.join) train::tell_alone(given.place, j.place);
   if (given.join) j.place.rank = 1;  // until it is taken in
   if (!given.plan.empty()) j.plan = read_plan_for(given, j.config, j.place.rank == 0);
   if (!given.plan.empty() && !given.join) {

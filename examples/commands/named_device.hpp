@@ -19,17 +19,14 @@ using namespace hetsched;
 /// is given, or of the catalogue.
 inline device named_device(const std::string& name, const std::string& cluster_path) {
   if (name.ends_with(".json")) return read_device(name);
-  std::vector<device> known;
-  if (!cluster_path.empty())
-    for (const auto& s : read_cluster(cluster_path).subclusters) known.push_back(s.device);
-  known.insert(known.end(), device_catalogue().begin(), device_catalogue().end());
-  for (const auto& d : known)
-    if (d.name == name) return d;
-  std::vector<std::string_view> names;
-  for (const auto& d : known)
-    if (std::find(names.begin(), names.end(), d.name) == names.end()) names.push_back(d.name);
-  throw input_error("--device: there is no device \"" + hetsched::detail::excerpt(name) + "\"; " +
-                    hetsched::detail::suggestion(name, names));
+  auto names = hetsched::detail::catalogue_names();
+  const auto given = cluster_path.empty() ? cluster{} : read_cluster(cluster_path);
+  for (const auto& s : given.subclusters) {
+    if (same_device(s.device.name, name)) return s.device;
+    if (std::find(names.begin(), names.end(), s.device.name) == names.end()) names.push_back(s.device.name);
+  }
+  if (const auto known = find_device(name)) return *known;
+  throw input_error("--device: " + hetsched::detail::unknown_device_text(name, names));
 }
 
 }  // namespace command

@@ -71,10 +71,11 @@ inline void require_layer(const config& m, int layer) {
           .experts_per_token = m.experts > 0 ? m.experts_per_token : 0,
           .moe_every = m.moe_every,
           .positions = m.positions == position_kind::learned ? m.sequence : 0,
-          .rms_norm = m.norm == norm_kind::rms,
+          .norm_vectors = m.norm == norm_kind::rms ? 1 : 2,
           .gated_mlp = m.activation == activation_kind::swiglu,
-          .bias = m.bias,
           .qkv_bias = m.bias,
+          .output_bias = m.bias,
+          .mlp_bias = m.bias,
           .tied_embeddings = m.tied,
           .dropout = false};
 }

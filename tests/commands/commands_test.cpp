@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands as a user calls them: exit status, what they print, and which files they touch.
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -449,5 +451,91 @@ TEST_CASE("the shipped profile is what the converter makes of the shipped measur
   const auto wrong = w.run("sailor-to-profile --csv " + data + "model.json --measured-model GPT-Neo-2.7 --model " + data +
                            "model.json --gpu V100-16=V100-SXM2-16GB --out other.json");
   CHECK(wrong.status == 2);
-  CHECK(wrong.errors.find("line 1") != std::string::npos);
+  CHECK(wrong.errors.find("expected a microbatch size as key") != std::string::npos);
+}
+
+TEST_CASE("Sailor's own profile.json, of a GPU that its folder names") {
+  const workplace w;
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 10, "hidden": 64, "heads": 4,
+                          "vocab": 1000, "sequence": 32}})");
+  // 12 layers, so that "10" comes before "2" as text
+  const auto layers = [](double scale) {
+    std::string text;
+    for (int l = 0; l < 12; ++l)
+      text += (l ? ", \"" : "\"") + std::to_string(l) + "\": [" + std::to_string(scale * (l + 1)) + ", " +
+              std::to_string(2 * scale * (l + 1)) + ", 0.003]";
+    return text;
+  };
+  const std::string profile =
+      "{\"1\": {\"1\": {" + layers(0.001) + "}, \"2\": {" + layers(0.0005) + "}}, \"2\": {\"1\": {" + layers(0.002) + "}}}";
+  std::filesystem::create_directory(w.path("A100-40"));
+  std::filesystem::create_directory(w.path("V100-16"));
+  w.put("A100-40/profile.json", profile);
+  w.put("V100-16/profile.json", profile);
+  const std::string one = "sailor-to-profile --model model.json --out out.json --gpu A100-40=A100-SXM4-40GB ";
+  const auto check = [&](const test::finished& result, std::size_t rows) {
+    CAPTURE(result.errors);
+    REQUIRE(result.status == 0);
+    const auto read = std::get<replica_profile>(parse_profile_file(w.get("out.json"), "out.json"));
+    REQUIRE(read.rows.size() == rows);
+    for (const auto& r : read.rows) {
+      const double scale = r.tensor == 2 ? 0.0005 : 0.001 * r.microbatch_size;
+      REQUIRE(r.forward_s.size() == 12);
+      for (std::size_t l = 0; l < 12; ++l) {
+        CHECK(r.forward_s[l] == doctest::Approx(scale * static_cast<double>(l + 1)));
+        CHECK(r.backward_s[l] == doctest::Approx(2 * scale * static_cast<double>(l + 1)));
+        CHECK(r.update_s[l] == 0.003);
+      }
+    }
+  };
+  check(w.run(one + "--csv A100-40/profile.json"), 3);
+  check(w.run(one + "--measured-model any --csv V100-16/profile.json"), 3);  // there is one GPU
+  check(w.run(one + "--gpu V100-16=V100-SXM2-16GB --csv A100-40/profile.json --csv V100-16/profile.json"), 6);
+  w.put("profile.json", profile);
+  const auto whose = w.run(one + "--gpu V100-16=V100-SXM2-16GB --csv profile.json");
+  CHECK(whose.status == 2);
+  CHECK(whose.errors.find("which of the GPUs?") != std::string::npos);
+  const auto refused = [&](const std::string& text, const std::string& place, const std::string& why) {
+    w.put("bad.json", text);
+    const auto r = w.run(one + "--csv bad.json");
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(place) != std::string::npos);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused(R"({"1": {"1": {"0": [1, 2]}}})", "bad.json: /1/1/0", "found 2 entries, expected 3");
+  refused(R"({"1": {"1": {"0": [1, -2, 3]}}})", "bad.json: /1/1/0/1", "found -2");
+  refused(R"({"1": {"x": {}}})", "bad.json: /1/x", "expected a tensor degree as key");
+  refused(R"({"1": {"1": {"1": [1, 2, 3]}}})", "bad.json", "layer 0 is missing");
+  refused(R"({"1": {"1": {"0": [1, 2, 3]}}})", "bad.json", "1 layers on");
+}
+
+TEST_CASE("a config.json of experts, on devices as drivers print them: the summary says what was read") {
+  const workplace w;
+  w.put("cluster.json",
+        R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "h", "device": "NVIDIA H100 80GB HBM3",
+      "nodes": 1, "devices_per_node": 8, "intra_node": {"gbit_per_s": 3600, "latency_us": 3}}]})");
+  const std::string config = R"({"model_type": "qwen3_moe", "head_dim": 128, "hidden_size": 2048, "intermediate_size": 6144,
+      "max_position_embeddings": 40960, "moe_intermediate_size": 768, "num_attention_heads": 32, "num_experts": 128,
+      "num_experts_per_tok": 8, "num_hidden_layers": 4, "num_key_value_heads": 4, "vocab_size": 151936, "rms_norm_eps": 1e-6,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})";
+  w.put("config.json", config);
+  const std::string line =
+      "hetsched-plan --cluster cluster.json --model config.json --sequence 512 --global-batch 16 --time-budget 5";
+  const auto planned = w.run(line);
+  CAPTURE(planned.errors);
+  CHECK(planned.status == 0);
+  CHECK(planned.output.find("parameters    3,114,814,464") != std::string::npos);
+  CHECK(planned.output.find("per second, with 512 per sample") != std::string::npos);
+  CHECK(planned.errors.find("model_type") == std::string::npos);
+
+  auto other = config;
+  other.replace(other.find("qwen3_moe"), 9, "newer_moe");
+  w.put("config.json", other);
+  const auto guessed = w.run(line);
+  CHECK(guessed.status == 0);
+  CHECK(guessed.errors.find(
+            "hetsched-plan: config.json: model_type \"newer_moe\" is not known; taken from the keys: 4 blocks of 2048, "
+            "32 heads (4 of keys) of 128, 128 experts, 8 of a token, MLP of 768, 151936 words, 512 tokens; guessed: ") !=
+        std::string::npos);
 }

@@ -690,3 +690,46 @@ TEST_CASE("two and three unlike pipelines: the bits of pipelines that are not cu
   run_all(w, 5, "two", run + "--plan two.json --losses gloo.csv");
   CHECK(w.get("gloo.csv") == two);
 }
+
+TEST_CASE("hetsched-train says that it works alone, and refuses where it was to be one of several") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  const std::string line = small + "--steps 1 ", gloo = line + "--transport gloo --store file:meeting ";
+  const auto run = [&](const std::string& command, const std::string& environment) {
+    return process(w, command, "alone", "-u RANK -u WORLD_SIZE -u SLURM_NTASKS -u OMPI_COMM_WORLD_SIZE " + environment).wait();
+  };
+  const auto alone = run(gloo, "");
+  CHECK(alone.status == 0);
+  CHECK(contains(alone.errors,
+                 "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, torchrun"));
+  const auto meant = run(gloo + "--ranks 1", "SLURM_NTASKS=2");
+  CHECK(meant.status == 0);
+  CHECK(meant.errors.find("alone") == std::string::npos);
+
+  const auto shell = run(gloo, "SLURM_NTASKS=2");
+  CHECK(shell.status == 2);
+  CHECK(contains(
+      shell.errors,
+      "no launcher has told a rank, and SLURM_NTASKS is 2, this is the shell of an allocation of 2 tasks: start with srun"));
+  const auto world_of_one = run(gloo, "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=2");
+  CHECK(world_of_one.status == 0);
+  CHECK(contains(world_of_one.errors, "torchrun started one process, which works alone, but OMPI_COMM_WORLD_SIZE is 2"));
+
+  const auto threads = run(line, "RANK=0 WORLD_SIZE=2");
+  CHECK(threads.status == 0);
+  CHECK(contains(threads.errors, "torchrun started 2 processes, and each works alone: with --transport gloo they work together"));
+  CHECK(run(line, "").errors.find("alone") == std::string::npos);
+}
+
+TEST_CASE("two processes of one rank end at once, and say which they are") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  const std::string line = small + "--steps 1 --transport gloo --store file:meeting --connect-deadline 60";
+  process one(w, line, "one", "RANK=0 WORLD_SIZE=2"), other(w, line, "other", "RANK=0 WORLD_SIZE=2");
+  for (auto* p : {&one, &other}) {
+    const auto r = p->wait(30);
+    CHECK(r.status == 2);
+    CHECK(contains(r.errors,
+                   "two processes say that they are rank 0 of 2 in the run without a name in the rendezvous file:meeting"));
+  }
+}

@@ -199,3 +199,35 @@ TEST_CASE("gloo: of several interfaces one must be chosen, or be the way to the 
   CHECK(meet("address", "", false, true) == "connected; connected");
   CHECK(meet("master", "10.199.8.1", false, false) == "connected; connected");
 }
+
+TEST_CASE("gloo between two network namespaces: an address that is 127.0.0.1 is told by all, at once") {
+  const two_hosts hosts;
+  if (!hosts.usable) {
+    MESSAGE("skipped: network namespaces need root and iproute2");
+    return;
+  }
+  for (const int wrong : {0, 1}) {
+    const scratch_folder folder;
+    const double start_s = steady_now_s();
+    process_group processes(2, [&](int rank, const auto&) {
+      hosts.enter(rank);
+      gloo_options options;
+      options.rendezvous = "file:" + folder.path;
+      if (rank == wrong) options.address = "localhost";
+      try {
+        const channel comm({.rank = rank, .ranks = 2, .launcher = {}, .master = {}, .run = {}}, options);
+      } catch (const input_error& e) {
+        return std::string(e.what());
+      }
+      return std::string("connected");
+    });
+    for (int r = 0; r < 2; ++r) {
+      const auto said = processes.hear(r, 25);
+      CAPTURE(said);
+      CHECK(contains(said, "rank " + std::to_string(wrong) + " listens at 127.0.0.1"));
+      CHECK(contains(said, "where no other host reaches it"));
+      CHECK(contains(said, "which localhost is on its host") == (r == wrong));
+    }
+    CHECK(steady_now_s() - start_s < 20);
+  }
+}

@@ -29,6 +29,26 @@ std::string problem(const std::map<std::string, std::string>& environment) {
 
 }  // namespace
 
+TEST_CASE("a process that nobody told a rank knows what tells of several") {
+  CHECK(place({}).alone.empty());
+  CHECK(place({{"SLURM_NTASKS", "1"}, {"SLURM_NNODES", "1"}}).alone.empty());
+  const auto shell = place({{"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "7"}});
+  CHECK(shell.ranks == 1);
+  CHECK(shell.launcher.empty());
+  CHECK(shell.alone == "SLURM_NTASKS is 2, this is the shell of an allocation of 2 tasks: start with srun");
+  CHECK(place({{"SLURM_NNODES", "4"}}).alone ==
+        "SLURM_NNODES is 4, this is the shell of an allocation of 4 nodes: start with srun");
+  CHECK(place({{"JOB_COMPLETION_INDEX", "0"}}).alone.find("JOB_COMPLETION_INDEX is 0, this is a pod of an indexed job") == 0);
+  // One launcher tells of one process, another of several.
+  CHECK(
+      place({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}).alone.find("SLURM_NTASKS is 2") ==
+      0);
+  CHECK(place({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).alone ==
+        "OMPI_COMM_WORLD_SIZE is 3, mpirun started 3 processes");
+  CHECK(place({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).alone.empty());
+  CHECK(problem({{"SLURM_NTASKS", "two"}}).find("SLURM_NTASKS is \"two\"") == 0);
+}
+
 TEST_CASE("a process finds its place") {
   CHECK(place({}).ranks == 1);
   CHECK(place({}).launcher.empty());

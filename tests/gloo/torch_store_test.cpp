@@ -219,3 +219,17 @@ TEST_CASE("gloo: ranks meet in the store of their torchrun, run after run") {
     CHECK(daemon.values().empty());
   }
 }
+
+TEST_CASE("a store whose host's name is 127.0.0.1 here is told so") {
+  const std::string port = hetsched::detail::listen_on("127.0.0.1").at.port;  // closed again
+  const auto refused = [&](const std::string& host) {
+    try {
+      const hetsched::torch_store store(host, std::stoi(port));
+    } catch (const hetsched::error& e) {
+      return std::string(e.what());
+    }
+    return std::string("connected");
+  };
+  CHECK(refused("localhost").find("Connection refused, and localhost is 127.0.0.1 on this host") != std::string::npos);
+  CHECK(refused("127.0.0.1").ends_with(": Connection refused"));
+}

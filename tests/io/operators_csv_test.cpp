@@ -170,3 +170,19 @@ TEST_CASE("key heads, cells in quotes, and whole numbers with a point") {
   CHECK(again.operators == file.operators);
   CHECK(again.rows == file.rows);
 }
+
+TEST_CASE("tables as R, pandas and spreadsheets write them") {
+  CHECK(only("gemm,1,1e+05,2048.000,4e3,fp16") == only("gemm,1,100000,2048,4000,fp16"));
+  for (const char* nothing : {"NA", "nan", "NaN", "NULL", "None", "<NA>", "0.0"})
+    CHECK(only(std::string("softmax,64,2048,2048,") + nothing + ",fp16") == only("softmax,64,2048,2048,,fp16"));
+  CHECK(parse_operators("sep=,\n" + heading + "gemm,1,2,3,4,fp16\n", "x.csv").line_numbers[0] == 3);
+
+  const auto refused = [](const std::string& text, const std::string& why) {
+    CHECK_THROWS_WITH_AS((void)parse_operators(text, "x.csv"), doctest::Contains(why.c_str()), file_error);
+  };
+  refused("op;batch;m;n;k;dtype\ngemm;1;2;3;4;fp16\n", "line 1: cells are separated by semicolons, expected commas");
+  refused("op\tbatch\tm\tn\tk\tdtype\n", "line 1: cells are separated by tabs, expected commas");
+  refused(std::string("\xFF\xFEo\0p\0", 6), "is in UTF-16, expected UTF-8");
+  for (const char* size : {"1.5", "1e-3", "0.5", "1e16", "1e", "NA", "inf", "nan", "1e999"})
+    refused(heading + "gemm,1," + size + ",3,4,fp16\n", std::string("column m: found \"") + size + "\", expected a whole number");
+}

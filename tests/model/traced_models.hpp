@@ -24,7 +24,7 @@ struct traced_transformer {
   template <class Net, class Tensor>
   Tensor norm(Net& net, const Tensor& x) const {
     const auto h = x.shape.back();
-    return m.rms_norm ? rms_norm(x, net.parameter({h})) : layer_norm(x, net.parameter({h}), net.parameter({h}));
+    return m.norm_vectors == 1 ? rms_norm(x, net.parameter({h})) : layer_norm(x, net.parameter({h}), net.parameter({h}));
   }
 
   template <class Tensor>
@@ -44,7 +44,7 @@ struct traced_transformer {
     q = transpose(q, 1, 2), k = transpose(transpose(k, 1, 2)), v = transpose(v, 1, 2);
     const auto scores = drop(softmax(mul(matmul(q, k), 1 / std::sqrt(static_cast<double>(d)))));
     const auto mixed = reshape(transpose(transpose(matmul(scores, v), 1, 2), 0, 1), {s, heads * d});
-    return drop(dense(net, mixed, m.hidden, m.bias));
+    return drop(dense(net, mixed, m.hidden, m.output_bias));
   }
 
   template <class Net, class Tensor>
@@ -52,10 +52,10 @@ struct traced_transformer {
     const auto scope = net.scope("mlp");
     const std::int64_t f = m.ffn_hidden > 0 ? m.ffn_hidden : 4 * m.hidden;
     const auto inner = [&] {
-      const auto up = dense(net, x, f, m.bias);
-      return m.gated_mlp ? swiglu(dense(net, x, f, m.bias), up) : gelu(up);
+      const auto up = dense(net, x, f, m.mlp_bias);
+      return m.gated_mlp ? swiglu(dense(net, x, f, m.mlp_bias), up) : gelu(up);
     }();
-    return drop(dense(net, inner, m.hidden, m.bias));
+    return drop(dense(net, inner, m.hidden, m.mlp_bias));
   }
 
   template <class Net, class Tensor>
@@ -87,7 +87,7 @@ struct traced_transformer {
       auto sum = embedding(ids, words);
       if (m.positions > 0) sum = add(sum, net.parameter({m.positions, h}));
       if (m.token_types > 0) sum = add(sum, embedding(ids, net.parameter({m.token_types, h})));
-      if (!m.pre_norm) sum = norm(net, sum);
+      if (m.embedding_norm) sum = norm(net, sum);
       return drop(sum);
     }();
     x = blocks(net, x);

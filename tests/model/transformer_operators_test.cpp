@@ -160,7 +160,7 @@ TEST_CASE("devices of an expert axis have fewer experts, and for them the tokens
 TEST_CASE("norms of queries and keys, head by head") {
   auto model = llama({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .sequence = 128});
   const transformer_operators plain(model);
-  model.qk_norm = true;
+  model.qk_norm = qk_norm_kind::per_head;
   const transformer_operators normed(model);
   CHECK(normed.chain().layers[1].parameters == plain.chain().layers[1].parameters + 2 * 32);
   CHECK(normed.chain().layers[1].activation_bytes == plain.chain().layers[1].activation_bytes + 128 * (256 + 64) * 2);
@@ -177,6 +177,62 @@ TEST_CASE("norms of queries and keys, head by head") {
   REQUIRE(more.size() == 2);
   CHECK(more[0] == norm(3 * 128 * 8, 32, more[0].format));
   CHECK(more[1] == norm(3 * 128 * 2, 32, more[0].format));
+}
+
+TEST_CASE("blocks with a window launch attention over what it shows, and blocks alike are of one kind") {
+  auto model = moe({.layers = 8, .hidden = 256, .heads = 8, .sequence = 1024}, 4, 2, 2);
+  model.window = 256;
+  model.full_every = 4;
+  const transformer_operators flash(model, {.attention = attention_kernels::flash}), plain(model);
+  const auto attention = [](const layer_operators& all) {
+    const auto found = std::find_if(all.forward.begin(), all.forward.end(),
+                                    [](const operator_use& use) { return use.op.kind == operator_kind::flash_attention; });
+    REQUIRE(found != all.forward.end());
+    return found->op;
+  };
+  const auto f = number_format::fp16;
+  CHECK(attention(flash.operators(1, {})) == flash_attention(8, 8, 1024, 256 * 2 - 64, 32, true, f));
+  CHECK(attention(flash.operators(4, {})) == flash_attention(8, 8, 1024, 1024, 32, true, f));
+  CHECK(plain.operators(1, {}).forward == plain.operators(5, {}).forward);  // a mask hides, and all is computed
+  // window, window and experts, the same two again but full
+  for (const auto* each : {&flash, &plain}) {
+    const int kinds[] = {1, 2, 1, 4, 1, 2, 1, 4};
+    for (int b = 0; b < 8; ++b) CHECK(each->kind(1 + b) == kinds[b]);
+    for (int b = 0; b < 8; ++b) CHECK(each->operators(1 + b, {}).forward == each->operators(kinds[b], {}).forward);
+  }
+  const transformer_operators fine(model, {.attention = attention_kernels::flash}, granularity::sublayer);
+  for (int i = 1; i < fine.chain().size() - 1; ++i)
+    CHECK(fine.operators(i, {}).forward == fine.operators(fine.kind(i), {}).forward);
+  CHECK(fine.kind(1 + 3 * 3) == 1 + 3 * 3);          // full attention
+  CHECK(fine.kind(1 + 3 * 3 + 2) == 1 + 3 * 1 + 2);  // experts
+}
+
+TEST_CASE("features of blocks as kernels") {
+  const auto count = [](const transformer& m, int layer, const operator_shape& op) {
+    const auto all = transformer_operators(m).operators(layer, {});
+    return std::count_if(all.forward.begin(), all.forward.end(), [&](const operator_use& use) { return use.op == op; });
+  };
+  const auto f = number_format::fp16;
+  auto model = llama({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .ffn_hidden = 512, .vocab = 1000, .sequence = 128});
+  model.qk_norm = qk_norm_kind::whole;
+  CHECK(count(model, 1, norm(128, 64, f)) == 1);   // keys
+  CHECK(count(model, 1, norm(128, 256, f)) == 3);  // queries, before attention and MLP
+  model.norms_before = false;
+  model.norms_behind = true;
+  CHECK(count(model, 1, norm(128, 256, f)) == 3);  // queries, behind attention and MLP
+  CHECK(count(model, 0, norm(128, 256, f)) == 0);
+  model.embedding_norm = true;
+  CHECK(count(model, 0, norm(128, 256, f)) == 1);
+  model.embedding_width = 32;
+  CHECK(count(model, 0, gemm(128, 256, 32, f)) == 1);
+  CHECK(count(model, 2, gemm(128, 32, 256, f)) == 1);
+  CHECK(count(model, 2, gemm(128, 1000, 32, f)) == 1);
+  auto experts = moe({.layers = 1, .hidden = 256, .heads = 8, .ffn_hidden = 512, .sequence = 128}, 4, 2);
+  experts.shared_experts = 1;
+  experts.shared_ffn_hidden = 192;
+  experts.shared_gate = true;
+  CHECK(count(experts, 1, gemm(128, 2 * 192, 256, f)) == 1);
+  CHECK(count(experts, 1, gemm(128, 1, 256, f)) == 1);
 }
 
 TEST_CASE("norms behind attention and MLP") {

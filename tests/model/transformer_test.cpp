@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -128,6 +130,74 @@ TEST_CASE("FLOPs of grouped queries, gates and experts, by hand") {
   const auto image = make_chain(vit({.layers = 1, .hidden = 768, .heads = 12}));
   CHECK(image.layers[0].forward_flops == 2.0 * 196 * 768 * 768);
   CHECK(image.layers[2].forward_flops == 2.0 * 768 * 1000);
+}
+
+TEST_CASE("a window's scores: pairs less than a window apart, or of one chunk, by counting") {
+  auto model = llama({.layers = 4, .hidden = 64, .heads = 4, .ffn_hidden = 128, .sequence = 100});
+  const auto full = make_chain(model);
+  for (const bool chunked : {false, true})
+    for (const int window : {1, 7, 50, 99, 100, 300}) {
+      CAPTURE(chunked);
+      CAPTURE(window);
+      model.window = window;
+      model.chunked = chunked;
+      model.full_every = 2;
+      const auto chain = make_chain(model);
+      double pairs = 0;
+      for (int q = 0; q < 100; ++q)
+        for (int k = 0; k < 100; ++k) {
+          const bool seen = chunked ? q / window == k / window : true;
+          // To either side a token less than a window away; a causal kernel sees half of them.
+          pairs += chunked ? seen : std::abs(q - k) < window;
+        }
+      // Each token counts itself on both sides, but for as many as a window is long: all s^2 at the longest.
+      const double counted = chunked ? pairs : pairs + std::max(0, 100 - window);
+      CHECK(chain.layers[1].selective_flops == doctest::Approx(4 * counted * 64).epsilon(1e-12));
+      CHECK(full.layers[1].forward_flops - chain.layers[1].forward_flops ==
+            doctest::Approx(4 * (10000 - counted) * 64).epsilon(1e-9));
+      CHECK(chain.layers[2] == full.layers[2]);
+      CHECK(chain.layers[3] == [&] {
+        auto l = chain.layers[1];
+        l.name = "block 2";
+        return l;
+      }());
+      CHECK(parameter_count(chain) == parameter_count(full));
+    }
+}
+
+TEST_CASE("words narrower than the blocks: a matrix in, one out, and the table is tied") {
+  auto model = gpt({.layers = 1, .hidden = 64, .heads = 4, .vocab = 1000, .sequence = 32});
+  const auto wide = make_chain(model);
+  model.embedding_width = 16;
+  const auto narrow = make_chain(model);
+  CHECK(narrow.layers[0].parameters == 1000 * 16 + 16 * 64 + 32 * 64);
+  CHECK(narrow.layers[0].forward_flops == 2.0 * 32 * 16 * 64);
+  CHECK(narrow.layers[2].shared_parameters == 1000 * 16);
+  CHECK(narrow.layers[2].parameters == wide.layers[2].parameters + 64 * 16);
+  CHECK(narrow.layers[2].forward_flops == 2.0 * 32 * 64 * 16 + 2.0 * 32 * 16 * 1000);
+  CHECK(narrow.layers[1] == wide.layers[1]);
+}
+
+TEST_CASE("what features add to a block's parameters") {
+  const auto plain = llama({.layers = 1, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn_hidden = 128, .sequence = 32});
+  const auto more = [&](auto change, transformer m) {
+    const auto before = make_chain(m).layers[1].parameters;
+    change(m);
+    for (const auto cut : {granularity::block, granularity::sublayer})
+      CHECK(make_chain(m, cut).layers.back().boundary_bytes == 0);
+    return make_chain(m).layers[1].parameters - before;
+  };
+  CHECK(more([](auto& m) { m.attention_sinks = true; }, plain) == 4);
+  CHECK(more([](auto& m) { m.qk_norm = qk_norm_kind::per_head; }, plain) == 2 * 16);
+  CHECK(more([](auto& m) { m.qk_norm = qk_norm_kind::whole; }, plain) == 64 + 32);
+  CHECK(more([](auto& m) { m.norm_vectors = 0; }, plain) == -2 * 64);
+  CHECK(more([](auto& m) { m.norms_before = false, m.norms_behind = true; }, plain) == 0);
+  CHECK(more([](auto& m) { m.output_bias = true; }, plain) == 64);
+  CHECK(more([](auto& m) { m.mlp_bias = true; }, plain) == 2 * 128 + 64);
+  auto experts = moe({.layers = 1, .hidden = 64, .heads = 4, .ffn_hidden = 128, .sequence = 32}, 4, 2);
+  CHECK(more([](auto& m) { m.mlp_bias = true; }, experts) == 4 * (2 * 128 + 64));
+  CHECK(more([](auto& m) { m.shared_experts = 2, m.shared_ffn_hidden = 32; }, experts) == 2 * 3 * 64 * 32);
+  CHECK(more([](auto& m) { m.shared_experts = 1, m.shared_gate = true; }, experts) == 3 * 64 * 128 + 64);
 }
 
 TEST_CASE("activations of the standard block follow Korthikanti et al.") {
@@ -271,9 +341,14 @@ TEST_CASE("sizes that make no sense are refused") {
   refused([](auto& m) { m.dense_blocks = -1; });
   refused([](auto& m) { m.query_rank = 8; });
   refused([](auto& m) { m.value_size = 8; });
-  refused([](auto& m) { m.kv_rank = 8, m.head_size = 16, m.rotary_size = 16, m.bias = m.qkv_bias = false; });
+  refused([](auto& m) { m.kv_rank = 8, m.head_size = 16, m.rotary_size = 16, m.output_bias = m.qkv_bias = false; });
   refused([](auto& m) { m.kv_rank = 8, m.head_size = 16, m.rotary_size = 4; });
   refused([](auto& m) { m.shared_norm = true, m.pre_norm = false; });
+  refused([](auto& m) { m.norms_before = false; });
+  refused([](auto& m) { m.norm_vectors = 3; });
+  refused([](auto& m) { m.full_every = 2; });
+  refused([](auto& m) { m.window = -1; });
+  refused([](auto& m) { m.shared_ffn_hidden = 64; });
   refused([](auto& m) { m.head = output_head::classifier; });
   // too large for 64 bits
   constexpr int huge = std::numeric_limits<int>::max();

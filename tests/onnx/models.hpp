@@ -52,6 +52,13 @@ class net {
     return tensor.name();
   }
 
+  /// The same of int8.
+  std::string quantised(const list& sizes) {
+    auto& tensor = tensor_of(sizes, onnx::TensorProto::INT8);
+    tensor.set_data_location(onnx::TensorProto::EXTERNAL);
+    return tensor.name();
+  }
+
   std::string numbers(const list& values) {
     auto& tensor = tensor_of({static_cast<std::int64_t>(values.size())}, onnx::TensorProto::INT64);
     for (const auto x : values) tensor.add_int64_data(x);
@@ -80,7 +87,7 @@ class net {
     for (const auto& [name, values] : attributes) {
       auto& a = *n.add_attribute();
       a.set_name(name);
-      const bool one = name == "axis" || name == "transB" || name == "group" || name == "to";
+      const bool one = name == "axis" || name == "transB" || name == "group" || name == "to" || name == "K" || name == "N";
       a.set_type(one ? onnx::AttributeProto::INT : onnx::AttributeProto::INTS);
       if (one)
         a.set_i(values.front());
@@ -93,6 +100,8 @@ class net {
                          const std::vector<std::pair<std::string, list>>& attributes = {}) {
     return node(type, inputs, attributes).front();
   }
+
+  [[nodiscard]] onnx::NodeProto& last_node() { return *model.mutable_graph()->mutable_node(model.graph().node_size() - 1); }
 
   /// Of the last node.
   void text_attribute(const std::string& name, const std::string& text) {

@@ -89,6 +89,65 @@ TEST_CASE("onnx: a transformer with open sizes, computed shapes and tied embeddi
   CHECK(bytes_of_rows == doctest::Approx(bytes).epsilon(0.01));
 }
 
+TEST_CASE("onnx: weights behind what computes them from constants count as those that the file holds") {
+  constexpr int wide = 64;
+  const auto count = [](const net& n, bool warns = false) {
+    const auto found = n.import();
+    CAPTURE(found.warnings.size());
+    CHECK(found.warnings.size() == (warns ? 1 : 0));
+    return parameter_count(make_layers(found.graph).chain);
+  };
+  const auto of = [&](auto weight) {
+    net n;
+    n("Add", {n("MatMul", {n.input("x", {"N", 8, wide}), weight(n)}), n.scalar(1)});
+    return count(n);
+  };
+  const auto int8 = [](net& n) { return n.quantised({wide, wide}); };
+  CHECK(of([&](net& n) { return n.weight({wide, wide}); }) == wide * wide);
+  CHECK(of([&](net& n) { return n("DequantizeLinear", {int8(n), n.scalar(1)}); }) == wide * wide);
+  CHECK(of([&](net& n) { return n("DequantizeLinear", {int8(n), n.weight({wide})}); }) == wide * wide);  // a scale per column
+  CHECK(of([&](net& n) { return n("Transpose", {n("DequantizeLinear", {int8(n), n.scalar(1)})}); }) == wide * wide);
+  CHECK(of([&](net& n) { return n("DequantizeLinear", {n("Transpose", {int8(n)}), n.scalar(1)}); }) == wide * wide);
+  CHECK(of([&](net& n) { return n("Mul", {n("Cast", {int8(n)}, {{"to", {1}}}), n.scalar(1)}); }) == wide * wide);
+  CHECK(of([&](net& n) { return n("ConstantOfShape", {n.numbers({wide, wide})}); }) == wide * wide);
+  CHECK(of([&](net& n) {
+          return n("DequantizeLinear", {n("QuantizeLinear", {n.weight({wide, wide}), n.scalar(1)}), n.scalar(1)});
+        }) == wide * wide);
+
+  net own;  // products of quantised operands, a bias of theirs, and a table
+  const auto scale = own.scalar(1);
+  const auto ids = own.input("ids", {"N", 8}, onnx::TensorProto::INT64);
+  const auto table = own("DequantizeLinear", {own.quantised({100, wide}), scale});
+  const auto x = own("Gather", {table, ids});
+  const auto bytes = own("QuantizeLinear", {x, scale, own.quantised({})});
+  own("MatMulInteger", {bytes, own.quantised({wide, 32})});
+  own("QLinearMatMul",
+      {bytes, scale, own.quantised({}), own.quantised({wide, 16}), scale, own.quantised({}), scale, own.quantised({})});
+  own("Add", {x, own("DequantizeLinear", {own.quantised({wide}), scale})});
+  own("MatMul", {x, own("Transpose", {table}, {{"perm", {1, 0}}})});  // tied
+  CHECK(count(own) == 100 * wide + wide * 32 + wide * 16 + wide);
+  CHECK(make_layers(own.import().graph, {.layers = 1, .tolerance = 10}).chain.layers[0].forward_flops ==
+        doctest::Approx(2.0 * 8 * wide * (32 + 16 + 100)));
+
+  net packed;  // ONNX Runtime's 4 bits
+  packed("MatMulNBits", {packed.input("x", {"N", 8, wide}), packed.quantised({32, 2, 16}), packed.weight({64})},
+         {{"K", {wide}}, {"N", {32}}});
+  packed.last_node().set_domain("com.microsoft");
+  CHECK(count(packed) == wide * 32);
+  CHECK(make_layers(packed.import().graph).chain.layers[0].forward_flops == 2.0 * 8 * wide * 32);
+
+  net mask;  // what no product reads is no weight
+  const auto y = mask("MatMul", {mask.input("x", {"N", wide, wide}), mask.weight({wide, wide})});
+  mask("Add", {y, mask("Trilu", {mask("ConstantOfShape", {mask.numbers({wide, wide})})})});
+  CHECK(count(mask) == wide * wide);
+
+  net idle;
+  idle("Relu", {idle.input("x", {"N", 8})});
+  (void)idle.quantised({1000});
+  CHECK(count(idle, true) == 0);
+  CHECK(idle.import().warnings[0] == "of 1000 numbers that the file holds, 1000 are parameters of no operator");
+}
+
 TEST_CASE("onnx: ResNet-50") {
   const auto found = resnet50().import();
   CHECK(found.warnings.empty());

@@ -38,6 +38,7 @@ struct source {
   int node = -1;
   int parameter = -1;     // or a view of one
   bool constant = false;  // the same for all samples, and not trained; with `parameter`: unless it is a weight or a bias
+  // Constants of quantised or computed numbers are parameters, too, where a product reads them.
 };
 
 [[nodiscard]] std::int64_t product(const sizes& shape, std::size_t first, std::size_t last) {
@@ -63,6 +64,11 @@ struct source {
   }
 }
 
+// Whether numbers of a type may be weights in few bits: int8, and what later versions of the standard have (float8, int4).
+[[nodiscard]] bool is_quantised(int element) {
+  return element == onnx::TensorProto::INT8 || element == onnx::TensorProto::UINT8 || element > onnx::TensorProto::BFLOAT16;
+}
+
 // Sizes of a product of two operands.
 struct product_sizes {
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
@@ -83,6 +89,7 @@ class builder {
     for (const auto& [type, count] : unknown_)
       result_.warnings.push_back("operator " + type + " is not known: counted as elementwise on its results (" +
                                  std::to_string(count) + (count == 1 ? " node)" : " nodes)"));
+    tell_idle_numbers();
     validate(graph_);
     return std::move(result_);
   }
@@ -100,6 +107,7 @@ class builder {
     hetsched::bytes_t saved_bytes = 0;
     int trained = 1 << 20;  // inputs, from the first on, that may be parameters
     bool weights = false;   // a single number is a parameter, too
+    int weight = -1;        // the only input that may be a parameter, if not all
   };
 
   // A tensor that the file holds: trained where it has floating-point numbers. A single one is most often a mere factor.
@@ -107,9 +115,41 @@ class builder {
     const auto count = elements(shape);
     auto& where = sources_[name];
     where.constant = !is_float(element) || count <= 1;
-    if (!is_float(element)) return;
-    where.parameter = static_cast<int>(weights_.size());
+    if (is_float(element) || (is_quantised(element) && count > 1)) where.parameter = add_weight(count);
+  }
+
+  // A model without parameters plans into no memory.
+  void tell_idle_numbers() {
+    std::int64_t held = 0, read = 0;
+    for (const auto& tensor : model_.graph().initializer())
+      if (const auto& where = from(tensor.name()); where.parameter >= 0 && elements(sizes_of(tensor)) > 1) {
+        held = checked_add(held, elements(sizes_of(tensor)));
+        if (weights_[static_cast<std::size_t>(where.parameter)].owner >= 0) read = checked_add(read, elements(sizes_of(tensor)));
+      }
+    if (held - read > held / 10)  // scales are none, either
+      result_.warnings.push_back("of " + std::to_string(held) + " numbers that the file holds, " + std::to_string(held - read) +
+                                 " are parameters of no operator");
+  }
+
+  int add_weight(std::int64_t count) {
     weights_.push_back({count, -1});
+    return static_cast<int>(weights_.size()) - 1;
+  }
+
+  // What a node makes of constants alone is a constant: the one that it is made of, where that has as many numbers.
+  void add_constant(const std::string& name) {
+    auto& made = sources_[name];
+    made = {.constant = true};
+    const int element = values_.element(name);
+    const auto count = elements(shape(name));
+    if ((!is_float(element) && !is_quantised(element)) || count <= 1) return;
+    for (const auto& input : node_->input()) {
+      if (input.empty() || from(input).parameter < 0) continue;
+      if (weights_[static_cast<std::size_t>(from(input).parameter)].count != count) continue;
+      made = from(input);
+      return;
+    }
+    made.parameter = add_weight(count);
   }
 
   void add(onnx::NodeProto& node) {
@@ -123,12 +163,19 @@ class builder {
       throw input_error(called(node) + ": calls a function of the model's own; inline functions before importing");
     values_.infer(node);
     if (std::all_of(node.output().begin(), node.output().end(), [](const auto& name) { return name.empty(); })) return;
+    if ((type == "QuantizeLinear" || type == "DequantizeLinear") && is_weight(0)) {  // scales are part of how it is stored
+      sources_[result()] = {.parameter = from(in(0)).parameter, .constant = type == "QuantizeLinear" && from(in(0)).constant};
+      return;
+    }
     const bool fixed = is_shape_only(type) || std::all_of(node.input().begin(), node.input().end(), [&](const auto& name) {
                          return name.empty() || sources_.at(name).constant;
                        });
     if (fixed) {
-      for (const auto& name : node.output()) sources_[name] = {.constant = true};
-      if (type == "Constant") add_tensor(result(), shape(result()), values_.element(result()));
+      if (type == "Constant")
+        add_tensor(result(), shape(result()), values_.element(result()));
+      else
+        for (const auto& name : node.output())
+          if (!name.empty()) is_shape_only(type) ? void(sources_[name] = {.constant = true}) : add_constant(name);
       return;
     }
     try {
@@ -145,6 +192,10 @@ class builder {
   void add_operator() {
     static const std::map<std::string_view, handler> handlers{{"MatMul", &builder::matmul},
                                                               {"Gemm", &builder::gemm},
+                                                              {"MatMulInteger", &builder::matmul},
+                                                              {"QLinearMatMul", &builder::quantised_matmul},
+                                                              {"ConvInteger", &builder::convolution},
+                                                              {"QLinearConv", &builder::quantised_convolution},
                                                               {"Conv", &builder::convolution},
                                                               {"ConvTranspose", &builder::transposed_convolution},
                                                               {"Einsum", &builder::einsum},
@@ -170,6 +221,8 @@ class builder {
       (this->*known->second)();
     else if (standard && plain)
       elementwise(*plain);
+    else if (type == "MatMulNBits")
+      packed_matmul();
     else
       unknown();
   }
@@ -270,7 +323,8 @@ class builder {
     for (int i = 0; i < node_->input_size(); ++i) {
       if (!given(i)) continue;
       const auto& where = from(in(i));
-      const bool trained = where.parameter >= 0 && i < what.trained && (what.weights || !where.constant);
+      const bool trained =
+          where.parameter >= 0 && i < what.trained && (what.weight < 0 || what.weight == i) && (what.weights || !where.constant);
       if (where.node >= 0)
         node.inputs.push_back(where.node);
       else if (trained)
@@ -323,7 +377,7 @@ class builder {
   }
 
   // Operands a and b. Weights are the right operand: where they stand left, the transposed product is the same.
-  void multiply(product_sizes s, int a, int b) {
+  void multiply(product_sizes s, int a, int b, int only = -1) {
     const bool right = is_weight(b), left = !right && is_weight(a);
     if (left) std::swap(s.m, s.n);
     if (right || left) {
@@ -333,20 +387,34 @@ class builder {
     costs what{.op = right || left ? product_of(s) : hetsched::batched_gemm(s.batch, s.m, s.n, s.k, format_)};
     what.op.traffic_bytes = traffic();
     what.weights = true;
-    if (trainable(in(b))) what.keeps.push_back(in(a));
-    if (trainable(in(a))) what.keeps.push_back(in(b));
+    what.weight = only;
+    if (is_weight(b) || trainable(in(b))) what.keeps.push_back(in(a));
+    if (is_weight(a) || trainable(in(a))) what.keeps.push_back(in(b));
     record(what);
   }
 
-  void matmul() {
+  void matmul() { matmul(0, 1); }
+  void quantised_matmul() { matmul(0, 3); }
+
+  // Weights lie in the second operand, several in a number.
+  void packed_matmul() {
     require_inputs(2);
-    auto a = shape(in(0)), b = shape(in(1));
+    const auto n = integer(*node_, "N", 1), k = integer(*node_, "K", 1);
+    if (is_weight(1)) weights_[static_cast<std::size_t>(from(in(1)).parameter)].count = checked_mul(n, k);
+    costs what{.op = product_of({1, elements(shape(result())) / n, n, k}), .keeps = {in(0)}, .trained = 2, .weights = true};
+    what.op.traffic_bytes = traffic();
+    record(what);
+  }
+
+  void matmul(int left, int right) {
+    require_inputs(right + 1);
+    auto a = shape(in(left)), b = shape(in(right));
     if (a.empty() || b.empty()) throw input_error("a number is no matrix");
     if (a.size() == 1) a.insert(a.begin(), 1);
     if (b.size() == 1) b.push_back(1);
     product_sizes s{.m = a[a.size() - 2], .n = b.back(), .k = a.back()};
     s.batch = elements(shape(result())) / std::max<std::int64_t>(1, checked_mul(s.m, s.n));
-    multiply(s, 0, 1);
+    multiply(s, left, right, right > 1 ? right : -1);  // scales lie between quantised ones
   }
 
   void gemm() {
@@ -356,22 +424,25 @@ class builder {
     multiply({.m = y[0], .n = y[1], .k = a[integer(*node_, "transA", 0) != 0 ? 0 : 1]}, 0, 1);
   }
 
-  void convolve(std::int64_t pixels, std::int64_t channels, std::int64_t inner, std::int64_t groups) {
+  void convolve(std::int64_t pixels, std::int64_t channels, std::int64_t inner, std::int64_t groups, int filters = 1) {
     costs what{.op = product_of({groups, pixels, channels, inner})};
     what.op.traffic_bytes = traffic();
     what.weights = true;
-    if (trainable(in(1))) what.keeps.push_back(in(0));
-    if (trainable(in(0))) what.keeps.push_back(in(1));
+    what.weight = filters > 1 ? filters : -1;
+    if (is_weight(filters)) what.keeps.push_back(in(0));
+    if (trainable(in(0))) what.keeps.push_back(in(filters));
     record(what);
   }
 
   // As an implicit product.
-  void convolution() {
-    require_inputs(2);
-    const auto &w = shape(in(1)), &y = shape(result());
+  void convolution() { convolution(1); }
+  void quantised_convolution() { convolution(3); }
+  void convolution(int filters) {
+    require_inputs(filters + 1);
+    const auto &w = shape(in(filters)), &y = shape(result());
     const auto groups = std::max<std::int64_t>(1, integer(*node_, "group", 1));
     if (y.size() < 3 || w.size() != y.size() || w[0] < 1) throw input_error("operands must be images and filters");
-    convolve(checked_mul(y[0], product(y, 2, y.size())), w[0] / groups, elements(w) / w[0], groups);
+    convolve(checked_mul(y[0], product(y, 2, y.size())), w[0] / groups, elements(w) / w[0], groups, filters);
   }
 
   void transposed_convolution() {

@@ -16,9 +16,10 @@ namespace detail {
 // clang-format off
 inline constexpr struct { keeping kept; std::string_view types; } elementwise_operators[] = {
     {keeping::nothing,
-     " Add And ArgMax ArgMin AveragePool BitShift Cast Ceil Concat CumSum DepthToSpace Equal Floor GlobalAveragePool "
-     "Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Mean Mod Neg NonZero Not OneHot Or Pad ReduceMean "
-     "ReduceSum Resize RotaryEmbedding Round Sign SpaceToDepth Sub Sum Tile Trilu Upsample Xor "},
+     " Add And ArgMax ArgMin AveragePool BitShift Cast Ceil Concat CumSum DepthToSpace DequantizeLinear "
+     "DynamicQuantizeLinear Equal Floor GlobalAveragePool Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Mean "
+     "Mod Neg NonZero Not OneHot Or Pad QuantizeLinear ReduceMean ReduceSum Resize RotaryEmbedding Round Sign "
+     "SpaceToDepth Sub Sum Tile Trilu Upsample Xor "},
     {keeping::input,
      " Abs Acos Acosh Asin Asinh Atan Atanh Celu Clip Cos Cosh Elu Erf Gelu GlobalLpPool GlobalMaxPool GridSample "
      "HardSigmoid HardSwish LRN LeakyRelu Log LpNormalization LpPool MaxPool MeanVarianceNormalization Mish Pow "
@@ -36,7 +37,8 @@ inline constexpr struct { keeping kept; std::string_view types; } elementwise_op
 // clang-format on
 
 inline constexpr std::string_view views = " CastLike Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze ";
-inline constexpr std::string_view configured = " Clip Dropout OneHot Pad Resize Tile TopK Upsample Where ";
+inline constexpr std::string_view configured =
+    " Clip DequantizeLinear Dropout OneHot Pad QuantizeLinear Resize Tile TopK Upsample Where ";
 inline constexpr std::string_view control_flow = " If Loop Scan SequenceMap ";
 inline constexpr std::string_view shape_only = " EyeLike RandomNormalLike RandomUniformLike Shape Size ";
 

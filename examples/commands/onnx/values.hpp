@@ -120,7 +120,8 @@ class values {
     const bool is_standard = domain_of(node.domain()).empty();
     const auto* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), version(node), domain_of(node.domain()));
     std::vector<onnx::TypeProto> results(static_cast<std::size_t>(node.output_size()));
-    if (!(is_standard && own_rule(node, results)) && schema != nullptr && schema->has_type_and_shape_inference_function()) {
+    if (!(is_standard ? own_rule(node, results) : packed_product(node, results)) && schema != nullptr &&
+        schema->has_type_and_shape_inference_function()) {
       std::unordered_map<std::string, onnx::TypeProto*> types;
       std::unordered_map<std::string, const onnx::TensorProto*> data;
       for (const auto& name : node.input()) {
@@ -263,11 +264,25 @@ class values {
       shape.clear();
       for (const char label : labels->result) shape.push_back(size_of[label]);
       set_type(results[0], element_type, shape);
+    } else if (type == "DequantizeLinear" && node.input_size() > 1) {
+      set_type(results[0], element(node.input(1)), shape);
     } else if (own_.contains(type)) {
       set_type(results[0], element_type, shape);
     } else {
       return false;
     }
+    return true;
+  }
+
+  // A product with packed weights of few bits, as ONNX Runtime has it. False: not such a node.
+  bool packed_product(const onnx::NodeProto& node, std::vector<onnx::TypeProto>& results) const {
+    if (node.op_type() != "MatMulNBits" || node.input_size() < 2 || results.empty() || !shapes_.contains(node.input(0)))
+      return false;
+    auto shape = shapes_.at(node.input(0));
+    if (shape.empty() || shape.back() != integer(node, "K", 0) || integer(node, "N", 0) < 1)
+      throw hetsched::input_error(called(node) + ": K and N do not fit the first input");
+    shape.back() = integer(node, "N", 0);
+    set_type(results[0], element(node.input(0)), shape);
     return true;
   }
 

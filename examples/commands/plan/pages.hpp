@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -160,13 +162,24 @@ inline constexpr double telling_gap = 0.0105;
          (e.space.empty() ? "" : ": " + e.space);
 }
 
+/// "30,532,122,624".
+[[nodiscard]] inline std::string digits_text(std::int64_t count) {
+  auto text = std::to_string(count);
+  for (auto i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3) text.insert(static_cast<std::size_t>(i), ",");
+  return text;
+}
+
 /// What is printed. `costs`: those of the plan.
 [[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
+  if (p.setting.sequence > 0 && p.predicted.samples_per_s > 0)
+    figures.push_back({"tokens", format_number(p.predicted.samples_per_s * p.setting.sequence),
+                       "per second, with " + std::to_string(p.setting.sequence) + " per sample"});
   const auto devices = device_use(hardware, p);
   figures.push_back({"devices", devices.used, devices.idle});
+  if (costs.model()) figures.push_back({"parameters", digits_text(parameter_count(costs.model()->chain)), "of the model"});
   if (!costs.measured() && !p.setting.precision.empty())
     figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});

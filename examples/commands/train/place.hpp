@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,6 +64,9 @@ inline constexpr bool with_gloo = false;
   if (!with_gloo) throw hetsched::input_error("--transport: this program was built without Gloo (HETSCHED_GLOO)");
   if (!given.secret_file.empty()) (void)read_secret(given.secret_file);
   auto place = hetsched::place_from_environment();
+  if (place.launcher.empty() && !place.alone.empty() && !given.ranks)
+    throw hetsched::input_error("--transport gloo: no launcher has told a rank, and " + place.alone +
+                                "; --ranks 1 says that one process is meant");
   if (given.ranks && *given.ranks != place.ranks)
     throw hetsched::input_error(
         place.launcher.empty()
@@ -72,6 +76,27 @@ inline constexpr bool with_gloo = false;
   if (place.ranks > 1 && given.store.empty() && place.store.empty())
     throw hetsched::input_error("--store is required for processes to meet: file:FOLDER, redis://HOST:PORT or torch://HOST:PORT");
   return place;
+}
+
+/// Says on standard error where a process works alone that may be meant to be one of several.
+inline void tell_alone(const place_arguments& given, const hetsched::process_place& place) {
+  if (given.ranks) return;
+  if (given.transport != "threads") {
+    if (place.ranks > 1) return;
+    if (place.launcher.empty())
+      std::cerr << "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, torchrun tell one; "
+                   "--ranks 1 says that it is meant)\n";
+    else if (!place.alone.empty())
+      std::cerr << place.launcher << " started one process, which works alone, but " << place.alone << '\n';
+    return;
+  }
+  try {
+    const auto launched = hetsched::place_from_environment();
+    if (launched.ranks > 1)
+      std::cerr << launched.launcher << " started " << launched.ranks
+                << " processes, and each works alone: with --transport gloo they work together\n";
+  } catch (const hetsched::input_error&) {  // threads need no launcher
+  }
 }
 
 /// Every rank's numbers to every rank. Throws error if a rank does not come.

@@ -17,12 +17,21 @@ namespace hetsched {
 /// Complexity: built on first use, O(1) afterwards.
 [[nodiscard]] const std::vector<device>& device_catalogue();
 
-/// The catalogue's device of that name, which is case-sensitive; none if it has no such device.
-[[nodiscard]] inline std::optional<device> find_device(std::string_view name) {
-  for (const auto& d : device_catalogue())
-    if (d.name == name) return d;
-  return std::nullopt;
-}
+/// The catalogue's device of that name, or that drivers print so, as in "NVIDIA H100 80GB HBM3" and "Tesla T4"; none if it has
+/// no such device, or more than one. Case, blanks, hyphens and makers' words do not matter.
+/// Complexity: O(devices).
+[[nodiscard]] std::optional<device> find_device(std::string_view name);
+
+/// Whether two names are of one device: equal, but for what find_device passes over, or two of one device of the catalogue.
+/// Complexity: O(devices).
+[[nodiscard]] bool same_device(std::string_view a, std::string_view b);
+
+namespace detail {
+
+/// What of a device's name is compared: small letters and digits, without makers' words.
+[[nodiscard]] std::string plain_device_name(std::string_view name);
+
+}  // namespace detail
 
 /// The catalogue's device of that name.
 /// Throws: input_error if it has no such device.

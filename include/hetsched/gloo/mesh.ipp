@@ -64,6 +64,15 @@ HETSCHED_INLINE std::string host_identity() {
   }
 }
 
+/// Throws: input_error for an address that only the own host reaches, of a rank that is not alone on one.
+inline void refuse_loopback(int rank, const gloo_options& options, const std::string& address) {
+  if (!address.starts_with("127.") && address != "::1") return;
+  const std::string& given = options.interface.empty() ? options.address : options.interface;
+  throw input_error("rank " + std::to_string(rank) + " listens at " + address +
+                    (given.empty() || given == address ? "" : ", which " + printable(given) + " is on its host") +
+                    ", where no other host reaches it: give it the address or the interface of a network");
+}
+
 /// The names under which ranks find each other in a store.
 class roll_call {
  public:
@@ -87,7 +96,9 @@ class roll_call {
       store_.set(at, proves_ ? with_proof(*proves_, at, value) : value);
     } catch (const std::exception& e) {
       throw error("rank " + std::to_string(rank_) + " cannot enter " + run_text_ + " in the rendezvous" + where_ +
-                  ", maybe as an earlier run of this name has not been cleaned up (choose another name): " + gloo_text(e));
+                  ", maybe as another process is this rank, too, or an earlier run of this name has not been cleaned up (choose "
+                  "another name): " +
+                  gloo_text(e));
     }
   }
   [[nodiscard]] std::vector<char> get(const std::string& name, int rank) const {
@@ -150,7 +161,8 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
   call.prove_with(key);
   const std::string self = std::to_string(place.ranks) + " " + host_identity();
   call.put("host", {self.begin(), self.end()});
-  bool one_host = true;
+  const auto network_of = [](const std::string& host) { return host.substr(0, host.rfind(' ')); };  // without its name
+  bool one_host = true, one_network = true;
   for (int r = 0; r < place.ranks; ++r) {
     if (r == place.rank) continue;
     const auto value = call.get("host", r);
@@ -159,16 +171,22 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
       throw input_error("rank " + std::to_string(r) + " is one of " + printable(other.substr(0, other.find(' '))) +
                         " ranks, rank " + std::to_string(place.rank) + " one of " + std::to_string(place.ranks));
     one_host = one_host && other == self;
+    one_network = one_network && network_of(other) == network_of(self);
   }
 
   auto door = open_door(place, options, one_host);
   const auto own = door.at.host + ' ' + door.at.port;
   call.put("address", {own.begin(), own.end()});
+  if (!one_network) refuse_loopback(place.rank, options, door.at.host);
   introduction ranks(place.rank, place.ranks, key, std::move(door.socket));
-  for (int r = 0; r < place.rank; ++r) {  // higher ones call
+  for (int r = 0; r < place.ranks; ++r) {
+    if (r == place.rank || (one_network && r > place.rank)) continue;
     const auto theirs = call.get("address", r);
     const auto space = std::find(theirs.begin(), theirs.end(), ' ');
-    ranks.call(r, find_address({theirs.begin(), space}, space == theirs.end() ? "" : std::string{space + 1, theirs.end()}));
+    const std::string host{theirs.begin(), space};
+    if (!one_network) refuse_loopback(r, {}, host);
+    if (r < place.rank)  // higher ones call
+      ranks.call(r, find_address(host, space == theirs.end() ? "" : std::string{space + 1, theirs.end()}));
   }
   ranks.run(until, options.connect_deadline_s);
   mesh.strangers = ranks.strangers();

@@ -19,8 +19,40 @@ struct process_place {
   std::string launcher;  ///< "torchrun", "mpirun", "pmi" or "slurm"; empty: none, a run of one process
   std::string master;    ///< a host that all others reach, if the launcher names one
   std::string run;       ///< the launcher's name for this run, if it has one
-  std::string store{};   ///< where the launcher lets its processes meet, for open_gloo_store; empty: nowhere
+  /// What in the environment tells of several processes, although this place is of one; empty: nothing.
+  std::string alone{};
+  std::string store{};  ///< where the launcher lets its processes meet, for open_gloo_store; empty: nowhere
 };
+
+namespace detail {
+
+/// What tells of several processes besides the launcher that counts, for a place of one.
+/// `number`: of a variable; -1 where it is not there.
+template <class Number>
+[[nodiscard]] std::string several_processes_text(const Number& number) {
+  struct teller {
+    const char *name, *advice;
+  };
+  constexpr teller counts[] = {
+      {"SLURM_NTASKS", "this is the shell of an allocation of # tasks: start with srun"},
+      {"SLURM_NNODES", "this is the shell of an allocation of # nodes: start with srun"},
+      {"OMPI_COMM_WORLD_SIZE", "mpirun started # processes"},
+      {"PMI_SIZE", "an MPI launcher started # processes"},
+      {"FLUX_JOB_SIZE", "flux started # processes: set RANK from FLUX_TASK_RANK, and WORLD_SIZE"},
+  };
+  for (const auto& [name, advice] : counts)
+    if (const int told = number(name); told > 1) {
+      std::string text = advice;
+      text.replace(text.find('#'), 1, std::to_string(told));
+      return std::string(name) + " is " + std::to_string(told) + ", " + text;
+    }
+  if (const int index = number("JOB_COMPLETION_INDEX"); index >= 0)
+    return "JOB_COMPLETION_INDEX is " + std::to_string(index) +
+           ", this is a pod of an indexed job: set RANK to that number, and WORLD_SIZE to the job's completions";
+  return {};
+}
+
+}  // namespace detail
 
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI) or srun give. The first of
 /// them that is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
@@ -40,6 +72,7 @@ template <class Get>
       throw input_error(std::string(name) + " is \"" + value + "\", which is no count");
     return found;
   };
+  const auto number_if_any = [&](const char* name) { return text(name).empty() ? -1 : number(name); };
   struct names {
     const char *launcher, *rank, *ranks, *local_rank, *master, *run;
     bool ranks_alone;  ///< the number of ranks may be there without a rank: in the shell of an allocation
@@ -72,9 +105,12 @@ template <class Get>
             "torch://" + (place.master.find(':') == std::string::npos ? place.master : '[' + place.master + ']') + ':' + port;
     }
     if (k.launcher == std::string_view("slurm")) place.run += "." + text("SLURM_STEP_ID");
+    if (place.ranks == 1) place.alone = detail::several_processes_text(number_if_any);
     return place;
   }
-  return {};
+  process_place place;
+  place.alone = detail::several_processes_text(number_if_any);
+  return place;
 }
 
 /// The place that this process's environment gives; see place_from.

@@ -21,7 +21,12 @@ HETSCHED_INLINE torch_store::torch_store(const std::string& host, int port) : at
     socklen_t size = sizeof problem;
     getsockopt(server_.number(), SOL_SOCKET, SO_ERROR, &problem, &size);
   }
-  if (problem != 0) fail(std::strerror(problem));
+  if (problem != 0) {
+    const auto here = detail::numbers_of(address.data(), address.size).host;
+    const bool own = here.starts_with("127.") || here == "::1";
+    fail(std::strerror(problem) +
+         (own && here != at_.host ? ", and " + at_.host + " is " + here + " on this host" : std::string()));
+  }
   request hello(query::validate);
   hello.number(std::uint32_t{0x3C85F7CE});
   write(hello, until);

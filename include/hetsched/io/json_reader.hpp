@@ -63,6 +63,9 @@ namespace detail {
 /// `did you mean "x" or "y"? Known: a, b, c` for a name that is not among the known ones.
 [[nodiscard]] std::string suggestion(std::string_view name, const std::vector<std::string_view>& known);
 
+/// What a value of a document is.
+enum class json_kind { null, boolean, number, text, list, object };
+
 /// A value in a document, with its file and its place for messages. Refers to the document and is cheap to copy.
 class json_value {
  public:
@@ -75,8 +78,12 @@ class json_value {
   [[noreturn]] void fail(const std::string& complaint) const { throw file_error(*file_, pointer_, complaint); }
   [[noreturn]] void expected(const std::string& what) const;
 
-  [[nodiscard]] bool is_null() const;
-  [[nodiscard]] bool is_text() const;
+  [[nodiscard]] json_kind kind() const;
+  [[nodiscard]] bool is_null() const { return kind() == json_kind::null; }
+  [[nodiscard]] bool is_text() const { return kind() == json_kind::text; }
+
+  /// null, false, 0 or empty.
+  [[nodiscard]] bool is_nothing() const;
 
   // ---- objects
 
@@ -84,6 +91,7 @@ class json_value {
 
   /// An object with no key but these.
   const json_value& object(std::initializer_list<std::string_view> known) const;
+  const json_value& object(const std::vector<std::string_view>& known) const;
 
   [[nodiscard]] bool has(std::string_view key) const;
 

@@ -248,9 +248,21 @@ HETSCHED_INLINE void json_value::expected(const std::string& what) const {
   fail("found " + found(*value_) + ", expected " + what);
 }
 
-HETSCHED_INLINE bool json_value::is_null() const { return value_->is_null(); }
+HETSCHED_INLINE json_kind json_value::kind() const {
+  if (value_->is_null()) return json_kind::null;
+  if (value_->is_boolean()) return json_kind::boolean;
+  if (value_->is_number()) return json_kind::number;
+  if (value_->is_string()) return json_kind::text;
+  return value_->is_array() ? json_kind::list : json_kind::object;
+}
 
-HETSCHED_INLINE bool json_value::is_text() const { return value_->is_string(); }
+HETSCHED_INLINE bool json_value::is_nothing() const {
+  const auto what = kind();
+  return what == json_kind::boolean  ? !value_->get<bool>()
+         : what == json_kind::number ? value_->get<double>() == 0
+         : what == json_kind::text   ? value_->get<std::string>().empty()
+                                     : value_->empty();
+}
 
 HETSCHED_INLINE const json_value& json_value::object() const {
   if (!value_->is_object()) expected("an object");
@@ -258,6 +270,10 @@ HETSCHED_INLINE const json_value& json_value::object() const {
 }
 
 HETSCHED_INLINE const json_value& json_value::object(std::initializer_list<std::string_view> known) const {
+  return object(std::vector<std::string_view>(known));
+}
+
+HETSCHED_INLINE const json_value& json_value::object(const std::vector<std::string_view>& known) const {
   object();
   for (const auto& [key, ignored] : value_->items()) {
     if (std::find(known.begin(), known.end(), key) == known.end())

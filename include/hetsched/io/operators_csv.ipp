@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <system_error>
@@ -59,8 +60,11 @@ class operators_reader {
 
   [[nodiscard]] operators_file read(function_ref<void(const file_error&)> on_bad_row) {
     if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
+    if (rest_.starts_with("\xFF\xFE") || rest_.starts_with("\xFE\xFF"))
+      throw file_error(file_, {}, "is in UTF-16, expected UTF-8 (Excel: CSV UTF-8)");
     operators_file result;
     result.heading = take_line();
+    if (result.heading == "sep=,") result.heading = take_line();  // for Excel
     read_heading(result.heading);
     while (!rest_.empty()) {
       const auto line = take_line();
@@ -119,6 +123,10 @@ class operators_reader {
       if (place != missing) fail("two columns are named " + name);
       place = c;
     }
+    if (place_[op] == missing)
+      for (const auto& [separator, name] : {std::pair{';', "semicolons"}, {'\t', "tabs"}})
+        if (line.find(separator) != line.npos && line.find(',') == line.npos)
+          fail(std::string("cells are separated by ") + name + ", expected commas; found " + quoted(line));
     for (std::size_t c = 0; c < columns; ++c)
       if (place_[c] == missing)
         fail("no column is named " + std::string(names[c]) + "; found " + quoted(line) + ", expected op,batch,m,n,k,dtype");
@@ -128,10 +136,9 @@ class operators_reader {
     const auto& kind = known_operator();
     operator_sizes sizes{.batch = size(batch), .m = size(m), .n = size(n)};
     // A table has something in this column also where it says nothing.
-    if (kind.reduces || (!cell(k).empty() && cell(k) != "0")) sizes.k = size(k);
+    if (kind.reduces || !says_nothing(cell(k))) sizes.k = size(k);
     const auto format = known_format();
-    if (kind.name.starts_with("flash_attention") && key_heads_ < width_ && !cells_[key_heads_].empty() &&
-        cells_[key_heads_] != "0") {
+    if (kind.name.starts_with("flash_attention") && key_heads_ < width_ && !says_nothing(cells_[key_heads_])) {
       sizes.kv_heads = whole(cells_[key_heads_], "kv_heads");
       if (sizes.batch % sizes.kv_heads != 0)
         fail("column kv_heads: found " + quoted(cells_[key_heads_]) + ", expected a divisor of the " +
@@ -170,12 +177,26 @@ class operators_reader {
 
   [[nodiscard]] std::int64_t size(column c) const { return whole(cell(c), names[c]); }
 
-  // At least 1; a fraction of zeros is no harm.
+  // What is written for a number that is not there: by R, by pandas, by databases.
+  [[nodiscard]] static bool says_nothing(std::string_view cell) {
+    const auto name = plain_name(cell);
+    return name.empty() || name == "na" || name == "nan" || name == "null" || name == "none" || name == "<na>" || name == "0" ||
+           name == "0.0";
+  }
+
+  // At least 1, also as 4096.0 or 1e+05.
   [[nodiscard]] std::int64_t whole(std::string_view text, std::string_view heading) const {
     std::int64_t value = 0;
     const auto last = text.data() + text.size();
     auto [end, wrong] = std::from_chars(text.data(), last, value);
-    if (wrong == std::errc{} && end != last && *end == '.') end = std::find_if(end + 1, last, [](char c) { return c != '0'; });
+    if (wrong == std::errc{} && end != last) {
+      double real = 0;
+      const auto read = std::from_chars(text.data(), last, real);
+      end = read.ptr;
+      wrong = read.ec;
+      constexpr double exact = 9007199254740992;  // whole numbers below are
+      value = real >= 1 && real <= exact && real == std::floor(real) ? static_cast<std::int64_t>(real) : 0;
+    }
     if (wrong != std::errc{} || end != last || value < 1)
       fail("column " + std::string(heading) + ": found " + quoted(text) + ", expected a whole number of at least 1");
     return value;

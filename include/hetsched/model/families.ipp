@@ -27,8 +27,9 @@ HETSCHED_INLINE transformer llama(const transformer_shape& shape) {
   if (shape.sequence == 0) m.sequence = 4096;
   if (shape.ffn_hidden == 0) m.ffn_hidden = static_cast<int>(ceil_div(std::int64_t{8} * shape.hidden / 3, 256) * 256);
   m.positions = 0;
-  m.rms_norm = m.gated_mlp = true;
-  m.bias = m.qkv_bias = m.tied_embeddings = m.dropout = false;
+  m.norm_vectors = 1;
+  m.gated_mlp = true;
+  m.qkv_bias = m.output_bias = m.mlp_bias = m.tied_embeddings = m.dropout = false;
   return m;
 }
 
@@ -48,6 +49,7 @@ HETSCHED_INLINE transformer bert(const transformer_shape& shape) {
   m.token_types = 2;
   m.head = output_head::masked_language_model;
   m.pre_norm = false;
+  m.embedding_norm = true;
   return m;
 }
 

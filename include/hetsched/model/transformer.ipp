@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -31,17 +33,26 @@ HETSCHED_INLINE void validate(const transformer& m) {
   require(m.moe_every >= 1, "moe_every must be at least 1");
   require(m.dense_blocks >= 0 && m.dense_ffn_hidden >= 0, "dense_blocks and dense_ffn_hidden must not be negative");
   require(m.shared_experts >= 0 && (m.experts > 0 || m.shared_experts == 0), "shared_experts needs experts");
+  require(m.shared_ffn_hidden >= 0 && (m.shared_experts > 0 || (m.shared_ffn_hidden == 0 && !m.shared_gate)),
+          "shared_ffn_hidden and shared_gate need shared_experts");
   require(m.kv_rank >= 0 && m.query_rank >= 0 && m.value_size >= 0, "ranks and sizes of latent attention must not be negative");
   if (m.kv_rank > 0) {
     require(m.head_size > 0 && m.rotary_size >= 0 && m.rotary_size < m.head_size,
             "latent attention needs a head_size, of which rotary_size is a part");
     require(m.kv_heads == 0 || m.kv_heads == m.heads, "latent attention has keys for every head");
-    require(!m.bias && !m.qkv_bias && !m.qk_norm, "latent attention has no biases and no norms of heads");
+    require(!m.output_bias && !m.qkv_bias && m.qk_norm == qk_norm_kind::none && !m.attention_sinks,
+            "latent attention has no biases, no norms of heads and no sinks");
   } else {
     require(m.query_rank == 0 && m.rotary_size == 0 && m.value_size == 0,
             "query_rank, rotary_size and value_size need a kv_rank");
   }
   require(!m.shared_norm || m.pre_norm, "a shared norm stands before attention and MLP");
+  require(m.norms_before || (m.pre_norm && m.norms_behind && !m.shared_norm),
+          "without norms before attention and MLP there must be norms behind them");
+  require(m.norm_vectors >= 0 && m.norm_vectors <= 2, "norm_vectors must be between 0 and 2");
+  require(m.window >= 0 && m.full_every >= 0, "window and full_every must not be negative");
+  require(m.window > 0 || (m.full_every == 0 && !m.chunked), "full_every and chunked need a window");
+  require(m.embedding_width >= 0 && (m.patch_inputs == 0 || m.embedding_width == 0), "embedding_width is of words");
   require(m.positions == 0 || m.positions >= m.sequence, "positions must be 0 or at least the sequence");
   require(m.token_types >= 0, "token_types must not be negative");
   require(m.patch_inputs >= 0, "patch_inputs must not be negative");
@@ -87,9 +98,12 @@ HETSCHED_INLINE layer_chain make_chain(const transformer& model, granularity cut
   struct block {
     layer attention, norm, mlp;
   };
-  const auto make_block = [&](bool with_experts) {
-    block b{sizes.attention(), model.shared_norm ? sizes.passed_norm() : sizes.norm(), sizes.mlp(with_experts)};
-    if (model.pre_norm) {
+  const auto make_block = [&](bool with_experts, bool windowed) {
+    const bool reads_norm = model.norms_before && !model.shared_norm;
+    block b{sizes.attention(windowed), reads_norm ? sizes.norm() : sizes.passed_norm(), sizes.mlp(with_experts)};
+    if (!model.norms_before) {
+      b.norm.boundary_bytes = sizes.tensor;
+    } else if (model.pre_norm) {
       auto first = sizes.norm();
       detail::append(first, b.attention);
       b.attention = std::move(first);
@@ -98,8 +112,8 @@ HETSCHED_INLINE layer_chain make_chain(const transformer& model, granularity cut
     }
     return b;
   };
-  const block dense = make_block(false);
-  const block sparse = model.experts > 0 ? make_block(true) : dense;
+  const std::array<std::array<block, 2>, 2> blocks{
+      {{make_block(false, false), make_block(false, true)}, {make_block(true, false), make_block(true, true)}}};
 
   layer_chain chain;
   chain.parameter_bytes = model.parameter_bytes;
@@ -108,7 +122,7 @@ HETSCHED_INLINE layer_chain make_chain(const transformer& model, granularity cut
   chain.experts = model.experts;
   chain.layers.push_back(sizes.embedding());
   for (int i = 0; i < model.layers; ++i) {
-    const block& b = has_experts(model, i) ? sparse : dense;
+    const block& b = blocks[has_experts(model, i)][has_window(model, i)];
     const std::string name = "block " + std::to_string(i);
     if (cut == granularity::block) {
       auto& whole = chain.layers.emplace_back(b.attention);
@@ -137,16 +151,26 @@ HETSCHED_INLINE transformer_sizes::transformer_sizes(const transformer& model)
   values = m.value_size > 0 ? checked_mul(a, m.value_size) : q;
   f = m.ffn_hidden > 0 ? m.ffn_hidden : checked_mul(4, h);
   dense_f = m.dense_ffn_hidden > 0 ? m.dense_ffn_hidden : f;
+  shared_f = m.shared_ffn_hidden > 0 ? m.shared_ffn_hidden : f;
+  word = m.embedding_width > 0 ? m.embedding_width : h;
   tensor = checked_mul(s, h, e);
-  norm_parameters = m.rms_norm ? h : 2 * h;
+  norm_parameters = m.norm_vectors * h;
 }
 
-HETSCHED_INLINE layer transformer_sizes::latent_attention() const {
+HETSCHED_INLINE double transformer_sizes::seen(bool windowed) const {
+  const auto all = static_cast<double>(s), w = static_cast<double>(m.window);
+  if (!windowed) return all;
+  if (!m.chunked) return w * (2 - w / all);
+  const double chunks = std::floor(all / w), rest = all - chunks * w;
+  return (chunks * w * w + rest * rest) / all;
+}
+
+HETSCHED_INLINE layer transformer_sizes::latent_attention(bool windowed) const {
   const std::int64_t queries_from = m.query_rank > 0 ? m.query_rank : h;
   const std::int64_t down = checked_add(m.kv_rank, m.rotary_size);
   const std::int64_t up = checked_add(q - checked_mul(a, m.rotary_size), values);
   layer l;
-  l.selective_flops = product(q, s) + product(values, s);
+  l.selective_flops = product(q, 1) * seen(windowed) + product(values, 1) * seen(windowed);
   l.forward_flops = product(queries_from, q) + product(h, down) + product(m.kv_rank, up) + product(values, h) + l.selective_flops;
   l.parameters = checked_add(checked_mul(queries_from, q), checked_mul(h, down));
   l.parameters = checked_add(l.parameters, checked_add(checked_mul(m.kv_rank, up), checked_mul(values, h)));
@@ -163,23 +187,24 @@ HETSCHED_INLINE layer transformer_sizes::latent_attention() const {
   return l;
 }
 
-HETSCHED_INLINE layer transformer_sizes::full_attention() const {
+HETSCHED_INLINE layer transformer_sizes::full_attention(bool windowed) const {
   layer l;
-  l.forward_flops = product(h, q) + 2 * product(h, kv) + 2 * product(q, s) + product(q, h);
-  l.selective_flops = 2 * product(q, s);
+  l.selective_flops = 2 * product(q, 1) * seen(windowed);
+  l.forward_flops = product(h, q) + 2 * product(h, kv) + l.selective_flops + product(q, h);
   const auto weights = checked_add(checked_mul(2, h, q), checked_mul(2, h, kv));
-  l.parameters = checked_add(
-      weights, (m.qkv_bias ? checked_add(q, checked_mul(2, kv)) : 0) + (m.bias ? h : 0) + (m.qk_norm ? 2 * q / a : 0));
+  const auto biases = (m.qkv_bias ? checked_add(q, checked_mul(2, kv)) : 0) + (m.output_bias ? h : 0);
+  const auto scales = m.qk_norm == qk_norm_kind::per_head ? 2 * q / a : m.qk_norm == qk_norm_kind::whole ? q + kv : 0;
+  l.parameters = checked_add(weights, biases + scales + (m.attention_sinks ? a : 0));
   // input; queries; keys and values; input of the projection; mask of its dropout
   auto kept = checked_add(tensor, checked_mul(s, checked_mul(2, checked_add(q, kv)), e));
-  if (m.qk_norm) kept = checked_add(kept, checked_mul(s, checked_add(q, kv), e));
+  if (m.qk_norm != qk_norm_kind::none) kept = checked_add(kept, checked_mul(s, checked_add(q, kv), e));
   l.activation_bytes = kept;
   l.context_gather_bytes = checked_mul(2, s, kv, e);
   return l;
 }
 
-HETSCHED_INLINE layer transformer_sizes::attention() const {
-  layer l = m.kv_rank > 0 ? latent_attention() : full_attention();
+HETSCHED_INLINE layer transformer_sizes::attention(bool windowed) const {
+  layer l = m.kv_rank > 0 ? latent_attention(windowed) : full_attention(windowed);
   auto kept = l.activation_bytes;
   // softmax, and with dropout its mask and its result
   l.selective_saved_bytes = checked_mul(a, s, s, m.dropout ? 2 * e + 1 : e);
@@ -197,8 +222,10 @@ HETSCHED_INLINE layer transformer_sizes::attention() const {
 HETSCHED_INLINE layer transformer_sizes::mlp(bool with_experts) const {
   const std::int64_t matrices = m.gated_mlp ? 3 : 2;
   const auto width = with_experts ? f : dense_f;
-  const auto mlp_parameters =
-      checked_add(checked_mul(matrices, h, width), m.bias ? checked_add(checked_mul(matrices - 1, width), h) : 0);
+  const auto parameters_of = [&](std::int64_t inside) {
+    return checked_add(checked_mul(matrices, h, inside), m.mlp_bias ? checked_add(checked_mul(matrices - 1, inside), h) : 0);
+  };
+  const auto mlp_parameters = parameters_of(width);
   const double mlp_flops = static_cast<double>(matrices) * product(h, width);
   // before and after the non-linearity, whose gate is rebuilt in backward
   const auto inner = checked_mul(matrices, s, width, e);
@@ -206,14 +233,18 @@ HETSCHED_INLINE layer transformer_sizes::mlp(bool with_experts) const {
   if (with_experts) {
     const std::int64_t k = m.experts_per_token, everywhere = m.shared_experts;
     l.expert_parameters = checked_mul(m.experts, mlp_parameters);
-    l.parameters = checked_add(checked_mul(h, m.experts), checked_mul(checked_add(m.experts, everywhere), mlp_parameters));
+    l.parameters = checked_add(checked_mul(h, m.experts), l.expert_parameters);
+    l.parameters = checked_add(l.parameters, checked_mul(everywhere, parameters_of(shared_f)));
+    if (m.shared_gate) l.parameters = checked_add(l.parameters, h);
     if (m.expert_bias) l.parameters = checked_add(l.parameters, m.experts);
     l.expert_exchange_bytes = checked_mul(k, tensor);
-    l.forward_flops = product(h, m.experts) + static_cast<double>(k + everywhere) * mlp_flops;
+    l.forward_flops = product(h, m.experts) + static_cast<double>(k) * mlp_flops +
+                      static_cast<double>(everywhere * matrices) * product(h, shared_f) + (m.shared_gate ? product(h, 1) : 0);
     // the router's input and its fp32 probabilities; per chosen expert its input, inside and output
     const auto router = checked_add(tensor, checked_mul(4, s, m.experts));
     l.activation_bytes = checked_add(router, checked_mul(k, checked_add(checked_mul(2, tensor), inner)));
-    l.activation_bytes = checked_add(l.activation_bytes, checked_mul(everywhere, inner));  // their input is the router's
+    l.activation_bytes =
+        checked_add(l.activation_bytes, checked_mul(everywhere * matrices, s, shared_f, e));  // their input is the router's
     // a sequence reaches all experts but for very short ones
     l.active_fraction = checked_mul(s, k) < m.experts ? static_cast<double>(s * k) / m.experts : 1;
   } else {
@@ -244,13 +275,21 @@ HETSCHED_INLINE layer transformer_sizes::embedding() const {
     l.backward_flops = l.weight_backward_flops = l.forward_flops;
     l.activation_bytes = checked_mul(s, m.patch_inputs, e);
   } else {
-    l.parameters = checked_mul(m.vocab, h);
+    l.parameters = checked_mul(m.vocab, word);
     l.active_fraction = 0;
+    if (word != h) {
+      l.parameters = checked_add(l.parameters, checked_mul(word, h));
+      l.active_fraction = static_cast<double>(word * h) / static_cast<double>(l.parameters);
+      l.forward_flops = product(word, h);
+      l.backward_flops = 2 * l.forward_flops;
+      l.weight_backward_flops = l.forward_flops;
+      l.activation_bytes = checked_mul(s, word, e);
+    }
     l.tensor_reduce_bytes = tensor / 2;  // once an iteration: the words here in forward, their gradients at the head in backward
   }
   l.parameters = checked_add(l.parameters, checked_mul(rows, h));
   l.activation_bytes = checked_add(l.activation_bytes, mask(checked_mul(s, h)));
-  if (!m.pre_norm) {
+  if (m.embedding_norm) {
     l.parameters = checked_add(l.parameters, norm_parameters);
     l.activation_bytes = checked_add(l.activation_bytes, tensor);
   }
@@ -272,11 +311,17 @@ HETSCHED_INLINE layer transformer_sizes::head() const {
     l.forward_flops = 2 * static_cast<double>(h) * m.classes;
     l.activation_bytes = checked_add(l.activation_bytes, checked_add(checked_mul(h, e), checked_mul(4, m.classes)));
   } else {
-    l.forward_flops = product(h, m.vocab);
+    l.forward_flops = product(word, m.vocab);
     // input of the product, logits in fp32
     l.activation_bytes = checked_add(l.activation_bytes, checked_add(tensor, checked_mul(4, s, m.vocab)));
     auto& words = m.tied_embeddings ? l.shared_parameters : l.parameters;
-    words = checked_add(words, checked_mul(m.vocab, h));
+    words = checked_add(words, checked_mul(m.vocab, word));
+    if (m.head_bias) l.parameters = checked_add(l.parameters, m.vocab);
+    if (word != h) {
+      l.parameters = checked_add(l.parameters, checked_mul(h, word));
+      l.forward_flops += product(h, word);
+      l.activation_bytes = checked_add(l.activation_bytes, checked_mul(s, word, e));
+    }
     l.tensor_reduce_bytes = tensor - tensor / 2;
     if (m.head == output_head::masked_language_model) {
       l.parameters =

@@ -95,16 +95,16 @@ class kernel_writer {
     gradient(elementwise(checked_mul(rows, width), 2, 0, f()), true);
   }
 
-  void attention() {
-    m_.kv_rank > 0 ? latent_attention() : full_attention();
+  void attention(bool windowed) {
+    m_.kv_rank > 0 ? latent_attention(windowed) : full_attention(windowed);
     if (m_.norms_behind) norm();
     add_residual();
   }
 
   // Devices do not share what is made of a token before its heads.
-  void latent_attention();
+  void latent_attention(bool windowed);
 
-  void full_attention();
+  void full_attention(bool windowed);
 
   void mlp(bool with_experts);
 
@@ -113,11 +113,11 @@ class kernel_writer {
  private:
   void dense_mlp(std::int64_t inner) {
     if (m_.gated_mlp)
-      linears(tokens_, sizes_.h, {inner, inner}, m_.bias);
+      linears(tokens_, sizes_.h, {inner, inner}, m_.mlp_bias);
     else
-      linear(tokens_, sizes_.h, inner, m_.bias);
+      linear(tokens_, sizes_.h, inner, m_.mlp_bias);
     activation(checked_mul(tokens_, inner));
-    linear(tokens_, inner, sizes_.h, m_.bias);
+    linear(tokens_, inner, sizes_.h, m_.mlp_bias);
   }
 
   [[nodiscard]] number_format f() const { return style_.format; }
@@ -193,7 +193,7 @@ class kernel_writer {
 
   // What selective recomputation runs again. Flash attention does so by itself: its backward has five products to the
   // forward's two.
-  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head, std::int64_t value);
+  void scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head, std::int64_t value, bool windowed);
 
   const transformer& m_;
   const kernel_style& style_;
@@ -236,9 +236,9 @@ class transformer_operators {
   [[nodiscard]] layer_operators operators(int index, const layer_share& share) const;
 
  private:
-  void attention(detail::kernel_writer& write) const {
-    if (model_.pre_norm) write.norm();
-    write.attention();
+  void attention(detail::kernel_writer& write, int block) const {
+    if (model_.pre_norm && model_.norms_before) write.norm();
+    write.attention(has_window(model_, block));
   }
   void mlp(detail::kernel_writer& write, int block) const {
     write.mlp(has_experts(model_, block));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
@@ -19,17 +20,18 @@ HETSCHED_INLINE void kernel_writer::embedding() {
       add_gradient(wide(m_.patch_inputs));
     }
   } else {
-    list_.forward.push_back({hetsched::embedding(tokens_, sizes_.h, f())});
-    gradient(elementwise(wide(tokens_), 2, 1, f()), true);
-    add_gradient(wide(part(m_.vocab)));
+    list_.forward.push_back({hetsched::embedding(tokens_, sizes_.word, f())});
+    gradient(elementwise(checked_mul(tokens_, sizes_.word), 2, 1, f()), true);
+    add_gradient(checked_mul(part(m_.vocab), sizes_.word));
+    if (sizes_.word != sizes_.h) linear(tokens_here_, sizes_.word, sizes_.h, false);
   }
   if (m_.positions > 0) map(wide(tokens_here_), {2, 1, 1, 0});
   if (m_.token_types > 0) map(wide(tokens_here_), {2, 1, 0, 0});
-  if (!m_.pre_norm) norm();
+  if (m_.embedding_norm) norm();
   dropout(wide(tokens_here_));
 }
 
-HETSCHED_INLINE void kernel_writer::latent_attention() {
+HETSCHED_INLINE void kernel_writer::latent_attention(bool windowed) {
   const auto heads = part(sizes_.a), head = sizes_.q / sizes_.a, value = sizes_.values / sizes_.a;
   if (m_.query_rank > 0) {
     linear(tokens_here_, sizes_.h, m_.query_rank, false);
@@ -47,17 +49,19 @@ HETSCHED_INLINE void kernel_writer::latent_attention() {
       map(turned, {1, 1, 1, 1});
     map(checked_mul(tokens_, heads * head), {1, 1, 1, 1});  // keys from their two parts
   }
-  scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, heads), head, value);
+  scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, heads), head, value, windowed);
   if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, heads * value), {1, 1, 1, 1});
-  linear(tokens_, heads * value, sizes_.h, m_.bias);
+  linear(tokens_, heads * value, sizes_.h, m_.output_bias);
 }
 
-HETSCHED_INLINE void kernel_writer::full_attention() {
+HETSCHED_INLINE void kernel_writer::full_attention(bool windowed) {
   const auto heads = part(sizes_.a), kv_heads = part(m_.kv_heads > 0 ? m_.kv_heads : sizes_.a), head = sizes_.q / sizes_.a;
   const auto q = heads * head, kv = kv_heads * head;
   linears(tokens_, sizes_.h, {q, kv, kv}, m_.qkv_bias);
-  if (m_.qk_norm)
+  if (m_.qk_norm == qk_norm_kind::per_head)
     for (const auto own : {heads, kv_heads}) norm(checked_mul(tokens_, own), head);
+  if (m_.qk_norm == qk_norm_kind::whole)
+    for (const auto width : {q, kv}) norm(tokens_, width);
   if (m_.positions == 0) {
     const auto turned = checked_mul(tokens_, q + kv);
     if (eager())
@@ -69,9 +73,9 @@ HETSCHED_INLINE void kernel_writer::full_attention() {
     maps(checked_mul(tokens_, q), style_.library.queries);
     for (int i = 0; i < 3; ++i) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // heads side by side: copies
   }
-  scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head, head);
+  scores_and_values(checked_mul(samples_, heads), checked_mul(samples_, kv_heads), head, head, windowed);
   if (style_.attention == attention_kernels::plain) map(checked_mul(tokens_, q), {1, 1, 1, 1});  // and back
-  linear(tokens_, q, sizes_.h, m_.bias);
+  linear(tokens_, q, sizes_.h, m_.output_bias);
 }
 
 HETSCHED_INLINE void kernel_writer::mlp(bool with_experts) {
@@ -89,7 +93,8 @@ HETSCHED_INLINE void kernel_writer::mlp(bool with_experts) {
     expert_linears(routed, inner, sizes_.h);
     map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
     if (m_.shared_experts > 0) {
-      dense_mlp(checked_mul(m_.shared_experts, inner));
+      if (m_.shared_gate) linear(tokens_here_, sizes_.h, 1, false);
+      dense_mlp(checked_mul(m_.shared_experts, part(sizes_.shared_f)));
       map(wide(tokens_), {2, 1, 0, 0});
     }
   }
@@ -108,8 +113,9 @@ HETSCHED_INLINE void kernel_writer::head() {
     map(wide(tokens_here_), {1, 1, 2, 1});
     norm();
   }
+  if (sizes_.word != sizes_.h) linear(tokens_here_, sizes_.h, sizes_.word, false);
   const auto words = part(m_.vocab);
-  linear(tokens_, sizes_.h, words, m_.head == output_head::masked_language_model);
+  linear(tokens_, sizes_.word, words, m_.head_bias || m_.head == output_head::masked_language_model);
   if (!style_.training) return;
   list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
   gradient(elementwise(checked_mul(tokens_, words), 2, 1, number_format::fp32));
@@ -136,19 +142,20 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
     gradient(batched_gemm(experts, out, in, tokens, f()), true);
     add_gradient(checked_mul(experts, in, out));
   }
-  if (m_.bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
+  if (m_.mlp_bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
 }
 
 HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head,
-                                                      std::int64_t value) {
-  const auto keys = sizes_.s;
+                                                      std::int64_t value, bool windowed) {
   if (style_.attention == attention_kernels::flash) {
+    const auto keys = static_cast<std::int64_t>(std::ceil(sizes_.seen(windowed)));
     // A kernel of one width does as much for values of another as one of their mean.
     const auto op = flash_attention(heads, kv_heads, queries_, keys, ceil_div(head + value, 2), style_.causal, f());
     list_.forward.push_back({op});
     gradient(op, false, 2.5);
     return;
   }
+  const auto keys = sizes_.s;  // a mask hides what is outside a window
   const auto first = static_cast<std::ptrdiff_t>(list_.forward.size());
   const auto rows = checked_mul(heads, queries_), scores = checked_mul(rows, keys);
   product(heads, queries_, keys, head);
@@ -167,11 +174,14 @@ HETSCHED_INLINE int transformer_operators::kind(int index) const {
   HETSCHED_EXPECTS(index >= 0 && index < chain_.size());
   if (index == 0 || index == chain_.size() - 1) return index;
   const int parts = cut_ == granularity::block ? 1 : 3;
-  const int place = (index - 1) % parts;
-  const bool has_mlp = place == parts - 1;
-  const bool experts = has_mlp && has_experts(model_, (index - 1) / parts);
-  const int first_block = experts ? (model_.dense_blocks / model_.moe_every + 1) * model_.moe_every - 1 : 0;
-  return 1 + first_block * parts + place;
+  const int place = (index - 1) % parts, block = (index - 1) / parts;
+  const auto alike = [&](int other) {
+    return (place > 0 || has_window(model_, other) == has_window(model_, block)) &&
+           (place < parts - 1 || has_experts(model_, other) == has_experts(model_, block));
+  };
+  int first = 0;
+  while (!alike(first)) ++first;
+  return 1 + first * parts + place;
 }
 
 HETSCHED_INLINE layer_operators transformer_operators::operators(int index, const layer_share& share) const {
@@ -185,8 +195,8 @@ HETSCHED_INLINE layer_operators transformer_operators::operators(int index, cons
   else if (index == chain_.size() - 1)
     write.head();
   else {
-    if (place == 0) attention(write);
-    if ((parts == 1 || place == 1) && !model_.shared_norm) write.norm();
+    if (place == 0) attention(write, block);
+    if ((parts == 1 || place == 1) && model_.norms_before && !model_.shared_norm) write.norm();
     if (place == parts - 1) mlp(write, block);
   }
   return write.take();

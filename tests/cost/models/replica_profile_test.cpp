@@ -242,6 +242,8 @@ TEST_CASE("a device's rows serve all its subclusters, together with the subclust
   CHECK(model.measured_sizes() == std::vector{1, 2});
   CHECK(message(two_layers({any, row("v", 1, 1, 5.0)})) ==
         "/costs/1: same degrees, nodes and microbatch_size on subcluster v as /costs/0");
+  any.device = "Tesla V100-SXM2-32GB";  // as the driver prints it
+  CHECK(offered(made({any, other, large, row("v", 1, 2, 5.0)}, 2), {0, 1, 1}) == std::vector<degrees>{{1, 1, 1}});
 }
 
 TEST_CASE("what makes no sense is refused with its place") {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -124,6 +125,79 @@ TEST_CASE("gloo: ranks meet in a real Redis, where a name serves once") {
   fs::remove_all(folder);
 }
 
+TEST_CASE("two processes of one rank are told to all, long before the deadline") {
+  struct launch {
+    std::vector<int> ranks;
+    int of, twice;
+  };
+  for (const auto& [ranks, of, twice] : {launch{{0, 0}, 2, 0}, launch{{1, 1}, 3, 1}, launch{{0, 2, 2}, 4, 2}}) {
+    CAPTURE(of);
+    const auto folder = fresh_folder();
+    // What a process left that was killed while it waited as this rank is no process.
+    const auto meet = [&, of = of](int rank) {
+      try {
+        (void)hetsched::detail::meet_in_folder(folder, place_of(rank, of), "r", 30, hetsched::deadline_in(30));
+      } catch (const hetsched::input_error& e) {
+        return std::string(e.what());
+      }
+      return std::string("met");
+    };
+    const pid_t killed = fork();
+    if (killed == 0) {
+      (void)meet(twice);
+      _exit(0);
+    }
+    while (fs::is_empty(folder)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    kill(killed, SIGKILL);
+    (void)result_of(killed);
+
+    const double start_s = hetsched::steady_now_s();
+    std::vector<std::string> said(ranks.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < ranks.size(); ++i) threads.emplace_back([&, i] { said[i] = meet(ranks[i]); });
+    for (auto& t : threads) t.join();
+    CHECK(hetsched::steady_now_s() - start_s < 10);
+    const std::string text = "two processes say that they are rank " + std::to_string(twice) + " of " + std::to_string(of) +
+                             " in run \"r\" in the rendezvous file:" + folder.string() + ": process ";
+    for (const auto& each : said) {
+      CAPTURE(each);
+      CHECK(each.starts_with(text));
+      CHECK(each.find(" and process " + std::to_string(getpid()) + " on ") != std::string::npos);
+    }
+    for (const auto& left : fs::directory_iterator(folder)) CHECK(left.path().string().find("-here-") == std::string::npos);
+    fs::remove_all(folder);
+  }
+}
+
+TEST_CASE("a process whose place another one has taken is told so") {
+  const auto folder = fresh_folder();
+  std::string late;
+  std::thread first([&] {
+    try {
+      (void)hetsched::detail::meet_in_folder(folder, place_of(1, 2), "r", 30, hetsched::deadline_in(30));
+      late = "met";
+    } catch (const hetsched::input_error& e) {
+      late = e.what();
+    }
+  });
+  // Rank 0 by hand: waits, has the first's answer, and then another's in its place.
+  std::string prefix;
+  while (prefix.empty()) {
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (const auto name = entry.path().filename().string(); name.find("here-") != std::string::npos)
+        prefix = name.substr(0, name.find("here-"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  std::ofstream(folder / (prefix + "0")) << "word\n" << std::flush;
+  while (!fs::exists(folder / (prefix + "1"))) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::ofstream(folder / (prefix + "part")) << "word 2 another\n" << std::flush;
+  fs::rename(folder / (prefix + "part"), folder / (prefix + "0"));
+  first.join();
+  CHECK(late.starts_with("another process says that it is rank 1 of 2 in run \"r\""));
+  fs::remove_all(folder);
+}
+
 TEST_CASE("a meeting names all ranks that are missing") {
   const auto folder = fresh_folder();
   std::string said;
@@ -141,5 +215,5 @@ TEST_CASE("a meeting names all ranks that are missing") {
 TEST_CASE("a folder in which no run can meet is an error that names it") {
   const hetsched::process_place first{.rank = 0, .ranks = 2, .launcher = {}, .master = {}, .run = {}};
   CHECK_THROWS_WITH_AS((void)hetsched::detail::meet_in_folder("/proc", first, "run", 1, std::chrono::steady_clock::now()),
-                       doctest::Contains("cannot make /proc/meeting-"), hetsched::error);
+                       doctest::Contains("/proc/meeting-"), hetsched::error);
 }

@@ -49,6 +49,31 @@ TEST_CASE("a device of the file overrides the catalogue's, and keeps what it doe
   CHECK(c.subclusters[1].device == wanted);
 }
 
+TEST_CASE("devices under the names that drivers print, and devices like another") {
+  const auto parsed = [](const std::string& devices, const std::string& name) {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "devices": {)" + devices +
+                             R"(}, "subclusters": [{"name": "a", "device": ")" + name +
+                             R"(", "nodes": 1, "devices_per_node": 1}]})",
+                         "x.json")
+        .subclusters[0]
+        .device;
+  };
+  CHECK(parsed("", "NVIDIA GeForce RTX 3090") == catalogue_device("RTX3090"));
+  CHECK(parsed(R"("T4": {"memory_gib": 15})", "Tesla T4").memory_bytes == 15 * gib);
+  CHECK(parsed(R"("Tesla T4": {"memory_gib": 15})", "T4").memory_bytes == 15 * gib);
+  CHECK(parsed(R"("Tesla T4": {"memory_gib": 15})", "L4") == catalogue_device("L4"));
+
+  const auto modded = parsed(R"("RTX3090-48GB": {"like": "NVIDIA GeForce RTX 3090", "memory_gib": 48})", "RTX3090-48GB");
+  auto expected = catalogue_device("RTX3090");
+  expected.name = "RTX3090-48GB";
+  expected.memory_bytes = 48 * gib;
+  CHECK(modded == expected);
+  // what it is like, and not the catalogue's device of its name
+  CHECK(parsed(R"("T4": {"like": "L4", "memory_gib": 15})", "T4").memory_bandwidth == catalogue_device("L4").memory_bandwidth);
+  CHECK_THROWS_WITH_AS((void)parsed(R"("mine": {"like": "RTX309"})", "mine"),
+                       doctest::Contains("/devices/mine/like: there is no device"), file_error);
+}
+
 TEST_CASE("price, board power, generation and fp8 peak are kept") {
   const auto text =
       documents::with(documents::cluster, "\"MyGPU\": {",

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -65,6 +69,30 @@ TEST_CASE("device.json says all itself, and what is wrong with it") {
   CHECK(mentions(complaint(least + R"(, "calibration": {"residuals": [{"kernel": 1, "at": [0], "weight": 1}]}})"),
                  "/calibration/residuals/0/at"));
   CHECK(mentions(complaint(least + R"(, "lanes_per_multiprocessor": -1})"), "/lanes_per_multiprocessor"));
+}
+
+TEST_CASE("a cluster may name a device.json that lies beside it, and the file may name the device") {
+  const auto folder = std::filesystem::temp_directory_path() / ("hetsched_device_" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  auto d = catalogue_device("L4");
+  d.memory_bytes = 48 * gib;
+  std::ofstream(folder / "mine.json") << to_json(d);
+  std::ofstream(folder / "named.json") << R"({"format": "hetsched/device", "version": 1, "name": "L4-48GB", "like": "NVIDIA L4",
+    "memory_gib": 48})";
+  const auto of = [&](const std::string& name) {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "s", "device": ")" + name +
+                             R"(", "nodes": 1, "devices_per_node": 1}]})",
+                         (folder / "cluster.json").string())
+        .subclusters[0]
+        .device;
+  };
+  d.name = "mine";
+  CHECK(of("mine.json") == d);
+  CHECK(of((folder / "mine.json").string()) == d);
+  d.name = "L4-48GB";
+  CHECK(of("named.json") == d);
+  CHECK_THROWS_WITH_AS((void)of("none.json"), doctest::Contains((folder / "none.json").c_str()), file_error);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a whole device.json may stand among the devices of a cluster") {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/cost/models/profile.hpp>
 
@@ -39,7 +40,7 @@ HETSCHED_INLINE void profile_cost_model::add(std::size_t index) {
 
   for (std::size_t s = 0; s < cluster_.subclusters.size(); ++s) {
     const auto& candidate = cluster_.subclusters[s];
-    const bool named = e.device.empty() ? candidate.name == e.subcluster : candidate.device.name == e.device;
+    const bool named = e.device.empty() ? candidate.name == e.subcluster : same_device(candidate.device.name, e.device);
     if (!named || e.nodes > candidate.nodes || e.devices > candidate.devices_per_node) continue;
     const placement where{{static_cast<int>(s), e.nodes, e.devices},
                           e.degrees.value_or(hetsched::degrees{1, 1, static_cast<int>(devices)})};

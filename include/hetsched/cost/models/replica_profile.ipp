@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/index.hpp>
@@ -92,7 +93,7 @@ HETSCHED_INLINE void replica_cost_model::add(std::size_t index) {
 
   for (std::size_t s = 0; s < cluster_.subclusters.size(); ++s) {
     const auto& candidate = cluster_.subclusters[s];
-    const bool named = e.device.empty() ? candidate.name == e.subcluster : candidate.device.name == e.device;
+    const bool named = e.device.empty() ? candidate.name == e.subcluster : same_device(candidate.device.name, e.device);
     if (!named || e.nodes > candidate.nodes || devices / e.nodes > candidate.devices_per_node) continue;
     auto& all = replicas_[s];
     std::size_t position = 0;

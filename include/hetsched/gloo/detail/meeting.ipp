@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <random>
 #include <sstream>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/gloo/detail/meeting.hpp>
 
@@ -47,6 +53,96 @@ inline void replace_file(const std::filesystem::path& path, const std::string& t
   }
 }
 
+/// A file that tells who waits as which rank, and is renamed again and again while they do: who was killed is told from who is
+/// there, whatever clocks say.
+class attendance {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  attendance(std::filesystem::path folder, std::string prefix, const process_place& place, std::string nonce)
+      : folder_(std::move(folder)), prefix_(std::move(prefix)), nonce_(std::move(nonce)), rank_(place.rank), ranks_(place.ranks) {
+    char host[256] = {};
+    (void)gethostname(host, sizeof host - 1);
+    replace_file(at(0), "process " + std::to_string(getpid()) + " on " + host);
+  }
+  attendance(const attendance&) = delete;
+  attendance& operator=(const attendance&) = delete;
+  ~attendance() {
+    std::error_code ignored;
+    std::filesystem::remove(at(beat_), ignored);
+    for (const auto& [who, other] : others_)
+      if (other.rank == rank_ && !other.there) std::filesystem::remove(other.path, ignored);  // of a process that was killed
+  }
+
+  /// To be called again and again. Throws: input_error if two processes are of one rank; `where` is for its text.
+  void look(const std::string& where) {
+    if (clock::now() < next_) return;
+    show();
+    std::map<int, std::vector<std::filesystem::path>> there;
+    there[rank_].push_back(at(beat_));
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
+      const auto name = entry.path().filename().string();
+      if (!name.starts_with(prefix_)) continue;
+      int rank = -1;
+      std::int64_t beat = -1;
+      char dash = 0, second = 0;
+      std::string who;
+      std::istringstream(name.substr(prefix_.size())) >> rank >> dash >> beat >> second >> who;
+      if (second != '-' || who == nonce_ || who.find('.') != std::string::npos) continue;  // a dot: not whole yet
+      auto& other = others_.try_emplace(who, seen{rank, beat, entry.path()}).first->second;
+      other.there = other.there || other.beat != beat;
+      other.path = entry.path();
+      if (other.there) there[rank].push_back(entry.path());
+    }
+    for (const auto& [rank, paths] : there)
+      if (paths.size() > 1) tell(rank, paths, where);
+  }
+
+ private:
+  struct seen {
+    int rank;
+    std::int64_t beat;
+    std::filesystem::path path;
+    bool there = false;
+  };
+
+  [[nodiscard]] std::filesystem::path at(std::int64_t beat) const {
+    return folder_ / (prefix_ + std::to_string(rank_) + '-' + std::to_string(beat) + '-' + nonce_);
+  }
+  void show() {
+    std::error_code problem;
+    std::filesystem::rename(at(beat_), at(beat_ + 1), problem);
+    if (problem) throw error("cannot rename " + at(beat_).string() + ": " + problem.message());
+    ++beat_;
+    next_ = clock::now() + every();
+  }
+  // Folders with many ranks are read less often.
+  [[nodiscard]] std::chrono::milliseconds every() const { return std::chrono::milliseconds(50 + ranks_); }
+
+  [[noreturn]] void tell(int rank, const std::vector<std::filesystem::path>& paths, const std::string& where) {
+    std::string who;
+    for (std::size_t i = 0; i < 2; ++i) {
+      std::string words;
+      for (const auto& word : words_of(paths[i])) words += (words.empty() ? "" : " ") + word;
+      who += (i > 0 ? " and " : "") + (words.empty() ? "another" : printable(words));  // it may have another name by now
+    }
+    for (int more = 0; more < 4; ++more) {  // so that the others see it, too
+      std::this_thread::sleep_for(every());
+      show();
+    }
+    throw input_error("two processes say that they are rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + " in " +
+                      where + ": " + who + "; each rank is one process's");
+  }
+
+  std::filesystem::path folder_;
+  std::string prefix_, nonce_;
+  int rank_, ranks_;
+  std::int64_t beat_ = 0;
+  clock::time_point next_{};
+  std::map<std::string, seen> others_;
+};
+
 HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, const process_place& place, const std::string& run,
                                        double deadline_s, std::chrono::steady_clock::time_point until) {
   namespace fs = std::filesystem;
@@ -56,6 +152,8 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
   const auto file = [&](int rank) { return folder / (prefix + std::to_string(rank)); };
   const auto run_folder = [&](const std::string& id) { return folder / (prefix + "run-" + id); };
   const std::string nonce = fresh_nonce(), count = std::to_string(place.ranks);
+  const std::string where = (run.find_first_not_of('.') == std::string::npos ? "the run without a name" : "run \"" + run + '"') +
+                            " in the rendezvous file:" + folder.string();
   // The ranks that have not answered with rank 0's word.
   const auto missing_by = [&](const std::string& word) {
     std::vector<int> missing;
@@ -69,16 +167,21 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
     std::ostringstream text;
     text << (missing.size() == 1 ? "rank " : "ranks ");
     for (std::size_t i = 0; i < missing.size(); ++i) text << (i > 0 ? ", " : "") << missing[i];
-    text << (missing.size() == 1 ? " has" : " have") << " not come to "
-         << (run.find_first_not_of('.') == std::string::npos ? "the run without a name" : "run \"" + run + '"')
-         << " in the rendezvous file:" << folder.string() << " within " << deadline_s << " s";
+    text << (missing.size() == 1 ? " has" : " have") << " not come to " << where << " within " << deadline_s << " s";
     return error(text.str());
+  };
+  const auto taken = [&] {
+    return input_error("another process says that it is rank " + std::to_string(place.rank) + " of " + count + " in " + where);
   };
   const auto disagree = [&](int rank, const std::string& theirs) {
     return input_error("rank " + std::to_string(rank) + " is one of " + printable(theirs) + " ranks, rank " +
                        std::to_string(place.rank) + " one of " + count);
   };
-  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  attendance here(folder, prefix + "here-", place, nonce);
+  const auto pause = [&] {
+    here.look(where);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
 
   if (place.rank == 0) {
     std::error_code ignored;
@@ -102,20 +205,24 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
         replace_file(file(0), list);
         throw disagree(r, answer[2]);
       }
-      if (missing.empty()) {
+      const auto mine = words_of(file(0));
+      const bool replaced = !mine.empty() && mine[0] != nonce;
+      if (missing.empty() && !replaced) {
         replace_file(file(0), list);
         return {run_folder(nonce), file(0)};
       }
-      if (std::chrono::steady_clock::now() > until) throw late(missing);
+      if (std::chrono::steady_clock::now() > until) throw replaced ? static_cast<error>(taken()) : late(missing);
       pause();
     }
   }
-  for (std::string answered;; pause()) {
+  for (std::string answered, joined;; pause()) {
     const auto words = words_of(file(0));  // rank 0's word, then the number of ranks and all answers
     if (std::find(words.begin(), words.end(), nonce) != words.end()) {
       if (words[1] != count) throw disagree(0, words[1]);
       return {run_folder(words[0]), file(place.rank)};
     }
+    if (words.size() == as_size(place.ranks) + 1 && words[0] == joined) throw taken();
+    if (words.size() == 1 && words[0] == answered) joined = answered;  // rank 0 waits, for this answer too
     if (!words.empty() && words[0] != answered) {
       answered = words[0];
       replace_file(file(place.rank), answered + ' ' + nonce + ' ' + count);

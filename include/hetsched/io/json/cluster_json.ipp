@@ -47,6 +47,24 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
 }
 
+/// The device that a name means: of the file's own, then of the catalogue, of which the file may have one under another name;
+/// or of a device.json, beside the file unless its path is from the root.
+[[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own) {
+  const auto name = value.text();
+  if (const auto mine = own.find(name); mine != own.end()) return mine->second;
+  if (name.ends_with(".json")) {
+    const auto folder = name.starts_with('/') ? std::string() : value.file().substr(0, value.file().rfind('/') + 1);
+    return hetsched::read_device(folder + name);
+  }
+  for (const auto& [other, mine] : own)
+    if (same_device(other, name)) return mine;
+  if (const auto known = find_device(name)) return *known;
+  std::vector<std::string_view> names;
+  for (const auto& [other, ignored] : own) names.push_back(other);
+  for (const auto other : catalogue_names()) names.push_back(other);
+  value.fail(unknown_device_text(name, names));
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -70,17 +88,7 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     s.name = value.at("name").name();
     if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
     const auto device_name = value.at("device");
-    if (const auto mine = own.find(device_name.text()); mine != own.end()) {
-      s.device = mine->second;
-    } else if (const auto known = find_device(device_name.text())) {
-      s.device = *known;
-    } else {
-      std::vector<std::string_view> names;
-      for (const auto& [name, ignored] : own) names.push_back(name);
-      for (const auto& d : device_catalogue()) names.push_back(d.name);
-      device_name.fail("there is no device \"" + detail::excerpt(device_name.text()) + "\"; " +
-                       detail::suggestion(device_name.text(), names));
-    }
+    s.device = detail::device_of(device_name, own);
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/units.hpp>
@@ -20,26 +21,33 @@ namespace detail {
 
 [[nodiscard]] inline double seconds_from_us(double us) { return us * 1e-6; }
 
-/// A device of a file. What the file leaves out comes from `known`, if there is one.
+/// A device of a file. What the file leaves out comes from the device of the catalogue that it is `like`, else from `known`, if
+/// there is one.
 [[nodiscard]] device read_device(const std::string& name, const json_value& value, const std::optional<device>& known);
 
 [[nodiscard]] nlohmann::ordered_json write_device(const device& d);
+
+/// `there is no device "x"; did you mean "y"? Known: ...`, with the nearest where none is near.
+[[nodiscard]] std::string unknown_device_text(std::string_view name, const std::vector<std::string_view>& known);
+
+/// The names of the catalogue's devices.
+[[nodiscard]] std::vector<std::string_view> catalogue_names();
 
 }  // namespace detail
 
 /// The text of a device.json that parse_device reads back as an equal device but for the name, which is its file's.
 [[nodiscard]] std::string to_json(const device& d);
 
-/// Reads a device.json, the fields of an entry of a cluster's devices, under the name `name`. It says all itself: the catalogue
-/// is not asked.
-/// Throws: file_error.
+/// Reads a device.json, the fields of an entry of a cluster's devices, under the name that it gives itself, or `name`. It says
+/// all itself, or what catalogue device it is like. Throws: file_error.
 [[nodiscard]] inline device parse_device(std::string_view text, std::string_view file_name, const std::string& name) {
   const detail::json_document document(text, file_name);
   (void)document.version_of("device", 1);
-  return detail::read_device(name, document.value(), std::nullopt);
+  const auto own = document.value().find("name");
+  return detail::read_device(own ? own->name() : name, document.value(), std::nullopt);
 }
 
-/// Reads a device.json. The device is called as the file, without folder and ending.
+/// Reads a device.json. A device without a name is called as the file, without folder and ending.
 /// Throws: file_error.
 [[nodiscard]] inline device read_device(const std::string& path) {
   const auto file = path.substr(path.find_last_of('/') + 1);

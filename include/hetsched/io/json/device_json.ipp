@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/io/json/device_json.hpp>
 
@@ -42,10 +44,54 @@ inline constexpr calibration_key calibration_keys[] = {{"lane_rate", &device_cal
   return result;
 }
 
-HETSCHED_INLINE device read_device(const std::string& name, const json_value& value, const std::optional<device>& known) {
-  value.object({"format", "version", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors", "l2_mib",
-                "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
+HETSCHED_INLINE std::vector<std::string_view> catalogue_names() {
+  std::vector<std::string_view> names;
+  for (const auto& d : device_catalogue()) names.push_back(d.name);
+  return names;
+}
+
+/// The length of the longest text within both.
+[[nodiscard]] inline std::size_t common_length(std::string_view a, std::string_view b) {
+  std::size_t longest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t n = longest + 1; i + n <= a.size() && b.find(a.substr(i, n)) != b.npos; ++n) longest = n;
+  return longest;
+}
+
+HETSCHED_INLINE std::string unknown_device_text(std::string_view name, const std::vector<std::string_view>& known) {
+  const auto wanted = plain_device_name(name.substr(0, 64));
+  std::vector<std::string> plain;
+  for (const auto one : known) plain.push_back(plain_device_name(one));
+  std::vector<std::string_view> guesses, shown;
+  for (const auto like : names_like(wanted, {plain.begin(), plain.end()}))
+    for (std::size_t i = 0; i < known.size(); ++i)
+      if (plain[i] == like) guesses.push_back(known[i]);
+  if (guesses.empty()) {
+    std::size_t most = 0;
+    for (const auto& one : plain) most = std::max(most, common_length(wanted, one));
+    for (std::size_t i = 0; i < known.size() && guesses.size() < 3; ++i)
+      if (common_length(wanted, plain[i]) == most) guesses.push_back(known[i]);
+  }
+  std::string text = "there is no device \"" + excerpt(std::string(name)) + "\"; did you mean ";
+  for (const auto guess : guesses) {
+    if (std::find(shown.begin(), shown.end(), guess) != shown.end()) continue;
+    text += (shown.empty() ? "\"" : " or \"") + std::string(guess) + '"';
+    shown.push_back(guess);
+  }
+  text += "? Known: ";
+  for (std::size_t i = 0; i < known.size(); ++i) text += (i ? ", " : "") + std::string(known[i]);
+  return text;
+}
+
+HETSCHED_INLINE device read_device(const std::string& name, const json_value& value, const std::optional<device>& of_name) {
+  value.object({"format", "version", "name", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
+                "l2_mib", "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
                 "calibration"});
+  auto known = of_name;
+  if (const auto like = value.find("like")) {
+    known = find_device(like->text());
+    if (!known) like->fail(unknown_device_text(like->text(), catalogue_names()));
+  }
   device result = known ? device(*known) : device{};
   result.name = name;
   const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };

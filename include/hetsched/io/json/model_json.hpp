@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/io/json_reader.hpp>
@@ -27,6 +28,7 @@ struct model_file {
   std::optional<transformer> family{};  ///< what the chain was cut from; none for explicit layers
   double weight_bits = 0;               ///< of weights in inference, where the file tells; 0: as the precision has it
   double cache_bits = 0;                ///< the same of keys and values
+  std::vector<std::string> remarks{};   ///< what of a Hugging Face config was guessed or left out
   bool stored_as_fp32 = false;          ///< precision is fp32 as a Hugging Face config says so, which is how weights are stored
   friend bool operator==(const model_file&, const model_file&) = default;
 };

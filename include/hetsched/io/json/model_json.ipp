@@ -5,7 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -13,16 +16,13 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/io/json/detail/config_json.hpp>
 #include <hetsched/io/json/detail/copied_part_json.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/model/families.hpp>
 
 namespace hetsched::detail {
-
-inline constexpr int max_width = 1 << 24;
-
-inline constexpr int max_blocks = 10'000;
 
 [[nodiscard]] constexpr arithmetic arithmetic_of(precision p) {
   return {p, p == precision::fp32 || p == precision::tf32 ? 4 : 2};
@@ -43,10 +43,7 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 [[nodiscard]] inline model_file model_of(const json_value& place, transformer model, arithmetic numbers,
                                          const model_options& options) {
   model.parameter_bytes = numbers.bytes;
-  if (options.sequence > 0) {
-    model.sequence = options.sequence;
-    if (model.positions > 0) model.positions = std::max(model.positions, model.sequence);
-  }
+  if (options.sequence > 0) model.sequence = options.sequence;
   try {
     validate(model);
     return {.chain = make_chain(model, options.cut), .precision = numbers.precision, .family = model};
@@ -57,34 +54,132 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
   }
 }
 
-/// GPT by its sizes; with experts in every moe_every-th block if there are any.
+/// The keys of a model.json's "transformer" that are sizes, from `low` on, and features that are there or not.
+struct transformer_size {
+  std::string_view key;
+  int transformer::*size;
+  int low = 0;
+};
+inline constexpr transformer_size transformer_size_keys[] = {
+    {"kv_heads", &transformer::kv_heads, 1},
+    {"head_dim", &transformer::head_size, 1},
+    {"ffn_hidden", &transformer::ffn_hidden, 1},
+    {"experts", &transformer::experts},
+    {"experts_per_token", &transformer::experts_per_token},
+    {"moe_every", &transformer::moe_every, 1},
+    {"dense_blocks", &transformer::dense_blocks},
+    {"shared_experts", &transformer::shared_experts},
+    {"shared_ffn_hidden", &transformer::shared_ffn_hidden, 1},
+    {"kv_rank", &transformer::kv_rank, 1},
+    {"query_rank", &transformer::query_rank},
+    {"rotary_dim", &transformer::rotary_size},
+    {"value_dim", &transformer::value_size, 1},
+    {"window", &transformer::window},
+    {"full_every", &transformer::full_every},
+    {"positions", &transformer::positions},
+    {"token_types", &transformer::token_types},
+    {"embedding_dim", &transformer::embedding_width, 1},
+};
+struct transformer_flag {
+  std::string_view key;
+  bool transformer::*on;
+};
+inline constexpr transformer_flag transformer_flag_keys[] = {
+    {"gated", &transformer::gated_mlp},
+    {"tie", &transformer::tied_embeddings},
+    {"dropout", &transformer::dropout},
+    {"norm_before", &transformer::norms_before},
+    {"norm_after", &transformer::norms_behind},
+    {"shared_norm", &transformer::shared_norm},
+    {"embedding_norm", &transformer::embedding_norm},
+    {"shared_gate", &transformer::shared_gate},
+    {"expert_bias", &transformer::expert_bias},
+    {"chunked", &transformer::chunked},
+    {"attention_sinks", &transformer::attention_sinks},
+};
+struct bias_key {
+  std::string_view of;
+  bool transformer::*on;
+};
+inline constexpr bias_key bias_keys[] = {{"qkv", &transformer::qkv_bias},
+                                         {"output", &transformer::output_bias},
+                                         {"mlp", &transformer::mlp_bias},
+                                         {"head", &transformer::head_bias}};
+
+struct norm_key {
+  std::string_view name;
+  int vectors;
+};
+inline constexpr norm_key norm_keys[] = {{"layer", 2},   {"layernorm", 2},          {"rms", 1},
+                                         {"rmsnorm", 1}, {"layer_without_bias", 1}, {"bare", 0}};
+
+/// true: of all products in blocks; false: none; a list: of those.
+inline void read_biases(const json_value& value, transformer& m) {
+  const bool all = value.kind() != json_kind::list && value.boolean();
+  m.qkv_bias = m.output_bias = m.mlp_bias = all;
+  for (std::size_t i = 0; value.kind() == json_kind::list && i < value.size(); ++i) {
+    const auto name = value[i].text();
+    const auto* found = std::find_if(std::begin(bias_keys), std::end(bias_keys), [&](const bias_key& b) { return b.of == name; });
+    if (found == std::end(bias_keys)) value[i].expected("one of qkv, output, mlp, head");
+    m.*found->on = true;
+  }
+}
+
+/// A transformer by its sizes and features: GPT's where nothing is said.
 [[nodiscard]] inline model_file read_transformer(const json_value& top, const model_options& options) {
   const auto value = top.at("transformer");
-  value.object({"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "sequence", "dtype", "experts",
-                "experts_per_token", "moe_every", "dropout", "weight_bits", "cache_bits"});
-  const auto optional = [&](const char* key, int low, int otherwise) {
-    const auto given = value.find(key);
-    return given ? given->count(low, max_width) : otherwise;
-  };
+  std::vector<std::string_view> known{"layers", "hidden",      "heads",         "vocab",          "sequence",
+                                      "dtype",  "weight_bits", "cache_bits",    "moe_ffn_hidden", "biases",
+                                      "norm",   "qk_norm",     "norm_after_sum"};
+  for (const auto& each : transformer_size_keys) known.push_back(each.key);
+  for (const auto& each : transformer_flag_keys) known.push_back(each.key);
+  value.object(known);
+
   const int heads = value.at("heads").count(1, max_width);
   if (const auto kv = value.find("kv_heads"); kv && heads % kv->count(1, max_width) != 0)
     kv->expected("a divisor of the " + std::to_string(heads) + " heads");
-  if (const auto hidden = value.at("hidden"); hidden.count(1, max_width) % heads != 0)
-    hidden.expected("a multiple of the " + std::to_string(heads) + " heads");
+  if (const auto hidden = value.at("hidden"); hidden.count(1, max_width) % heads != 0 && !value.has("head_dim"))
+    hidden.expected("a multiple of the " + std::to_string(heads) + " heads, or a head_dim");
   auto model = gpt({.layers = value.at("layers").count(1, max_blocks),
                     .hidden = value.at("hidden").count(1, max_width),
                     .heads = heads,
-                    .kv_heads = optional("kv_heads", 1, 0),
-                    .ffn_hidden = optional("ffn_hidden", 1, 0),
                     .vocab = value.at("vocab").count(1, 1 << 30),
                     .sequence = value.at("sequence").count(1, max_width)});
-  if (const auto dropout = value.find("dropout")) model.dropout = dropout->boolean();
-  model.experts = optional("experts", 0, 0);
-  model.experts_per_token = optional("experts_per_token", 0, model.experts > 0 ? std::min(2, model.experts) : 0);
-  model.moe_every = optional("moe_every", 1, 1);
-  if (model.experts == 0) model.experts_per_token = 0;
+  if (options.sequence > 0) model.sequence = options.sequence;
+  model.positions = std::max(model.positions, model.sequence);
+  if (const auto norm = value.find("norm")) {
+    const auto name = norm->text();
+    const auto* found =
+        std::find_if(std::begin(norm_keys), std::end(norm_keys), [&](const norm_key& k) { return k.name == name; });
+    if (found == std::end(norm_keys)) norm->expected("one of layer, rms, layer_without_bias, bare (neither scale nor bias)");
+    model.norm_vectors = found->vectors;
+    if (name.starts_with("rms")) {  // nobody has such norms and a table of positions
+      model.positions = 0;
+      model.dropout = false;
+    }
+  }
+  for (const auto& [key, size, low] : transformer_size_keys)
+    if (const auto given = value.find(key)) model.*size = given->count(low, max_width);
+  for (const auto& [key, on] : transformer_flag_keys)
+    if (const auto given = value.find(key)) model.*on = given->boolean();
+  if (const auto table = value.find("positions"); table && model.positions > 0 && model.positions < model.sequence)
+    table->expected("0, or at least the " + std::to_string(model.sequence) + " tokens of a sequence");
   if (const auto chosen = value.find("experts_per_token"); chosen && model.experts_per_token > model.experts)
     chosen->expected("at most the " + std::to_string(model.experts) + " experts");
+  if (model.experts > 0 && model.experts_per_token == 0) model.experts_per_token = std::min(2, model.experts);
+  if (const auto width = value.find("moe_ffn_hidden")) {
+    model.dense_ffn_hidden = model.ffn_hidden > 0 ? model.ffn_hidden : 4 * model.hidden;
+    model.ffn_hidden = width->count(1, max_width);
+  }
+  if (const auto after = value.find("norm_after_sum")) model.pre_norm = !after->boolean();
+  if (const auto norm = value.find("qk_norm")) {
+    const bool by_name = norm->kind() == json_kind::text;
+    if (by_name && norm->text() != "per_head" && norm->text() != "whole") norm->expected("true, false, per_head or whole");
+    model.qk_norm = by_name && norm->text() == "whole" ? qk_norm_kind::whole
+                    : by_name || norm->boolean()       ? qk_norm_kind::per_head
+                                                       : qk_norm_kind::none;
+  }
+  if (const auto biases = value.find("biases")) read_biases(*biases, model);
   auto read = model_of(value, model, read_dtype(value.find("dtype"), options.dtype), options);
   if (const auto bits = value.find("weight_bits")) read.weight_bits = bits->number(1, 32);
   if (const auto bits = value.find("cache_bits")) read.cache_bits = bits->number(1, 32);
@@ -107,143 +202,43 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
   return name == "fp8" || name == "fbgemm_fp8" ? 8 : name == "mxfp4" ? 4.25 : 0;
 }
 
+/// JSON with null for the NaN and Infinity that Python writes, as in the limits of state-space models.
+[[nodiscard]] inline std::string without_python_numbers(std::string_view text) {
+  std::string plain;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (quoted && text[i] == '\\') {
+      plain += text.substr(i++, 2);
+      continue;
+    }
+    if (text[i] == '"') quoted = !quoted;
+    const auto rest = quoted ? std::string_view() : text.substr(i);
+    const auto number = rest.starts_with("NaN") ? 3 : rest.starts_with("Infinity") ? 8 : rest.starts_with("-Infinity") ? 9 : 0;
+    if (number == 0) {
+      plain += text[i];
+      continue;
+    }
+    plain += "null";
+    i += as_size(number) - 1;
+  }
+  return plain;
+}
+
 /// Reads a Hugging Face config.json: the keys that say what is computed. All others are passed over.
 [[nodiscard]] inline model_file read_hugging_face(const json_value& top, const model_options& options) {
-  const auto present = [&](const char* key) {
-    auto value = top.find(key);
-    return value && !value->is_null() ? value : std::nullopt;
-  };
-  const auto required = [&](const char* key, int high = max_width) { return top.at(key).count(1, high); };
-  const auto size = [&](const char* key, int otherwise) {
-    const auto value = present(key);
-    return value ? value->count(1, max_width) : otherwise;
-  };
-  const auto flag = [&](const char* key, bool otherwise) {
-    const auto value = present(key);
-    return value ? value->boolean() : otherwise;
-  };
-  auto dtype = present("torch_dtype");
-  if (!dtype) dtype = present("dtype");
-
-  const auto type = top.at("model_type");
-  const std::string family = type.text();
-  transformer model;
-  if (family == "gpt2") {
-    model = gpt({.layers = required("n_layer", max_blocks),
-                 .hidden = required("n_embd"),
-                 .heads = required("n_head"),
-                 .ffn_hidden = size("n_inner", 0),
-                 .vocab = required("vocab_size", 1 << 30),
-                 .sequence = required("n_positions")});
-    model.tied_embeddings = flag("tie_word_embeddings", true);
-    model.dropout = false;
-    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-      const auto share = present(key);
-      model.dropout = model.dropout || !share || share->number(0, 1) > 0;
-    }
-  } else if (family == "bert") {
-    model = bert({.layers = required("num_hidden_layers", max_blocks),
-                  .hidden = required("hidden_size"),
-                  .heads = required("num_attention_heads"),
-                  .ffn_hidden = required("intermediate_size"),
-                  .vocab = required("vocab_size", 1 << 30),
-                  .sequence = required("max_position_embeddings")});
-    model.token_types = size("type_vocab_size", 2);
-    model.tied_embeddings = flag("tie_word_embeddings", true);
-  } else if (family == "gpt_neox") {
-    model = gpt({.layers = required("num_hidden_layers", max_blocks),
-                 .hidden = required("hidden_size"),
-                 .heads = required("num_attention_heads"),
-                 .ffn_hidden = required("intermediate_size"),
-                 .vocab = required("vocab_size", 1 << 30),
-                 .sequence = required("max_position_embeddings")});
-    model.positions = 0;  // rotary
-    model.tied_embeddings = flag("tie_word_embeddings", false);
-    model.qkv_bias = flag("attention_bias", true);
-    model.dropout = false;
-  } else if (family == "opt") {
-    const int hidden = required("hidden_size");
-    if (const auto width = present("word_embed_proj_dim"); width && width->count(1, max_width) != hidden)
-      width->expected("the hidden_size, " + std::to_string(hidden));
-    if (const auto before = present("do_layer_norm_before"); before && !before->boolean()) before->expected("true");
-    model = gpt({.layers = required("num_hidden_layers", max_blocks),
-                 .hidden = hidden,
-                 .heads = required("num_attention_heads"),
-                 .ffn_hidden = required("ffn_dim"),
-                 .vocab = required("vocab_size", 1 << 30),
-                 .sequence = required("max_position_embeddings")});
-    model.positions = model.sequence + 2;
-    model.tied_embeddings = flag("tie_word_embeddings", true);
-  } else if (family == "falcon") {
-    const bool grouped = flag("new_decoder_architecture", false), side_by_side = grouped || flag("parallel_attn", true);
-    const int heads = required("num_attention_heads");
-    model = gpt({.layers = required("num_hidden_layers", max_blocks),
-                 .hidden = required("hidden_size"),
-                 .heads = heads,
-                 .kv_heads = grouped                     ? size("num_kv_heads", heads)
-                             : flag("multi_query", true) ? 1
-                                                         : heads,
-                 .ffn_hidden = size("ffn_hidden_size", 0),
-                 .vocab = required("vocab_size", 1 << 30),
-                 .sequence = size("max_position_embeddings", 2048)});
-    model.positions = 0;  // rotary, or added to the scores
-    model.bias = model.qkv_bias = flag("bias", false);
-    model.tied_embeddings = flag("tie_word_embeddings", true);
-    model.shared_norm = side_by_side && size("num_ln_in_parallel_attn", grouped ? 2 : 1) == 1;
-    model.dropout = false;
-  } else if (family == "deepseek_v2" || family == "deepseek_v3") {
-    if (const auto every = present("moe_layer_freq"); every && every->count(1, max_width) != 1) every->expected("1");
-    if (const auto bias = present("attention_bias"); bias && bias->boolean()) bias->expected("false");
-    model = llama({.layers = required("num_hidden_layers", max_blocks),
-                   .hidden = required("hidden_size"),
-                   .heads = required("num_attention_heads"),
-                   .ffn_hidden = required("moe_intermediate_size"),
-                   .vocab = required("vocab_size", 1 << 30),
-                   .sequence = required("max_position_embeddings")});
-    model.kv_rank = required("kv_lora_rank");
-    model.query_rank = size("q_lora_rank", 0);
-    model.rotary_size = required("qk_rope_head_dim");
-    model.head_size = required("qk_nope_head_dim") + model.rotary_size;
-    model.value_size = required("v_head_dim");
-    model.experts = required("n_routed_experts");
-    model.experts_per_token = required("num_experts_per_tok");
-    model.shared_experts = size("n_shared_experts", 0);
-    if (const auto dense = present("first_k_dense_replace")) model.dense_blocks = dense->count(0, max_blocks);
-    model.dense_ffn_hidden = required("intermediate_size");
-    model.expert_bias = family == "deepseek_v3";
-    model.tied_embeddings = flag("tie_word_embeddings", false);
-  } else if (family == "llama" || family == "mistral" || family == "qwen2" || family == "qwen3" || family == "phi3" ||
-             family == "mixtral" || family == "gemma" || family == "gemma2" || family == "gemma3_text") {
-    const bool gemma = family.starts_with("gemma");
-    model = llama({.layers = required("num_hidden_layers", max_blocks),
-                   .hidden = required("hidden_size"),
-                   .heads = required("num_attention_heads"),
-                   .kv_heads = size("num_key_value_heads", 0),
-                   .ffn_hidden = required("intermediate_size"),
-                   .vocab = required("vocab_size", 1 << 30),
-                   .sequence = required("max_position_embeddings")});
-    model.head_size = size("head_dim", gemma ? 256 : 0);
-    model.tied_embeddings = flag("tie_word_embeddings", gemma);
-    model.bias = flag("mlp_bias", false);
-    model.qkv_bias = flag("attention_bias", family == "qwen2");
-    model.qk_norm = family == "qwen3" || family == "gemma3_text";
-    model.norms_behind = gemma && family != "gemma";
-    if (family == "qwen3" && model.head_size == 0) model.head_size = 128;
-    if (family == "mixtral") {
-      model.experts = required("num_local_experts");
-      model.experts_per_token = required("num_experts_per_tok");
-    }
-  } else {
-    type.expected(
-        "one of gpt2, gpt_neox, opt, falcon, llama, mistral, qwen2, qwen3, phi3, mixtral, gemma, gemma2, gemma3_text, "
-        "deepseek_v2, deepseek_v3, bert");
-  }
-  if (model.positions > 0 && options.sequence > model.sequence)
-    top.fail("found " + std::to_string(model.sequence) + " learned positions, expected at least the " +
+  auto config = read_transformer_config(top, options.sequence);
+  if (config.model.positions > 0 && options.sequence > config.model.sequence)
+    top.fail("found " + std::to_string(config.model.sequence) + " learned positions, expected at least the " +
              std::to_string(options.sequence) + " tokens of a sequence");
-  auto read = model_of(top, model, read_dtype(dtype, options.dtype), options);
+  // Those of a text model inside another may stand at either place.
+  const config_keys outside(top), inside(config.place);
+  auto dtype = outside.find({"torch_dtype", "dtype"});
+  if (!dtype) dtype = inside.find({"torch_dtype", "dtype"});
+  auto read = model_of(config.place, config.model, read_dtype(dtype, options.dtype), options);
   read.weight_bits = quantized_bits(top);
+  if (read.weight_bits == 0) read.weight_bits = quantized_bits(config.place);
   read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
+  read.remarks = std::move(config.remarks);
   return read;
 }
 
@@ -273,10 +268,11 @@ HETSCHED_INLINE arithmetic read_dtype(const std::optional<json_value>& value, st
 namespace hetsched {
 
 HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view file_name, const model_options& options) {
-  const detail::json_document document(text, file_name);
+  const bool own = text.find("\"hetsched/") != text.npos;  // and no config.json
+  const detail::json_document document(own ? std::string(text) : detail::without_python_numbers(text), file_name);
   const auto any = document.value();
   any.object();
-  if (!any.has("format") && any.has("model_type")) return detail::read_hugging_face(any, options);
+  if (!any.has("format") && detail::is_config(any)) return detail::read_hugging_face(any, options);
   const auto top = document.format("model", {"transformer", "layers"});
   if (top.has("transformer") == top.has("layers"))
     top.fail(
