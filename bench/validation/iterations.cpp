@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the training iterations of Megatron-LM's papers and of MosaicML's MPT.
+// Predicts the training iterations of Megatron-LM's papers.
 #include "iterations.hpp"
 
 #include <algorithm>
@@ -66,18 +66,10 @@ struct training_run {
   trainer code;
   sharding shards;
   bool sharded = false;
-  double attention_factor = 1;  // of the kernels that ran, over those the tile model knows
   double measured_s = 0;
 };
 
-// The tile model, with another time for attention that keeps no scores.
-struct run_timer {
-  double attention_factor = 1;
-  [[nodiscard]] double operator()(const tile_device& d, const operator_shape& op) const {
-    return predict_operator(d, op).seconds * (op.kind == operator_kind::flash_attention ? attention_factor : 1);
-  }
-};
-using cost_model = tile_cost_model<transformer_operators, run_timer>;
+using cost_model = tile_cost_model<transformer_operators>;
 
 // The library's costs of one run. Layers are cut finer than blocks, so that each tensor-parallel collective has its own latency.
 class run_costs {
@@ -126,8 +118,7 @@ class run_costs {
     nodes.inter_node = {port.latency_s, node_size * port.bandwidth};
     auto style = r.style;
     style.format = format_of(r.precision);
-    return cost_model({.subclusters = {nodes}}, transformer_operators(r.model, style, granularity::sublayer), options,
-                      run_timer{r.attention_factor});
+    return cost_model({.subclusters = {nodes}}, transformer_operators(r.model, style, granularity::sublayer), options);
   }
 
   const training_run& run_;
@@ -258,37 +249,6 @@ std::vector<training_run> megatron_runs(const std::string& path) {
   return runs;
 }
 
-std::vector<training_run> mosaic_runs(const std::string& path) {
-  static const std::map<std::string, std::tuple<int, int, int>> sizes{
-      {"125m", {12, 768, 12}}, {"350m", {24, 1024, 16}}, {"760m", {24, 1536, 12}}, {"1b", {24, 2048, 16}}, {"3b", {32, 2560, 20}},
-      {"7b", {32, 4096, 32}},  {"13b", {40, 5120, 40}},  {"30b", {48, 7168, 56}},  {"70b", {80, 8192, 64}}};
-  std::vector<training_run> runs;
-  for (const auto& row : csv_rows(path)) {
-    training_run r;
-    const auto [layers, hidden, heads] = sizes.at(row.at("Model"));
-    r.group = row.at("GPU") == "a100_80gb" ? "A100-80GB" : "A100-40GB";
-    r.device = row.at("GPU") == "a100_80gb" ? "A100-SXM4-80GB" : "A100-SXM4-40GB";
-    r.precision = precision::bf16;
-    r.model =
-        gpt({.layers = layers, .hidden = hidden, .heads = heads, .vocab = 50368, .sequence = std::stoi(row.at("SeqLen (T)"))});
-    r.model.dropout = false;
-    r.style.attention = attention_kernels::flash;
-    r.attention_factor = 2;
-    r.recompute = row.at("Activation Checkpointing") == "True" ? recomputation::full : recomputation::none;
-    r.data = std::stoi(row.at("# GPUs"));
-    r.microbatch = std::stoi(row.at("MicroBatchSize"));
-    r.microbatches = std::stoi(row.at("GradAccum"));
-    r.sharded = true;
-    r.shards.reduced_bytes = row.at("MP Mode") == "PURE" ? 2 : 4;
-    r.measured_s = std::stod(row.at("GlobalBatchSize (T)")) / std::stod(row.at("Throughput (T/s)"));
-    r.what = "MPT-" + row.at("Model") +
-             text(" on %d GPUs, %d tokens, microbatches %d x %d", r.data, r.model.sequence, r.microbatches, r.microbatch);
-    if (r.recompute == recomputation::full) r.what += ", full recomputation";
-    runs.push_back(r);
-  }
-  return runs;
-}
-
 // Of the runs, by efficiency: what fitting asks for again and again.
 struct efficiency_scan {
   static constexpr int first = 80, last = 120;  // in hundredths
@@ -358,7 +318,6 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
   const auto middle = std::stable_partition(runs.begin(), runs.end(), [](const auto& r) { return !r.sharded; });
   const std::vector<training_run> zero3(middle, runs.end());
   runs.erase(middle, runs.end());
-  const auto mosaic = mosaic_runs(folder + "/mosaic_mpt_fsdp.csv");
 
   const efficiency_scan scan(runs);
   const double joint = scan.best([](std::size_t) { return true; });
@@ -378,7 +337,6 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
                           .unit = "s",
                           .goal_mean_percent = 5,
                           .goal_max_percent = 10};
-  validation_part mpt{.title = "MPT iterations under FSDP", .compared = "iterations of MPT under FSDP on A100", .unit = "s"};
   for (const auto& r : runs) megatron.cases.push_back(make_case(r, without[r.group]));
   // Of each ZeRO-3 run, by the other runs, and by those of the other model alone.
   double least_port = 1e300, most_port = 0, least_exposed = 1e300, most_exposed = 0;
@@ -400,7 +358,6 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
     other_model.push_back(
         iteration_s(predicted_by([&](const auto& o) { return o.model.hidden != r.model.hidden; }), joint) / r.measured_s - 1);
   }
-  for (const auto& r : mosaic) mpt.cases.push_back(make_case(r, joint));
 
   megatron.method =
       "Stage times from `tile_cost_model` (kernels of Megatron-LM on A100-SXM4-80GB, rings over NVLink as Vidur measured them: "
@@ -491,31 +448,7 @@ std::vector<validation_part> megatron_iterations(const std::string& folder) {
       "; with one gather for recomputation and backward: " + variant([](sharding& s) { s.gathers_for_recomputation = false; }) +
       ".\n";
 
-  mpt.method =
-      "As for [ZeRO-3](zero-3-iterations.md), with the efficiency fitted to Megatron-LM's tables; kernels of PyTorch with flash "
-      "attention, all eight 200 "
-      "Gbit/s ports, one "
-      "gather for recomputation and backward, and reductions behind backward. The runs used a Triton kernel of FlashAttention's "
-      "first version: its "
-      "time is taken as twice the tile model's, the speed-up that its second version published (Dao 2023).";
-  mpt.remarks =
-      "* Without that factor: " +
-      errors(mosaic, joint,
-             [](training_run& r) {
-               r.attention_factor = 1;
-               return true;
-             }) +
-      ". With full recomputation: " + errors(mosaic, joint, [](training_run& r) { return r.recompute == recomputation::full; }) +
-      "; without: " + errors(mosaic, joint, [](training_run& r) { return r.recompute == recomputation::none; }) +
-      ".\n* Too fast by most: MPT-70B with two samples on 64 GPUs, whose time would be that of gathers at 26 GB/s a node, one "
-      "port in place of eight; "
-      "MPT-30B with 8192 tokens and MPT-13B on 8 GPUs of 40 GB, where weights and optimizer leave the least memory (the same 13B "
-      "on 16 to 128 GPUs is "
-      "within 3 %); MPT-760M with 512 and 1024 tokens and MPT-1B on 32 GPUs, a quarter slower than their neighbours in the "
-      "same table for no reason that it gives. Beyond 16 GPUs small models slow down by another 1 to 2 % with each doubling, "
-      "which the model lacks.\n";
-
-  return {megatron, sharded, mpt};
+  return {megatron, sharded};
 }
 
 }  // namespace validation

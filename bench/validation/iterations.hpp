@@ -8,9 +8,8 @@
 
 namespace validation {
 
-/// Whole training iterations that others published, from model sizes, datasheets and schedules: Megatron-LM's tables, ZeRO-3
-/// beside them, and MPT under FSDP. FOLDER holds megatron_tables.csv and mosaic_mpt_fsdp.csv. Throws input_error where they
-/// cannot be read.
+/// Whole training iterations that others published, from model sizes, datasheets and schedules: Megatron-LM's tables, and ZeRO-3
+/// beside them. FOLDER holds megatron_tables.csv. Throws input_error where it cannot be read.
 [[nodiscard]] std::vector<validation_part> megatron_iterations(const std::string& folder);
 
 }  // namespace validation

@@ -32,6 +32,8 @@ Each part has a page of its own with a picture, a table of errors and the worst 
 An *error* is predicted / measured - 1. *Mean* and *median* are of absolute errors; the *worst* case is the one that is off by the largest factor, and keeps its sign.
 *Held out* means that no constant in a prediction was fitted to measurements of its group, which most often is a device.
 
+What `hetsched-predict` itself says of operators, iterations and memory, row by row and without any formula beside it, stands on a page that the commands make: [through the commands](accuracy/through-the-commands.md).
+
 ## Goals
 
 )";
@@ -105,7 +107,7 @@ std::vector<validation_part> measure(const std::string& data) {
   add("layers of Llama", galvatron_layers);
   add("collectives", communication_parts);
   add("memory", memory_parts);
-  add("iterations of Megatron-LM and MPT", megatron_iterations);
+  add("iterations of Megatron-LM", megatron_iterations);
   add("iterations of Sailor", sailor_iterations);
   return parts;
 }

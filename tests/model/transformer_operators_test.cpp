@@ -257,6 +257,27 @@ TEST_CASE("norms behind attention and MLP") {
   CHECK(behind[2] == before[2] + 2 * 2);
 }
 
+TEST_CASE("autocast rounds what products read, and computes in fp32 between them") {
+  const auto m = gpt({.layers = 1, .hidden = 256, .heads = 8, .vocab = 5000, .sequence = 128});
+  const auto of = [&](bool autocast, number_format format) {
+    return transformer_operators(
+        m, {.format = format, .attention = attention_kernels::flash, .fusion = elementwise_fusion::none, .autocast = autocast},
+        granularity::block);
+  };
+  const double h = 256, tokens = 128, word = 12 * h * h;  // numbers of a block's four matrices
+  const auto plain = of(false, number_format::bf16).operators(1, {}), rounded = of(true, number_format::bf16).operators(1, {});
+  // Forward: 6 bytes for each weight, and for what the two norms make; residual sums have 4 bytes in place of 2.
+  CHECK(traffic(rounded.forward, operator_kind::elementwise) - traffic(plain.forward, operator_kind::elementwise) ==
+        6 * word + 2 * 6 * tokens * h + 2 * (3 * 2) * tokens * h);
+  CHECK(traffic(rounded.forward, operator_kind::norm) == 2 * traffic(plain.forward, operator_kind::norm));
+  CHECK(traffic(rounded.forward, operator_kind::gemm) == traffic(plain.forward, operator_kind::gemm));
+  CHECK(traffic(rounded.weight_backward, operator_kind::elementwise) >
+        traffic(plain.weight_backward, operator_kind::elementwise));
+  // Where all is fp32 there is nothing to round.
+  CHECK(traffic(of(true, number_format::fp32).operators(1, {}).forward, operator_kind::elementwise) ==
+        traffic(of(false, number_format::fp32).operators(1, {}).forward, operator_kind::elementwise));
+}
+
 TEST_CASE("gradients that are added to earlier ones are read twice and written once") {
   // Without biases a layer has matrices, norms and, in the embedding, words.
   for (const auto& model : {families()[1].second, families()[2].second}) {

@@ -57,6 +57,7 @@ struct kernel_style {
   number_format format = number_format::fp16;
   attention_kernels attention = attention_kernels::plain;
   elementwise_fusion fusion = elementwise_fusion::grouped;
+  bool autocast = false;           ///< 16 bits in products; norms, residual sums and the loss in fp32, rounded for products
   bool causal = true;              ///< flash attention leaves out what a causal mask hides
   bool sequence_parallel = false;  ///< tensor-parallel devices share norms, dropouts and residual sums
   bool training = true;            ///< with dropout, where the model has it, and a loss
@@ -90,9 +91,10 @@ class kernel_writer {
 
   void norm() { norm(tokens_here_, sizes_.h); }
   void norm(std::int64_t rows, std::int64_t width) {
-    list_.forward.push_back({hetsched::norm(rows, width, f())});
-    gradient(hetsched::norm(rows, width, f()));
-    gradient(elementwise(checked_mul(rows, width), 2, 0, f()), true);
+    list_.forward.push_back({hetsched::norm(rows, width, wide_format())});
+    gradient(hetsched::norm(rows, width, wide_format()));
+    gradient(elementwise(checked_mul(rows, width), 2, 0, wide_format()), true);
+    round(checked_mul(rows, width));  // what products read
   }
 
   void attention(bool windowed) {
@@ -121,6 +123,15 @@ class kernel_writer {
   }
 
   [[nodiscard]] number_format f() const { return style_.format; }
+  [[nodiscard]] bool autocasts() const { return style_.autocast && element_bytes(f()) == 2; }
+  /// Of what lies between products.
+  [[nodiscard]] number_format wide_format() const { return autocasts() ? number_format::fp32 : f(); }
+  /// Kernels that read fp32 and write 16 bits, and the other way round for gradients: as many bytes as three tensors.
+  void round(std::int64_t elements, bool of_weights = false) {
+    if (!autocasts()) return;
+    list_.forward.push_back({elementwise(elements, 2, 1, f())});
+    gradient(elementwise(elements, 2, 1, f()), of_weights);
+  }
   [[nodiscard]] bool eager() const { return style_.fusion == elementwise_fusion::none; }
   [[nodiscard]] bool joint() const { return !eager() || style_.library.joint_projections; }
   [[nodiscard]] std::int64_t part(std::int64_t whole) const { return ceil_div(checked_mul(whole, slices_), tensor_); }
@@ -139,6 +150,7 @@ class kernel_writer {
     list_.forward.push_back({gemm(tokens, out, in, f())});
     gradient(gemm(tokens, in, out, f()));
     gradient(gemm(out, in, tokens, f()), true);
+    round(checked_mul(in, out), true);
     add_gradient(checked_mul(in, out));
     if (bias) gradient(elementwise(checked_mul(tokens, out), 1, 0, f()), true);
   }
@@ -149,10 +161,11 @@ class kernel_writer {
   // Tokens spread evenly over the experts: some get one more than the others.
   void expert_linears(std::int64_t routed, std::int64_t in, std::int64_t out);
 
-  void map(std::int64_t elements, const elementwise_step& s) {
+  void map(std::int64_t elements, const elementwise_step& s) { map(elements, s, f()); }
+  void map(std::int64_t elements, const elementwise_step& s, number_format format) {
     if (style_.fusion == elementwise_fusion::absorbed) return;
-    list_.forward.push_back({elementwise(elements, s.read, s.written, f())});
-    if (s.back_read + s.back_written > 0) gradient(elementwise(elements, s.back_read, s.back_written, f()));
+    list_.forward.push_back({elementwise(elements, s.read, s.written, format)});
+    if (s.back_read + s.back_written > 0) gradient(elementwise(elements, s.back_read, s.back_written, format));
   }
 
   void maps(std::int64_t elements, const std::vector<elementwise_step>& steps) {
@@ -167,7 +180,8 @@ class kernel_writer {
   void add_residual() {
     const auto elements = wide(tokens_here_);
     if (eager()) dropout(elements);
-    map(elements, {2, 1, 2, 1});
+    map(elements, {2, 1, 2, 1}, wide_format());
+    if (autocasts()) gradient(elementwise(elements, 2, 1, f()));  // of the products' output, rounded
     if (!eager() && drops() && style_.fusion == elementwise_fusion::grouped) gradient(elementwise(elements, 1, 1, f()));
   }
 

@@ -117,6 +117,7 @@ HETSCHED_INLINE void kernel_writer::head() {
   const auto words = part(m_.vocab);
   linear(tokens_, sizes_.word, words, m_.head_bias || m_.head == output_head::masked_language_model);
   if (!style_.training) return;
+  round(checked_mul(tokens_, words));
   list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
   gradient(elementwise(checked_mul(tokens_, words), 2, 1, number_format::fp32));
 }
@@ -140,6 +141,7 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
     list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
     gradient(batched_gemm(experts, tokens, in, out, f()));
     gradient(batched_gemm(experts, out, in, tokens, f()), true);
+    round(checked_mul(experts, in, out), true);
     add_gradient(checked_mul(experts, in, out));
   }
   if (m_.mlp_bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
@@ -152,7 +154,7 @@ HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::i
     // A kernel of one width does as much for values of another as one of their mean.
     const auto op = flash_attention(heads, kv_heads, queries_, keys, ceil_div(head + value, 2), style_.causal, f());
     list_.forward.push_back({op});
-    gradient(op, false, 2.5);
+    gradient(flash_attention_backward(heads, kv_heads, queries_, keys, ceil_div(head + value, 2), style_.causal, f()));
     return;
   }
   const auto keys = sizes_.s;  // a mask hides what is outside a window

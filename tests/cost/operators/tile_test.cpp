@@ -456,6 +456,35 @@ TEST_CASE("attention over a cache: prompts within 15 %, tokens within 20 %, for 
   }
 }
 
+TEST_CASE("attention of training on an H100: by the kernels' generation within 10 %, forward and backward [measured]") {
+  std::map<std::string, std::vector<double>> errors;
+  for (const auto& row : read_csv("h100_operators.csv")) {
+    const auto number = [&](std::size_t i) { return std::stoll(row[i]); };
+    const bool backward = row[0].ends_with("_backward");
+    const double measured_s = std::stod(row[7]) * 1e-3;
+    // Shorter ones are the host's calls.
+    if ((!row[0].starts_with("flash") && !row[0].starts_with("cudnn")) || measured_s < (backward ? 0.5e-3 : 0.12e-3)) continue;
+    auto d = named("H100-SXM5-80GB");
+    d.flash = row[0].starts_with("flash") ? flash_kernels::second : flash_kernels::newest;
+    const auto op = backward ? flash_attention_backward(number(1), number(2), number(3), number(4), number(5), true, bf16)
+                             : flash_attention(number(1), number(2), number(3), number(4), number(5), true, bf16);
+    errors[row[0]].push_back(std::abs(predict_operator(d, op).seconds / measured_s - 1));
+    if (!backward && d.flash == flash_kernels::second) {  // what came before takes twice the arithmetic
+      auto older = d;
+      older.flash = flash_kernels::first;
+      CHECK(predict_operator(older, op).compute_s == doctest::Approx(2 * predict_operator(d, op).compute_s));
+    }
+  }
+  REQUIRE(errors.size() == 4);
+  for (const auto& [of, all] : errors) {
+    CAPTURE(of);
+    CHECK(all.size() > 25);
+    double sum = 0;
+    for (const double e : all) sum += e;
+    CHECK(sum / static_cast<double>(all.size()) < 0.10);
+  }
+}
+
 TEST_CASE("attention over a cache: what shares keys is read once, and keys are split where there is room") {
   for (const auto& name : {"A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM", "L40S", "B200-SXM", "V100-SXM2-32GB"}) {
     CAPTURE(name);

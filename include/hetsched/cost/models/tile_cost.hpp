@@ -48,6 +48,7 @@ struct tile_cost_options {
   double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
+  flash_kernels flash = flash_kernels::newest;  ///< as of a training_stack
   double host_launch_s = 0;                     ///< the host needs this for each kernel; a layer is bound by it or by the device
   /// Price devices that are not known_by_operators as analytic_cost_model does, with its own efficiencies; else they are an
   /// error.
@@ -110,6 +111,7 @@ class tile_cost_model {
       require(efficiency > 0 && efficiency <= std::numeric_limits<double>::max(),
               "efficiency of " + parts[k].device.name + " must be finite and positive");
       devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
+      devices_.back().device.flash = options.flash;
       try {
         for (const auto& mesh : submeshes(parts[k], static_cast<int>(k)))
           for (const auto& where : placements(mesh)) price(devices_.back(), where.degrees);

@@ -73,9 +73,11 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const tran
     auto own = detail::options_of<tile_cost_options>(options, model.parameter_bytes, microbatch_size);
     own.analytic_elsewhere = true;
     own.host_launch_s = options.stack.host_launch_s;
+    own.flash = options.stack.flash;
     return make_tile_cost(hardware, model, own,
                           {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
                            .fusion = options.stack.fusion,
+                           .autocast = options.stack.autocast,
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},
                           options.cut);

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/cost/operators/tile_constants.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/model/elementwise_fusion.hpp>
 
@@ -22,6 +23,8 @@ struct training_stack {
   activation_style activations{};
   memory_overheads overheads = fitted_overheads;
   elementwise_fusion fusion = elementwise_fusion::grouped;
+  flash_kernels flash = flash_kernels::newest;  ///< which FlashAttention it calls
+  bool autocast = false;      ///< torch.autocast: weights are rounded for each product; norms and what blocks add up are in fp32
   double host_launch_s = 0;   ///< the host needs this for each kernel
   double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
   double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on

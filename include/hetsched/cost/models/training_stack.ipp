@@ -74,7 +74,20 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     deepspeed.name = "deepspeed";
     for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) m->optimizer_bytes = 12 + 20;
     deepspeed.gather_overlap = deepspeed.reduction_overlap = 1;
-    return std::vector{hetsched, megatron, fsdp, torchtitan, deepspeed};
+    deepspeed.flash = flash_kernels::second;  // attn_implementation="flash_attention_2" of transformers' models
+
+    // DistributedDataParallel under torch.autocast: everything is fp32, and autocast keeps the weights that it has rounded until
+    // it ends (at/autocast_mode.cpp, cached_casts), so weights are of 4 + 2 bytes. Buckets of gradients are added up in fp32
+    // while backward goes on.
+    auto ddp = fsdp;
+    ddp.name = "ddp";
+    for (auto* m : {&ddp.bf16, &ddp.fp16}) *m = {.weight_bytes = 6, .gradient_bytes = 4, .optimizer_bytes = 8};
+    ddp.fp32 = hetsched.fp32;
+    ddp.activations = hetsched.activations;
+    ddp.gather_overlap = ddp.reduction_overlap = 0;
+    ddp.update_overlap = 1;
+    ddp.autocast = true;
+    return std::vector{hetsched, megatron, fsdp, torchtitan, deepspeed, ddp};
   }();
   return all;
 }

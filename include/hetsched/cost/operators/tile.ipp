@@ -183,10 +183,14 @@ namespace hetsched::detail {
 // tiles of 128 x 128, which wait for all exponentials.
 [[nodiscard]] inline flash_constants flash_of(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format);
-  if (matrix_units && d.generation >= chip_generation::hopper && !d.has_gddr)
-    return hetsched::flash_of(d.flash, op.causal_share > 1);
   const double lost = feed_loss(matrix_units ? c.matrix_feed : c.lane_feed, 128, 128);
-  return {.share = (matrix_units ? c.matrix_share : 1) / lost, .exponential_share = 1, .own_keys = 0, .own_s = 0};
+  flash_constants f{.share = (matrix_units ? c.matrix_share : 1) / lost, .exponential_share = 1, .own_keys = 0, .own_s = 0};
+  if (matrix_units && d.generation >= chip_generation::hopper && !d.has_gddr)
+    f = hetsched::flash_of(d.flash, op.causal_share > 1);
+  const double slower = d.flash == flash_kernels::first ? 2 : 1;
+  f.share /= slower;
+  f.exponential_share *= slower;
+  return f;
 }
 
 // Blocks of 128 queries; the exponentials take the special function units, 16 per cycle and multiprocessor, while products wait.

@@ -75,9 +75,10 @@ struct attention_constants {
   return {};
 }
 
-/// Which FlashAttention a trainer calls. second: FlashAttention-2, as PyTorch does by default; newest: FlashAttention-3 or
-/// cuDNN's where there is one for the chip, as Transformer Engine does.
-enum class flash_kernels : std::uint8_t { newest, second };
+/// Which FlashAttention a trainer calls. newest: FlashAttention-3 or cuDNN's where there is one for the chip, as Transformer
+/// Engine does, and scaled_dot_product_attention of PyTorch 2.11 on an H100; second: FlashAttention-2; first: the one before, in
+/// Triton or CUDA, which takes twice the second's time (Dao 2023).
+enum class flash_kernels : std::uint8_t { newest, second, first };
 
 /// What attention in one kernel takes of a chip in training.
 struct flash_constants {
@@ -90,7 +91,7 @@ struct flash_constants {
 /// Of chips of Hopper's and later generations in data centers, whose matrix units FlashAttention-2 reaches by half; fitted to
 /// PyTorch's own and cuDNN's kernels on one H100 (docs/accuracy.md). Other chips: see flash_time.
 [[nodiscard]] constexpr flash_constants flash_of(flash_kernels kernels, bool backward) {
-  if (kernels == flash_kernels::second)
+  if (kernels != flash_kernels::newest)
     return backward ? flash_constants{.share = 0.38, .exponential_share = 2.3, .own_keys = 560, .own_s = 13e-6}
                     : flash_constants{.share = 0.46, .exponential_share = 1.9, .own_keys = 147, .own_s = 3e-6};
   return backward ? flash_constants{.share = 0.78, .exponential_share = 2.3, .own_keys = 560, .own_s = 13e-6}

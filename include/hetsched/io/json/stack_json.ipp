@@ -53,6 +53,7 @@ inline constexpr number_key number_keys[] = {
     {"reduction_overlap", 1, [](training_stack& s) -> double& { return s.reduction_overlap; }},
     {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }}};
 
+inline constexpr const char* flash_names[] = {"newest", "second", "first"};     // by flash_kernels
 inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  // by elementwise_fusion
 
 [[nodiscard]] inline std::vector<std::string_view> stack_names() {
@@ -86,6 +87,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "fragmentation",
                 "margin",
                 "fusion",
+                "attention",
+                "autocast",
                 "host_launch_us",
                 "gather_overlap",
                 "reduction_overlap",
@@ -111,6 +114,13 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     if (found == std::end(fusion_names)) fusion->expected("none, grouped or absorbed");
     s.fusion = static_cast<elementwise_fusion>(found - std::begin(fusion_names));
   }
+  if (const auto flash = value.find("attention")) {
+    const auto text = flash->text();
+    const auto found = std::find(std::begin(flash_names), std::end(flash_names), text);
+    if (found == std::end(flash_names)) flash->expected("newest, second or first");
+    s.flash = static_cast<flash_kernels>(found - std::begin(flash_names));
+  }
+  if (const auto autocast = value.find("autocast")) s.autocast = autocast->boolean();
   if (const auto launch = value.find("host_launch_us")) s.host_launch_s = launch->number(0, 1e6) * 1e-6;
   // A name stands for the same figures wherever it is read.
   if (const auto known = find_training_stack(s.name); known && *known != s)
@@ -130,6 +140,8 @@ HETSCHED_INLINE training_stack read_stack(const json_value& value) {
   out["whole_inputs"] = s.activations.whole_inputs;
   out["runtime_bytes"] = s.overheads.runtime_bytes;
   out["fusion"] = fusion_names[static_cast<int>(s.fusion)];
+  out["attention"] = flash_names[static_cast<int>(s.flash)];
+  out["autocast"] = s.autocast;
   out["host_launch_us"] = preimage(s.host_launch_s, s.host_launch_s * 1e6, [](double us) { return us * 1e-6; });
   return out;
 }
