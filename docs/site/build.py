@@ -24,7 +24,7 @@ chapters = [
     ("Start", ["README.md", "docs/tutorial.md", "docs/concepts.md", "docs/primitives.md", "docs/files.md"]),
     ("Planning", ["docs/planner.md", "docs/parallel-pipelines.md", "docs/hetauto.md", "docs/placement.md", "docs/spmd.md", "docs/settings.md"]),
     ("Schedules and transfers", ["docs/schedules.md", "docs/reshard.md"]),
-    ("Predictions", ["docs/prediction.md", "docs/accuracy.md", "docs/devices.md"]),
+    ("Predictions", ["docs/prediction.md", "docs/accuracy.md", "docs/how-sure.md", "docs/devices.md"]),
     ("Running", ["docs/runtime.md", "docs/cuda.md", "docs/gpu-results.md", "docs/benchmarks.md"]),
     ("Contributing", ["CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"]),
 ]
