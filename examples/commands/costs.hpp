@@ -194,8 +194,30 @@ class cost_source {
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
     std::string text = "from datasheets" + (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
+    std::vector<std::string> anchors;
+    for (const auto& s : hardware.subclusters)
+      if (s.device.speed != 1) {
+        char factor[32];
+        std::snprintf(factor, sizeof factor, " x %.3g", s.device.speed);
+        anchors.push_back(s.name + factor);
+      }
+    if (!anchors.empty()) text += "; anchored: " + listed(anchors);
     const auto more = whole_layers_text(hardware);
     return text + (more.empty() ? "" : "; " + more);
+  }
+
+  /// The file's cluster with devices as fast as its anchors say.
+  /// Throws: input_error where anchors would not be used, and as hetsched::anchored.
+  [[nodiscard]] hetsched::cluster anchored(const hetsched::cluster_file& file) const {
+    if (file.anchors.empty()) return file.hardware;
+    if (measured())
+      throw hetsched::input_error("\"measured\" of devices is not used: " + given_.profile +
+                                  " has times of its own; take one out");
+    return hetsched::anchored(
+        file.hardware, file.anchors,
+        {.formulas = kind(file.hardware) == "tile" ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
+         .flash_attention = flash(),
+         .stack = stack_});
   }
 
   /// Throws input_error for a device whose calibration would not be used.
@@ -288,6 +310,8 @@ class cost_source {
   /// What a plan should remember of its costs.
   [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
     hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
+    for (const auto& one : hardware.subclusters)
+      if (one.device.speed != 1) s.anchored.push_back({one.name, one.device.speed});
     if (!model_) return s;
     s.precision = name_of(model_->precision);
     if (!measured()) s.stack = stack_;

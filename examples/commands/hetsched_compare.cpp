@@ -74,8 +74,8 @@ int compare_command(const comparison& given) {
   if (chosen.empty())
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
   const auto file = read_cluster_file(input.cluster);
-  const auto& hardware = file.hardware;
   const cost_source source(input.costs, input.model, file.stack);
+  const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   std::vector<comparison_row> rows;

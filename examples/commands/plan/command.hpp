@@ -96,8 +96,8 @@ inline void settle(plan_arguments& given) {
     throw input_error("--deadline: needs --objective cost");
 
   const auto file = read_cluster_file(given.cluster);
-  const auto& hardware = file.hardware;
   const cost_source source(given.costs, given.model, file.stack);
+  const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   if (is_inference(given.objective)) {

@@ -261,8 +261,7 @@ inline int plan_command(plan_arguments given) {
   for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack}) files.reads(path);
   files.expect(given.out);
   const auto file = read_cluster_file(given.cluster);
-  const auto& hardware = file.hardware;
-  judged_plan judged{.planned = plan_on(read_plan(given.plan), hardware, given.plan, given.cluster), .now = {}, .parts = {}};
+  judged_plan judged{.planned = plan_on(read_plan(given.plan), file.hardware, given.plan, given.cluster), .now = {}, .parts = {}};
   for (auto& s : views::stages(judged.planned)) {
     if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
     if (given.zero >= 0) s.zero = given.zero;
@@ -270,6 +269,7 @@ inline int plan_command(plan_arguments given) {
   given.costs.take(judged.planned.setting);
   const auto& own = judged.planned.setting.stack;
   const command::cost_source source(given.costs, given.model, own ? own : file.stack);
+  const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   const auto& lines = judged.planned.pipelines;

@@ -71,6 +71,7 @@ struct device {
   std::string memory_type = {};               ///< such as HBM3 or GDDR6; empty: not known
   int lanes_per_multiprocessor = 0;           ///< that multiply in fp32; 0: as many as the fp32 peak needs at clock_hz
   device_calibration calibration = {};
+  double speed = 1;  ///< measured over modelled, of whole models: what anchors say; times of computing are divided by it
 
   /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
   /// its stages would be cast to the format of the same size; else fp32.

@@ -82,6 +82,9 @@ class json_value {
   [[nodiscard]] bool is_null() const { return kind() == json_kind::null; }
   [[nodiscard]] bool is_text() const { return kind() == json_kind::text; }
 
+  /// As text again, for what is a file within a file.
+  [[nodiscard]] std::string source() const;
+
   /// null, false, 0 or empty.
   [[nodiscard]] bool is_nothing() const;
 

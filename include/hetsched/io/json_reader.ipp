@@ -256,6 +256,8 @@ HETSCHED_INLINE json_kind json_value::kind() const {
   return value_->is_array() ? json_kind::list : json_kind::object;
 }
 
+HETSCHED_INLINE std::string json_value::source() const { return value_->dump(); }
+
 HETSCHED_INLINE bool json_value::is_nothing() const {
   const auto what = kind();
   return what == json_kind::boolean  ? !value_->get<bool>()

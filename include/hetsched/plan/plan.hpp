@@ -148,13 +148,19 @@ struct search_evidence {
 
 /// What the costs of a plan were computed for, as whoever asked for the plan named it; empty or 0 where unknown.
 struct plan_setting {
+  struct anchored_subcluster {
+    std::string name;
+    double speed = 1;  ///< device::speed
+    friend bool operator==(const anchored_subcluster&, const anchored_subcluster&) = default;
+  };
   std::string costs = {};        ///< cost model
   std::string granularity = {};  ///< how the model was cut into layers
   int sequence = 0;              ///< tokens per sample
   std::string precision = {};
-  std::string attention = {};                  ///< kernels
-  std::vector<std::string> whole_layers = {};  ///< subclusters whose devices were priced by whole layers, not by operators
-  std::optional<training_stack> stack = {};    ///< of the trainer that is to run the plan
+  std::string attention = {};                      ///< kernels
+  std::vector<std::string> whole_layers = {};      ///< subclusters whose devices were priced by whole layers, not by operators
+  std::optional<training_stack> stack = {};        ///< of the trainer that is to run the plan
+  std::vector<anchored_subcluster> anchored = {};  ///< whose devices were priced as fast as they were seen to be
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 

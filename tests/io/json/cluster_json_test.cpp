@@ -142,3 +142,41 @@ TEST_CASE("without links a pair cannot exchange data, and one node needs no inte
   CHECK_NOTHROW(validate(c));
   CHECK(parse_cluster(to_json(c), "x.json") == c);
 }
+
+TEST_CASE("cluster.json: how fast devices were seen to train") {
+  const std::string text = R"({
+    "format": "hetsched/cluster", "version": 1,
+    "devices": { "A100-SXM4-80GB": { "measured": [ {
+      "model": { "format": "hetsched/model", "version": 1,
+                 "transformer": { "layers": 4, "hidden": 1024, "heads": 8, "vocab": 32000, "sequence": 512, "dtype": "bf16" } },
+      "degrees": { "tensor": 2 }, "microbatch_size": 3, "tokens_per_s": 3396 } ] } },
+    "subclusters": [ { "name": "a", "device": "A100-SXM4-80GB", "nodes": 1, "devices_per_node": 1 } ]
+  })";
+  const auto read = parse_cluster_file(text, "cluster.json");
+  REQUIRE(read.anchors.size() == 1);
+  const auto& a = read.anchors[0];
+  CHECK(a.device == "A100-SXM4-80GB");
+  CHECK(a.model.layers == 4);
+  CHECK(a.model.sequence == 512);
+  CHECK(a.precision == precision::bf16);
+  CHECK(a.degrees == degrees{.tensor = 2});
+  CHECK(a.microbatch_size == 3);
+  CHECK(a.tokens_per_s == 3396);
+  const auto complaint = [&](const std::string& from, const std::string& to) {
+    auto other = text;
+    other.replace(other.find(from), from.size(), to);
+    try {
+      (void)parse_cluster_file(other, "cluster.json");
+    } catch (const file_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(complaint("\"tokens_per_s\": 3396", "\"tokens_per_s\": -1").find("/devices/A100-SXM4-80GB/measured/0/tokens_per_s") !=
+        std::string::npos);
+  CHECK(complaint("\"degrees\"", "\"degree\"").find("did you mean \"degrees\"") != std::string::npos);
+  // A speed that is known needs no model.
+  auto known = parse_cluster(text, "cluster.json");
+  known.subclusters[0].device.speed = 0.75;
+  CHECK(parse_cluster(to_json(known), "again").subclusters[0].device.speed == 0.75);
+}

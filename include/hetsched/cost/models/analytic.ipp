@@ -33,11 +33,11 @@ HETSCHED_INLINE layer_compute analytic_compute(const parallel_costs& costs, doub
   const auto [dense, experts] = costs.on_device(costs.held(l), l.expert_parameters, d);
   const double weights = (dense + experts) * costs.parameter_bytes();
   const double traffic = static_cast<double>(l.memory_traffic_bytes) * share + weights * l.active_fraction;
-  const double bandwidth = hetsched::at(costs.hardware().subclusters, where.mesh.subcluster).device.memory_bandwidth;
+  const auto& device = hetsched::at(costs.hardware().subclusters, where.mesh.subcluster).device;
   const auto roofline = [&](double arithmetic, double bytes) {
     const double compute_s = arithmetic / flops;
-    const double memory_s = bytes / bandwidth;
-    return compute_s > memory_s ? compute_s : memory_s;
+    const double memory_s = bytes / device.memory_bandwidth;
+    return (compute_s > memory_s ? compute_s : memory_s) / device.speed;
   };
   layer_compute c;
   c.forward_s = roofline(l.forward_flops * share, traffic);
@@ -45,7 +45,7 @@ HETSCHED_INLINE layer_compute analytic_compute(const parallel_costs& costs, doub
   c.backward_s = roofline(l.backward_flops * share, 2 * traffic);
   if (l.backward_flops > 0) c.weight_backward_s = c.backward_s * l.weight_backward_flops / l.backward_flops;
   c.selective_s = roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);
-  c.overhead_s = overhead_s;
+  c.overhead_s = overhead_s / device.speed;
   return c;
 }
 

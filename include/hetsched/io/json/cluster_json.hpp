@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cost/models/anchor.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/io/json/device_json.hpp>
 #include <hetsched/io/json_reader.hpp>
@@ -20,6 +21,7 @@ inline constexpr int max_devices = 1 << 20;
 struct cluster_file {
   cluster hardware;
   std::optional<training_stack> stack{};  ///< of the trainer that runs there
+  std::vector<device_anchor> anchors{};   ///< how fast devices were seen to train: see anchored()
 };
 
 /// Reads a cluster.json from its text.

@@ -17,6 +17,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
 
 namespace hetsched::detail {
@@ -65,6 +66,39 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   value.fail(unknown_device_text(name, names));
 }
 
+/// How fast a device trained a model: one of "measured".
+[[nodiscard]] inline device_anchor read_anchor(const json_value& value, const std::string& device) {
+  value.object({"model", "sequence", "dtype", "degrees", "microbatch_size", "tokens_per_s"});
+  device_anchor a{.device = device};
+  model_options options;
+  if (const auto sequence = value.find("sequence")) options.sequence = sequence->count(1, 1 << 24);
+  if (const auto dtype = value.find("dtype")) {
+    options.dtype = find_precision(dtype->text());
+    if (!options.dtype) dtype->expected("one of fp32, tf32, fp16, bf16");
+  }
+  const auto model = value.at("model");
+  std::string path;
+  if (model.is_text()) {
+    path = model.text();
+    if (!path.starts_with('/')) path = value.file().substr(0, value.file().rfind('/') + 1) + path;
+  }
+  const auto read = model.is_text() ? read_model(path, options) : parse_model(model.source(), value.file(), options);
+  if (!read.family) model.expected("a transformer, whose tokens can be counted");
+  a.model = *read.family;
+  a.precision = read.precision;
+  if (const auto degrees = value.find("degrees")) {
+    degrees->object({"data", "context", "tensor", "expert"});
+    const auto size = [&](const char* axis) {
+      const auto found = degrees->find(axis);
+      return found ? found->count(1, max_devices) : 1;
+    };
+    a.degrees = {.data = size("data"), .context = size("context"), .tensor = size("tensor"), .expert = size("expert")};
+  }
+  if (const auto samples = value.find("microbatch_size")) a.microbatch_size = samples->count(1, 1'000'000);
+  a.tokens_per_s = value.at("tokens_per_s").positive(1e12);
+  return a;
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -73,9 +107,12 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
   const detail::json_document document(text, file_name);
   const auto top = document.format("cluster", {"devices", "subclusters", "links", "stack"});
   std::map<std::string, device> own;
+  std::vector<device_anchor> anchors;
   if (const auto devices = top.find("devices"))
     devices->members([&](const std::string& name, const detail::json_value& value) {
       own[name] = detail::read_device(name, value, find_device(name));
+      if (const auto measured = value.find("measured"))
+        for (std::size_t i = 0; i < measured->size(); ++i) anchors.push_back(detail::read_anchor((*measured)[i], own[name].name));
     });
 
   cluster result;
@@ -127,7 +164,9 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     }
   }
   const auto stack = top.find("stack");
-  return {.hardware = std::move(result), .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt};
+  return {.hardware = std::move(result),
+          .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt,
+          .anchors = std::move(anchors)};
 }
 
 HETSCHED_INLINE std::string to_json(const cluster& c) {

@@ -86,7 +86,7 @@ HETSCHED_INLINE std::string unknown_device_text(std::string_view name, const std
 HETSCHED_INLINE device read_device(const std::string& name, const json_value& value, const std::optional<device>& of_name) {
   value.object({"format", "version", "name", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
                 "l2_mib", "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
-                "calibration"});
+                "calibration", "speed", "measured"});
   auto known = of_name;
   if (const auto like = value.find("like")) {
     known = find_device(like->text());
@@ -114,6 +114,7 @@ HETSCHED_INLINE device read_device(const std::string& name, const json_value& va
   if (const auto memory = value.find("memory_type")) result.memory_type = memory->name();
   if (const auto lanes = value.find("lanes_per_multiprocessor")) result.lanes_per_multiprocessor = lanes->count(0);
   if (const auto calibration = value.find("calibration")) result.calibration = read_calibration(*calibration);
+  if (const auto speed = value.find("speed")) result.speed = speed->number(0.01, 100);
   return result;
 }
 
@@ -134,6 +135,7 @@ HETSCHED_INLINE nlohmann::ordered_json write_device(const device& d) {
   if (!d.generation.empty()) out["generation"] = d.generation;
   if (!d.memory_type.empty()) out["memory_type"] = d.memory_type;
   if (d.lanes_per_multiprocessor > 0) out["lanes_per_multiprocessor"] = d.lanes_per_multiprocessor;
+  if (d.speed != 1) out["speed"] = d.speed;
   if (d.calibration != device_calibration{}) {
     auto& calibration = out["calibration"];
     for (const auto& key : calibration_keys) calibration[key.name] = d.calibration.*key.factor;

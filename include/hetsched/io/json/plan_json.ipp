@@ -290,19 +290,23 @@ struct plan_reader {
   }
 
   [[nodiscard]] static plan_setting setting(const json_value& value) {
-    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack"});
+    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack", "anchored"});
     const auto name = [&](const char* key) {
       const auto found = value.find(key);
       return found ? found->name() : std::string();
     };
     const auto sequence = value.find("sequence"), whole = value.find("whole_layers"), stack = value.find("stack");
+    std::vector<plan_setting::anchored_subcluster> anchored;
+    if (const auto speeds = value.find("anchored"))
+      speeds->members([&](const std::string& of, const json_value& speed) { anchored.push_back({of, speed.number(0.01, 100)}); });
     return {.costs = name("costs"),
             .granularity = name("granularity"),
             .sequence = sequence ? sequence->count(0, 1 << 30) : 0,
             .precision = name("precision"),
             .attention = name("attention"),
             .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{},
-            .stack = stack ? std::optional(read_stack(*stack)) : std::nullopt};
+            .stack = stack ? std::optional(read_stack(*stack)) : std::nullopt,
+            .anchored = std::move(anchored)};
   }
 };
 
@@ -532,6 +536,7 @@ namespace hetsched::detail {
   put("attention", s.attention);
   if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;
   if (s.stack) item["stack"] = write_stack(*s.stack);
+  for (const auto& a : s.anchored) item["anchored"][a.name] = a.speed;
   return item;
 }
 

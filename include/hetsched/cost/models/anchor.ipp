@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/anchor.hpp>
+#include <hetsched/model/layer.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// The speed at which a device of this subcluster is as fast as an anchor says.
+[[nodiscard]] inline double speed_of(subcluster one, const device_anchor& a, training_cost_options options) {
+  const auto fail = [&](const std::string& what) { throw input_error("the anchor of device " + a.device + what); };
+  if (!(a.tokens_per_s > 0 && std::isfinite(a.tokens_per_s))) fail(": tokens_per_s must be finite and positive");
+  options.precision = a.precision;
+  options.cut = granularity::block;
+  options.recompute = {recomputation::none};
+  options.zero = {0};
+  options.max_context = a.degrees.context;
+  options.max_expert = a.degrees.expert;
+  const auto& d = a.degrees;
+  if (std::min({d.data, d.context, d.tensor, d.expert}) < 1) fail(": degrees must be at least 1");
+  const int devices = d.device_count();
+  one.nodes = 1;
+  if (devices > one.devices_per_node)
+    fail(" needs " + std::to_string(devices) + " devices, and a node of " + one.name + " has " +
+         std::to_string(one.devices_per_node));
+  one.devices_per_node = devices;
+  const double wanted_s = static_cast<double>(a.microbatch_size) * a.model.sequence / (a.tokens_per_s * devices);
+  const placement where{.mesh = {0, 1, devices}, .degrees = d};
+  const auto layers = make_chain(a.model, options.cut).size();
+  double speed = 1;
+  // Exchanges do not scale, so what is left to computing shrinks as they take their part: to a fixed point.
+  for (int round = 0; round < 60; ++round) {
+    one.device.speed = speed;
+    const auto costs = training_costs({.subclusters = {one}, .links = {}}, a.model, options)(a.microbatch_size);
+    const auto stage = costs.stage({0, layers}, where);
+    const double ratio = (stage.forward_s + stage.backward_s) / wanted_s;
+    speed *= ratio;
+    if (!(speed >= 0.01 && speed <= 100))
+      fail(" says " + std::to_string(a.tokens_per_s) +
+           " tokens per second of each device, and its datasheet is more than a "
+           "hundred times off, or exchanges alone take longer: are the units those of one device, and are model and degrees "
+           "those that were measured?");
+    if (std::abs(ratio - 1) < 1e-9) break;
+  }
+  return speed;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor> anchors, const training_cost_options& options) {
+  std::map<std::string, std::vector<double>> logs;  // of speeds, by device
+  for (const auto& a : anchors) {
+    const auto found = std::find_if(hardware.subclusters.begin(), hardware.subclusters.end(),
+                                    [&](const subcluster& s) { return s.device.name == a.device; });
+    if (found == hardware.subclusters.end()) throw input_error("no subcluster has device " + a.device + ", which is anchored");
+    logs[a.device].push_back(std::log(detail::speed_of(*found, a, options)));
+  }
+  for (auto& s : hardware.subclusters) {
+    const auto found = logs.find(s.device.name);
+    if (found == logs.end()) continue;
+    double sum = 0;
+    for (const double x : found->second) sum += x;
+    s.device.speed = std::exp(sum / static_cast<double>(found->second.size()));
+  }
+  return hardware;
+}
+
+}  // namespace hetsched

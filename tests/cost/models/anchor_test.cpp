@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/cost/models/anchor.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/model/families.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+cluster two_kinds() {
+  const auto part = [](const char* name, const char* device) {
+    return subcluster{.name = name,
+                      .device = catalogue_device(device),
+                      .nodes = 2,
+                      .devices_per_node = 8,
+                      .intra_node = {5e-6, 3e11},
+                      .inter_node = {1e-5, 5e10}};
+  };
+  return {.subclusters = {part("a", "A100-SXM4-80GB"), part("h", "H20-96GB")}};
+}
+const transformer model =
+    llama({.layers = 16, .hidden = 2048, .heads = 16, .ffn_hidden = 5632, .vocab = 32000, .sequence = 2048});
+
+/// Tokens per second of each of the anchor's devices, by costs of that cluster.
+double tokens_per_s(const cluster& hardware, int subcluster, const device_anchor& a, cost_formulas formulas) {
+  const auto costs = training_costs(
+      hardware, a.model, {.formulas = formulas, .precision = a.precision, .cut = granularity::block})(a.microbatch_size);
+  const int devices = a.degrees.device_count();
+  const auto stage = costs.stage({0, costs.layer_count()}, {.mesh = {subcluster, 1, devices}, .degrees = a.degrees});
+  return a.microbatch_size * a.model.sequence / (stage.forward_s + stage.backward_s) / devices;
+}
+
+std::string complaint(const device_anchor& a) {
+  try {
+    (void)anchored(two_kinds(), std::vector{a});
+  } catch (const input_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("anchored devices train as fast as was measured, whatever the formulas, and others stay as they are") {
+  for (const auto formulas : {cost_formulas::tile, cost_formulas::analytic}) {
+    const std::vector<device_anchor> anchors{
+        {.device = "A100-SXM4-80GB", .model = model, .degrees = {.tensor = 2}, .microbatch_size = 2, .tokens_per_s = 12'000},
+    };
+    const auto before = two_kinds(), after = anchored(before, anchors, {.formulas = formulas});
+    CHECK(tokens_per_s(after, 0, anchors[0], formulas) == doctest::Approx(12'000).epsilon(1e-6));
+    CHECK(after.subclusters[0].device.speed != 1);
+    CHECK(after.subclusters[1] == before.subclusters[1]);
+    // Exchanges stay: of two devices' time only computing is scaled, so one device alone gains or loses more than both.
+    const double alone_before = tokens_per_s(before, 0, {.model = model, .tokens_per_s = 1}, formulas);
+    const double alone_after = tokens_per_s(after, 0, {.model = model, .tokens_per_s = 1}, formulas);
+    CHECK(alone_after / alone_before == doctest::Approx(after.subclusters[0].device.speed).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("of several anchors of a device the geometric mean counts") {
+  const auto speed = [&](std::vector<double> tokens) {
+    std::vector<device_anchor> anchors;
+    for (const double t : tokens) anchors.push_back({.device = "H20-96GB", .model = model, .tokens_per_s = t});
+    return anchored(two_kinds(), anchors).subclusters[1].device.speed;
+  };
+  const double slow = speed({3000}), fast = speed({5000});
+  CHECK(speed({3000, 5000}) == doctest::Approx(std::sqrt(slow * fast)));
+}
+
+TEST_CASE("anchors that make no sense are refused, with the device") {
+  const device_anchor good{.device = "H20-96GB", .model = model, .tokens_per_s = 4000};
+  CHECK(complaint(good).empty());
+  auto a = good;
+  a.device = "T4";
+  CHECK(complaint(a) == "no subcluster has device T4, which is anchored");
+  a = good;
+  a.degrees.tensor = 16;
+  CHECK(complaint(a) == "the anchor of device H20-96GB needs 16 devices, and a node of h has 8");
+  a = good;
+  a.tokens_per_s = 0;
+  CHECK(complaint(a).find("tokens_per_s must be finite and positive") != std::string::npos);
+  a.tokens_per_s = 4e6;
+  CHECK(complaint(a).find("a hundred times off") != std::string::npos);
+  a = good;
+  a.degrees.data = 0;
+  CHECK(complaint(a).find("degrees must be at least 1") != std::string::npos);
+}
