@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -21,6 +22,7 @@
 #include <train/losses.hpp>
 #include <train/measured.hpp>
 #include <train/plan.hpp>
+#include <train/side_output.hpp>
 #include <train/training.hpp>
 
 #include "command.hpp"
@@ -254,11 +256,17 @@ int train_command(const train::arguments& given) {
       if (!given.report.empty()) files.add(given.report, report_page(j));
       if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
     }
-    files.write();
+    std::exception_ptr unwritten;
+    try {
+      files.write();
+    } catch (const error&) {
+      unwritten = std::current_exception();
+    }
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
     if (told.stopped_by != 0)
       train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
                  std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
+    if (unwritten) std::rethrow_exception(unwritten);
   }
   return told.stopped_by != 0 ? command::fault : command::done;
 }
@@ -266,6 +274,7 @@ int train_command(const train::arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const train::side_errors never_wait;
   CLI::App app(command::about("hetsched-train"), "hetsched-train");
   app.footer(
       "hetsched-train --ranks 4 --steps 50\n"
