@@ -21,6 +21,7 @@
 #include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
+#include <train/on_hosts.hpp>
 #include <train/plan.hpp>
 #include <train/side_output.hpp>
 #include <train/training.hpp>
@@ -156,7 +157,8 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
   return file;
 }
 
-int train_command(const train::arguments& given) {
+/// `meets` becomes true when this process goes to meet the others.
+int train_as_told(const train::arguments& given, bool& meets) {
   command::outputs files;
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
     files.expect(path);
@@ -238,6 +240,7 @@ int train_command(const train::arguments& given) {
     lock.emplace(folder);
     if (given.elastic) lock.reset();  // the first rank of each generation takes it
   }
+  meets = true;
   try {
 #ifdef HETSCHED_WITH_CUDA
     if (given.device != "cpu") train::train_on_gpus(j);
@@ -269,6 +272,16 @@ int train_command(const train::arguments& given) {
     if (unwritten) std::rethrow_exception(unwritten);
   }
   return told.stopped_by != 0 ? command::fault : command::done;
+}
+
+int train_command(const train::arguments& given) {
+  bool meets = given.join;
+  try {
+    return train_as_told(given, meets);
+  } catch (const std::exception& e) {
+    if (!meets) train::tell_failure(given.place, e.what());
+    throw;
+  }
 }
 
 }  // namespace

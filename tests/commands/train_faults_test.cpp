@@ -62,6 +62,32 @@ TEST_CASE("a rank that hangs before the first step is waited for no longer than 
   all[0].signal(SIGKILL);
 }
 
+TEST_CASE("a rank that fails before all have met tells the others why, at once") {
+  const workplace w;
+  const std::string run = "hetsched-train --layers 1 --hidden 32 --heads 4 --sequence 32 --microbatches 2 --steps 1 ";
+  REQUIRE(w.run(run + "--checkpoint old").status == 0);
+  struct failing {
+    int rank;
+    std::string options, said;
+  };
+  for (const auto& [rank, options, said] : {failing{1, "--text none.txt", "none.txt"},
+                                            failing{0, "--checkpoint old", "old holds step-000001: --resume goes on from it"}}) {
+    CAPTURE(options);
+    const auto start = std::chrono::steady_clock::now();
+    auto all = start_ranks(w, 3, "fails-" + std::to_string(rank),
+                           [&, rank = rank, options = options](int r) { return run + (r == rank ? options : ""); });
+    for (int r = 0; r < 3; ++r) {
+      const auto ended = all[static_cast<std::size_t>(r)].wait(30);
+      CAPTURE(r);
+      CAPTURE(ended.errors);
+      CHECK(ended.status == (r == rank ? 2 : 3));
+      CHECK(contains(ended.errors, said));
+      if (r != rank) CHECK(contains(ended.errors, "rank " + std::to_string(rank) + " cannot come to "));
+    }
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+  }
+}
+
 TEST_CASE("ranks that were given different options end with the first of them, on every rank") {
   struct pair {
     std::string ours, theirs, said;
