@@ -88,6 +88,33 @@ TEST_CASE("a rank that fails before all have met tells the others why, at once")
   }
 }
 
+TEST_CASE("ranks that are suspended together for longer than the deadline go on, with the undisturbed losses") {
+  const workplace w;
+  const auto run = [](const std::string& losses) {
+    return "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --steps 500 --deadline 1 --losses " + losses +
+           " --plan plan.json";
+  };
+  w.put("plan.json", plan_of({1, 1, 1}, {1, 1, 2}));
+  auto all = start_ranks(w, 3, "suspended", [&](int) { return run("suspended.csv"); });
+  REQUIRE(appears(w.path("suspended.csv")));
+  for (const auto& one : all) one.signal(SIGSTOP);
+  const auto done = std::count_if(all.begin(), all.end(), [](auto& one) { return one.wait(0.6).status != 1000; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  CHECK(done == 0);
+  for (const auto& one : all) one.signal(SIGCONT);
+  bool said = false;
+  for (auto& one : all) {
+    const auto ended = one.wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    said = said || contains(ended.errors, ": this process stood still for ");
+  }
+  CHECK(said);  // by those that waited for others
+  auto calm = start_ranks(w, 3, "calm", [&](int) { return run("calm.csv"); });
+  for (auto& one : calm) CHECK(one.wait(60).status == 0);
+  CHECK(w.get("suspended.csv") == w.get("calm.csv"));
+}
+
 TEST_CASE("ranks that were given different options end with the first of them, on every rank") {
   struct pair {
     std::string ours, theirs, said;

@@ -20,7 +20,8 @@ namespace train {
           .interface = given.interface,
           .address = given.address,
           .connect_deadline_s = given.connect_deadline_s,
-          .secret = read_secret(given.secret_file)};
+          .secret = read_secret(given.secret_file),
+          .say = [](const std::string& text) { std::cerr << "hetsched-train: " + text + '\n'; }};
 }
 
 inline void tell_strangers(int rank, const std::vector<hetsched::stranger>& strangers) {

@@ -234,6 +234,7 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
   if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
   gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
+  mesh.say = options.say;
   if (place.ranks == 1) return mesh;
   const std::string run = options.run.empty() ? place.run : options.run;
   const auto until = deadline_in(options.connect_deadline_s);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
@@ -26,6 +27,14 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
     drive_.stop();
   }
   worker_.join();
+}
+
+HETSCHED_INLINE bool channel_engine::is_over(standstill::wait& w) {
+  const bool over = stood_still_.is_over(w);
+  if (const auto seconds = stood_still_.news(); seconds && mesh_.say)
+    mesh_.say("rank " + std::to_string(mesh_.rank) + ": this process stood still for " + std::to_string(std::llround(*seconds)) +
+              " s, which its deadlines do not count");
+  return over;
 }
 
 HETSCHED_INLINE void channel_engine::post(channel_end& c, gloo_transfer& t, const stamp& s) {
