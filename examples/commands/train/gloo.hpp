@@ -42,16 +42,16 @@ inline void agree_on_nccl(control comm, bool nccl, double deadline_s) {
 /// Calls body(Communicator&) for this process's rank, and sees to it that what fails here fails everywhere.
 template <class Tensor, class Body>
 void on_gloo(const place_arguments& given, const hetsched::process_place& place, Body&& body) {
-  hetsched::gloo_communicator<Tensor> comm(place, options_of(given));
-  tell_strangers(comm.rank(), comm.strangers());
-  try {
-    body(comm);
-  } catch (const known_to_all&) {
-    throw;
-  } catch (const std::exception& e) {
-    comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
-    throw;
-  }
+  std::exception_ptr known;
+  hetsched::run_on_processes<Tensor>(place, options_of(given), [&](auto& comm) {
+    tell_strangers(comm.rank(), comm.strangers());
+    try {
+      body(comm);
+    } catch (const known_to_all&) {
+      known = std::current_exception();
+    }
+  });
+  if (known) std::rethrow_exception(known);
 }
 
 }  // namespace train

@@ -3,6 +3,7 @@
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -41,7 +42,8 @@ class channel_engine : line_traffic {
   channel_engine(const channel_engine&) = delete;
   channel_engine& operator=(const channel_engine&) = delete;
 
-  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends the thread.
+  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends the thread. Aborts
+  /// first if an exception ends this rank, or a gather has come to its deadline.
   ~channel_engine();
 
   [[nodiscard]] int rank() const { return mesh_.rank; }
@@ -122,6 +124,7 @@ class channel_engine : line_traffic {
   std::uint64_t round_ = 0;
   std::uint64_t questions_ = 0;  ///< whether the others are there
   standstill stood_still_;
+  int exceptions_ = std::uncaught_exceptions();  ///< under way since before
   bool stopped_ = false;
   std::thread worker_;
 };

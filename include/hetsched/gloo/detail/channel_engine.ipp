@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <exception>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
@@ -15,6 +16,9 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
   if (mesh_.ranks == 1) return;
   {
     lock hold(guard_);
+    if (std::uncaught_exceptions() > exceptions_ && reason_.empty())
+      reason_ = "rank " + std::to_string(mesh_.rank) + " was ended by an exception";
+    if (!aborted_ && !reason_.empty()) fail(std::string(reason_));  // so is who leaves behind a gather that came to its deadline
     for (int p = 0; p < mesh_.ranks; ++p)
       if (p != mesh_.rank) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
     (void)await(hold, deadline_in(aborted_ ? 1 : 5), [&] {
@@ -87,6 +91,7 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
     return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
   take_round(peers_, mine, all);
+  if (!aborted_) reason_.clear();  // of an earlier round that was late
   return wait_result::progress;
 }
 
