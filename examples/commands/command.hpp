@@ -2,9 +2,10 @@
 // What the commands share: exit status, progress on standard error, interruption, output files.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -65,7 +66,10 @@ int run(CLI::App& app, int argc, char** argv, Body body, stdout_use use = stdout
     const bool silent = quiet && use == stdout_use::tables && (json == nullptr || json->count() == 0);
     const silence during(silent);
     const int result = body();
-    if (!std::cout.flush()) return complain("standard output cannot be written", fault);
+    errno = 0;
+    if (!std::cout.flush())
+      return complain(
+          ("standard output cannot be written" + (errno != 0 ? ": " + std::string(std::strerror(errno)) : "")).c_str(), fault);
     return result;
   } catch (const CLI::Success& help) {
     return app.exit(help);
@@ -109,9 +113,20 @@ class outputs {
     if (!path.empty()) files_.emplace_back(path, std::move(text));
   }
 
-  void write() const {
+  /// Tries all of them. Throws: error for the first that cannot be written; paths() and summary() are of the others then.
+  void write() {
     std::cout.flush();  // what has been printed stands first, should a file be standard output
-    for (const auto& [path, text] : files_) hetsched::write_file(path, text);
+    std::exception_ptr wrong;
+    std::erase_if(files_, [&](const auto& file) {
+      try {
+        hetsched::write_file(file.first, file.second);
+        return false;
+      } catch (const hetsched::error&) {
+        if (!wrong) wrong = std::current_exception();
+        return true;
+      }
+    });
+    if (wrong) std::rethrow_exception(wrong);
   }
 
   /// The files written, for --json.
@@ -157,7 +172,7 @@ class progress_line {
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
   ~progress_line() {
-    if (drawn_ && terminal_) std::fputs("\r\033[K", stderr);
+    if (drawn_ && terminal_) std::cerr << "\r\033[K";
   }
 
   [[nodiscard]] double elapsed_s() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
@@ -176,11 +191,10 @@ class progress_line {
       const int filled = static_cast<int>(30 * share);
       const std::string bar =
           std::string(static_cast<std::size_t>(filled), '#') + std::string(static_cast<std::size_t>(30 - filled), '.');
-      std::fprintf(stderr, "\r\033[K[%s] %s", bar.c_str(), line.c_str());
+      std::cerr << "\r\033[K[" + bar + "] " + line;
     } else {
-      std::fprintf(stderr, "%s\n", line.c_str());
+      std::cerr << line + '\n';
     }
-    std::fflush(stderr);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -20,7 +21,9 @@
 #include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
+#include <train/on_hosts.hpp>
 #include <train/plan.hpp>
+#include <train/side_output.hpp>
 #include <train/training.hpp>
 
 #include "command.hpp"
@@ -154,7 +157,8 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
   return file;
 }
 
-int train_command(const train::arguments& given) {
+/// `meets` becomes true when this process goes to meet the others.
+int train_as_told(const train::arguments& given, bool& meets) {
   command::outputs files;
   for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
     files.expect(path);
@@ -236,6 +240,7 @@ int train_command(const train::arguments& given) {
     lock.emplace(folder);
     if (given.elastic) lock.reset();  // the first rank of each generation takes it
   }
+  meets = true;
   try {
 #ifdef HETSCHED_WITH_CUDA
     if (given.device != "cpu") train::train_on_gpus(j);
@@ -254,18 +259,35 @@ int train_command(const train::arguments& given) {
       if (!given.report.empty()) files.add(given.report, report_page(j));
       if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
     }
-    files.write();
+    std::exception_ptr unwritten;
+    try {
+      files.write();
+    } catch (const error&) {
+      unwritten = std::current_exception();
+    }
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
     if (told.stopped_by != 0)
       train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
                  std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
+    if (unwritten) std::rethrow_exception(unwritten);
   }
   return told.stopped_by != 0 ? command::fault : command::done;
+}
+
+int train_command(const train::arguments& given) {
+  bool meets = given.join;
+  try {
+    return train_as_told(given, meets);
+  } catch (const std::exception& e) {
+    if (!meets) train::tell_failure(given.place, e.what());
+    throw;
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const train::side_errors never_wait;
   CLI::App app(command::about("hetsched-train"), "hetsched-train");
   app.footer(
       "hetsched-train --ranks 4 --steps 50\n"

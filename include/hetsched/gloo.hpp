@@ -18,4 +18,5 @@
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/gloo/roster.hpp>
+#include <hetsched/gloo/run_on_processes.hpp>
 #include <hetsched/gloo/stranger.hpp>

@@ -62,6 +62,59 @@ TEST_CASE("a rank that hangs before the first step is waited for no longer than 
   all[0].signal(SIGKILL);
 }
 
+TEST_CASE("a rank that fails before all have met tells the others why, at once") {
+  const workplace w;
+  const std::string run = "hetsched-train --layers 1 --hidden 32 --heads 4 --sequence 32 --microbatches 2 --steps 1 ";
+  REQUIRE(w.run(run + "--checkpoint old").status == 0);
+  struct failing {
+    int rank;
+    std::string options, said;
+  };
+  for (const auto& [rank, options, said] : {failing{1, "--text none.txt", "none.txt"},
+                                            failing{0, "--checkpoint old", "old holds step-000001: --resume goes on from it"}}) {
+    CAPTURE(options);
+    const auto start = std::chrono::steady_clock::now();
+    auto all = start_ranks(w, 3, "fails-" + std::to_string(rank),
+                           [&, rank = rank, options = options](int r) { return run + (r == rank ? options : ""); });
+    for (int r = 0; r < 3; ++r) {
+      const auto ended = all[static_cast<std::size_t>(r)].wait(30);
+      CAPTURE(r);
+      CAPTURE(ended.errors);
+      CHECK(ended.status == (r == rank ? 2 : 3));
+      CHECK(contains(ended.errors, said));
+      if (r != rank) CHECK(contains(ended.errors, "rank " + std::to_string(rank) + " cannot come to "));
+    }
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+  }
+}
+
+TEST_CASE("ranks that are suspended together for longer than the deadline go on, with the undisturbed losses") {
+  const workplace w;
+  const auto run = [](const std::string& losses) {
+    return "hetsched-train --layers 2 --hidden 32 --heads 4 --sequence 32 --steps 500 --deadline 1 --losses " + losses +
+           " --plan plan.json";
+  };
+  w.put("plan.json", plan_of({1, 1, 1}, {1, 1, 2}));
+  auto all = start_ranks(w, 3, "suspended", [&](int) { return run("suspended.csv"); });
+  REQUIRE(appears(w.path("suspended.csv")));
+  for (const auto& one : all) one.signal(SIGSTOP);
+  const auto done = std::count_if(all.begin(), all.end(), [](auto& one) { return one.wait(0.6).status != 1000; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  CHECK(done == 0);
+  for (const auto& one : all) one.signal(SIGCONT);
+  bool said = false;
+  for (auto& one : all) {
+    const auto ended = one.wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    said = said || contains(ended.errors, ": this process stood still for ");
+  }
+  CHECK(said);  // by those that waited for others
+  auto calm = start_ranks(w, 3, "calm", [&](int) { return run("calm.csv"); });
+  for (auto& one : calm) CHECK(one.wait(60).status == 0);
+  CHECK(w.get("suspended.csv") == w.get("calm.csv"));
+}
+
 TEST_CASE("ranks that were given different options end with the first of them, on every rank") {
   struct pair {
     std::string ours, theirs, said;

@@ -20,7 +20,8 @@ namespace train {
           .interface = given.interface,
           .address = given.address,
           .connect_deadline_s = given.connect_deadline_s,
-          .secret = read_secret(given.secret_file)};
+          .secret = read_secret(given.secret_file),
+          .say = [](const std::string& text) { std::cerr << "hetsched-train: " + text + '\n'; }};
 }
 
 inline void tell_strangers(int rank, const std::vector<hetsched::stranger>& strangers) {
@@ -41,16 +42,16 @@ inline void agree_on_nccl(control comm, bool nccl, double deadline_s) {
 /// Calls body(Communicator&) for this process's rank, and sees to it that what fails here fails everywhere.
 template <class Tensor, class Body>
 void on_gloo(const place_arguments& given, const hetsched::process_place& place, Body&& body) {
-  hetsched::gloo_communicator<Tensor> comm(place, options_of(given));
-  tell_strangers(comm.rank(), comm.strangers());
-  try {
-    body(comm);
-  } catch (const known_to_all&) {
-    throw;
-  } catch (const std::exception& e) {
-    comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
-    throw;
-  }
+  std::exception_ptr known;
+  hetsched::run_on_processes<Tensor>(place, options_of(given), [&](auto& comm) {
+    tell_strangers(comm.rank(), comm.strangers());
+    try {
+      body(comm);
+    } catch (const known_to_all&) {
+      known = std::current_exception();
+    }
+  });
+  if (known) std::rethrow_exception(known);
 }
 
 }  // namespace train

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,9 +15,10 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io/format.hpp>
-#include <hetsched/io/write_file.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
+
+#include <train/side_output.hpp>
 
 namespace train {
 
@@ -134,22 +134,20 @@ struct step_line {
 /// replaced as a whole, so that whoever reads them sees one step.
 class step_log {
  public:
-  step_log(std::string lines, std::string metrics) : lines_(std::move(lines)), metrics_(std::move(metrics)) {}
-  [[nodiscard]] bool wanted() const { return !lines_.empty() || !metrics_.empty(); }
+  step_log(const std::string& lines, const std::string& metrics) {
+    if (!lines.empty()) lines_.emplace(lines, side_output::how::behind);
+    if (!metrics.empty()) metrics_.emplace(metrics, side_output::how::whole);
+  }
+  [[nodiscard]] bool wanted() const { return lines_ || metrics_; }
   void add(const step_line& s) {
     skipped_ += !s.report.updated;
     if (s.validation_loss) validation_loss_ = s.validation_loss;
-    if (!lines_.empty()) {
-      if (!file_.is_open()) file_.open(lines_, std::ios::binary | std::ios::app);
-      file_ << json_line(s) << std::flush;
-      if (!file_) throw hetsched::error(lines_ + ": cannot be written");
-    }
-    if (!metrics_.empty()) hetsched::write_file(metrics_, metrics_text(s, skipped_, validation_loss_));
+    if (lines_) lines_->add(json_line(s));
+    if (metrics_) metrics_->add(metrics_text(s, skipped_, validation_loss_));
   }
 
  private:
-  std::string lines_, metrics_;
-  std::ofstream file_;
+  std::optional<side_output> lines_, metrics_;
   std::int64_t skipped_ = 0;
   std::optional<double> validation_loss_{};
 };

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io/write_file.hpp>
+
+#include <train/side_output.hpp>
 
 namespace train {
 
@@ -19,24 +21,20 @@ inline const std::string losses_head = "step,loss\n";
 }
 
 /// The file while the training goes on, so that it can be watched, and stays however that ends. Nothing is written before the
-/// first step, nor to a stream.
+/// first step, nor to a device or pipe.
 class losses_so_far {
  public:
   explicit losses_so_far(const std::string& path) {
-    if (!path.empty() && !hetsched::detail::find_write_target(path).is_stream()) path_ = path;
+    if (!path.empty() && hetsched::detail::find_write_target(path).is_regular()) file_.emplace(path, side_output::how::anew);
   }
   void add(std::int64_t step, double loss) {
-    if (path_.empty()) return;
-    if (!file_.is_open()) {
-      file_.open(path_, std::ios::binary);
-      file_ << losses_head;
-    }
-    file_ << losses_row(step, loss) << std::flush;
+    if (file_) file_->add((begun_ ? "" : losses_head) + losses_row(step, loss));
+    begun_ = true;
   }
 
  private:
-  std::string path_;
-  std::ofstream file_;
+  std::optional<side_output> file_;
+  bool begun_ = false;
 };
 
 }  // namespace train

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
 #include <utility>
 
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
@@ -33,6 +34,16 @@ template void on_hosts<float>(const place_arguments&, const hetsched::process_pl
                               const std::function<void(host_communicator<float>&)>&);
 template void on_hosts<double>(const place_arguments&, const hetsched::process_place&,
                                const std::function<void(host_communicator<double>&)>&);
+
+void tell_failure([[maybe_unused]] const place_arguments& given, [[maybe_unused]] const std::string& why) {
+#ifdef HETSCHED_WITH_GLOO
+  if (given.transport != "gloo") return;
+  try {
+    hetsched::tell_failure(find_place(given), options_of(given), why);
+  } catch (const hetsched::error&) {  // it has no place that others wait for
+  }
+#endif
+}
 
 namespace {
 

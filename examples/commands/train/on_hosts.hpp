@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/runtime/group/any_communicator.hpp>
@@ -20,5 +21,8 @@ using host_communicator = hetsched::any_communicator<gpt::tensor<Real>>;
 template <class Real>
 void on_hosts(const place_arguments& given, const hetsched::process_place& place,
               const std::function<void(host_communicator<Real>&)>& body);
+
+/// Tells the ranks that wait for this process why it does not come; nothing where ranks are threads.
+void tell_failure(const place_arguments& given, const std::string& why);
 
 }  // namespace train

@@ -42,9 +42,7 @@ struct elastic_place {
 namespace detail {
 
 /// Where the roster of a run is: behind this come letters of its own for each time that it is begun.
-[[nodiscard]] inline std::string roster_prefix(const std::string& run) {
-  return "roster-" + std::to_string(std::hash<std::string>{}(run)) + '-';
-}
+[[nodiscard]] inline std::string roster_prefix(const std::string& run) { return "roster-" + name_hash(run) + '-'; }
 [[nodiscard]] std::vector<std::filesystem::path> find_rosters(const std::filesystem::path& folder, const std::string& run);
 
 /// The roster of those that begin a run: the first one clears away what earlier runs of that name have left.

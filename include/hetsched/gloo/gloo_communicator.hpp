@@ -33,7 +33,8 @@ namespace hetsched {
 /// away. A rank whose process ends or whose connection is closed fails all others at once; one
 /// that is stuck or cut off, at their deadlines. Needs one thread.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
-/// then ends the connections. Once aborted it stays so.
+/// then ends the connections; if an exception ends it, or a gather has come to its deadline, it aborts all. Once aborted it stays
+/// so.
 /// Example:
 ///   gloo_communicator<Tensor> comm(place_from_environment(), {.rendezvous = "file:/shared/rendezvous"});
 ///   auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ struct gloo_options {
   /// Seconds of silence after which the system asks another host whether it is there; six more without an answer, and its rank
   /// is lost, whether anybody waits for it or not. (A process that is stopped is known to whoever waits, at the deadline.)
   double heartbeat_s = 10;
+  /// What has happened, for a log: that this process stood still. May be empty. Called by whoever waits; it must not use the
+  /// communicator.
+  std::function<void(const std::string&)> say{};
 };
 
 namespace detail {
@@ -64,6 +68,7 @@ struct gloo_mesh {
   gloo_store store;
   meeting met;                      ///< empty where ranks do not meet in a folder
   std::vector<stranger> strangers;  ///< turned away while ranks met
+  std::function<void(const std::string&)> say{};
 };
 
 /// A text that is the same for processes that reach each other over 127.0.0.1.
@@ -78,6 +83,12 @@ struct gloo_mesh {
 void forget_addresses(const gloo_mesh& mesh);
 
 }  // namespace detail
+
+/// For a process that finds, before it makes its gloo_communicator, that it cannot: the ranks that wait for it end at once with
+/// its reason, not at their deadlines. In a folder, it waits up to 5 s until all others have come there to be told. PyTorch's
+/// store and one that cannot be used tell nobody.
+void tell_failure(const process_place& place, const gloo_options& options, const std::string& why);
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

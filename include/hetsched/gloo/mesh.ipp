@@ -105,8 +105,11 @@ class roll_call {
     const auto at = key(name, rank);
     std::vector<char> value;
     try {
-      store_.wait({at}, left());
+      const auto note = wait_for(at);
+      if (!note.empty()) throw told(note);
       value = store_.get(at);
+    } catch (const told&) {
+      throw;
     } catch (const std::exception& e) {
       throw error("rank " + std::to_string(rank) + " has not come to " + run_text_ + " in the rendezvous" + where_ + " within " +
                   std::to_string(deadline_s_) + " s: " + gloo_text(e));
@@ -116,6 +119,19 @@ class roll_call {
                         run_text_ + " in the rendezvous" + where_ + ": all have to be given the same one");
     return value;
   }
+  /// Tells those who wait in get() why this rank comes no further.
+  void give_up(const std::string& why) const {
+    const auto text = "rank " + std::to_string(rank_) + " cannot come to " + run_text_ + ": " + printable(why);
+    try {
+      if (!ends_when_late()) store_.set(note_key(), {text.begin(), text.end()});
+    } catch (const std::exception&) {  // then they find it out at their deadlines
+    }
+  }
+  /// What a rank that gave up has told.
+  class told : public error {
+   public:
+    using error::error;
+  };
   [[nodiscard]] std::chrono::milliseconds left() const {
     return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(until_ - clock::now()));
   }
@@ -126,6 +142,30 @@ class roll_call {
   [[nodiscard]] std::string key(const std::string& name, int rank) const {
     return run_ + "." + name + "." + std::to_string(rank);
   }
+  [[nodiscard]] std::string note_key() const { return run_ + ".failed"; }
+  /// Whether a wait that comes to its end ends the connection to the store.
+  [[nodiscard]] bool ends_when_late() const { return dynamic_cast<torch_store*>(&store_) != nullptr; }
+  /// Waits for a name, or for what a rank that gives up has to tell: returns that. Throws: what the store throws.
+  [[nodiscard]] std::string wait_for(const std::string& name) const {
+    using namespace std::chrono_literals;
+    for (const bool once = ends_when_late();;) {
+      const auto slice = once ? left() : std::min(left(), std::chrono::milliseconds(200ms));
+      const auto until = clock::now() + slice;
+      try {
+        store_.wait({name}, slice);
+        return {};
+      } catch (const std::exception&) {
+        if (once || clock::now() < until || clock::now() >= until_) throw;
+      }
+      try {
+        store_.wait({note_key()}, 1ms);
+      } catch (const std::exception&) {
+        continue;
+      }
+      const auto note = store_.get(note_key());
+      return printable(std::string(note.begin(), note.end()));
+    }
+  }
   ::gloo::rendezvous::Store& store_;
   int rank_;
   std::string run_, run_text_, where_;
@@ -134,24 +174,9 @@ class roll_call {
   std::optional<sha256_digest> proves_;
 };
 
-HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
-  if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
-    throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
-  gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
-  if (place.ranks == 1) return mesh;
-  const std::string run = options.run.empty() ? place.run : options.run;
-  const auto until = deadline_in(options.connect_deadline_s);
-  const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
-  if (!mesh.store) {
-    mesh.store = open_gloo_store(rendezvous);
-    if (const auto at = parse_store(rendezvous); at.kind == store_place::file) {
-      mesh.met = meet_in_folder(at.path_or_host, place, run, options.connect_deadline_s, until);
-      mesh.store = open_gloo_store("file:" + mesh.met.folder.string());
-    }
-  }
-  const std::string where = rendezvous.empty() ? std::string() : " " + rendezvous;
-  roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
-
+/// What connect_mesh does once there is a store.
+inline void connect_all(gloo_mesh& mesh, roll_call& call, const process_place& place, const gloo_options& options,
+                        roll_call::clock::time_point until) {
   if (place.rank == 0) {
     const auto word = fresh_bytes<32>();
     const auto* const chars = reinterpret_cast<const char*>(word.data());
@@ -180,8 +205,9 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
   if (!one_network) refuse_loopback(place.rank, options, door.at.host);
   introduction ranks(place.rank, place.ranks, key, std::move(door.socket));
   for (int r = 0; r < place.ranks; ++r) {
-    if (r == place.rank || (one_network && r > place.rank)) continue;
-    const auto theirs = call.get("address", r);
+    if (r == place.rank) continue;
+    const auto theirs = call.get("address", r);  // also of higher ones, who call: it comes, or why it does not
+    if (one_network && r > place.rank) continue;
     const auto space = std::find(theirs.begin(), theirs.end(), ' ');
     const std::string host{theirs.begin(), space};
     if (!one_network) refuse_loopback(r, {}, host);
@@ -202,9 +228,36 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
                     std::strerror(errno));
       at(mesh.lines, r)[line] = std::move(connected);
     }
-  return mesh;
 }
 
+HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
+  if (place.ranks < 1 || place.rank < 0 || place.rank >= place.ranks)
+    throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
+  gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
+  mesh.say = options.say;
+  if (place.ranks == 1) return mesh;
+  const std::string run = options.run.empty() ? place.run : options.run;
+  const auto until = deadline_in(options.connect_deadline_s);
+  const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
+  if (!mesh.store) {
+    mesh.store = open_gloo_store(rendezvous);
+    if (const auto at = parse_store(rendezvous); at.kind == store_place::file) {
+      mesh.met = meet_in_folder(at.path_or_host, place, run, options.connect_deadline_s, until);
+      mesh.store = open_gloo_store("file:" + mesh.met.folder.string());
+    }
+  }
+  const std::string where = rendezvous.empty() ? std::string() : " " + rendezvous;
+  roll_call call(*mesh.store, place, run, where, options.connect_deadline_s, until);
+  try {
+    connect_all(mesh, call, place, options, until);
+  } catch (const roll_call::told&) {
+    throw;
+  } catch (const std::exception& e) {
+    call.give_up(e.what());
+    throw;
+  }
+  return mesh;
+}
 HETSCHED_INLINE void forget_addresses(const gloo_mesh& mesh) {
   std::error_code ignored;
   if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))
@@ -219,3 +272,23 @@ HETSCHED_INLINE void forget_addresses(const gloo_mesh& mesh) {
 }
 
 }  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE void tell_failure(const process_place& place, const gloo_options& options, const std::string& why) {
+  if (place.ranks < 2 || place.rank < 0 || place.rank >= place.ranks) return;
+  const std::string run = options.run.empty() ? place.run : options.run;
+  const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
+  try {
+    if (!options.store)
+      if (const auto at = detail::parse_store(rendezvous); at.kind == detail::store_place::file) {
+        std::filesystem::create_directories(at.path_or_host);
+        return detail::tell_folder(at.path_or_host, place, run, why, std::chrono::seconds(5));
+      }
+    const auto store = options.store ? options.store : open_gloo_store(rendezvous);
+    detail::roll_call(*store, place, run, "", 0, detail::roll_call::clock::now()).give_up(why);
+  } catch (const std::exception&) {  // nobody can be told
+  }
+}
+
+}  // namespace hetsched

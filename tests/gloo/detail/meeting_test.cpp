@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -61,6 +62,13 @@ int result_of(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/// Until there is a file in the folder that is whole: behind a dot in its name it is not.
+void wait_for_somebody(const fs::path& folder) {
+  const auto is_whole = [](const auto& entry) { return !entry.path().has_extension(); };
+  while (std::none_of(fs::directory_iterator(folder), fs::directory_iterator(), is_whole))
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 TEST_CASE("a run meets in a folder that a failed run has left, in any order of arrival") {
@@ -147,7 +155,7 @@ TEST_CASE("two processes of one rank are told to all, long before the deadline")
       (void)meet(twice);
       _exit(0);
     }
-    while (fs::is_empty(folder)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    wait_for_somebody(folder);
     kill(killed, SIGKILL);
     (void)result_of(killed);
 
@@ -167,6 +175,92 @@ TEST_CASE("two processes of one rank are told to all, long before the deadline")
     for (const auto& left : fs::directory_iterator(folder)) CHECK(left.path().string().find("-here-") == std::string::npos);
     fs::remove_all(folder);
   }
+}
+
+TEST_CASE("a rank that cannot come tells all that wait, and those that come later; a killed one's word counts no more") {
+  const auto folder = fresh_folder();
+  const auto text_of = [](const auto& work) {
+    try {
+      work();
+    } catch (const hetsched::error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const auto meet = [&](int rank) {
+    return text_of(
+        [&] { (void)hetsched::detail::meet_in_folder(folder, place_of(rank, 3), "r", 30, hetsched::deadline_in(30)); });
+  };
+  const auto tell = [&](const std::string& why) {
+    hetsched::detail::tell_folder(folder, place_of(1, 3), "r", why, std::chrono::seconds(20));
+  };
+  const pid_t killed = fork();
+  if (killed == 0) {
+    tell("an old cause");
+    _exit(0);
+  }
+  wait_for_somebody(folder);
+  kill(killed, SIGKILL);
+  (void)result_of(killed);
+
+  const double start_s = hetsched::steady_now_s();
+  std::string first, last;
+  std::thread waits([&] { first = meet(0); });
+  std::thread fails([&] { tell("no such file:\n\033[1mtext"); });
+  waits.join();
+  std::thread late([&] { last = meet(2); });
+  late.join();
+  fails.join();
+  CHECK(hetsched::steady_now_s() - start_s < 10);
+  for (const auto& each : {first, last}) {
+    CAPTURE(each);
+    CHECK(each.starts_with("rank 1 cannot come to run \"r\" in the rendezvous file:" + folder.string() + ": no such file:"));
+    CHECK(each.find("[1mtext") != std::string::npos);
+    CHECK(each.find('\033') == std::string::npos);
+  }
+  for (const auto& left : fs::directory_iterator(folder)) CHECK(left.path().string().find("-here-") == std::string::npos);
+  fs::remove_all(folder);
+}
+
+TEST_CASE("a rank that fails while all find each other's addresses tells them, in a folder and in a store") {
+  const auto folder = fresh_folder();
+  for (const bool in_folder : {true, false}) {
+    CAPTURE(in_folder);
+    const auto store = in_folder ? nullptr : hetsched::make_process_store();
+    std::vector<std::string> said(3);
+    std::vector<std::thread> ranks;
+    const double start_s = hetsched::steady_now_s();
+    for (int r = 0; r < 3; ++r)
+      ranks.emplace_back([&, r] {
+        try {
+          const hetsched::gloo_options options{.rendezvous = in_folder ? "file:" + folder.string() : "",
+                                               .store = store,
+                                               .run = "r",
+                                               .interface = r == 1 ? "none0" : "",
+                                               .address = {}};
+          const hetsched::gloo_communicator<hetsched::test::matrix<float>> comm(place_of(r, 3), options);
+        } catch (const std::exception& e) {
+          said[static_cast<std::size_t>(r)] = e.what();
+        }
+      });
+    for (auto& t : ranks) t.join();
+    CHECK(hetsched::steady_now_s() - start_s < 10);
+    CHECK(said[1] == "interface none0 cannot be used: it is not there, or has no address");
+    for (const int r : {0, 2}) CHECK(said[static_cast<std::size_t>(r)] == "rank 1 cannot come to run \"r\": " + said[1]);
+  }
+  // One that fails before it meets anybody.
+  hetsched::gloo_options options;
+  options.store = hetsched::make_process_store();
+  options.run = "r";
+  hetsched::tell_failure(place_of(1, 2), options, "no text");
+  CHECK_THROWS_WITH_AS((hetsched::gloo_communicator<hetsched::test::matrix<float>>(place_of(0, 2), options)),
+                       "rank 1 cannot come to run \"r\": no text", hetsched::error);
+  fs::remove_all(folder);
+}
+
+TEST_CASE("names of files are the same from every compiler: the beginning of SHA-256") {
+  CHECK(hetsched::detail::name_hash("") == "e3b0c44298fc1c14");
+  CHECK(hetsched::detail::name_hash("abc") == "ba7816bf8f01cfea");
 }
 
 TEST_CASE("a process whose place another one has taken is told so") {

@@ -2,8 +2,8 @@
 #pragma once
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
-#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -14,6 +14,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
+#include <hetsched/gloo/detail/standstill.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -41,7 +42,8 @@ class channel_engine : line_traffic {
   channel_engine(const channel_engine&) = delete;
   channel_engine& operator=(const channel_engine&) = delete;
 
-  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends the thread.
+  /// Waits until all peers have what was sent to them, at most 5 s (1 s once aborted), and ends the thread. Aborts
+  /// first if an exception ends this rank, or a gather has come to its deadline.
   ~channel_engine();
 
   [[nodiscard]] int rank() const { return mesh_.rank; }
@@ -60,9 +62,9 @@ class channel_engine : line_traffic {
 
   [[nodiscard]] wait_result wait(deadline_time until, bool sends) {
     lock hold(guard_);
-    while (!bell_.has_rung(sends) && !aborted_) {
-      if (std::chrono::steady_clock::now() >= until) return wait_result::deadline;
-      if (!turn(hold, until)) bell_.wait(hold, until, sends);
+    for (auto w = stood_still_.begin(until); !bell_.has_rung(sends) && !aborted_;) {
+      if (is_over(w)) return wait_result::deadline;
+      if (!turn(hold, w.next())) bell_.wait(hold, w.next(), sends);
     }
     bell_.take(sends);
     return aborted_ ? wait_result::aborted : wait_result::progress;
@@ -108,18 +110,21 @@ class channel_engine : line_traffic {
   /// Whether something has come about in time.
   template <class Done>
   bool await(lock& hold, deadline_time until, const Done& done) {
-    while (!done()) {
-      if (std::chrono::steady_clock::now() >= until) return false;
-      if (!turn(hold, until)) happened_.wait_until(hold, until);
+    for (auto w = stood_still_.begin(until); !done();) {
+      if (is_over(w)) return false;
+      if (!turn(hold, w.next())) happened_.wait_until(hold, w.next());
     }
     return true;
   }
+  [[nodiscard]] bool is_over(standstill::wait& w);
 
   void work();
 
   mutable std::mutex guard_;
   std::uint64_t round_ = 0;
   std::uint64_t questions_ = 0;  ///< whether the others are there
+  standstill stood_still_;
+  int exceptions_ = std::uncaught_exceptions();  ///< under way since before
   bool stopped_ = false;
   std::thread worker_;
 };

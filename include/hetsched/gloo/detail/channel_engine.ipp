@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <exception>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
@@ -14,6 +16,9 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
   if (mesh_.ranks == 1) return;
   {
     lock hold(guard_);
+    if (std::uncaught_exceptions() > exceptions_ && reason_.empty())
+      reason_ = "rank " + std::to_string(mesh_.rank) + " was ended by an exception";
+    if (!aborted_ && !reason_.empty()) fail(std::string(reason_));  // so is who leaves behind a gather that came to its deadline
     for (int p = 0; p < mesh_.ranks; ++p)
       if (p != mesh_.rank) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
     (void)await(hold, deadline_in(aborted_ ? 1 : 5), [&] {
@@ -26,6 +31,14 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
     drive_.stop();
   }
   worker_.join();
+}
+
+HETSCHED_INLINE bool channel_engine::is_over(standstill::wait& w) {
+  const bool over = stood_still_.is_over(w);
+  if (const auto seconds = stood_still_.news(); seconds && mesh_.say)
+    mesh_.say("rank " + std::to_string(mesh_.rank) + ": this process stood still for " + std::to_string(std::llround(*seconds)) +
+              " s, which its deadlines do not count");
+  return over;
 }
 
 HETSCHED_INLINE void channel_engine::post(channel_end& c, gloo_transfer& t, const stamp& s) {
@@ -78,6 +91,7 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
     return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
   take_round(peers_, mine, all);
+  if (!aborted_) reason_.clear();  // of an earlier round that was late
   return wait_result::progress;
 }
 

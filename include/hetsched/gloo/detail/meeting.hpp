@@ -18,6 +18,9 @@ struct meeting {
 
 [[nodiscard]] std::string fresh_nonce();
 
+/// 16 letters for a name, the same from every compiler and library: the first of its SHA-256.
+[[nodiscard]] std::string name_hash(const std::string& name);
+
 /// The words of a file; none if it is not there.
 [[nodiscard]] std::vector<std::string> words_of(const std::filesystem::path& path);
 
@@ -27,10 +30,16 @@ struct meeting {
 /// wait, ranks show that they are there, so that two processes of one rank are known to all.
 /// deadline_s is what `until` came from, for the message.
 /// Requires: no other run of that name is meeting in the folder.
-/// Throws: error that names all ranks that are missing, input_error if ranks do not agree on how many they are, or if two
-/// processes are of one rank.
+/// Throws: error that names all ranks that are missing, or says why one cannot come; input_error if ranks do not agree on how
+/// many they are, or if two processes are of one rank.
 [[nodiscard]] meeting meet_in_folder(const std::filesystem::path& folder, const process_place& place, const std::string& run,
                                      double deadline_s, std::chrono::steady_clock::time_point until);
+
+/// Tells all that wait in the folder, or come there within `most`, why this rank cannot come: their meeting throws that. Returns
+/// when all other ranks have been there, or such a note of their own.
+/// Throws: error if the folder cannot be written.
+void tell_folder(const std::filesystem::path& folder, const process_place& place, const std::string& run, const std::string& why,
+                 std::chrono::milliseconds most);
 
 }  // namespace hetsched::detail
 

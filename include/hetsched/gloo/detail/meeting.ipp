@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -19,6 +20,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/printable.hpp>
+#include <hetsched/core/sha256.hpp>
 #include <hetsched/gloo/detail/meeting.hpp>
 
 namespace hetsched::detail {
@@ -31,6 +33,16 @@ HETSCHED_INLINE std::string fresh_nonce() {
   return text.str();
 }
 
+HETSCHED_INLINE std::string name_hash(const std::string& name) {
+  sha256 hash;
+  hash.add(name);
+  const auto digest = hash.digest();
+  std::string text;
+  for (std::size_t i = 0; i < 8; ++i)
+    for (const int shift : {4, 0}) text += "0123456789abcdef"[std::to_integer<unsigned>(digest[i]) >> shift & 15u];
+  return text;
+}
+
 HETSCHED_INLINE std::vector<std::string> words_of(const std::filesystem::path& path) {
   std::ifstream in(path);
   std::vector<std::string> words;
@@ -41,17 +53,24 @@ HETSCHED_INLINE std::vector<std::string> words_of(const std::filesystem::path& p
 /// Puts a file in the place of another at once, so that no reader sees a part of it.
 inline void replace_file(const std::filesystem::path& path, const std::string& text) {
   const std::filesystem::path part = path.string() + "." + fresh_nonce();
+  errno = 0;
   std::ofstream out(part);
   out << text << '\n';
   out.close();
   std::error_code problem;
-  if (out) std::filesystem::rename(part, path, problem);
+  if (out)
+    std::filesystem::rename(part, path, problem);
+  else
+    problem.assign(errno, std::generic_category());
   if (!out || problem) {
     std::error_code ignored;
     std::filesystem::remove(part, ignored);
-    throw error("cannot write " + path.string());
+    throw error("cannot write " + path.string() + (problem ? ": " + problem.message() : ""));
   }
 }
+
+/// What the names of a run's files begin with.
+[[nodiscard]] inline std::string meeting_prefix(const std::string& run) { return "meeting-" + name_hash(run) + '-'; }
 
 /// A file that tells who waits as which rank, and is renamed again and again while they do: who was killed is told from who is
 /// there, whatever clocks say.
@@ -59,11 +78,17 @@ class attendance {
  public:
   using clock = std::chrono::steady_clock;
 
-  attendance(std::filesystem::path folder, std::string prefix, const process_place& place, std::string nonce)
-      : folder_(std::move(folder)), prefix_(std::move(prefix)), nonce_(std::move(nonce)), rank_(place.rank), ranks_(place.ranks) {
+  /// why_not: what keeps this rank from coming; empty: it comes.
+  attendance(std::filesystem::path folder, const std::string& run, const process_place& place, std::string nonce,
+             const std::string& why_not = "")
+      : folder_(std::move(folder)),
+        prefix_(meeting_prefix(run) + "here-"),
+        nonce_(std::move(nonce)),
+        rank_(place.rank),
+        ranks_(place.ranks) {
     char host[256] = {};
     (void)gethostname(host, sizeof host - 1);
-    replace_file(at(0), "process " + std::to_string(getpid()) + " on " + host);
+    replace_file(at(0), why_not.empty() ? "process " + std::to_string(getpid()) + " on " + host : failed_ + why_not);
   }
   attendance(const attendance&) = delete;
   attendance& operator=(const attendance&) = delete;
@@ -74,12 +99,52 @@ class attendance {
       if (other.rank == rank_ && !other.there) std::filesystem::remove(other.path, ignored);  // of a process that was killed
   }
 
-  /// To be called again and again. Throws: input_error if two processes are of one rank; `where` is for its text.
+  /// To be called again and again. Throws: error if a rank says why it cannot come, input_error if two processes are of one rank;
+  /// `where` is for their texts.
   void look(const std::string& where) {
     if (clock::now() < next_) return;
     show();
     std::map<int, std::vector<std::filesystem::path>> there;
     there[rank_].push_back(at(beat_));
+    read_folder();
+    for (auto& [who, other] : others_) {
+      if (!other.there || !other.is_new) continue;
+      there[other.rank].push_back(other.path);
+      if (other.says.empty()) other.says = text_of(other.path);
+      if (!other.says.starts_with(failed_)) continue;
+      show_on();
+      throw error("rank " + std::to_string(other.rank) + " cannot come to " + where + ": " +
+                  printable(other.says.substr(failed_.size())));
+    }
+    for (const auto& [rank, paths] : there)
+      if (paths.size() > 1) tell(rank, paths, where);
+  }
+
+  /// Shows that this rank is here until all others have been, and for a moment more; no longer than `most`.
+  void stay(std::chrono::milliseconds most) {
+    for (const auto until = clock::now() + most; clock::now() < until; std::this_thread::sleep_for(every())) {
+      show();
+      read_folder();
+      std::set<int> came;
+      for (const auto& [who, other] : others_)
+        if (other.there) came.insert(other.rank);
+      came.erase(rank_);
+      if (came.size() + 1 >= as_size(ranks_)) return show_on();
+    }
+  }
+
+ private:
+  struct seen {
+    int rank;
+    std::int64_t beat;
+    std::filesystem::path path;
+    bool there = false;   ///< seen to be renamed
+    bool is_new = false;  ///< seen at the last look
+    std::string says{};
+  };
+
+  void read_folder() {
+    for (auto& [who, other] : others_) other.is_new = false;
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored)) {
       const auto name = entry.path().filename().string();
@@ -92,20 +157,23 @@ class attendance {
       if (second != '-' || who == nonce_ || who.find('.') != std::string::npos) continue;  // a dot: not whole yet
       auto& other = others_.try_emplace(who, seen{rank, beat, entry.path()}).first->second;
       other.there = other.there || other.beat != beat;
+      other.is_new = true;
       other.path = entry.path();
-      if (other.there) there[rank].push_back(entry.path());
     }
-    for (const auto& [rank, paths] : there)
-      if (paths.size() > 1) tell(rank, paths, where);
   }
-
- private:
-  struct seen {
-    int rank;
-    std::int64_t beat;
-    std::filesystem::path path;
-    bool there = false;
-  };
+  /// All of a file in one line; empty if it is not there (any more).
+  [[nodiscard]] static std::string text_of(const std::filesystem::path& path) {
+    std::string text;
+    for (const auto& word : words_of(path)) text += (text.empty() ? "" : " ") + word;
+    return text;
+  }
+  /// So that others see it, too.
+  void show_on() {
+    for (int more = 0; more < 4; ++more) {
+      std::this_thread::sleep_for(every());
+      show();
+    }
+  }
 
   [[nodiscard]] std::filesystem::path at(std::int64_t beat) const {
     return folder_ / (prefix_ + std::to_string(rank_) + '-' + std::to_string(beat) + '-' + nonce_);
@@ -123,18 +191,15 @@ class attendance {
   [[noreturn]] void tell(int rank, const std::vector<std::filesystem::path>& paths, const std::string& where) {
     std::string who;
     for (std::size_t i = 0; i < 2; ++i) {
-      std::string words;
-      for (const auto& word : words_of(paths[i])) words += (words.empty() ? "" : " ") + word;
+      const auto words = text_of(paths[i]);
       who += (i > 0 ? " and " : "") + (words.empty() ? "another" : printable(words));  // it may have another name by now
     }
-    for (int more = 0; more < 4; ++more) {  // so that the others see it, too
-      std::this_thread::sleep_for(every());
-      show();
-    }
+    show_on();
     throw input_error("two processes say that they are rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + " in " +
                       where + ": " + who + "; each rank is one process's");
   }
 
+  static inline const std::string failed_ = "failed: ";
   std::filesystem::path folder_;
   std::string prefix_, nonce_;
   int rank_, ranks_;
@@ -146,9 +211,7 @@ class attendance {
 HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, const process_place& place, const std::string& run,
                                        double deadline_s, std::chrono::steady_clock::time_point until) {
   namespace fs = std::filesystem;
-  std::ostringstream hashed;
-  hashed << "meeting-" << std::hex << std::hash<std::string>{}(run) << '-';
-  const std::string prefix = hashed.str();
+  const std::string prefix = meeting_prefix(run);
   const auto file = [&](int rank) { return folder / (prefix + std::to_string(rank)); };
   const auto run_folder = [&](const std::string& id) { return folder / (prefix + "run-" + id); };
   const std::string nonce = fresh_nonce(), count = std::to_string(place.ranks);
@@ -177,7 +240,7 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
     return input_error("rank " + std::to_string(rank) + " is one of " + printable(theirs) + " ranks, rank " +
                        std::to_string(place.rank) + " one of " + count);
   };
-  attendance here(folder, prefix + "here-", place, nonce);
+  attendance here(folder, run, place, nonce);
   const auto pause = [&] {
     here.look(where);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -232,6 +295,11 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
       throw late(missing.empty() || answered.empty() ? std::vector<int>{0} : missing);
     }
   }
+}
+
+HETSCHED_INLINE void tell_folder(const std::filesystem::path& folder, const process_place& place, const std::string& run,
+                                 const std::string& why, std::chrono::milliseconds most) {
+  attendance(folder, run, place, fresh_nonce(), why).stay(most);
 }
 
 }  // namespace hetsched::detail
