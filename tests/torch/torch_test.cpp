@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
+// Of c10's logging, which has the names of the test's.
+#undef CHECK
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <hetsched/hetsched.hpp>
+#include <hetsched/runtime.hpp>
+#include <hetsched/torch.hpp>
+
+namespace {
+
+namespace nn = torch::nn;
+using doubles = hetsched::torch_tensor<double>;
+
+constexpr int width = 16, length = 6, vocabulary = 11, samples = 2, layers = 8, microbatches = 8, steps = 12;
+
+struct block_module : nn::Module {
+  block_module() {
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
+    attention = register_module("attention", nn::Linear(width, 3 * width));
+    out = register_module("out", nn::Linear(width, width));
+    mlp = register_module("mlp", nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, 4 * width),
+                                                nn::GELU(), nn::Linear(4 * width, width)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto heads = attention(norm(x)).view({x.size(0), x.size(1), 6, width / 2}).transpose(1, 2).chunk(3, 1);
+    const auto seen = torch::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0.0, true);
+    const auto y = x + out(seen.transpose(1, 2).reshape(x.sizes()));
+    return y + mlp->forward(y);
+  }
+  nn::LayerNorm norm{nullptr};
+  nn::Linear attention{nullptr}, out{nullptr};
+  nn::Sequential mlp{nullptr};
+};
+
+struct tokens_module : nn::Module {
+  tokens_module() {
+    table = register_module("table", nn::Embedding(vocabulary, width));
+    places = register_parameter("places", torch::randn({length, width}) * 0.1);
+  }
+  // Tokens come as floats.
+  torch::Tensor forward(const torch::Tensor& x) { return table(x.to(torch::kLong)) + places; }
+  nn::Embedding table{nullptr};
+  torch::Tensor places;
+};
+
+// The layers of a small GPT, with the same numbers wherever they are made.
+hetsched::torch_layer<> make_layer(int layer) {
+  return hetsched::torch_seeded(static_cast<std::uint64_t>(layer) + 1, [&] {
+    if (layer == 0) return hetsched::torch_layer(std::make_shared<tokens_module>());
+    if (layer + 1 < layers) return hetsched::torch_layer(std::make_shared<block_module>());
+    return hetsched::torch_layer(nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, vocabulary)));
+  });
+}
+hetsched::tensor_shape shape_after(int layer) {
+  if (layer < 0) return {samples, length};
+  return {samples, length, static_cast<std::size_t>(layer + 1 < layers ? width : vocabulary)};
+}
+torch::Tensor cross_entropy(const torch::Tensor& y, const torch::Tensor& wanted) {
+  return nn::functional::cross_entropy(y.flatten(0, 1), wanted.flatten());
+}
+
+hetsched::schedule one_f_one_b(int ranks) {
+  std::vector<int> warmups;
+  for (int r = ranks; r > 0; --r) warmups.push_back(r);
+  return hetsched::one_f_one_b(warmups, microbatches);
+}
+
+struct batch {
+  std::vector<torch::Tensor> inputs, targets;
+};
+batch numbers_of(int step) {
+  batch b;
+  for (int m = 0; m < microbatches; ++m) {
+    const auto all = (torch::arange(samples * (length + 1)).view({samples, length + 1}) * (m + 3) + step) % vocabulary;
+    b.inputs.push_back(all.narrow(1, 0, length).to(torch::kFloat).contiguous());
+    b.targets.push_back(all.narrow(1, 1, length).contiguous());
+  }
+  return b;
+}
+
+// The losses, and then all parameters of the first layer of each rank, of a training on threads.
+template <class Optimizer>
+std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks, const Optimizer& optimizer,
+                                      const hetsched::trainer_options& options = {}) {
+  const auto layout = hetsched::even_layout(layers, order);
+  std::vector<double> losses;
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+    auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel, optimizer, options);
+    for (int s = 0; s < steps; ++s) {
+      const auto b = numbers_of(s);
+      const auto report = trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy));
+      if (channel.rank() == 0) losses.push_back(report.loss);
+    }
+  });
+  return losses;
+}
+
+// The losses of the same model by LibTorch alone.
+template <class Optimizer, class Options>
+std::vector<double> losses_of_libtorch(const Options& options) {
+  std::vector<hetsched::torch_layer<>> model;
+  std::vector<torch::Tensor> parameters;
+  for (int l = 0; l < layers; ++l) model.push_back(make_layer(l));
+  for (auto& l : model)
+    for (const auto& p : l.module().parameters()) parameters.push_back(p);
+  Optimizer optimizer(parameters, options);
+  std::vector<double> losses;
+  for (int s = 0; s < steps; ++s) {
+    optimizer.zero_grad();
+    double sum = 0;
+    const auto b = numbers_of(s);
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      auto x = dynamic_cast<tokens_module&>(model[0].module()).forward(b.inputs[m]);
+      for (std::size_t l = 1; l + 1 < layers; ++l) x = dynamic_cast<block_module&>(model[l].module()).forward(x);
+      const auto loss = cross_entropy(dynamic_cast<nn::SequentialImpl&>(model[layers - 1].module()).forward(x), b.targets[m]);
+      sum += loss.item<double>();
+      (loss / microbatches).backward();
+    }
+    losses.push_back(sum / microbatches);
+    optimizer.step();
+  }
+  return losses;
+}
+
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+// What a call throws.
+template <class Body>
+std::string thrown(Body&& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+const torch::optim::AdamWOptions adamw = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
+
+}  // namespace
+
+TEST_CASE("torch: modules train with the same bits under every schedule, and LibTorch's losses") {
+  torch::set_num_threads(1);
+  const hetsched::torch_optimizer<torch::optim::AdamW> optimizer{adamw};
+  const auto one = losses_on_threads(one_f_one_b(1), 1, optimizer);
+  CHECK(one.back() < one.front() - 0.1);
+  CHECK(apart(one, losses_of_libtorch<torch::optim::AdamW>(adamw)) < 1e-6);
+  for (const int ranks : {2, 4}) {
+    CHECK(losses_on_threads(one_f_one_b(ranks), ranks, optimizer) == one);
+    CHECK(losses_on_threads(hetsched::interleaved_1f1b(ranks, 2, microbatches), ranks, optimizer) == one);
+  }
+  // A backward in two halves adds up the same products.
+  for (const int ranks : {1, 2, 4}) CHECK(losses_on_threads(hetsched::zb_h1(ranks, microbatches), ranks, optimizer) == one);
+}
+TEST_CASE("torch: optimizers of torch train as LibTorch's own, with state that is sharded as any other") {
+  torch::set_num_threads(1);
+  const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.1).nesterov(false).weight_decay(0.01);
+  const auto one = losses_on_threads(one_f_one_b(1), 1, hetsched::torch_optimizer<torch::optim::SGD>{sgd});
+  CHECK(apart(one, losses_of_libtorch<torch::optim::SGD>(sgd)) < 1e-6);
+  CHECK(losses_on_threads(one_f_one_b(2), 2, hetsched::torch_optimizer<torch::optim::SGD>{sgd}) == one);
+  const auto adam = torch::optim::AdamOptions(1e-2).amsgrad(true);
+  const auto largest = losses_on_threads(one_f_one_b(1), 1, hetsched::torch_optimizer<torch::optim::Adam>{adam});
+  CHECK(apart(largest, losses_of_libtorch<torch::optim::Adam>(adam)) < 1e-6);
+  // The library's own do the same arithmetic.
+  const hetsched::adamw own{.learning_rate = 1e-2, .weight_decay = 0.1};
+  CHECK(apart(losses_on_threads(one_f_one_b(2), 2, own), losses_of_libtorch<torch::optim::AdamW>(adamw)) < 1e-6);
+}
+
+TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {
+  torch::set_num_threads(1);
+  const auto text = [](auto module, const hetsched::tensor_shape& in, const hetsched::tensor_shape& out) {
+    module->to(torch::kDouble);
+    return hetsched::check_layer<doubles>(hetsched::torch_layer<doubles>(module), in, {.output = out}).text();
+  };
+  CHECK(hetsched::torch_seeded(3, [&] {
+          return text(std::make_shared<block_module>(), {2, length, width}, {2, length, width});
+        }) == "");
+  // Modules whose graphs keep their outputs, whose outputs are views of their inputs, and that compute nothing.
+  CHECK(text(nn::Sequential(nn::Linear(5, 4), nn::Tanh()), {3, 5}, {3, 4}) == "");
+  CHECK(text(nn::Sequential(nn::Linear(6, 4), nn::Softmax(-1)), {3, 6}, {3, 4}) == "");
+  CHECK(text(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {2, 3}))), {4, 6}, {4, 2, 3}) == "");
+  CHECK(text(nn::Sequential(nn::Identity()), {4, 6}, {4, 6}) == "");
+  // Dropout draws other numbers when it runs again, and that is said.
+  CHECK(text(nn::Sequential(nn::Dropout(0.5)), {8, 8}, {8, 8}).find("forward") != std::string::npos);
+}
