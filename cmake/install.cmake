@@ -101,6 +101,15 @@ function(install_component name)
   install(FILES "${PROJECT_BINARY_DIR}/hetsched${suffix}.cps" DESTINATION "${cps_dir}")
 endfunction()
 
+# LibTorch's own files, of the targets that it has.
+set(torch_files)
+if(TARGET hetsched_torch)
+  foreach(target IN ITEMS torch torch_cpu c10)
+    get_target_property(file ${target} LOCATION)
+    list(APPEND torch_files "${file}")
+  endforeach()
+endif()
+
 install_component("" ABOUT "${PROJECT_DESCRIPTION}")
 install_component(views ABOUT "Plans, schedules and timelines as ranges, and range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
@@ -133,6 +142,11 @@ install_component(nccl ABOUT "Ranks on GPUs by NCCL"
   CPS_REQUIRES :cuda
   INCLUDES "${HETSCHED_NCCL_INCLUDE}"
   LIBRARIES "${HETSCHED_NCCL_LIBRARY}")
+install_component(torch ABOUT "Tensors, modules and optimizers of LibTorch in pipelines"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched
+  INCLUDES ${TORCH_INCLUDE_DIRS}
+  LIBRARIES ${torch_files} pthread)
 install_component(metis ABOUT "A partitioner for the planner hexiscale, by METIS"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched

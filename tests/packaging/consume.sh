@@ -8,6 +8,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$source/tests/packaging/consumer" "$work/consumer"
 
+# Where the build has LibTorch from, and what that looks for.
+mapfile -t torch < <(sed -n 's/^\(Torch_DIR\|CMAKE_CUDA_COMPILER\|CUDAToolkit_ROOT\):[A-Z]*=\(.*\)$/-D\1=\2/p' "$build/CMakeCache.txt")
+
 configure() {
   rm -rf "$work/build"
   "$cmake" -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
@@ -124,6 +127,20 @@ cuda_source() {
     2) grep -q "^there is no GPU to use: " <<<"$text" && [[ $(wc -l <<<"$text") == 1 ]] ;;
     *) return 1 ;;
   esac
+}
+component_torch() {
+  install
+  find "$work/prefix" -name hetsched-torch-targets.cmake | grep -q . || { echo "skipped: built without LibTorch"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch" "${torch[@]}"
+  build_and_run torch_app
+}
+# Without LibTorch, the rest of the package is found.
+no_torch() {
+  install
+  find "$work/prefix" -name hetsched-torch-targets.cmake | grep -q . || { echo "skipped: built without LibTorch"; exit 77; }
+  local without=-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON
+  refused "component torch needs LibTorch" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch"
+  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
 }
 component_metis() {
   install

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/hetsched.hpp>
@@ -88,22 +90,30 @@ batch numbers_of(int step) {
   return b;
 }
 
-// The losses, and then all parameters of the first layer of each rank, of a training on threads.
+// The losses of a training on threads.
 template <class Optimizer>
-std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks, const Optimizer& optimizer,
+std::vector<double> losses_on_threads(const hetsched::training_layout& layout, int ranks, const Optimizer& optimizer,
                                       const hetsched::trainer_options& options = {}) {
-  const auto layout = hetsched::even_layout(layers, order);
   std::vector<double> losses;
   using channels = hetsched::thread_communicator<torch::Tensor>;
   hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
     auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel, optimizer, options);
     for (int s = 0; s < steps; ++s) {
-      const auto b = numbers_of(s);
+      auto b = numbers_of(s);
+      const auto own = trainer.samples();
+      for (auto* tensors : {&b.inputs, &b.targets})
+        for (auto& t : *tensors) t = t.narrow(0, own.first, own.size());
       const auto report = trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy));
       if (channel.rank() == 0) losses.push_back(report.loss);
     }
   });
   return losses;
+}
+
+template <class Optimizer>
+std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks, const Optimizer& optimizer,
+                                      const hetsched::trainer_options& options = {}) {
+  return losses_on_threads(hetsched::even_layout(layers, order, samples), ranks, optimizer, options);
 }
 
 // The losses of the same model by LibTorch alone.
@@ -198,4 +208,104 @@ TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {
   CHECK(text(nn::Sequential(nn::Identity()), {4, 6}, {4, 6}) == "");
   // Dropout draws other numbers when it runs again, and that is said.
   CHECK(text(nn::Sequential(nn::Dropout(0.5)), {8, 8}, {8, 8}).find("forward") != std::string::npos);
+}
+
+TEST_CASE("torch: recomputed and frozen modules train with the same bits") {
+  torch::set_num_threads(1);
+  const hetsched::torch_optimizer<torch::optim::AdamW> optimizer{adamw};
+  const auto one = losses_on_threads(one_f_one_b(1), 1, optimizer);
+  auto layout = hetsched::even_layout(layers, hetsched::zb_h1(2, microbatches), samples);
+  layout.pipelines[0].groups.assign(2, {.recompute = hetsched::recomputation::full});
+  CHECK(losses_on_threads(layout, 2, optimizer) == one);
+  // Two data ranks for each stage, without and with a part of the optimizer's state each.
+  layout.pipelines[0].groups.assign(2, {.degrees = {.data = 2}});
+  const auto apiece = losses_on_threads(layout, 4, optimizer);
+  CHECK(apart(apiece, one) < 1e-5);
+  CHECK(losses_on_threads(layout, 4, optimizer, {.shard_optimizer = true}) == apiece);
+
+  nn::Sequential net(nn::Linear(4, 6), nn::BatchNorm1d(6), nn::Linear(6, 3));
+  for (auto& p : net[0]->parameters()) p.requires_grad_(false);
+  hetsched::torch_layer<> layer(net);
+  CHECK(layer.parameters().size() == 4);
+  // The frozen weight and bias, running mean and variance; how many batches there were is no float.
+  REQUIRE(layer.buffers().size() == 4);
+  hetsched::torch_layer<>::context c;
+  static_cast<void>(layer.backward(layer.forward(torch::randn({5, 4}), c), c));
+  CHECK(layer.gradients()[0].abs().sum().item<float>() > 0);
+  CHECK(layer.buffers()[2].is_same(dynamic_cast<nn::BatchNorm1dImpl&>(*net[1]).running_mean));
+}
+
+TEST_CASE("torch: a layer is any module, or a function of one") {
+  const auto x = torch::randn({3, 4}).contiguous();
+  nn::Linear linear(4, 4);
+  hetsched::torch_layer<> by_any{nn::AnyModule(linear)}, by_pointer(linear.ptr()),
+      by_function(linear.ptr(), [linear](const torch::Tensor&in) mutable { return linear(in).transpose(0, 1); });
+  hetsched::torch_layer<>::context c;
+  const auto y = by_any.forward(x, c);
+  CHECK(y.equal(by_pointer.forward(x, c)));
+  // Strided results are made contiguous.
+  const auto turned = by_function.forward(x, c);
+  CHECK(turned.is_contiguous());
+  CHECK(turned.equal(y.t()));
+  CHECK(by_function.backward(torch::ones({4, 3}), c).is_contiguous());
+  // An input that nothing depends on, as of tokens, has a gradient of zeros.
+  hetsched::torch_layer<> table(nn::Embedding(4, 2).ptr(), [](const torch::Tensor& in) { return in.detach() * 2; });
+  CHECK(table.backward(table.forward(x, c), c).equal(torch::zeros({3, 4})));
+}
+
+TEST_CASE("torch: elements of 16 bits") {
+  using halves = hetsched::torch_tensor<at::BFloat16>;
+  nn::Sequential net(nn::Linear(4, 4), nn::Tanh());
+  net->to(torch::kBFloat16);
+  CHECK(hetsched::check_layer<halves>(hetsched::torch_layer<halves>(net), {2, 4}, {.output = {2, 4}, .tolerance = 0.2}).text() ==
+        "");
+}
+
+TEST_CASE("torch: what does not fit is told") {
+  using traits = hetsched::tensor_traits<torch::Tensor>;
+  const torch::Tensor none;
+  CHECK(thrown([&] { static_cast<void>(traits::data(none)); }) == "a tensor is an undefined torch::Tensor");
+  CHECK(thrown([&] { static_cast<void>(traits::contiguous(torch::zeros({2}, torch::kLong))); }) ==
+        "a tensor is of Long on cpu, expected is Float on cpu");
+  CHECK(thrown([&] { static_cast<void>(traits::contiguous(torch::zeros({2}, torch::kMeta))); }) ==
+        "a tensor is of Float on meta, expected is Float on cpu");
+  CHECK(!traits::contiguous(torch::zeros({2, 3}).t()));
+  CHECK(thrown([&] {
+          hetsched::detail::require_handed_over(torch::Tensor(torch::zeros({2, 3}).t()), {3, 2}, "the output");
+        }).starts_with("the output"));
+
+  nn::Linear half(2, 2);
+  half->to(torch::kHalf);
+  CHECK(thrown([&] { hetsched::torch_layer<> layer(half); }) ==
+        "the parameter weight is of Half on cpu, expected is Float on cpu");
+
+  hetsched::torch_layer<>::context c;
+  const auto says = [&](std::function<torch::Tensor(const torch::Tensor&)> forward) {
+    hetsched::torch_layer<> layer(nn::Linear(2, 2).ptr(), std::move(forward));
+    return thrown([&] { static_cast<void>(layer.forward(torch::zeros({2, 2}), c)); });
+  };
+  CHECK(says([](const torch::Tensor&) { return torch::Tensor(); }) == "the module's output is an undefined torch::Tensor");
+  CHECK(says([](const torch::Tensor& x) { return x.argmax(1); }) ==
+        "the module's output is of Long on cpu, expected is Float on cpu");
+  // A module that writes to its input, which is only lent.
+  CHECK(says([](const torch::Tensor& x) { return torch::Tensor(x).add_(1); }).find("in-place") != std::string::npos);
+
+  // By a training: the rank, the layer and the cause.
+  const auto layout = hetsched::even_layout(2, one_f_one_b(1));
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto text = thrown([&] {
+    hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+      auto trainer = hetsched::make_trainer<torch::Tensor>(
+          layout, [](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 2 : 3)); },
+          [](int) {
+            return hetsched::tensor_shape{2, 2};
+          },
+          channel, hetsched::sgd{});
+      const std::vector<torch::Tensor> inputs(microbatches, torch::zeros({2, 2}));
+      trainer.step(inputs, inputs, hetsched::torch_loss([](const auto& y, const auto& wanted) { return (y - wanted).sum(); }));
+    });
+  });
+  CHECK(text ==
+        "rank 0, step 0: 0F0 (stage 0, layer 1, forward of microbatch 0) failed: the output is of the shape 2 x 3, expected is 2 "
+        "x 2");
 }

@@ -111,7 +111,7 @@ class torch_layer {
 
  private:
   template <class Module>
-  static auto pointer_of(const Module& m) {
+  static auto pointer_of(Module m) {
     if constexpr (requires { m.ptr(); })
       return m.ptr();
     else
@@ -120,9 +120,9 @@ class torch_layer {
   template <class Module>
   static std::function<at::Tensor(const at::Tensor&)> function_of(const Module& m) {
     if constexpr (std::same_as<Module, torch::nn::AnyModule>) {
-      return [m](const at::Tensor& x) mutable { return m.template forward<at::Tensor>(x); };
+      return [m = Module(m)](const at::Tensor& x) mutable { return m.template forward<at::Tensor>(x); };
     } else {
-      auto p = pointer_of(m);
+      const auto p = pointer_of(m);
       static_assert(
           std::convertible_to<decltype(p->forward(std::declval<const at::Tensor&>())), at::Tensor>,
           "the module's forward(Tensor) returns no Tensor: give torch_layer the module and a function that returns one");
