@@ -101,15 +101,6 @@ function(install_component name)
   install(FILES "${PROJECT_BINARY_DIR}/hetsched${suffix}.cps" DESTINATION "${cps_dir}")
 endfunction()
 
-# LibTorch's own files, of the targets that it has.
-set(torch_files)
-if(TARGET hetsched_torch)
-  foreach(target IN ITEMS torch torch_cpu c10)
-    get_target_property(file ${target} LOCATION)
-    list(APPEND torch_files "${file}")
-  endforeach()
-endif()
-
 install_component("" ABOUT "${PROJECT_DESCRIPTION}")
 install_component(views ABOUT "Plans, schedules and timelines as ranges, and range adaptors that C++20 lacks; range-v3 has no .pc file and must be where the compiler looks"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
@@ -145,8 +136,8 @@ install_component(nccl ABOUT "Ranks on GPUs by NCCL"
 install_component(torch ABOUT "Tensors, modules and optimizers of LibTorch in pipelines"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
-  INCLUDES ${TORCH_INCLUDE_DIRS}
-  LIBRARIES ${torch_files} pthread)
+  INCLUDES ${HETSCHED_TORCH_INCLUDES}
+  LIBRARIES ${HETSCHED_TORCH_LIBRARIES} pthread)
 install_component(metis ABOUT "A partitioner for the planner hexiscale, by METIS"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
@@ -162,4 +153,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/hetsched-config-version.
   COMPATIBILITY SameMinorVersion ${independent})
 install(FILES "${PROJECT_BINARY_DIR}/hetsched-config.cmake" "${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
   DESTINATION "${package_dir}")
+if(TARGET hetsched_torch)
+  install(FILES cmake/hetsched-torch.cmake DESTINATION "${package_dir}")
+endif()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hetsched")

@@ -11,25 +11,25 @@
 
 namespace nn = torch::nn;
 
-constexpr int layers = 8, microbatches = 8, samples = 4, width = 32, classes = 10;
+constexpr int layers = 8, microbatches = 8, samples = 4, features = 32, classes = 10;
 
 int main() {
   torch::set_num_threads(1);  // ranks are threads already
   const auto make_layer = [](int layer) {
     // Ranks make their layers at the same time, and torch's generator is one for all of them.
     return hetsched::torch_seeded(static_cast<std::uint64_t>(layer), [&] {
-      const int outputs = layer + 1 < layers ? width : classes;
+      const int outputs = layer + 1 < layers ? features : classes;
       return hetsched::torch_layer(
-          nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, outputs), nn::GELU()));
+          nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({features})), nn::Linear(features, outputs), nn::GELU()));
     });
   };
   const auto shape_after = [](int layer) {
-    return hetsched::tensor_shape{samples, static_cast<std::size_t>(layer + 1 < layers ? width : classes)};
+    return hetsched::tensor_shape{samples, static_cast<std::size_t>(layer + 1 < layers ? features : classes)};
   };
   torch::manual_seed(1);
   std::vector<torch::Tensor> inputs, targets;
   for (int m = 0; m < microbatches; ++m) {
-    inputs.push_back(torch::randn({samples, width}));
+    inputs.push_back(torch::randn({samples, features}));
     targets.push_back(torch::randint(classes, {samples}));
   }
   const auto loss = hetsched::torch_loss(

@@ -8,8 +8,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$source/tests/packaging/consumer" "$work/consumer"
 
-# Where the build has LibTorch from, and what that looks for.
-mapfile -t torch < <(sed -n 's/^\(Torch_DIR\|CMAKE_CUDA_COMPILER\|CUDAToolkit_ROOT\):[A-Z]*=\(.*\)$/-D\1=\2/p' "$build/CMakeCache.txt")
+# Where the build has LibTorch from.
+mapfile -t torch < <(sed -n 's/^\(HETSCHED_TORCH_[A-Z0-9]*:[A-Z]*=.*\)$/-D\1/p' "$build/CMakeCache.txt")
 
 configure() {
   rm -rf "$work/build"
@@ -138,9 +138,10 @@ component_torch() {
 no_torch() {
   install
   find "$work/prefix" -name hetsched-torch-targets.cmake | grep -q . || { echo "skipped: built without LibTorch"; exit 77; }
-  local without=-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON
-  refused "component torch needs LibTorch" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch"
-  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
+  # As if it were nowhere.
+  local without=(-DHETSCHED_TORCH_INCLUDE=OFF -DHETSCHED_TORCH_CPU=OFF -DHETSCHED_TORCH_C10=OFF)
+  refused "component torch needs LibTorch" "${without[@]}" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch"
+  configure "${without[@]}" -DHETSCHED_FIND="CONFIG;REQUIRED"
 }
 component_metis() {
   install

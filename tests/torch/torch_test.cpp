@@ -296,7 +296,7 @@ TEST_CASE("torch: what does not fit is told") {
   const auto text = thrown([&] {
     hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
       auto trainer = hetsched::make_trainer<torch::Tensor>(
-          layout, [](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 2 : 3)); },
+          layout, [](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 3 : 2)); },
           [](int) {
             return hetsched::tensor_shape{2, 2};
           },
@@ -306,6 +306,6 @@ TEST_CASE("torch: what does not fit is told") {
     });
   });
   CHECK(text ==
-        "rank 0, step 0: 0F0 (stage 0, layer 1, forward of microbatch 0) failed: the output is of the shape 2 x 3, expected is 2 "
+        "rank 0, step 0: 0F0 (stage 0, layer 0, forward of microbatch 0) failed: the output is of the shape 2 x 3, expected is 2 "
         "x 2");
 }
