@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -192,6 +194,38 @@ TEST_CASE("torch: optimizers of torch train as LibTorch's own, with state that i
   CHECK(apart(losses_on_threads(one_f_one_b(2), 2, own), losses_of_libtorch<torch::optim::AdamW>(adamw)) < 1e-6);
 }
 
+TEST_CASE("torch: a training goes on from what its state was, of modules and of torch's optimizers") {
+  torch::set_num_threads(1);
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto layout = hetsched::even_layout(layers, one_f_one_b(1), samples);
+  std::vector<std::vector<std::byte>> kept;
+  std::vector<double> first, again;
+  const auto train = [&](std::vector<double>& losses, int from, auto&& before) {
+    hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+      auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel,
+                                                           hetsched::torch_optimizer<torch::optim::AdamW>{adamw});
+      for (int s = from; s < 6; ++s) {
+        const auto b = numbers_of(s);
+        before(trainer, s);
+        losses.push_back(trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy)).loss);
+      }
+    });
+  };
+  train(first, 0, [&](auto& trainer, int s) {
+    if (s != 3) return;
+    for (const auto& slice : trainer.state()) kept.emplace_back(slice.bytes.begin(), slice.bytes.end());
+  });
+  train(again, 3, [&](auto& trainer, int s) {
+    if (s != 3) return;
+    const auto state = trainer.state();
+    REQUIRE(state.size() == kept.size());
+    CHECK(std::any_of(state.begin(), state.end(), [](const auto& slice) { return slice.name == "torch_adamw.exp_avg_sq.0"; }));
+    for (std::size_t i = 0; i < state.size(); ++i) std::copy(kept[i].begin(), kept[i].end(), state[i].bytes.begin());
+    trainer.state_loaded();
+  });
+  CHECK(again == std::vector<double>(first.begin() + 3, first.end()));
+}
+
 TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {
   torch::set_num_threads(1);
   const auto text = [](auto module, const hetsched::tensor_shape& in, const hetsched::tensor_shape& out) {
@@ -251,6 +285,27 @@ TEST_CASE("torch: a layer is any module, or a function of one") {
   // An input that nothing depends on, as of tokens, has a gradient of zeros.
   hetsched::torch_layer<> table(nn::Embedding(4, 2).ptr(), [](const torch::Tensor& in) { return in.detach() * 2; });
   CHECK(table.backward(table.forward(x, c), c).equal(torch::zeros({3, 4})));
+}
+
+TEST_CASE("torch: what a layer hands on is nobody else's, and copied only if it was") {
+  nn::Linear linear(4, 4);
+  const void* made = nullptr;
+  const auto moves = [&](auto&& function) {
+    hetsched::torch_layer<> layer(linear.ptr(), [&](const torch::Tensor& in) {
+      const torch::Tensor y = function(in);
+      made = y.data_ptr();
+      return y;
+    });
+    hetsched::torch_layer<>::context c;
+    const auto x = torch::randn({3, 4});
+    const auto y = layer.forward(x, c);
+    CHECK(y.data_ptr() != x.data_ptr());
+    return y.data_ptr() == made;
+  };
+  CHECK(moves([&](const torch::Tensor& in) { return linear->forward(in); }));
+  CHECK(!moves([&](const torch::Tensor& in) { return linear->forward(in).tanh(); }));  // whose backward reads it
+  CHECK(!moves([&](const torch::Tensor& in) { return in.view({4, 3}); }));
+  CHECK(!moves([&](const torch::Tensor& in) { return in; }));
 }
 
 TEST_CASE("torch: elements of 16 bits") {

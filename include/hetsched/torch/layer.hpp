@@ -33,8 +33,8 @@ inline std::mutex& torch_seed_mutex() {
 
 }  // namespace detail
 
-/// What make() returns, with torch's generator at this seed before. The generator is one for all threads of the process: without
-/// this, ranks on threads that make modules at the same time take numbers from each other.
+/// What make() returns, called with torch's generator at this seed. The generator is one for all threads of the process:
+/// without this, ranks on threads that make modules at the same time take numbers from each other.
 /// Example:
 ///   torch_seeded(seed + layer, [&] { return torch_layer(torch::nn::Linear(width, width)); })
 template <class Make>
@@ -45,13 +45,13 @@ template <class Make>
 }
 
 /// A module of LibTorch, by its autograd, as a split_layer. What is handed on is contiguous and nobody else's: results that are
-/// strided, or that the module or its graph keeps, are copied. The graph lives in the context, until backward or backward_weight.
-/// parameters() are those that require a gradient, in the module's order, and share their memory with it; buffers() are the
-/// others and the module's buffers, as far as they are of the tensor's elements. backward_input and backward_weight walk the
-/// graph once each, and both compute what lies between the module's operators: their time together is more than backward's, in
-/// modules of one operator by little. Requires: a module does not write to its input (torch throws), and draws no random numbers
-/// if it is to be recomputed or to give the same bits for every schedule (torch's generator is the process's). Cost: no copy, but
-/// as said above. Example:
+/// strided, or that the module or its graph keeps, are copied, others are not. The graph lives in the context, until backward
+/// or backward_weight has walked it. parameters() are those that require a gradient, in the module's order, and share their
+/// memory with it; buffers() are the others, then the module's buffers, as far as they are of the tensor's elements.
+/// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
+/// Requires: the module does not write to its input, where torch throws; and it draws no random numbers, if it is recomputed or
+/// every schedule is to have the same bits.
+/// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
 template <pipeline_tensor Tensor = at::Tensor>
 class torch_layer {

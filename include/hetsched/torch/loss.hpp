@@ -13,8 +13,8 @@
 
 namespace hetsched {
 
-/// A loss for the trainer, by torch's autograd. function: (const torch::Tensor& output, const Target&) -> a torch::Tensor of one
-/// element that depends on the output; it is the mean over a microbatch. Targets may be tensors of any elements.
+/// A loss for the trainer, by torch's autograd. function: (const torch::Tensor& output, const Target&) -> a torch::Tensor of
+/// one element, the mean over a microbatch, that depends on the output. Targets may be tensors of any elements.
 /// Example:
 ///   trainer.step(inputs, targets, torch_loss([](const torch::Tensor& y, const torch::Tensor& wanted) {
 ///     return torch::nn::functional::cross_entropy(y, wanted);

@@ -63,8 +63,8 @@ struct torch_traits {
 
 }  // namespace detail
 
-/// A tensor of LibTorch whose elements are said to be of this type, as the runtime has it: at::BFloat16, double, ... Made of any
-/// torch::Tensor, as another handle of it.
+/// A tensor of LibTorch that the runtime takes for one of such elements: at::BFloat16, double, ... Made of any torch::Tensor,
+/// as another handle of it.
 template <class Element>
 struct torch_tensor : at::Tensor {
   torch_tensor() = default;
