@@ -269,6 +269,16 @@ TEST_CASE("torch: recomputed and frozen modules train with the same bits") {
   CHECK(layer.buffers()[2].is_same(dynamic_cast<nn::BatchNorm1dImpl&>(*net[1]).running_mean));
 }
 
+TEST_CASE("torch: a parameter that two submodules share is trained once") {
+  const nn::Linear shared(4, 4);
+  nn::Sequential net(shared, nn::Tanh(), shared);
+  net->to(torch::kDouble);
+  CHECK(net->parameters().size() == 4);
+  hetsched::torch_layer<doubles> layer(net);
+  CHECK(layer.parameters().size() == 2);
+  CHECK(hetsched::check_layer<doubles>(std::move(layer), {3, 4}, {.output = {3, 4}}).text() == "");
+}
+
 TEST_CASE("torch: a layer is any module, or a function of one") {
   const auto x = torch::randn({3, 4}).contiguous();
   nn::Linear linear(4, 4);

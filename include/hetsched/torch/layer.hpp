@@ -2,6 +2,7 @@
 #pragma once
 // Tested by tests/torch/torch_test.cpp.
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -69,7 +70,10 @@ class torch_layer {
       : module_(std::move(module)), forward_(std::move(forward)) {
     for (const auto& p : module_->named_parameters()) {
       detail::require_torch<element>(p.value(), "the parameter " + p.key());
-      (p->requires_grad() ? parameters_ : buffers_).push_back(p.value());
+      auto& kept = p->requires_grad() ? parameters_ : buffers_;
+      // A module lists a parameter as often as its submodules share it.
+      if (std::none_of(kept.begin(), kept.end(), [&](const Tensor& t) { return t.is_same(p.value()); }))
+        kept.push_back(p.value());
     }
     for (const auto& b : module_->buffers())
       if (b.defined() && b.scalar_type() == c10::CppTypeToScalarType<element>::value) buffers_.push_back(b);
@@ -123,9 +127,11 @@ class torch_layer {
       return [m = Module(m)](const at::Tensor& x) mutable { return m.template forward<at::Tensor>(x); };
     } else {
       const auto p = pointer_of(m);
-      static_assert(
-          std::convertible_to<decltype(p->forward(std::declval<const at::Tensor&>())), at::Tensor>,
-          "the module's forward(Tensor) returns no Tensor: give torch_layer the module and a function that returns one");
+      constexpr bool fits = requires(const at::Tensor& x) {
+        { p->forward(x) } -> std::convertible_to<at::Tensor>;
+      };
+      static_assert(fits,
+                    "the module has no forward(Tensor) that returns a Tensor: give torch_layer a pointer to it and a function");
       return [p](const at::Tensor& x) -> at::Tensor { return p->forward(x); };
     }
   }
