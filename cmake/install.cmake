@@ -51,7 +51,7 @@ function(install_component name)
   # pkg-config
   set(cflags "-I\${includedir}")
   foreach(folder IN LISTS component_INCLUDES)
-    string(APPEND cflags " -I${folder}")
+    string(APPEND cflags " -isystem ${folder}")
   endforeach()
   set(libs)
   if(archive)

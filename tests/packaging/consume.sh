@@ -196,6 +196,9 @@ pkg_config() {
     [[ -n $component ]] || continue
     ((++components))
     (
+      # Where its user says that LibTorch is.
+      [[ $component != torch ]] || LD_LIBRARY_PATH=$(dirname "$(pkg-config --libs "$name" | tr ' ' '\n' | grep libtorch_cpu)")
+      export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
       cd "$work/consumer"
       eval "'$cxx' -std=c++20 -Wall -Wextra -Werror ${component}_main.cpp -o app $(pkg-config --cflags --libs "$name" | tr '\n' ' ')"
       ./app
