@@ -51,7 +51,7 @@ function(install_component name)
   # pkg-config
   set(cflags "-I\${includedir}")
   foreach(folder IN LISTS component_INCLUDES)
-    string(APPEND cflags " -I${folder}")
+    string(APPEND cflags " -isystem ${folder}")
   endforeach()
   set(libs)
   if(archive)
@@ -133,6 +133,11 @@ install_component(nccl ABOUT "Ranks on GPUs by NCCL"
   CPS_REQUIRES :cuda
   INCLUDES "${HETSCHED_NCCL_INCLUDE}"
   LIBRARIES "${HETSCHED_NCCL_LIBRARY}")
+install_component(torch ABOUT "Tensors, modules and optimizers of LibTorch in pipelines"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched
+  INCLUDES ${HETSCHED_TORCH_INCLUDES}
+  LIBRARIES ${HETSCHED_TORCH_LIBRARIES} pthread)
 install_component(metis ABOUT "A partitioner for the planner hexiscale, by METIS"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
@@ -148,4 +153,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/hetsched-config-version.
   COMPATIBILITY SameMinorVersion ${independent})
 install(FILES "${PROJECT_BINARY_DIR}/hetsched-config.cmake" "${PROJECT_BINARY_DIR}/hetsched-config-version.cmake"
   DESTINATION "${package_dir}")
+if(TARGET hetsched_torch)
+  install(FILES cmake/hetsched-torch.cmake DESTINATION "${package_dir}")
+endif()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hetsched")

@@ -6,7 +6,7 @@
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
-#   torch    what is exported for PyTorch, by PyTorch itself; only if named: it downloads some gigabytes from the Python registry
+#   torch    what is exported for PyTorch, by PyTorch itself, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
 #   compilers only if named: g++ 13 and 14 and clang 16 to 19, in an Ubuntu 24.04 that it makes below build/; needs root
@@ -96,21 +96,27 @@ count='
   }
   END { print passed + 0, failed + 0, skipped + 0 }'
 
+tests_of() { # tests_of NAME START OPTION...: what ctest finds with these options
+  local name=$1 start=$2 p f s
+  shift 2
+  echo "== test $name"
+  ctest "$@" -V >"$log" 2>&1
+  local status=$?
+  read -r p f s < <(awk "$count" "$log")
+  if ((status != 0 && f == 0)); then f=1; fi
+  if ((f > 0)); then cat "$log"; else grep -E 'Test +#[0-9]+:|skipped: ' "$log"; fi
+  echo "== $name: $p passed, $f failed, $s skipped, in $((SECONDS - start)) s"
+  ((passed += p, failed += f, skipped += s))
+}
+
 lane() { # lane PRESET OPTION...: configure, build, test
-  local preset=$1 p f s
+  local preset=$1
   shift
   local start=$SECONDS
   step "configure $preset" cmake --preset "$preset" -DHETSCHED_MERGE_TESTS=ON "$@" || return
   # A target that does not build fails here; the others are still tested.
   step "build $preset" cmake --build --preset "$preset" -- -k 0
-  echo "== test $preset"
-  ctest --preset "$preset" -V >"$log" 2>&1
-  local status=$?
-  read -r p f s < <(awk "$count" "$log")
-  if ((status != 0 && f == 0)); then f=1; fi
-  if ((f > 0)); then cat "$log"; else grep -E 'Test +#[0-9]+:|skipped: ' "$log"; fi
-  echo "== $preset: $p passed, $f failed, $s skipped, in $((SECONDS - start)) s"
-  ((passed += p, failed += f, skipped += s))
+  tests_of "$preset" "$start" --preset "$preset"
 }
 
 # The CUDA parts are compiled and linked wherever the toolkit is; their tests run on fakes, and without it.
@@ -138,7 +144,7 @@ if runs fuzz; then
   fi
 fi
 
-# PyTorch's loader, validation and runtime on what is written for them; PyTorch is kept in build/torch.
+# PyTorch's loader, validation and runtime on what is written for them, and LibTorch in pipelines; PyTorch is kept in build/torch.
 torch_lane() {
   local start=$SECONDS p f
   if ! [[ -x build/torch/bin/torchrun ]]; then
@@ -151,6 +157,15 @@ torch_lane() {
   read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
   echo "== torch: ${p:-0} passed, ${f:-1} failed, in $((SECONDS - start)) s"
   ((passed += ${p:-0}, failed += ${f:-1}))
+
+  start=$SECONDS
+  # Without Gloo, of which LibTorch exports another one.
+  step "configure LibTorch" cmake --preset release -DHETSCHED_TORCH=ON -DHETSCHED_GLOO=OFF -DHETSCHED_BUILD_BENCH=OFF \
+    -DCMAKE_VERIFY_INTERFACE_HEADER_SETS=ON -B build/libtorch \
+    -DCMAKE_PREFIX_PATH="$(build/torch/bin/python -c 'import torch; print(torch.utils.cmake_prefix_path)')" || return
+  step "build LibTorch" cmake --build build/libtorch \
+    --target hetsched_torch_test train-modules hetsched_torch_verify_interface_header_sets || return
+  tests_of LibTorch "$start" --test-dir build/libtorch -R '^(torch|torch_example|packaging\.(component_torch|no_torch|pkg_config|cps))$'
 }
 runs torch && torch_lane
 

@@ -8,6 +8,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$source/tests/packaging/consumer" "$work/consumer"
 
+# Where the build has LibTorch from.
+mapfile -t torch < <(sed -n 's/^\(HETSCHED_TORCH_[A-Z0-9]*:[A-Z]*=.*\)$/-D\1/p' "$build/CMakeCache.txt")
+
 configure() {
   rm -rf "$work/build"
   "$cmake" -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
@@ -125,6 +128,21 @@ cuda_source() {
     *) return 1 ;;
   esac
 }
+component_torch() {
+  install
+  find "$work/prefix" -name hetsched-torch-targets.cmake | grep -q . || { echo "skipped: built without LibTorch"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch" "${torch[@]}"
+  build_and_run torch_app
+}
+# Without LibTorch, the rest of the package is found.
+no_torch() {
+  install
+  find "$work/prefix" -name hetsched-torch-targets.cmake | grep -q . || { echo "skipped: built without LibTorch"; exit 77; }
+  # As if it were nowhere.
+  local without=(-DHETSCHED_TORCH_INCLUDE=OFF -DHETSCHED_TORCH_CPU=OFF -DHETSCHED_TORCH_C10=OFF)
+  refused "component torch needs LibTorch" "${without[@]}" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;torch"
+  configure "${without[@]}" -DHETSCHED_FIND="CONFIG;REQUIRED"
+}
 component_metis() {
   install
   find "$work/prefix" -name hetsched-metis-targets.cmake | grep -q . || { echo "skipped: built without METIS"; exit 77; }
@@ -178,6 +196,9 @@ pkg_config() {
     [[ -n $component ]] || continue
     ((++components))
     (
+      # Where its user says that LibTorch is.
+      [[ $component != torch ]] || LD_LIBRARY_PATH=$(dirname "$(pkg-config --libs "$name" | tr ' ' '\n' | grep libtorch_cpu)")
+      export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
       cd "$work/consumer"
       eval "'$cxx' -std=c++20 -Wall -Wextra -Werror ${component}_main.cpp -o app $(pkg-config --cflags --libs "$name" | tr '\n' ' ')"
       ./app

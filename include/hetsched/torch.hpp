@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/torch/layer.hpp>
+#include <hetsched/torch/loss.hpp>
+#include <hetsched/torch/optimizer.hpp>
+#include <hetsched/torch/tensor.hpp>

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/torch/torch_test.cpp.
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
+#include <hetsched/torch/tensor.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+inline std::mutex& torch_seed_mutex() {
+  static std::mutex one_at_a_time;
+  return one_at_a_time;
+}
+
+}  // namespace detail
+
+/// What make() returns, called with torch's generator at this seed. The generator is one for all threads of the process:
+/// without this, ranks on threads that make modules at the same time take numbers from each other.
+/// Example:
+///   torch_seeded(seed + layer, [&] { return torch_layer(torch::nn::Linear(width, width)); })
+template <class Make>
+[[nodiscard]] auto torch_seeded(std::uint64_t seed, Make&& make) {
+  const std::lock_guard lock(detail::torch_seed_mutex());
+  torch::manual_seed(seed);
+  return make();
+}
+
+/// A module of LibTorch, by its autograd, as a split_layer. What is handed on is contiguous and nobody else's: results that are
+/// strided, or that the module or its graph keeps, are copied, others are not. The graph lives in the context, until backward
+/// or backward_weight has walked it. parameters() are those that require a gradient, in the module's order, and share their
+/// memory with it; buffers() are the others, then the module's buffers, as far as they are of the tensor's elements.
+/// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
+/// Requires: the module does not write to its input, where torch throws; and it draws no random numbers, if it is recomputed or
+/// every schedule is to have the same bits.
+/// Example:
+///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
+template <pipeline_tensor Tensor = at::Tensor>
+class torch_layer {
+  using element = typename tensor_traits<Tensor>::element;
+
+ public:
+  struct context {
+    at::Tensor input;
+    torch::autograd::Edge output;  ///< where the graph ends; the output itself belongs to those that got it
+  };
+
+  /// `forward`: what the layer computes with this module.
+  /// Throws: input_error for a parameter that is not of the tensor's elements, or not on the host.
+  torch_layer(std::shared_ptr<torch::nn::Module> module, std::function<at::Tensor(const at::Tensor&)> forward)
+      : module_(std::move(module)), forward_(std::move(forward)) {
+    for (const auto& p : module_->named_parameters()) {
+      detail::require_torch<element>(p.value(), "the parameter " + p.key());
+      auto& kept = p->requires_grad() ? parameters_ : buffers_;
+      // A module lists a parameter as often as its submodules share it.
+      if (std::none_of(kept.begin(), kept.end(), [&](const Tensor& t) { return t.is_same(p.value()); }))
+        kept.push_back(p.value());
+    }
+    for (const auto& b : module_->buffers())
+      if (b.defined() && b.scalar_type() == c10::CppTypeToScalarType<element>::value) buffers_.push_back(b);
+    for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
+  }
+  /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
+  /// module; it has a forward(Tensor) -> Tensor.
+  template <class Module>
+  requires(!std::same_as<Module, torch_layer>) explicit torch_layer(Module module)
+      : torch_layer(pointer_of(module), function_of(module)) {}
+
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
+    const torch::AutoGradMode on(true);
+    c.input = input.detach().requires_grad_();
+    at::Tensor y = forward_(c.input);
+    detail::require_torch<element>(y, "the module's output");
+    c.output = y.requires_grad() ? torch::autograd::impl::gradient_edge(y) : torch::autograd::Edge();
+    at::Tensor handed_on = y.detach();
+    y.reset();
+    return detail::alone(std::move(handed_on));
+  }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
+    auto found = differentiate(gradient, c, true, true, false);
+    add(found, 1);
+    return input_gradient(found, std::exchange(c, {}).input);
+  }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) {
+    auto found = differentiate(gradient, c, true, false, !parameters_.empty());
+    return input_gradient(found, c.input);
+  }
+  void backward_weight(const Tensor& gradient, context& c) {
+    if (!parameters_.empty()) add(differentiate(gradient, c, false, true, false), 0);
+    c = {};
+  }
+  [[nodiscard]] std::vector<Tensor>& parameters() { return parameters_; }
+  [[nodiscard]] std::vector<Tensor>& gradients() { return gradients_; }
+  [[nodiscard]] std::vector<Tensor>& buffers() { return buffers_; }
+  [[nodiscard]] torch::nn::Module& module() { return *module_; }
+
+ private:
+  template <class Module>
+  static auto pointer_of(Module m) {
+    if constexpr (requires { m.ptr(); })
+      return m.ptr();
+    else
+      return m;
+  }
+  template <class Module>
+  static std::function<at::Tensor(const at::Tensor&)> function_of(const Module& m) {
+    if constexpr (std::same_as<Module, torch::nn::AnyModule>) {
+      return [m = Module(m)](const at::Tensor& x) mutable { return m.template forward<at::Tensor>(x); };
+    } else {
+      const auto p = pointer_of(m);
+      constexpr bool fits = requires(const at::Tensor& x) {
+        { p->forward(x) } -> std::convertible_to<at::Tensor>;
+      };
+      static_assert(fits,
+                    "the module has no forward(Tensor) that returns a Tensor: give torch_layer a pointer to it and a function");
+      return [p](const at::Tensor& x) -> at::Tensor { return p->forward(x); };
+    }
+  }
+
+  /// The gradients of the input, of the parameters, or of one after the other; undefined where nothing depends on them.
+  [[nodiscard]] torch::autograd::variable_list differentiate(const Tensor& gradient, context& c, bool of_input,
+                                                             bool of_parameters, bool again) {
+    torch::autograd::edge_list wanted;
+    if (of_input) wanted.push_back(torch::autograd::impl::gradient_edge(c.input));
+    for (std::size_t i = 0; of_parameters && i < parameters_.size(); ++i)
+      wanted.push_back(torch::autograd::impl::gradient_edge(parameters_[i]));
+    if (!c.output.is_valid()) return torch::autograd::variable_list(wanted.size());
+    return torch::autograd::Engine::get_default_engine().execute({c.output}, {gradient}, again, false, false, wanted);
+  }
+  void add(const torch::autograd::variable_list& found, std::size_t first) {
+    const torch::NoGradGuard off;
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      if (found[first + i].defined()) gradients_[i].add_(found[first + i]);
+  }
+  [[nodiscard]] static at::Tensor input_gradient(torch::autograd::variable_list& found, const at::Tensor& input) {
+    return found[0].defined() ? detail::alone(std::move(found[0])) : at::zeros_like(input);
+  }
+
+  std::shared_ptr<torch::nn::Module> module_;
+  std::function<at::Tensor(const at::Tensor&)> forward_;
+  std::vector<Tensor> parameters_, gradients_, buffers_;
+};
+
+}  // namespace hetsched

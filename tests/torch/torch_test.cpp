@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
+// Of c10's logging, which has the names of the test's.
+#undef CHECK
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/hetsched.hpp>
+#include <hetsched/runtime.hpp>
+#include <hetsched/torch.hpp>
+
+namespace {
+
+namespace nn = torch::nn;
+using doubles = hetsched::torch_tensor<double>;
+
+constexpr int width = 16, length = 6, vocabulary = 11, samples = 2, layers = 8, microbatches = 8, steps = 12;
+
+struct block_module : nn::Module {
+  block_module() {
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
+    attention = register_module("attention", nn::Linear(width, 3 * width));
+    out = register_module("out", nn::Linear(width, width));
+    mlp = register_module("mlp", nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, 4 * width),
+                                                nn::GELU(), nn::Linear(4 * width, width)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto heads = attention(norm(x)).view({x.size(0), x.size(1), 6, width / 2}).transpose(1, 2).chunk(3, 1);
+    const auto seen = torch::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0.0, true);
+    const auto y = x + out(seen.transpose(1, 2).reshape(x.sizes()));
+    return y + mlp->forward(y);
+  }
+  nn::LayerNorm norm{nullptr};
+  nn::Linear attention{nullptr}, out{nullptr};
+  nn::Sequential mlp{nullptr};
+};
+
+struct tokens_module : nn::Module {
+  tokens_module() {
+    table = register_module("table", nn::Embedding(vocabulary, width));
+    places = register_parameter("places", torch::randn({length, width}) * 0.1);
+  }
+  // Tokens come as floats.
+  torch::Tensor forward(const torch::Tensor& x) { return table(x.to(torch::kLong)) + places; }
+  nn::Embedding table{nullptr};
+  torch::Tensor places;
+};
+
+// The layers of a small GPT, with the same numbers wherever they are made.
+hetsched::torch_layer<> make_layer(int layer) {
+  return hetsched::torch_seeded(static_cast<std::uint64_t>(layer) + 1, [&] {
+    if (layer == 0) return hetsched::torch_layer(std::make_shared<tokens_module>());
+    if (layer + 1 < layers) return hetsched::torch_layer(std::make_shared<block_module>());
+    return hetsched::torch_layer(nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, vocabulary)));
+  });
+}
+hetsched::tensor_shape shape_after(int layer) {
+  if (layer < 0) return {samples, length};
+  return {samples, length, static_cast<std::size_t>(layer + 1 < layers ? width : vocabulary)};
+}
+torch::Tensor cross_entropy(const torch::Tensor& y, const torch::Tensor& wanted) {
+  return nn::functional::cross_entropy(y.flatten(0, 1), wanted.flatten());
+}
+
+hetsched::schedule one_f_one_b(int ranks) {
+  std::vector<int> warmups;
+  for (int r = ranks; r > 0; --r) warmups.push_back(r);
+  return hetsched::one_f_one_b(warmups, microbatches);
+}
+
+struct batch {
+  std::vector<torch::Tensor> inputs, targets;
+};
+batch numbers_of(int step) {
+  batch b;
+  for (int m = 0; m < microbatches; ++m) {
+    const auto all = (torch::arange(samples * (length + 1)).view({samples, length + 1}) * (m + 3) + step) % vocabulary;
+    b.inputs.push_back(all.narrow(1, 0, length).to(torch::kFloat).contiguous());
+    b.targets.push_back(all.narrow(1, 1, length).contiguous());
+  }
+  return b;
+}
+
+// The losses of a training on threads.
+template <class Optimizer>
+std::vector<double> losses_on_threads(const hetsched::training_layout& layout, int ranks, const Optimizer& optimizer,
+                                      const hetsched::trainer_options& options = {}) {
+  std::vector<double> losses;
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+    auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel, optimizer, options);
+    for (int s = 0; s < steps; ++s) {
+      auto b = numbers_of(s);
+      const auto own = trainer.samples();
+      for (auto* tensors : {&b.inputs, &b.targets})
+        for (auto& t : *tensors) t = t.narrow(0, own.first, own.size());
+      const auto report = trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy));
+      if (channel.rank() == 0) losses.push_back(report.loss);
+    }
+  });
+  return losses;
+}
+
+template <class Optimizer>
+std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks, const Optimizer& optimizer,
+                                      const hetsched::trainer_options& options = {}) {
+  return losses_on_threads(hetsched::even_layout(layers, order, samples), ranks, optimizer, options);
+}
+
+// The losses of the same model by LibTorch alone.
+template <class Optimizer, class Options>
+std::vector<double> losses_of_libtorch(const Options& options) {
+  std::vector<hetsched::torch_layer<>> model;
+  std::vector<torch::Tensor> parameters;
+  for (int l = 0; l < layers; ++l) model.push_back(make_layer(l));
+  for (auto& l : model)
+    for (const auto& p : l.module().parameters()) parameters.push_back(p);
+  Optimizer optimizer(parameters, options);
+  std::vector<double> losses;
+  for (int s = 0; s < steps; ++s) {
+    optimizer.zero_grad();
+    double sum = 0;
+    const auto b = numbers_of(s);
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      auto x = dynamic_cast<tokens_module&>(model[0].module()).forward(b.inputs[m]);
+      for (std::size_t l = 1; l + 1 < layers; ++l) x = dynamic_cast<block_module&>(model[l].module()).forward(x);
+      const auto loss = cross_entropy(dynamic_cast<nn::SequentialImpl&>(model[layers - 1].module()).forward(x), b.targets[m]);
+      sum += loss.item<double>();
+      (loss / microbatches).backward();
+    }
+    losses.push_back(sum / microbatches);
+    optimizer.step();
+  }
+  return losses;
+}
+
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+// What a call throws.
+template <class Body>
+std::string thrown(Body&& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+const torch::optim::AdamWOptions adamw = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
+
+}  // namespace
+
+TEST_CASE("torch: modules train with the same bits under every schedule, and LibTorch's losses") {
+  torch::set_num_threads(1);
+  const hetsched::torch_optimizer<torch::optim::AdamW> optimizer{adamw};
+  const auto one = losses_on_threads(one_f_one_b(1), 1, optimizer);
+  CHECK(one.back() < one.front() - 0.1);
+  CHECK(apart(one, losses_of_libtorch<torch::optim::AdamW>(adamw)) < 1e-6);
+  for (const int ranks : {2, 4}) {
+    CHECK(losses_on_threads(one_f_one_b(ranks), ranks, optimizer) == one);
+    CHECK(losses_on_threads(hetsched::interleaved_1f1b(ranks, 2, microbatches), ranks, optimizer) == one);
+  }
+  // A backward in two halves adds up the same products.
+  for (const int ranks : {1, 2, 4}) CHECK(losses_on_threads(hetsched::zb_h1(ranks, microbatches), ranks, optimizer) == one);
+}
+TEST_CASE("torch: optimizers of torch train as LibTorch's own, with state that is sharded as any other") {
+  torch::set_num_threads(1);
+  const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.1).nesterov(false).weight_decay(0.01);
+  const auto one = losses_on_threads(one_f_one_b(1), 1, hetsched::torch_optimizer<torch::optim::SGD>{sgd});
+  CHECK(apart(one, losses_of_libtorch<torch::optim::SGD>(sgd)) < 1e-6);
+  CHECK(losses_on_threads(one_f_one_b(2), 2, hetsched::torch_optimizer<torch::optim::SGD>{sgd}) == one);
+  const auto adam = torch::optim::AdamOptions(1e-2).amsgrad(true);
+  const auto largest = losses_on_threads(one_f_one_b(1), 1, hetsched::torch_optimizer<torch::optim::Adam>{adam});
+  CHECK(apart(largest, losses_of_libtorch<torch::optim::Adam>(adam)) < 1e-6);
+  // The library's own do the same arithmetic.
+  const hetsched::adamw own{.learning_rate = 1e-2, .weight_decay = 0.1};
+  CHECK(apart(losses_on_threads(one_f_one_b(2), 2, own), losses_of_libtorch<torch::optim::AdamW>(adamw)) < 1e-6);
+}
+
+TEST_CASE("torch: a training goes on from what its state was, of modules and of torch's optimizers") {
+  torch::set_num_threads(1);
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto layout = hetsched::even_layout(layers, one_f_one_b(1), samples);
+  std::vector<std::vector<std::byte>> kept;
+  std::vector<double> first, again;
+  const auto train = [&](std::vector<double>& losses, int from, auto&& before) {
+    hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+      auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel,
+                                                           hetsched::torch_optimizer<torch::optim::AdamW>{adamw});
+      for (int s = from; s < 6; ++s) {
+        const auto b = numbers_of(s);
+        before(trainer, s);
+        losses.push_back(trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy)).loss);
+      }
+    });
+  };
+  train(first, 0, [&](auto& trainer, int s) {
+    if (s != 3) return;
+    for (const auto& slice : trainer.state()) kept.emplace_back(slice.bytes.begin(), slice.bytes.end());
+  });
+  train(again, 3, [&](auto& trainer, int s) {
+    if (s != 3) return;
+    const auto state = trainer.state();
+    REQUIRE(state.size() == kept.size());
+    CHECK(std::any_of(state.begin(), state.end(), [](const auto& slice) { return slice.name == "torch_adamw.exp_avg_sq.0"; }));
+    for (std::size_t i = 0; i < state.size(); ++i) std::copy(kept[i].begin(), kept[i].end(), state[i].bytes.begin());
+    trainer.state_loaded();
+  });
+  CHECK(again == std::vector<double>(first.begin() + 3, first.end()));
+}
+
+TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {
+  torch::set_num_threads(1);
+  const auto text = [](auto module, const hetsched::tensor_shape& in, const hetsched::tensor_shape& out) {
+    module->to(torch::kDouble);
+    return hetsched::check_layer<doubles>(hetsched::torch_layer<doubles>(module), in, {.output = out}).text();
+  };
+  CHECK(hetsched::torch_seeded(3, [&] {
+          return text(std::make_shared<block_module>(), {2, length, width}, {2, length, width});
+        }) == "");
+  // Modules whose graphs keep their outputs, whose outputs are views of their inputs, and that compute nothing.
+  CHECK(text(nn::Sequential(nn::Linear(5, 4), nn::Tanh()), {3, 5}, {3, 4}) == "");
+  CHECK(text(nn::Sequential(nn::Linear(6, 4), nn::Softmax(-1)), {3, 6}, {3, 4}) == "");
+  CHECK(text(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {2, 3}))), {4, 6}, {4, 2, 3}) == "");
+  CHECK(text(nn::Sequential(nn::Identity()), {4, 6}, {4, 6}) == "");
+  // Dropout draws other numbers when it runs again, and that is said.
+  CHECK(text(nn::Sequential(nn::Dropout(0.5)), {8, 8}, {8, 8}).find("forward") != std::string::npos);
+}
+
+TEST_CASE("torch: recomputed and frozen modules train with the same bits") {
+  torch::set_num_threads(1);
+  const hetsched::torch_optimizer<torch::optim::AdamW> optimizer{adamw};
+  const auto one = losses_on_threads(one_f_one_b(1), 1, optimizer);
+  auto layout = hetsched::even_layout(layers, hetsched::zb_h1(2, microbatches), samples);
+  layout.pipelines[0].groups.assign(2, {.recompute = hetsched::recomputation::full});
+  CHECK(losses_on_threads(layout, 2, optimizer) == one);
+  // Two data ranks for each stage, without and with a part of the optimizer's state each.
+  layout.pipelines[0].groups.assign(2, {.degrees = {.data = 2}});
+  const auto apiece = losses_on_threads(layout, 4, optimizer);
+  CHECK(apart(apiece, one) < 1e-5);
+  CHECK(losses_on_threads(layout, 4, optimizer, {.shard_optimizer = true}) == apiece);
+
+  nn::Sequential net(nn::Linear(4, 6), nn::BatchNorm1d(6), nn::Linear(6, 3));
+  for (auto& p : net[0]->parameters()) p.requires_grad_(false);
+  hetsched::torch_layer<> layer(net);
+  CHECK(layer.parameters().size() == 4);
+  // The frozen weight and bias, running mean and variance; how many batches there were is no float.
+  REQUIRE(layer.buffers().size() == 4);
+  hetsched::torch_layer<>::context c;
+  static_cast<void>(layer.backward(layer.forward(torch::randn({5, 4}), c), c));
+  CHECK(layer.gradients()[0].abs().sum().item<float>() > 0);
+  CHECK(layer.buffers()[2].is_same(dynamic_cast<nn::BatchNorm1dImpl&>(*net[1]).running_mean));
+}
+
+TEST_CASE("torch: a parameter that two submodules share is trained once") {
+  const nn::Linear shared(4, 4);
+  nn::Sequential net(shared, nn::Tanh(), shared);
+  net->to(torch::kDouble);
+  CHECK(net->parameters().size() == 4);
+  hetsched::torch_layer<doubles> layer(net);
+  CHECK(layer.parameters().size() == 2);
+  CHECK(hetsched::check_layer<doubles>(std::move(layer), {3, 4}, {.output = {3, 4}}).text() == "");
+}
+
+TEST_CASE("torch: a layer is any module, or a function of one") {
+  const auto x = torch::randn({3, 4}).contiguous();
+  nn::Linear linear(4, 4);
+  hetsched::torch_layer<> by_any{nn::AnyModule(linear)}, by_pointer(linear.ptr()),
+      by_function(linear.ptr(), [linear](const torch::Tensor&in) mutable { return linear(in).transpose(0, 1); });
+  hetsched::torch_layer<>::context c;
+  const auto y = by_any.forward(x, c);
+  CHECK(y.equal(by_pointer.forward(x, c)));
+  // Strided results are made contiguous.
+  const auto turned = by_function.forward(x, c);
+  CHECK(turned.is_contiguous());
+  CHECK(turned.equal(y.t()));
+  CHECK(by_function.backward(torch::ones({4, 3}), c).is_contiguous());
+  // An input that nothing depends on, as of tokens, has a gradient of zeros.
+  hetsched::torch_layer<> table(nn::Embedding(4, 2).ptr(), [](const torch::Tensor& in) { return in.detach() * 2; });
+  CHECK(table.backward(table.forward(x, c), c).equal(torch::zeros({3, 4})));
+}
+
+TEST_CASE("torch: what a layer hands on is nobody else's, and copied only if it was") {
+  nn::Linear linear(4, 4);
+  const void* made = nullptr;
+  const auto moves = [&](auto&& function) {
+    hetsched::torch_layer<> layer(linear.ptr(), [&](const torch::Tensor& in) {
+      const torch::Tensor y = function(in);
+      made = y.data_ptr();
+      return y;
+    });
+    hetsched::torch_layer<>::context c;
+    const auto x = torch::randn({3, 4});
+    const auto y = layer.forward(x, c);
+    CHECK(y.data_ptr() != x.data_ptr());
+    return y.data_ptr() == made;
+  };
+  CHECK(moves([&](const torch::Tensor& in) { return linear->forward(in); }));
+  CHECK(!moves([&](const torch::Tensor& in) { return linear->forward(in).tanh(); }));  // whose backward reads it
+  CHECK(!moves([&](const torch::Tensor& in) { return in.view({4, 3}); }));
+  CHECK(!moves([&](const torch::Tensor& in) { return in; }));
+}
+
+TEST_CASE("torch: elements of 16 bits") {
+  using halves = hetsched::torch_tensor<at::BFloat16>;
+  nn::Sequential net(nn::Linear(4, 4), nn::Tanh());
+  net->to(torch::kBFloat16);
+  CHECK(hetsched::check_layer<halves>(hetsched::torch_layer<halves>(net), {2, 4}, {.output = {2, 4}, .tolerance = 0.2}).text() ==
+        "");
+}
+
+TEST_CASE("torch: what does not fit is told") {
+  using traits = hetsched::tensor_traits<torch::Tensor>;
+  const torch::Tensor none;
+  CHECK(thrown([&] { static_cast<void>(traits::data(none)); }) == "a tensor is an undefined torch::Tensor");
+  CHECK(thrown([&] { static_cast<void>(traits::contiguous(torch::zeros({2}, torch::kLong))); }) ==
+        "a tensor is of Long on cpu, expected is Float on cpu");
+  CHECK(thrown([&] { static_cast<void>(traits::contiguous(torch::zeros({2}, torch::kMeta))); }) ==
+        "a tensor is of Float on meta, expected is Float on cpu");
+  CHECK(!traits::contiguous(torch::zeros({2, 3}).t()));
+  CHECK(thrown([&] {
+          hetsched::detail::require_handed_over(torch::Tensor(torch::zeros({2, 3}).t()), {3, 2}, "the output");
+        }).starts_with("the output"));
+
+  nn::Linear half(2, 2);
+  half->to(torch::kHalf);
+  CHECK(thrown([&] { hetsched::torch_layer<> layer(half); }) ==
+        "the parameter weight is of Half on cpu, expected is Float on cpu");
+
+  hetsched::torch_layer<>::context c;
+  const auto says = [&](std::function<torch::Tensor(const torch::Tensor&)> forward) {
+    hetsched::torch_layer<> layer(nn::Linear(2, 2).ptr(), std::move(forward));
+    return thrown([&] { static_cast<void>(layer.forward(torch::zeros({2, 2}), c)); });
+  };
+  CHECK(says([](const torch::Tensor&) { return torch::Tensor(); }) == "the module's output is an undefined torch::Tensor");
+  CHECK(says([](const torch::Tensor& x) { return x.argmax(1); }) ==
+        "the module's output is of Long on cpu, expected is Float on cpu");
+  // A module that writes to its input, which is only lent.
+  CHECK(says([](const torch::Tensor& x) { return torch::Tensor(x).add_(1); }).find("in-place") != std::string::npos);
+
+  // By a training: the rank, the layer and the cause.
+  const auto layout = hetsched::even_layout(2, one_f_one_b(1));
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto text = thrown([&] {
+    hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+      auto trainer = hetsched::make_trainer<torch::Tensor>(
+          layout, [](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 3 : 2)); },
+          [](int) {
+            return hetsched::tensor_shape{2, 2};
+          },
+          channel, hetsched::sgd{});
+      const std::vector<torch::Tensor> inputs(microbatches, torch::zeros({2, 2}));
+      trainer.step(inputs, inputs, hetsched::torch_loss([](const auto& y, const auto& wanted) { return (y - wanted).sum(); }));
+    });
+  });
+  CHECK(text ==
+        "rank 0, step 0: 0F0 (stage 0, layer 0, forward of microbatch 0) failed: the output is of the shape 2 x 3, expected is 2 "
+        "x 2");
+}
