@@ -230,8 +230,9 @@ replica_profile convert(const arguments& given) {
 int main(int argc, char** argv) {
   CLI::App app(command::about("sailor-to-profile"), "sailor-to-profile");
   app.footer(
-      "sailor-to-profile --csv OPT-350/A100-40/profile.json --csv OPT-350/V100-16/profile.json --model model.json \\\n"
-      "    --gpu A100-40=A100-SXM4-40GB --gpu V100-16=V100-SXM2-16GB --out profile.json\n"
+      "sailor-to-profile --csv OPT-350/A100-40/profile.json --csv OPT-350/V100-16/profile.json \\\n"
+      "    --model model.json --gpu A100-40=A100-SXM4-40GB --gpu V100-16=V100-SXM2-16GB \\\n"
+      "    --out profile.json\n"
       "sailor-to-profile --csv measured.csv --measured-model GPT-Neo-2.7 --model model.json \\\n"
       "    --gpu V100-16=V100-SXM2-16GB --out profile.json");
   arguments given;

@@ -48,7 +48,7 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   const auto planned = w.run(plan_command + "--microbatch-size 1 --out plan.json --report report.html --trace trace.json");
   CAPTURE(planned.errors);
   REQUIRE(planned.status == 0);
-  CHECK(planned.errors.empty());
+  CHECK(planned.complaints().empty());
   CHECK(planned.output.find("period") != std::string::npos);
   CHECK(planned.output.find(" of 6 in use") != std::string::npos);
   CHECK(w.files() ==

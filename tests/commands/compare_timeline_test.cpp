@@ -23,7 +23,7 @@ nlohmann::json compared(const workplace& w, const std::string& options) {
   const auto result = w.run("hetsched-compare-timeline --json " + options);
   INFO(options, ": ", result.errors);
   REQUIRE(result.status == 0);
-  CHECK(result.errors.empty());
+  CHECK(result.complaints().empty());
   return nlohmann::json::parse(result.output);
 }
 

@@ -92,7 +92,7 @@ TEST_CASE("operators: the same rows with their times by the tile model, on catal
     const auto result =
         w.run("hetsched-predict --operators ops.csv --device " + name + (name == "Own" ? " --cluster cluster.json" : ""));
     REQUIRE(result.status == 0);
-    CHECK(result.errors.empty());
+    CHECK(result.complaints().empty());
     std::string expected = "op,batch,m,n,k,dtype,predicted_ms\n";
     for (std::size_t i = 0; i < rows.size(); ++i)
       expected += rows[i] + detail::print(",%.6f\n", predict_operator(make_tile_device(d), shapes[i]).seconds * 1e3);

@@ -56,7 +56,7 @@ TEST_CASE("the microbatch size is searched over those that the profile can price
   const auto found = w.run(plan_command + "--global-batch 64");
   CAPTURE(found.errors);
   REQUIRE(found.status == 0);
-  CHECK(found.errors.empty());
+  CHECK(found.complaints().empty());
   const auto plan = parse_plan(w.get("plan.json"), "plan.json").plan;
   double best = plan.predicted.samples_per_s;
   CHECK(plan.setting.costs == "profile");
@@ -172,7 +172,7 @@ TEST_CASE(
     CHECK(holds(again.output, note));
   }
   const auto quiet = w.run(plan + "--model bf16.json --dtype fp16");
-  CHECK(quiet.errors.empty());
+  CHECK(quiet.complaints().empty());
   CHECK(holds(quiet.output, "precision     fp16\n"));
 
   for (const std::string dtype : {"fp32", "tf32", "fp16"}) {

@@ -110,7 +110,7 @@ TEST_CASE("hetsched-reshard: a table, and a picture of the chosen strategy or of
   const std::string call = "hetsched-reshard --cluster c.json --from " + on("a", 16) + " --to " + on("b", 1) + app_e;
   const auto table = w.run(call);
   CHECK(table.status == 0);
-  CHECK(table.errors.empty());
+  CHECK(table.complaints().empty());
   for (const auto s : all_reshard_strategies) CHECK(table.output.find(std::string(name_of(s)) + ' ') != std::string::npos);
   CHECK(count(table.output, "chosen") == 1);
   const auto chosen = nlohmann::json::parse(w.run(call + "--json").output).at("chosen").get<std::string>();

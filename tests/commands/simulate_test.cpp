@@ -105,7 +105,7 @@ TEST_CASE("hetsched-simulate --json has exactly the documented keys, and no make
         const auto best = auto_schedule(p.times, p.microbatches);
         CHECK(json.at("makespan_s").get<double>() == doctest::Approx(best->makespan_s).epsilon(1e-12));
         CHECK(json.at("lower_bound_s").get<double>() >= best->lower_bound_s * (1 - 1e-12));
-        CHECK(result.errors.empty());
+        CHECK(result.complaints().empty());
       }
     }
 }
@@ -200,8 +200,8 @@ TEST_CASE("virtual_1f1b counts the boundaries between clusters") {
 TEST_CASE("what a plan was not made for may not fit, and that is said") {
   const workplace w;
   fill(w);
-  CHECK(w.run("hetsched-simulate --plan plan.json").errors.empty());
-  CHECK(w.run("hetsched-simulate --plan plan.json --schedule 1f1b --warmup 4,2,1").errors.empty());
+  CHECK(w.run("hetsched-simulate --plan plan.json").complaints().empty());
+  CHECK(w.run("hetsched-simulate --plan plan.json --schedule 1f1b --warmup 4,2,1").complaints().empty());
   const auto more = w.run("hetsched-simulate --plan plan.json --schedule gpipe");
   CHECK(more.status == 0);
   CHECK(more.errors.find("stage 0 holds 64 microbatches, starts in the plan with 4") != std::string::npos);
@@ -210,7 +210,7 @@ TEST_CASE("what a plan was not made for may not fit, and that is said") {
   for (auto at = text.find("\"memory_bytes\""); at != std::string::npos; at = text.find("\"memory_bytes\"", at + 80))
     text.insert(at, "\"weight_bytes\": 6, \"activation_bytes\": 1, ");
   w.put("bytes.json", text);
-  CHECK(w.run("hetsched-simulate --plan bytes.json --schedule 1f1b --warmup 6,4,1").errors.empty());
+  CHECK(w.run("hetsched-simulate --plan bytes.json --schedule 1f1b --warmup 6,4,1").complaints().empty());
   CHECK_FALSE(w.run("hetsched-simulate --plan bytes.json --schedule 1f1b --warmup 7,4,1").errors.empty());
   CHECK(counts(played(w, "--plan bytes.json --schedule auto").at("peak_in_flight")).front() <= 6);
 }
@@ -237,7 +237,7 @@ TEST_CASE("own schedules are checked before they are played") {
   const std::string play = "hetsched-simulate --pipeline two.json --json --schedule ";
   const auto right = w.run(play + "@right.csv --rendezvous");
   CHECK(right.status == 0);
-  CHECK(right.errors.empty());
+  CHECK(right.complaints().empty());
   // A send that waits holds up its rank: forwards end at 1 and 2.5, rank 1 has both inputs at 3, and gradient 0 arrives at 7.5.
   CHECK(nlohmann::json::parse(right.output).at("makespan_s").get<double>() == doctest::Approx(12));
   CHECK(played(w, "--pipeline two.json --schedule @right.csv").at("makespan_s").get<double>() == doctest::Approx(11));
