@@ -65,7 +65,7 @@ struct cost_choice {
         ->excludes(measured);
     app.add_option(
            "--stack", stack,
-           "the trainer that runs the plan: hetsched (default), megatron, fsdp, torchtitan, deepspeed, or a stack.json; in "
+           "the trainer that runs the plan: hetsched (default), megatron, fsdp, torchtitan, deepspeed, ddp, or a stack.json; in "
            "place of the cluster file's")
         ->excludes(measured);
     app.add_flag("--extrapolate", extrapolate, "also microbatch sizes beyond those that the profile measured")->needs(measured);
@@ -311,7 +311,7 @@ class cost_source {
   [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
     hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
     for (const auto& one : hardware.subclusters)
-      if (one.device.speed != 1) s.anchored.push_back({one.name, one.device.speed});
+      if (one.device.speed != 1 && !measured()) s.anchored.push_back({one.name, one.device.speed});
     if (!model_) return s;
     s.precision = name_of(model_->precision);
     if (!measured()) s.stack = stack_;

@@ -74,6 +74,7 @@ int compare_command(const comparison& given) {
   if (chosen.empty())
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
   const auto file = read_cluster_file(input.cluster);
+  for (const auto& path : file.files) files.reads(path);
   const cost_source source(input.costs, input.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);

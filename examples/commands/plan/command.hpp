@@ -96,6 +96,7 @@ inline void settle(plan_arguments& given) {
     throw input_error("--deadline: needs --objective cost");
 
   const auto file = read_cluster_file(given.cluster);
+  for (const auto& path : file.files) files.reads(path);
   const cost_source source(given.costs, given.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);

@@ -261,6 +261,7 @@ inline int plan_command(plan_arguments given) {
   for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack}) files.reads(path);
   files.expect(given.out);
   const auto file = read_cluster_file(given.cluster);
+  for (const auto& path : file.files) files.reads(path);
   judged_plan judged{.planned = plan_on(read_plan(given.plan), file.hardware, given.plan, given.cluster), .now = {}, .parts = {}};
   for (auto& s : views::stages(judged.planned)) {
     if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);

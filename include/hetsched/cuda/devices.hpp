@@ -133,8 +133,7 @@ class cuda_devices {
     int count = 0;
     detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
     pools_.resize(as_size(count));
-    idle_.resize(pools_.size());
-    while (lookouts_.size() < pools_.size()) lookouts_.push_back(std::make_unique<lookout>());
+    while (lookouts_.size() < pools_.size()) lookouts_.push_back(std::make_unique<detail::cuda_lookout>());
     shared_.resize(pools_.size() * pools_.size());
   }
   cuda_devices(const cuda_devices&) = delete;
@@ -179,14 +178,9 @@ class cuda_devices {
   /// end what queues wait for: a thread whose call of CUDA waits in a full launch queue can end nothing. It waits for no thread
   /// that may wait for a queue. `who` asks for it; an empty function: no more, and none is under way.
   void keep_looking(int device, const void* who, std::function<void()> look) {
-    auto& here = *at(lookouts_, device);
-    const std::lock_guard lock(here.guard);
-    std::erase_if(here.asked, [&](const auto& a) { return a.first == who; });
-    if (look) here.asked.emplace_back(who, std::move(look));
-    at(idle_, device) = here.asked.empty() ? nullptr : std::function<void()>([&here] { here.look(); });
-    const std::lock_guard start(guard_);
-    if (!here.asked.empty() && !watchdog_.joinable())
-      watchdog_ = std::jthread([this](const std::stop_token& ends) { watch(ends); });
+    if (!at(lookouts_, device)->set(who, std::move(look))) return;
+    const std::lock_guard lock(guard_);
+    if (!watchdog_.joinable()) watchdog_ = std::jthread([this](const std::stop_token& ends) { watch(ends); });
   }
 
   [[nodiscard]] cuda_memory_use memory(int device) const {
@@ -299,21 +293,16 @@ class cuda_devices {
     cuda_memory_use use;
   };
 
-  struct lookout {
-    std::mutex guard;
-    std::vector<std::pair<const void*, std::function<void()>>> asked;
-
-    void look() {
-      const std::lock_guard lock(guard);
-      for (const auto& [who, call] : asked) call();
-    }
-  };
   void watch(const std::stop_token& ends) {
     constexpr std::chrono::milliseconds pause(50);
     std::mutex nobody;
     std::condition_variable_any wake;
     for (std::unique_lock lock(nobody); !wake.wait_for(lock, ends, pause, [] { return false; }) && !ends.stop_requested();)
-      for (const auto& here : lookouts_) here->look();
+      for (const auto& here : lookouts_) try {
+          here->look();
+        } catch (const std::exception&) {
+          // A device has failed: the thread that uses it finds out, and says so.
+        }
   }
 
   // Both with guard_ held.
@@ -335,7 +324,7 @@ class cuda_devices {
     own = std::move(made);
   }
   stream_type& make_stream(int device, const std::string& name) {
-    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, &at(idle_, device));
+    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, at(lookouts_, device).get());
   }
   /// Pinned memory makes a context on the device that is current, which may be one that nobody uses.
   [[nodiscard]] cuda_device_scope<Api> any_in_use() const {
@@ -357,11 +346,10 @@ class cuda_devices {
   Api api_;
   cuda_options options_;
   detail::pinned_pool<Api> pinned_;
-  std::vector<std::unique_ptr<pool>> pools_;        ///< by device; null: not used yet
-  std::vector<std::function<void()>> idle_;         ///< by device: what waiting threads call
-  std::vector<std::unique_ptr<lookout>> lookouts_;  ///< by device: of which it is made
-  std::vector<char> shared_;                        ///< by device and peer
-  mutable std::mutex guard_;                        ///< of pools_, shared_, streams_ and the start of watchdog_
+  std::vector<std::unique_ptr<pool>> pools_;                     ///< by device; null: not used yet
+  std::vector<std::unique_ptr<detail::cuda_lookout>> lookouts_;  ///< by device
+  std::vector<char> shared_;                                     ///< by device and peer
+  mutable std::mutex guard_;                                     ///< of pools_, shared_, streams_ and the start of watchdog_
   std::deque<stream_type> streams_;
   std::jthread watchdog_;
 };

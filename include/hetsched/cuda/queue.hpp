@@ -33,17 +33,40 @@ class captured_memory;
 /// capture ends.
 inline constexpr std::uint64_t captured_point = std::uint64_t{1} << 63;
 
+/// What may end that for which queues of a device wait: see cuda_devices::keep_looking.
+class cuda_lookout {
+ public:
+  /// An empty function: no more of `who`, and none is under way.
+  /// Returns whether anyone asks.
+  bool set(const void* who, std::function<void()> look) {
+    const std::lock_guard lock(guard_);
+    std::erase_if(asked_, [&](const auto& a) { return a.first == who; });
+    if (look) asked_.emplace_back(who, std::move(look));
+    any_ = !asked_.empty();
+    return any_;
+  }
+  [[nodiscard]] bool any() const { return any_; }
+  void look() {
+    const std::lock_guard lock(guard_);
+    for (const auto& [who, call] : asked_) call();
+  }
+
+ private:
+  std::mutex guard_;
+  std::vector<std::pair<const void*, std::function<void()>>> asked_;
+  std::atomic<bool> any_ = false;
+};
+
 /// A stream with the events that mark points of its order. Event k % size marks the k-th record; it is used again only when that
 /// has been reached, so the host is never more than `size` records ahead of the stream.
 template <cuda_api Api>
 class cuda_stream {
  public:
-  /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `idle`: see
+  /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `lookout`: see
   /// cuda_devices::keep_looking.
   /// Throws: cuda_error; then nothing is left of it.
-  cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s,
-              const std::function<void()>* idle = nullptr)
-      : cuda_stream(std::move(api), device, std::move(name), deadline_s, idle) {
+  cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s, cuda_lookout* lookout = nullptr)
+      : cuda_stream(std::move(api), device, std::move(name), deadline_s, lookout) {
     const auto current = make_current();
     require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
     is_made_ = true;
@@ -113,7 +136,7 @@ class cuda_stream {
   void finish() {
     if (capturing_) refuse_captured("is waited for by the host");
     // A call that waits could not be ended where a peer is lost.
-    if (idle_ && *idle_) wait_for(record());
+    if (lookout_ && lookout_->any()) wait_for(record());
     require(api_.synchronize(stream_), "cudaStreamSynchronize");
   }
 
@@ -170,8 +193,8 @@ class cuda_stream {
 
  private:
   /// No stream yet: where a constructor that delegates to this one throws, the destructor cleans up.
-  cuda_stream(Api api, int device, std::string name, double deadline_s, const std::function<void()>* idle)
-      : api_(std::move(api)), device_(device), name_(std::move(name)), deadline_s_(deadline_s), idle_(idle) {}
+  cuda_stream(Api api, int device, std::string name, double deadline_s, cuda_lookout* lookout)
+      : api_(std::move(api)), device_(device), name_(std::move(name)), deadline_s_(deadline_s), lookout_(lookout) {}
 
   /// Throws: input_error.
   [[noreturn]] void refuse_captured(const std::string& what) const {
@@ -205,7 +228,7 @@ class cuda_stream {
     for (auto& e : std::exchange(captured_, {})) (void)api_.destroy_event(e);
   }
   void pass_time() const {
-    if (idle_ && *idle_) (*idle_)();
+    if (lookout_ && lookout_->any()) lookout_->look();
     std::this_thread::yield();
   }
   [[nodiscard]] typename Api::event event_of(std::uint64_t point) const { return events_[point % events_.size()]; }
@@ -220,7 +243,7 @@ class cuda_stream {
   std::string name_;
   double deadline_s_;
   bool is_made_ = false;
-  const std::function<void()>* idle_;
+  cuda_lookout* lookout_;
   typename Api::stream stream_{};
   std::vector<typename Api::event> events_;
   std::atomic<std::uint64_t> recorded_{0};

@@ -172,6 +172,7 @@ class plan_finder {
         .flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = request_.how.epsilon};
     if (request_.mixed_stages) {
       choice.known.clear();
+      choice.similar.clear();  // both are of the cluster as it is, not as planners see it
       found = with_mixed_stages(hardware_, costs_, problem, how, std::move(found),
                                 [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
                                   return planner_.make(seen, mixed, asked_again, choice);

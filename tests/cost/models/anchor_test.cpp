@@ -65,6 +65,16 @@ TEST_CASE("anchored devices train as fast as was measured, whatever the formulas
   }
 }
 
+TEST_CASE("an anchor is judged on the first nodes that are large enough, and counts for all of the device") {
+  auto hardware = two_kinds();
+  hardware.subclusters[1] = hardware.subclusters[0];
+  hardware.subclusters[0].devices_per_node = 1;
+  const device_anchor a{.device = "A100-SXM4-80GB", .model = model, .degrees = {.tensor = 2}, .tokens_per_s = 12'000};
+  const auto found = anchored(hardware, std::vector{a});
+  CHECK(found.subclusters[0].device.speed == found.subclusters[1].device.speed);
+  CHECK(found.subclusters[0].device.speed != 1);
+}
+
 TEST_CASE("of several anchors of a device the geometric mean counts") {
   const auto speed = [&](std::vector<double> tokens) {
     std::vector<device_anchor> anchors;
@@ -83,7 +93,16 @@ TEST_CASE("anchors that make no sense are refused, with the device") {
   CHECK(complaint(a) == "no subcluster has device T4, which is anchored");
   a = good;
   a.degrees.tensor = 16;
-  CHECK(complaint(a) == "the anchor of device H20-96GB needs 16 devices, and a node of h has 8");
+  CHECK(complaint(a) == "the anchor of device H20-96GB needs more devices than the 8 of a node");
+  a.degrees = {.data = 1 << 20, .context = 1 << 20, .tensor = 1 << 20};
+  CHECK(complaint(a).find("needs more devices") != std::string::npos);
+  a = good;
+  a.degrees.data = 4;
+  a.microbatch_size = 6;
+  CHECK(complaint(a).find("do not divide heads, experts, sequence or the 6 samples") != std::string::npos);
+  a = good;
+  a.degrees.tensor = 3;
+  CHECK(complaint(a).find("do not divide") != std::string::npos);
   a = good;
   a.tokens_per_s = 0;
   CHECK(complaint(a).find("tokens_per_s must be finite and positive") != std::string::npos);

@@ -30,9 +30,6 @@ namespace detail {
   if (std::min({d.data, d.context, d.tensor, d.expert}) < 1) fail(": degrees must be at least 1");
   const int devices = d.device_count();
   one.nodes = 1;
-  if (devices > one.devices_per_node)
-    fail(" needs " + std::to_string(devices) + " devices, and a node of " + one.name + " has " +
-         std::to_string(one.devices_per_node));
   one.devices_per_node = devices;
   const double wanted_s = static_cast<double>(a.microbatch_size) * a.model.sequence / (a.tokens_per_s * devices);
   const placement where{.mesh = {0, 1, devices}, .degrees = d};
@@ -42,6 +39,10 @@ namespace detail {
   for (int round = 0; round < 60; ++round) {
     one.device.speed = speed;
     const auto costs = training_costs({.subclusters = {one}, .links = {}}, a.model, options)(a.microbatch_size);
+    const auto offered = costs.placements(where.mesh);
+    if (round == 0 && std::none_of(offered.begin(), offered.end(), [&](const placement& p) { return p.degrees == d; }))
+      fail(": its degrees do not divide heads, experts, sequence or the " + std::to_string(a.microbatch_size) +
+           " samples of a microbatch");
     const auto stage = costs.stage({0, layers}, where);
     const double ratio = (stage.forward_s + stage.backward_s) / wanted_s;
     speed *= ratio;
@@ -60,9 +61,18 @@ namespace detail {
 HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor> anchors, const training_cost_options& options) {
   std::map<std::string, std::vector<double>> logs;  // of speeds, by device
   for (const auto& a : anchors) {
-    const auto found = std::find_if(hardware.subclusters.begin(), hardware.subclusters.end(),
-                                    [&](const subcluster& s) { return s.device.name == a.device; });
-    if (found == hardware.subclusters.end()) throw input_error("no subcluster has device " + a.device + ", which is anchored");
+    const double devices = 1.0 * a.degrees.data * a.degrees.context * a.degrees.tensor;  // may be more than an int holds
+    const subcluster* found = nullptr;                                                   // the first whose nodes have so many
+    int most = 0;
+    for (const auto& s : hardware.subclusters) {
+      if (s.device.name != a.device) continue;
+      most = std::max(most, s.devices_per_node);
+      if (!found && devices <= s.devices_per_node) found = &s;
+    }
+    if (most == 0) throw input_error("no subcluster has device " + a.device + ", which is anchored");
+    if (!found)
+      throw input_error("the anchor of device " + a.device + " needs more devices than the " + std::to_string(most) +
+                        " of a node");
     logs[a.device].push_back(std::log(detail::speed_of(*found, a, options)));
   }
   for (auto& s : hardware.subclusters) {

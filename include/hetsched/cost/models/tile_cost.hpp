@@ -110,7 +110,6 @@ class tile_cost_model {
         if (e.device == parts[k].device.name) efficiency = at(e.of_peak, parts[k].device.computes_in(options.precision));
       require(efficiency > 0 && efficiency <= std::numeric_limits<double>::max(),
               "efficiency of " + parts[k].device.name + " must be finite and positive");
-      efficiency *= parts[k].device.speed;
       devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
       devices_.back().device.flash = options.flash;
       try {

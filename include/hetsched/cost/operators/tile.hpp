@@ -38,6 +38,7 @@ struct tile_device {
   bool has_tf32 = false;
   flash_kernels flash = flash_kernels::newest;  ///< not of the chip, but of what runs on it
   device_calibration calibration{};
+  double speed = 1;  ///< device::speed
 
   /// These generations sustain less of their memory bandwidth than Volta, Ampere and later ones.
   [[nodiscard]] bool pascal_or_turing() const {

@@ -54,6 +54,7 @@ HETSCHED_INLINE tile_device make_tile_device(const device& d) {
                           (t.generation == chip_generation::blackwell && t.has_gddr);
   t.threads = t.generation == chip_generation::turing ? 1024 : small_chip ? 1536 : 2048;
   t.calibration = d.calibration;
+  t.speed = d.speed;
   return t;
 }
 
@@ -351,6 +352,7 @@ HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const opera
                                                                    : detail::vector_time(d, op, c);
   time.seconds += (op.key_heads > 0 ? 0 : c.launch_s) + d.calibration.launch_s;
   if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
+  time.seconds /= d.speed;
   return time;
 }
 

@@ -22,6 +22,7 @@ struct cluster_file {
   cluster hardware;
   std::optional<training_stack> stack{};  ///< of the trainer that runs there
   std::vector<device_anchor> anchors{};   ///< how fast devices were seen to train: see anchored()
+  std::vector<std::string> files{};       ///< other files that it names: models of anchors, device.json
 };
 
 /// Reads a cluster.json from its text.

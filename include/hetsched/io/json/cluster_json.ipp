@@ -50,11 +50,14 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 
 /// The device that a name means: of the file's own, then of the catalogue, of which the file may have one under another name;
 /// or of a device.json, beside the file unless its path is from the root.
-[[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own) {
+/// `files`: gets that of the device.json.
+[[nodiscard]] inline device device_of(const json_value& value, const std::map<std::string, device>& own,
+                                      std::vector<std::string>& files) {
   const auto name = value.text();
   if (const auto mine = own.find(name); mine != own.end()) return mine->second;
   if (name.ends_with(".json")) {
     const auto folder = name.starts_with('/') ? std::string() : value.file().substr(0, value.file().rfind('/') + 1);
+    files.push_back(folder + name);
     return hetsched::read_device(folder + name);
   }
   for (const auto& [other, mine] : own)
@@ -67,7 +70,9 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 }
 
 /// How fast a device trained a model: one of "measured".
-[[nodiscard]] inline device_anchor read_anchor(const json_value& value, const std::string& device) {
+/// `files`: gets the model's.
+[[nodiscard]] inline device_anchor read_anchor(const json_value& value, const std::string& device,
+                                               std::vector<std::string>& files) {
   value.object({"model", "sequence", "dtype", "degrees", "microbatch_size", "tokens_per_s"});
   device_anchor a{.device = device};
   model_options options;
@@ -81,9 +86,12 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   if (model.is_text()) {
     path = model.text();
     if (!path.starts_with('/')) path = value.file().substr(0, value.file().rfind('/') + 1) + path;
+    files.push_back(path);
   }
   const auto read = model.is_text() ? read_model(path, options) : parse_model(model.source(), value.file(), options);
   if (!read.family) model.expected("a transformer, whose tokens can be counted");
+  if (read.stored_as_fp32)
+    value.fail("its model stores weights in float32: say beside it in which \"dtype\" it was trained, such as bf16");
   a.model = *read.family;
   a.precision = read.precision;
   if (const auto degrees = value.find("degrees")) {
@@ -108,11 +116,13 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
   const auto top = document.format("cluster", {"devices", "subclusters", "links", "stack"});
   std::map<std::string, device> own;
   std::vector<device_anchor> anchors;
+  std::vector<std::string> files;
   if (const auto devices = top.find("devices"))
     devices->members([&](const std::string& name, const detail::json_value& value) {
       own[name] = detail::read_device(name, value, find_device(name));
       if (const auto measured = value.find("measured"))
-        for (std::size_t i = 0; i < measured->size(); ++i) anchors.push_back(detail::read_anchor((*measured)[i], own[name].name));
+        for (std::size_t i = 0; i < measured->size(); ++i)
+          anchors.push_back(detail::read_anchor((*measured)[i], own[name].name, files));
     });
 
   cluster result;
@@ -125,7 +135,7 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     s.name = value.at("name").name();
     if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
     const auto device_name = value.at("device");
-    s.device = detail::device_of(device_name, own);
+    s.device = detail::device_of(device_name, own, files);
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.
@@ -166,7 +176,8 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
   const auto stack = top.find("stack");
   return {.hardware = std::move(result),
           .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt,
-          .anchors = std::move(anchors)};
+          .anchors = std::move(anchors),
+          .files = std::move(files)};
 }
 
 HETSCHED_INLINE std::string to_json(const cluster& c) {

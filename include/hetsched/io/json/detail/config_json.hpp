@@ -70,9 +70,10 @@ class config_keys {
 
   /// A size that must be there unless the family has a usual one; its complaints name the first name.
   void need(int& size, names any, int high = max_width) const {
-    if (const auto value = find(any); value && value->kind() == json_kind::list)
+    if (const auto value = find(any); value && value->kind() == json_kind::list) {
       set(size, any, high);
-    else if (value)
+      if (size < 1) value->expected("whole numbers from 1 on");
+    } else if (value)
       size = value->count(1, high);
     else if (size == 0)
       top_.at(*any.begin()).expected("a whole number");
@@ -418,6 +419,9 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
   } else if (name == "mpt" && !keys.flag({"alibi"}).value_or(false) && keys.flag({"learned_pos_emb"}).value_or(true)) {
     keys.need(m.positions, tokens);
   }
+  for (const auto* other : {"vision_config", "audio_config"})
+    if (const auto part = top.find(other); !outer && part && part->kind() == json_kind::object)
+      remarks.push_back(std::string("without ") + other);
   if (const auto more = keys.number({"num_nextn_predict_layers", "num_mtp_modules"}); more && *more > 0)
     remarks.push_back("without the blocks that predict further tokens (" + std::to_string(*more) + ")");
   if (known == families.end())
