@@ -34,6 +34,10 @@ struct instant_cuda {
   static int device_count(int& count) { return count = 1, 0; }
   static int get_device(int& device) { return device = 0, 0; }
   static int set_device(int) { return 0; }
+  static int has_context(int, bool& has) {
+    has = true;
+    return 0;
+  }
   static int create_stream(stream&) { return 0; }
   static int destroy_stream(stream) { return 0; }
   static int create_event(event&) { return 0; }
@@ -54,7 +58,10 @@ struct instant_cuda {
   static int copy_peer(void*, int, const void*, int, std::size_t, stream) { return 0; }
   static int copy_rows(void*, std::size_t, const void*, std::size_t, std::size_t, std::size_t, stream) { return 0; }
   static int set_zero(void*, std::size_t, stream) { return 0; }
-  static int share_pool(pool, int, int) { return 0; }
+  static int share_pool(pool, int, int, bool& shared) {
+    shared = true;
+    return 0;
+  }
   static int begin_capture(stream) { return 0; }
   static int end_capture(stream, graph&) { return 0; }
   static int launch(graph, stream) { return 0; }
