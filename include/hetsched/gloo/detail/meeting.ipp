@@ -168,8 +168,8 @@ class attendance {
     return text;
   }
   /// So that others see it, too.
-  void show_on() {
-    for (int more = 0; more < 4; ++more) {
+  void show_on(int times = 4) {
+    for (int more = 0; more < times; ++more) {
       std::this_thread::sleep_for(every());
       show();
     }
@@ -194,7 +194,7 @@ class attendance {
       const auto words = text_of(paths[i]);
       who += (i > 0 ? " and " : "") + (words.empty() ? "another" : printable(words));  // it may have another name by now
     }
-    show_on();
+    show_on(16);  // the other may be held up, and would wait for good if it missed this one
     throw input_error("two processes say that they are rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + " in " +
                       where + ": " + who + "; each rank is one process's");
   }
