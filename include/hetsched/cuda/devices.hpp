@@ -122,7 +122,8 @@ class captured_memory {
 }  // namespace detail
 
 /// The GPUs of this process with their memory pools, queues, and pinned memory. A device is used from the first queue on. The
-/// calling threads' current devices stay what they were. Outlives whatever was made by it.
+/// calling threads' current devices stay what they were, unless those were never used (cuda_device_scope). Outlives whatever was
+/// made by it.
 template <cuda_api Api>
 class cuda_devices {
   using stream_type = detail::cuda_stream<Api>;
