@@ -105,9 +105,9 @@ class watched_store : public ::gloo::rendezvous::HashStore {
   explicit watched_store(std::function<void(const std::string&, const std::string&)> on_address)
       : on_address_(std::move(on_address)) {}
   void set(const std::string& key, const bytes& value) override {
+    HashStore::set(key, value);  // first: ranks answer at their doors when they have all addresses
     if (const auto at = key.find(".address."); at != std::string::npos)
       on_address_(key.substr(at + 9), {value.begin(), value.end() - sizeof(sha256_digest)});
-    HashStore::set(key, value);
   }
 
  private:
@@ -128,7 +128,7 @@ TEST_CASE("[threads] gloo: 200 strangers while ranks meet, and more while they r
       doors[rank] = {at.substr(0, space), at.substr(space + 1)};
     }
     if (rank != "2") return;
-    // The others wait for this rank's address: their doors are open.
+    // The others wait for this rank to call: their doors are open.
     for (int door = 0; door < 2;) {
       const std::lock_guard hold(guard);
       door = static_cast<int>(doors.count("0") + doors.count("1"));
