@@ -269,6 +269,16 @@ TEST_CASE("autocast rounds what products read, and computes in fp32 between them
   // Forward: 6 bytes for each weight, and for what the two norms make; residual sums have 4 bytes in place of 2.
   CHECK(traffic(rounded.forward, operator_kind::elementwise) - traffic(plain.forward, operator_kind::elementwise) ==
         6 * word + 2 * 6 * tokens * h + 2 * (3 * 2) * tokens * h);
+  // Weights that are there in 16 bits are not rounded.
+  const auto narrow = transformer_operators(m,
+                                            {.format = number_format::bf16,
+                                             .attention = attention_kernels::flash,
+                                             .fusion = elementwise_fusion::none,
+                                             .autocast = true,
+                                             .wide_weights = false},
+                                            granularity::block)
+                          .operators(1, {});
+  CHECK(traffic(rounded.forward, operator_kind::elementwise) - traffic(narrow.forward, operator_kind::elementwise) == 6 * word);
   CHECK(traffic(rounded.forward, operator_kind::norm) == 2 * traffic(plain.forward, operator_kind::norm));
   CHECK(traffic(rounded.forward, operator_kind::gemm) == traffic(plain.forward, operator_kind::gemm));
   CHECK(traffic(rounded.weight_backward, operator_kind::elementwise) >

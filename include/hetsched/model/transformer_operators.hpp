@@ -58,6 +58,7 @@ struct kernel_style {
   attention_kernels attention = attention_kernels::plain;
   elementwise_fusion fusion = elementwise_fusion::grouped;
   bool autocast = false;           ///< 16 bits in products; norms, residual sums and the loss in fp32, rounded for products
+  bool wide_weights = true;        ///< weights are in fp32, too, where autocast is on, and are rounded for each product
   bool causal = true;              ///< flash attention leaves out what a causal mask hides
   bool sequence_parallel = false;  ///< tensor-parallel devices share norms, dropouts and residual sums
   bool training = true;            ///< with dropout, where the model has it, and a loss
@@ -150,7 +151,7 @@ class kernel_writer {
     list_.forward.push_back({gemm(tokens, out, in, f())});
     gradient(gemm(tokens, in, out, f()));
     gradient(gemm(out, in, tokens, f()), true);
-    round(checked_mul(in, out), true);
+    if (style_.wide_weights) round(checked_mul(in, out), true);
     add_gradient(checked_mul(in, out));
     if (bias) gradient(elementwise(checked_mul(tokens, out), 1, 0, f()), true);
   }

@@ -141,7 +141,7 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
     list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
     gradient(batched_gemm(experts, tokens, in, out, f()));
     gradient(batched_gemm(experts, out, in, tokens, f()), true);
-    round(checked_mul(experts, in, out), true);
+    if (style_.wide_weights) round(checked_mul(experts, in, out), true);
     add_gradient(checked_mul(experts, in, out));
   }
   if (m_.mlp_bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);

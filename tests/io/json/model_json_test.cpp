@@ -782,3 +782,27 @@ TEST_CASE("a model.json may say that there is no dropout") {
   CHECK_THROWS_WITH_AS((void)parse_model(documents::with(without, "\"dropout\": false", "\"dropout\": 0.1"), "x.json"),
                        doctest::Contains("/transformer/dropout: found 0.1, expected true or false"), file_error);
 }
+
+TEST_CASE("config.json: sizes in lists are sizes, and parts that are not priced are told") {
+  const auto complaint = [](const char* text) {
+    try {
+      (void)parse_model(text, "config.json");
+    } catch (const file_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(complaint(R"({"model_type": "mpt", "d_model": [0], "n_layers": 2, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048,
+    "expansion_ratio": 4})")
+            .find("/d_model: ") != std::string::npos);
+  CHECK(complaint(R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 2,
+    "num_attention_heads": [0], "vocab_size": 32000, "max_position_embeddings": 4096, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128})")
+            .find("/num_attention_heads: ") != std::string::npos);
+  const auto seeing = parse_model(R"({"model_type": "qwen2_vl", "hidden_size": 1536, "intermediate_size": 8960,
+    "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
+    "max_position_embeddings": 32768, "tie_word_embeddings": true, "vision_config": {"depth": 32}})",
+                                  "config.json");
+  REQUIRE(seeing.remarks.size() == 1);
+  CHECK(seeing.remarks[0] == "without vision_config");
+}

@@ -78,6 +78,7 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const tran
                           {.attention = options.flash_attention ? attention_kernels::flash : attention_kernels::plain,
                            .fusion = options.stack.fusion,
                            .autocast = options.stack.autocast,
+                           .wide_weights = own.memory.weight_bytes > 2,  // FSDP gathers them in 16 bits
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},
                           options.cut);

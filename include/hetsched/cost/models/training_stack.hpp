@@ -24,7 +24,8 @@ struct training_stack {
   memory_overheads overheads = fitted_overheads;
   elementwise_fusion fusion = elementwise_fusion::grouped;
   flash_kernels flash = flash_kernels::newest;  ///< which FlashAttention it calls
-  bool autocast = false;      ///< torch.autocast: weights are rounded for each product; norms and what blocks add up are in fp32
+  bool autocast = false;  ///< torch.autocast: norms and what blocks add up are in fp32; weights of more than 2 bytes are rounded
+                          ///< for each product
   double host_launch_s = 0;   ///< the host needs this for each kernel
   double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
   double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on

@@ -107,6 +107,29 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   return a;
 }
 
+/// Links between the subclusters of a cluster, which are added to it.
+inline void read_links(const json_value& links, cluster& result) {
+  std::map<std::string, int> position_of;
+  for (std::size_t k = 0; k < result.subclusters.size(); ++k)
+    position_of.emplace(result.subclusters[k].name, static_cast<int>(k));
+  std::set<std::pair<int, int>> joined;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const auto value = links[i];
+    value.object({"between", "gbit_per_s", "latency_us", "nccl", "nic"});
+    const auto between = value.at("between");
+    if (between.size() != 2) between.expected("the names of two subclusters");
+    int ends[2];
+    for (std::size_t e = 0; e < 2; ++e) {
+      const auto position = position_of.find(between[e].text());
+      if (position == position_of.end()) between[e].expected("the name of a subcluster of this file");
+      ends[e] = position->second;
+    }
+    if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
+    if (!joined.insert(std::minmax({ends[0], ends[1]})).second) between.fail("these two subclusters already have a link");
+    result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
+  }
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -152,27 +175,7 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     result.subclusters.push_back(std::move(s));
   }
 
-  if (const auto links = top.find("links")) {
-    std::map<std::string, int> position_of;
-    for (std::size_t k = 0; k < result.subclusters.size(); ++k)
-      position_of.emplace(result.subclusters[k].name, static_cast<int>(k));
-    std::set<std::pair<int, int>> joined;
-    for (std::size_t i = 0; i < links->size(); ++i) {
-      const auto value = (*links)[i];
-      value.object({"between", "gbit_per_s", "latency_us", "nccl", "nic"});
-      const auto between = value.at("between");
-      if (between.size() != 2) between.expected("the names of two subclusters");
-      int ends[2];
-      for (std::size_t e = 0; e < 2; ++e) {
-        const auto position = position_of.find(between[e].text());
-        if (position == position_of.end()) between[e].expected("the name of a subcluster of this file");
-        ends[e] = position->second;
-      }
-      if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
-      if (!joined.insert(std::minmax({ends[0], ends[1]})).second) between.fail("these two subclusters already have a link");
-      result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
-    }
-  }
+  if (const auto links = top.find("links")) detail::read_links(*links, result);
   const auto stack = top.find("stack");
   return {.hardware = std::move(result),
           .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt,

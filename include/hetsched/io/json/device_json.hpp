@@ -43,6 +43,8 @@ namespace detail {
 [[nodiscard]] inline device parse_device(std::string_view text, std::string_view file_name, const std::string& name) {
   const detail::json_document document(text, file_name);
   (void)document.version_of("device", 1);
+  if (const auto measured = document.value().find("measured"))
+    measured->fail("stands in a cluster.json, at the device's entry of \"devices\"");
   const auto own = document.value().find("name");
   return detail::read_device(own ? own->name() : name, document.value(), std::nullopt);
 }

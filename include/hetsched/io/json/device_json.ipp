@@ -87,8 +87,6 @@ HETSCHED_INLINE device read_device(const std::string& name, const json_value& va
   value.object({"format", "version", "name", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
                 "l2_mib", "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
                 "calibration", "speed", "measured"});
-  if (const auto measured = value.find("measured"); measured && value.has("format"))
-    measured->fail("stands in a cluster.json, at the device's entry of \"devices\"");
   if (value.has("measured") && value.has("speed")) value.at("speed").fail("is what \"measured\" beside it is to say");
   auto known = of_name;
   if (const auto like = value.find("like")) {

@@ -309,6 +309,31 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
   }
 }
 
+/// What keys mean in one family alone. `tokens`: names of the most tokens.
+inline void read_own_features(const config_keys& keys, const std::string& name, config_keys::names tokens, transformer& m) {
+  if (name == "falcon") {
+    const bool grouped = keys.flag({"new_decoder_architecture"}).value_or(false);
+    m.shared_norm = (grouped || keys.flag({"parallel_attn"}).value_or(true)) &&
+                    keys.number({"num_ln_in_parallel_attn"}).value_or(grouped ? 2 : 1) == 1;
+  } else if (name == "stablelm") {
+    keys.set(m.shared_norm, {"use_parallel_residual"});
+  } else if (name == "opt") {
+    keys.set(m.pre_norm, {"do_layer_norm_before"});
+    keys.set(m.embedding_width, {"word_embed_proj_dim"});
+    if (m.embedding_width == m.hidden) m.embedding_width = 0;
+  } else if (name == "gpt2") {
+    const auto drops = [&](const char* key) {
+      const auto share = keys.find({key});
+      return !share || share->number(0, 1) > 0;
+    };
+    m.dropout = drops("resid_pdrop") || drops("embd_pdrop") || drops("attn_pdrop");
+  } else if (name == "internlm2") {
+    m.mlp_bias = false;  // "bias" is attention's
+  } else if (name == "mpt" && !keys.flag({"alibi"}).value_or(false) && keys.flag({"learned_pos_emb"}).value_or(true)) {
+    keys.need(m.positions, tokens);
+  }
+}
+
 /// The transformer that a config.json's keys say, its precision apart. `sequence` is what a user asks for; 0: all positions.
 /// A config inside another, as of a model that also sees images, is the text model, and takes from `outer` what it leaves out.
 [[nodiscard]] inline read_config read_transformer_config(const json_value& top, int sequence,
@@ -397,28 +422,7 @@ inline void read_windows(const config_keys& keys, const config_family& family, t
   if (const auto on = keys.flag({"use_qk_norm", "qk_norm", "qk_layernorm"}))
     m.qk_norm = *on ? family.qk_norm : qk_norm_kind::none;
 
-  // families' own
-  if (name == "falcon") {
-    const bool grouped = keys.flag({"new_decoder_architecture"}).value_or(false);
-    m.shared_norm = (grouped || keys.flag({"parallel_attn"}).value_or(true)) &&
-                    keys.number({"num_ln_in_parallel_attn"}).value_or(grouped ? 2 : 1) == 1;
-  } else if (name == "stablelm") {
-    keys.set(m.shared_norm, {"use_parallel_residual"});
-  } else if (name == "opt") {
-    keys.set(m.pre_norm, {"do_layer_norm_before"});
-    keys.set(m.embedding_width, {"word_embed_proj_dim"});
-    if (m.embedding_width == m.hidden) m.embedding_width = 0;
-  } else if (name == "gpt2") {
-    const auto drops = [&](const char* key) {
-      const auto share = keys.find({key});
-      return !share || share->number(0, 1) > 0;
-    };
-    m.dropout = drops("resid_pdrop") || drops("embd_pdrop") || drops("attn_pdrop");
-  } else if (name == "internlm2") {
-    m.mlp_bias = false;  // "bias" is attention's
-  } else if (name == "mpt" && !keys.flag({"alibi"}).value_or(false) && keys.flag({"learned_pos_emb"}).value_or(true)) {
-    keys.need(m.positions, tokens);
-  }
+  read_own_features(keys, name, tokens, m);
   for (const auto* other : {"vision_config", "audio_config"})
     if (const auto part = top.find(other); !outer && part && part->kind() == json_kind::object)
       remarks.push_back(std::string("without ") + other);
