@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -158,7 +159,8 @@ class cost_source {
     const auto name = kind(hardware);
     if (name == "profile") return "measured costs of " + given_.profile;
     std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name);
-    for (const auto& more : {whole_layers_text(hardware), precision_text(hardware)}) text += (more.empty() ? "" : "; ") + more;
+    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision_text(hardware)})
+      text += (more.empty() ? "" : "; ") + more;
     return text;
   }
 
@@ -194,16 +196,20 @@ class cost_source {
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
     std::string text = "from datasheets" + (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
+    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware)}) text += (more.empty() ? "" : "; ") + more;
+    return text;
+  }
+
+  /// "anchored: a x 0.46", the subclusters whose devices are as fast as they were measured, or nothing.
+  [[nodiscard]] static std::string anchored_text(const hetsched::cluster& hardware) {
     std::vector<std::string> anchors;
-    for (const auto& s : hardware.subclusters)
-      if (s.device.speed != 1) {
-        char factor[32];
-        std::snprintf(factor, sizeof factor, " x %.3g", s.device.speed);
-        anchors.push_back(s.name + factor);
-      }
-    if (!anchors.empty()) text += "; anchored: " + listed(anchors);
-    const auto more = whole_layers_text(hardware);
-    return text + (more.empty() ? "" : "; " + more);
+    for (const auto& s : hardware.subclusters) {
+      if (s.device.speed == 1) continue;
+      char factor[32];
+      std::snprintf(factor, sizeof factor, " x %.3g", s.device.speed);
+      anchors.push_back(s.name + factor);
+    }
+    return anchors.empty() ? "" : "anchored: " + listed(anchors);
   }
 
   /// The file's cluster with devices as fast as its anchors say.

@@ -140,8 +140,8 @@ class csv_reader {
       const auto folder = std::filesystem::path(path).parent_path().filename().string();
       const auto named = device_of.find(folder);
       if (named == device_of.end() && device_of.size() != 1)
-        throw input_error(path + ": which of the GPUs? Its folder, " + (folder.empty() ? "." : folder) +
-                          ", is none that --gpu names; give one --gpu, or lay it in a folder of the GPU's name as Sailor does");
+        throw input_error(path + ": which GPU was it measured on? No --gpu names its folder, " + (folder.empty() ? "." : folder) +
+                          "; give a single --gpu, or put the file in a folder with the GPU's name, as Sailor does");
       rows = sailor_rows(text, path, given.measured_model, named == device_of.end() ? device_of.begin()->first : folder);
     } else {
       if (given.measured_model.empty()) throw input_error(path + " is a CSV, whose rows are chosen by --measured-model");
@@ -240,7 +240,8 @@ int main(int argc, char** argv) {
                  "Sailor's profile.json of a GPU, which its folder names, or rows "
                  "model,gpu,mbs,tp,first_layer,num_identical_layers,fwd_s,bwd_s,update_s; may be repeated")
       ->required();
-  app.add_option("--measured-model", given.measured_model, "the model's name in the CSV; Sailor's own files have none");
+  app.add_option("--measured-model", given.measured_model,
+                 "the model's name in the CSV; Sailor's profile.json is of one model and needs no name");
   app.add_option("--model", given.model, "model.json: the same model, with as many blocks")->required();
   app.add_option("--gpu", given.gpus,
                  "GPU=DEVICE: a name in the CSV, or of the folder of a profile.json, and the device that it is; may be repeated")

@@ -65,8 +65,9 @@ TEST_CASE("a device that was seen to be slow gets less work; the plan and the su
   REQUIRE(again.status == 0);
   CHECK(json::parse(again.output)["iteration_s"].get<double>() ==
         doctest::Approx(anchored["predicted"]["iteration_s"].get<double>()).epsilon(1e-9));
-  const auto said =
-      w.run("hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 --planner interop_dp");
+  const auto said = w.run(
+      "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 --planner interop_dp --report r.html");
+  CHECK(w.get("r.html").find("anchored: a x 0.") != std::string::npos);
   CHECK(said.output.find("from datasheets; anchored: a x 0.") != std::string::npos);
 
   // A factor that is known does the same.

@@ -494,7 +494,7 @@ TEST_CASE("Sailor's own profile.json, of a GPU that its folder names") {
   w.put("profile.json", profile);
   const auto whose = w.run(one + "--gpu V100-16=V100-SXM2-16GB --csv profile.json");
   CHECK(whose.status == 2);
-  CHECK(whose.errors.find("which of the GPUs?") != std::string::npos);
+  CHECK(whose.errors.find("which GPU was it measured on?") != std::string::npos);
   const auto refused = [&](const std::string& text, const std::string& place, const std::string& why) {
     w.put("bad.json", text);
     const auto r = w.run(one + "--csv bad.json");

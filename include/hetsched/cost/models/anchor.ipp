@@ -62,7 +62,7 @@ HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor
   std::map<std::string, std::vector<double>> logs;  // of speeds, by device
   for (const auto& a : anchors) {
     const double devices = 1.0 * a.degrees.data * a.degrees.context * a.degrees.tensor;  // may be more than an int holds
-    const subcluster* found = nullptr;                                                   // the first whose nodes have so many
+    const subcluster* found = nullptr;  // the first with enough devices in a node
     int most = 0;
     for (const auto& s : hardware.subclusters) {
       if (s.device.name != a.device) continue;
