@@ -93,7 +93,7 @@ inline void knock(const std::vector<door>& doors, int calls) {
     } catch (const error&) {
       ++refused[d];
     } catch (const std::exception& e) {
-      FAIL_CHECK(e.what());
+      FAIL_CHECK(std::string(e.what()));
     }
   }
   for (std::size_t d = 0; d < doors.size(); ++d) {

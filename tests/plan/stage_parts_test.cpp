@@ -344,6 +344,7 @@ TEST_CASE("state that ZeRO shares out: by its shares, and by the room that memor
       auto c = cost_of::stage(costs(parts[k].samples), s.layers, parts[k].where);
       const double whole = 4.0 * static_cast<double>(c.optimizer_bytes + (zero == 2 ? c.gradient_bytes : 0));
       c.weight_bytes += static_cast<bytes_t>(whole * (share - 0.25));
+      c.gradient_bytes = c.optimizer_bytes = 0;  // untold: parts of weight_bytes
       const auto use =
           memory_of(c, cost_of::overheads(costs(parts[k].samples), parts[k].where), plain.pipelines[0].stages[0].in_flight);
       return static_cast<double>(use.total());

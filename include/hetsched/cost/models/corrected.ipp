@@ -2,8 +2,11 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
+#include <string>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/corrected.hpp>
 
@@ -12,6 +15,14 @@ namespace hetsched {
 HETSCHED_INLINE correction_features correction_features_of(const corrected_layers& of, const device& d, int index,
                                                            int layer_count, const degrees& where, const stage_cost& base) {
   const auto& m = of.model;
+  validate(m);
+  if (of.microbatch_size < 1) throw input_error("microbatch_size must be at least 1");
+  if (index < 0 || index >= layer_count)
+    throw input_error("layer " + std::to_string(index) + ": expected one of " + std::to_string(layer_count));
+  if (where.data < 1) throw input_error("the data degree must be at least 1");
+  if (!(d.flops(of.precision) > 0 && d.memory_bandwidth > 0 && std::isfinite(d.memory_bandwidth)))
+    throw input_error("device " + d.name + " needs memory_bandwidth and a peak for " + std::string(name_of(of.precision)));
+  if (!(base.forward_s >= 0 && base.backward_s >= 0)) throw input_error("a layer's times must not be negative");
   const int of_block = std::max(1, (layer_count - 2) / m.layers), inner = index - 1;
   const bool sparse = has_experts(m, inner / of_block);
   const double kind = index == 0 ? 0 : index == layer_count - 1 ? 1 : 2 + 2 * (inner % of_block) + (sparse ? 1 : 0);

@@ -8,6 +8,8 @@
 
 /// The cost model of HexiScale (Yan et al., App. A), in which a group's devices send to each other one by one. It prices any set
 /// of devices by the links between each two of them, where the other formulas take equal nodes. Full recomputation is assumed.
+/// All of it throws input_error for sizes, bytes and rates that are negative or not finite, for groups of no device, and for
+/// devices that the cluster does not have.
 namespace hetsched::hexiscale_cost {
 
 /// A transformer layer and what a microbatch makes of it.
@@ -26,19 +28,13 @@ struct layer_shape {
 [[nodiscard]] double exchange_s(const cluster& c, std::span<const device_id> group, double bytes);
 
 /// Seconds of a layer's arithmetic on `devices` equal devices of `flops` FLOP/s each.
-[[nodiscard]] inline double compute_layer_s(const layer_shape& l, double flops, int devices) {
-  return 96 * l.samples * l.sequence * l.hidden * l.hidden * (1 + l.sequence / (6 * l.hidden)) / (flops * devices);
-}
+[[nodiscard]] double compute_layer_s(const layer_shape& l, double flops, int devices);
 
 /// Seconds of a layer's tensor-parallel communication: six all-reduces, of two exchanges each.
-[[nodiscard]] inline double tensor_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group) {
-  return 12 * exchange_s(c, group, l.activation_bytes());
-}
+[[nodiscard]] double tensor_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group);
 
 /// Seconds to all-reduce a layer's gradients among the devices that hold it.
-[[nodiscard]] inline double gradient_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group) {
-  return 2 * exchange_s(c, group, l.parameter_bytes());
-}
+[[nodiscard]] double gradient_layer_s(const layer_shape& l, const cluster& c, std::span<const device_id> group);
 
 /// Seconds of both directions between two stages: the best pair of leaders carries the tensor, and the receiving one
 /// hands it on to its group. O(|from| * |to|^2).
@@ -46,9 +42,7 @@ struct layer_shape {
                                 std::span<const device_id> to);
 
 /// Bytes that a device of a group holds of a layer: weights, gradients and optimizer, and one kept input.
-[[nodiscard]] inline double layer_bytes(const layer_shape& l, int devices) {
-  return 4 * l.parameter_bytes() / devices + l.activation_bytes();
-}
+[[nodiscard]] double layer_bytes(const layer_shape& l, int devices);
 
 }  // namespace hetsched::hexiscale_cost
 

@@ -16,7 +16,7 @@ HETSCHED_INLINE operator_features features_of(const tile_device& d, const operat
   if (op.kind != operator_kind::gemm)
     return {{op.traffic_bytes / l2, op.traffic_bytes / (m * n * element_bytes(op.format)), detail::balance(t)},
             vector_feature_count};
-  operator_features f{{t.waves, t.waves / std::ceil(t.waves), (m + n) * k * element_bytes(op.format) / l2},
+  operator_features f{{t.waves, t.waves > 0 ? t.waves / std::ceil(t.waves) : 0, (m + n) * k * element_bytes(op.format) / l2},
                       product_feature_count};
   constexpr std::pair<int, int> tiles[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 64}, {32, 128}};
   for (std::size_t i = 0; i < std::size(tiles); ++i) {

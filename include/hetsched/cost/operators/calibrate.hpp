@@ -73,8 +73,8 @@ using unseen_errors = std::array<std::vector<double>, taken_candidates.size()>;
 /// as they are in `d`'s datasheet: a factor of 1. Those of few operators move little. Cross-validation decides how much of it is
 /// taken, as stacked predictions are weighed: where neither factors nor residuals foretell operators that were not shown, the
 /// device stays as listed.
-/// Requires: as many times, in seconds and above 0, as operators; at least one.
-/// Throws: input_error as make_tile_device() and predict_operator() do.
+/// Throws: input_error unless there are as many times, in seconds and above 0, as operators, at least one; and as
+/// make_tile_device() and predict_operator() do.
 /// Complexity: O(operators) for each of at most a hundred rounds of ten fits, and for each step that a round tries.
 /// Source: Levenberg 1944, Marquardt 1963; weights as Huber 1964; residuals by kriging, Rasmussen and Williams 2006 sec. 2.2,
 /// with subsets of regressors, sec. 8.3.1; stacking, Wolpert 1992, Breiman 1996.

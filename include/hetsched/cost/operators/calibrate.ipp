@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/operators/calibrate.hpp>
 #include <hetsched/cost/operators/residual.hpp>
@@ -199,7 +200,12 @@ namespace hetsched {
 
 HETSCHED_INLINE calibrated_device calibrate_device(device d, std::span<const operator_shape> operators,
                                                    std::span<const double> measured_s, const calibrate_options& options) {
-  HETSCHED_EXPECTS(!operators.empty() && operators.size() == measured_s.size());
+  if (operators.empty() || operators.size() != measured_s.size())
+    throw input_error("a calibration needs operators, at least one, and a time for each: " + std::to_string(operators.size()) +
+                      " operators, " + std::to_string(measured_s.size()) + " times");
+  for (const double s : measured_s)
+    if (!(s > 1e-12 && s < 1e9)) throw input_error("an operator's measured seconds must be positive and finite");
+  if (!(options.prior >= 0 && std::isfinite(options.prior))) throw input_error("prior must be finite and not negative");
   d.calibration = {};
   auto hardware = make_tile_device(d);
   const detail::measured_operators all{{operators.begin(), operators.end()}, {measured_s.begin(), measured_s.end()}};

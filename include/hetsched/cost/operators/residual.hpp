@@ -17,7 +17,7 @@ struct calibration_point {
 };
 
 /// Where `op` lies, of which the model makes these times: sizes, time and what it waits for, as logarithms to the base e^3, so
-/// that operators about 20 times apart are one apart. Complexity: O(1).
+/// that operators about 20 times apart are one apart. Requires: an operator, and times, of predict_operator. Complexity: O(1).
 [[nodiscard]] calibration_point point_of(const operator_shape& op, bool on_matrix_units, double seconds, double compute_s,
                                          double memory_s, double waves);
 

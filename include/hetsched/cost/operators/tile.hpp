@@ -56,7 +56,7 @@ struct operator_time {
 };
 
 /// What the tile model takes from a device: its datasheet and its calibration, and never its name. Throws input_error for a
-/// device without multiprocessors, memory bandwidth or any peak.
+/// device without multiprocessors, memory bandwidth or any peak, and for figures that are negative or not finite.
 [[nodiscard]] tile_device make_tile_device(const device& d);
 
 namespace detail {
@@ -71,7 +71,8 @@ namespace detail {
 
 /// Seconds that one operator takes on an idle device, from its shape and the datasheet: of the tiles that libraries have, and of
 /// the ways to split the reduction, the fastest; tiles run in waves over the multiprocessors (HAP5 sec. IV, NeuSight), the longer
-/// of arithmetic and memory traffic decides. Throws input_error where the device has no peak for the format. O(1).
+/// of arithmetic and memory traffic decides. Throws input_error where the device has no peak for the format, and for sizes
+/// below 1. O(1).
 [[nodiscard]] operator_time predict_operator(const tile_device& d, const operator_shape& op, const tile_constants& c = {});
 
 }  // namespace hetsched

@@ -30,6 +30,11 @@ namespace hetsched {
 HETSCHED_INLINE tile_device make_tile_device(const device& d) {
   if (d.multiprocessors < 1 || !(d.memory_bandwidth > 0) || !(*std::max_element(d.peak_flops.begin(), d.peak_flops.end()) > 0))
     throw input_error("device " + d.name + " needs multiprocessors, memory_bandwidth and a peak");
+  const auto is_figure = [](double x) { return x == 0 || (x >= 1 && x < 1e30); };
+  if (!(is_figure(d.memory_bandwidth) && is_figure(static_cast<double>(d.l2_bytes)) && is_figure(d.clock_hz) &&
+        is_figure(d.board_watts) && is_figure(d.lanes_per_multiprocessor) && is_figure(d.fp8_flops) &&
+        std::all_of(d.peak_flops.begin(), d.peak_flops.end(), is_figure) && d.speed > 1e-6 && d.speed < 1e6))
+    throw input_error("the figures of device " + d.name + " must be finite and at least 1, or 0 where one is not known");
   const double fp32 = d.flops(precision::fp32), tf32 = d.flops(precision::tf32), fp16 = d.flops(precision::fp16),
                bf16 = d.flops(precision::bf16);
   tile_device t;
@@ -92,7 +97,7 @@ namespace hetsched::detail {
   if (d.on_matrix_units[i]) return d.calibration.matrix_rate * c.matrix_share * peak;
   const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
   const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
-                         ? per_watt * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
+                         ? per_watt * std::max(d.board_watts - c.idle_watts, d.board_watts / 2) / d.peak_flops[0]
                          : std::numeric_limits<double>::infinity();
   return d.calibration.lane_rate * peak * std::min(has_wide_multiprocessors(d) ? c.wide_lane_share : c.lane_share, cap);
 }
@@ -346,6 +351,10 @@ namespace hetsched::detail {
 namespace hetsched {
 
 HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  constexpr double most = 1e18;
+  if (!(op.batch >= 1 && op.m >= 1 && op.n >= 1 && op.k >= 1 && op.key_heads >= 0 && op.traffic_bytes >= 0 &&
+        op.traffic_bytes < most && op.causal_share >= 0 && op.causal_share < most))
+    throw input_error("the sizes of an operator must be at least 1, its traffic and causal share finite and not negative");
   operator_time time = op.kind == operator_kind::gemm              ? detail::product_time(d, op, c)
                        : op.key_heads > 0                          ? detail::cached_time(d, op, c)
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)

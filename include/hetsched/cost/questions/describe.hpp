@@ -17,6 +17,7 @@ namespace hetsched {
 }
 
 /// "subcluster a100 (1x4, data 2, tensor 2, recompute full, ZeRO 1)": the shape, and what is not plain.
+/// Requires: a placement in the cluster.
 [[nodiscard]] std::string describe(const cluster& hardware, const placement& p);
 
 /// The pairs of subclusters without a link: "a - b, a - c", the first few of them; empty if all are joined.

@@ -62,7 +62,8 @@ struct memory_use {
 
 /// What each device of a stage holds at its peak: the one memory model of planners, evaluate and reports. `in_flight`:
 /// microbatches between forward and backward, a fraction where a schedule gives back a part first.
-/// Throws: input_error where bytes overflow.
+/// Throws: input_error for negative bytes, gradients and optimizer that are more than all weights, overheads that make no sense,
+/// and where bytes overflow.
 [[nodiscard]] memory_use memory_of(const stage_cost& cost, const memory_overheads& more, double in_flight);
 
 /// memory_of, solved for what a search asks: a stage fits where
@@ -72,7 +73,8 @@ struct memory_room {
   double scale = 1;
 };
 
-/// The room on a device of so much memory; roundings of memory_of cannot exceed it.
+/// The room on a device of so much memory; roundings of memory_of cannot exceed it. Throws: input_error for negative memory, and
+/// as memory_of for the overheads.
 [[nodiscard]] memory_room room_within(bytes_t memory_bytes, const memory_overheads& more);
 
 }  // namespace hetsched

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/cost/questions/parts.hpp>
@@ -32,10 +34,20 @@ inline void take_slower(stage_cost& all, const stage_cost& part) {
   return cost_of::gradient_sync(costs_for(parts.front().samples), layers, holders).seconds;
 }
 
+inline void check_parts(std::span<const stage_part> parts) {
+  if (parts.empty()) throw input_error("a stage needs at least one part");
+  for (const auto& p : parts)
+    if (p.samples < 1 || p.slices < 0 || (p.slices > 0) != are_sliced(parts))
+      throw input_error("parts of a stage must have at least 1 sample each, and slices all or none of them");
+}
+
 // Samples of a microbatch that come before each part, and all of them.
 [[nodiscard]] inline std::vector<int> samples_before(std::span<const stage_part> parts) {
   std::vector<int> points{0};
-  for (const auto& p : parts) points.push_back(points.back() + p.samples);
+  for (const auto& p : parts) {
+    if (p.samples > INT_MAX - points.back()) throw input_error("the parts of a stage have more samples than an int holds");
+    points.push_back(points.back() + p.samples);
+  }
   return points;
 }
 
@@ -51,6 +63,7 @@ template <class Price>
 }  // namespace detail
 
 HETSCHED_INLINE double update_of_parts(const costs_by_size& costs_for, layer_range layers, std::span<const stage_part> parts) {
+  detail::check_parts(parts);
   double slowest_s = 0;
   if (are_sliced(parts)) {
     const auto costs = costs_for(parts.front().samples);
@@ -66,6 +79,7 @@ HETSCHED_INLINE double update_of_parts(const costs_by_size& costs_for, layer_ran
 }
 
 HETSCHED_INLINE parts_cost cost_of_parts(const costs_by_size& costs_for, layer_range layers, std::span<const stage_part> parts) {
+  detail::check_parts(parts);
   if (are_sliced(parts)) return cost_of::sliced_stage(costs_for(parts.front().samples), layers, parts);
   parts_cost all;
   for (const auto& p : parts) {
@@ -90,6 +104,8 @@ HETSCHED_INLINE parts_cost cost_of_parts(const costs_by_size& costs_for, layer_r
 
 HETSCHED_INLINE transfer_cost transfer_of_parts(std::span<const stage_part> from, std::span<const stage_part> to,
                                                 function_ref<transfer_cost(const stage_part&, const stage_part&, int)> one) {
+  detail::check_parts(from);
+  detail::check_parts(to);
   if (from.size() == 1 && to.size() == 1) return one(from[0], to[0], to[0].samples);
   if (from.size() > 1 && are_sliced(from))
     return detail::slowest_part(from, [&](const auto& only) { return transfer_of_parts(only, to, one); });

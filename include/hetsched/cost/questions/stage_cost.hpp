@@ -54,7 +54,7 @@ struct parameter_copy {
   friend constexpr bool operator==(const parameter_copy&, const parameter_copy&) = default;
 };
 
-/// Takes out of the sum of a stage's layers the copies of what it holds anyway.
+/// Takes out of the sum of a stage's layers the copies of what it holds anyway. Requires: copies that the sum counts.
 constexpr void drop_copies(stage_cost& sum, layer_range layers, std::span<const parameter_copy> copies) {
   for (const auto& c : copies) {
     if (!c.is_within(layers)) continue;
