@@ -701,7 +701,7 @@ TEST_CASE("hetsched-train says that it works alone, and refuses where it was to 
   const auto alone = run(gloo, "");
   CHECK(alone.status == 0);
   CHECK(contains(alone.errors,
-                 "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, torchrun"));
+                 "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, flux, torchrun"));
   const auto meant = run(gloo + "--ranks 1", "SLURM_NTASKS=2");
   CHECK(meant.status == 0);
   CHECK(meant.errors.find("alone") == std::string::npos);
@@ -719,6 +719,35 @@ TEST_CASE("hetsched-train says that it works alone, and refuses where it was to 
   CHECK(threads.status == 0);
   CHECK(contains(threads.errors, "torchrun started 2 processes, and each works alone: with --transport gloo they work together"));
   CHECK(run(line, "").errors.find("alone") == std::string::npos);
+}
+
+TEST_CASE("hetsched-train takes its rank from flux and in the pods of an indexed job") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  REQUIRE(w.run(small + "--steps 2 --ranks 1 --losses whole.csv").status == 0);
+  const std::string none = "-u RANK -u WORLD_SIZE -u LOCAL_RANK ";
+  const auto pod = [](int r) {
+    const auto index = std::to_string(r);
+    return "WORLD_SIZE=2 JOB_COMPLETION_INDEX=" + index + " HOSTNAME=train-" + index;
+  };
+  const auto flux = [](int r) {
+    const auto index = std::to_string(r);
+    return "FLUX_JOB_SIZE=2 FLUX_JOB_ID=f2Bx FLUX_TASK_RANK=" + index + " FLUX_TASK_LOCAL_ID=" + index;
+  };
+  for (const std::string launcher : {"pod", "flux"}) {
+    CAPTURE(launcher);
+    const std::string line =
+        small + "--steps 2 --transport gloo --store file:meeting-" + launcher + " --losses " + launcher + ".csv";
+    std::vector<process> all;
+    for (int r = 0; r < 2; ++r)
+      all.emplace_back(w, line, launcher + std::to_string(r), none + (launcher == "pod" ? pod(r) : flux(r)));
+    for (auto& p : all) {
+      const auto r = p.wait();
+      CAPTURE(r.errors);
+      CHECK(r.status == 0);
+    }
+    CHECK(w.get(launcher + ".csv") == w.get("whole.csv"));
+  }
 }
 
 TEST_CASE("two processes of one rank end at once, and say which they are") {

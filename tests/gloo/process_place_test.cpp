@@ -46,6 +46,9 @@ TEST_CASE("a process that nobody told a rank knows what tells of several") {
   CHECK(place({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).alone ==
         "OMPI_COMM_WORLD_SIZE is 3, mpirun started 3 processes");
   CHECK(place({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).alone.empty());
+  CHECK(place({{"FLUX_JOB_SIZE", "4"}}).alone == "FLUX_JOB_SIZE is 4, flux started 4 processes");
+  CHECK(place({{"PMIX_RANK", "1"}}).alone ==
+        "PMIX_RANK is 1, and nothing says how many there are: set RANK to it, and WORLD_SIZE");
   CHECK(problem({{"SLURM_NTASKS", "two"}}).find("SLURM_NTASKS is \"two\"") == 0);
 }
 
@@ -93,6 +96,30 @@ TEST_CASE("a process finds its place") {
   CHECK(pmi.launcher == "pmi");
   CHECK(pmi.local_rank == 1);
 
+  const auto flux = place({{"FLUX_TASK_RANK", "5"},
+                           {"FLUX_JOB_SIZE", "8"},
+                           {"FLUX_TASK_LOCAL_ID", "1"},
+                           {"FLUX_JOB_ID", "f2Bx"},
+                           {"PMI_RANK", "5"},
+                           {"PMI_SIZE", "8"}});
+  CHECK(flux.launcher == "flux");
+  CHECK(flux.rank == 5);
+  CHECK(flux.ranks == 8);
+  CHECK(flux.local_rank == 1);
+  CHECK(flux.run == "f2Bx");
+
+  std::map<std::string, std::string> pod{
+      {"JOB_COMPLETION_INDEX", "3"}, {"WORLD_SIZE", "4"}, {"HOSTNAME", "train-7-3"}, {"MASTER_ADDR", "train-7-0.train"}};
+  CHECK(place(pod).launcher == "kubernetes");
+  CHECK(place(pod).rank == 3);
+  CHECK(place(pod).ranks == 4);
+  CHECK(place(pod).local_rank == 0);
+  CHECK(place(pod).run == "train-7");
+  CHECK(place(pod).master == "train-7-0.train");
+  pod["RANK"] = "1";  // torchrun, started in a pod
+  CHECK(place(pod).launcher == "torchrun");
+  CHECK(place(pod).rank == 1);
+
   const auto slurm = place({{"SLURM_PROCID", "2"},
                             {"SLURM_NTASKS", "3"},
                             {"SLURM_LOCALID", "0"},
@@ -110,6 +137,8 @@ TEST_CASE("a process finds its place") {
 TEST_CASE("environments that are half set or make no sense") {
   CHECK(problem({{"RANK", "0"}}) == "RANK is set, but WORLD_SIZE is not: they come together from torchrun");
   CHECK(problem({{"PMI_SIZE", "2"}}) == "PMI_SIZE is set, but PMI_RANK is not: they come together from pmi");
+  CHECK(problem({{"FLUX_TASK_RANK", "0"}}) == "FLUX_TASK_RANK is set, but FLUX_JOB_SIZE is not: they come together from flux");
+  CHECK(problem({{"JOB_COMPLETION_INDEX", "4"}, {"WORLD_SIZE", "4"}}) == "JOB_COMPLETION_INDEX is 4 with WORLD_SIZE 4");
   CHECK(problem({{"SLURM_PROCID", "0"}}) == "SLURM_PROCID is set, but SLURM_NTASKS is not: they come together from slurm");
   CHECK(problem({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}) ==
         "OMPI_COMM_WORLD_RANK is \"x\", which is no count");

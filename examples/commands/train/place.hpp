@@ -70,7 +70,7 @@ inline constexpr bool with_gloo = false;
   if (given.ranks && *given.ranks != place.ranks)
     throw hetsched::input_error(
         place.launcher.empty()
-            ? "--ranks: no launcher has started this process; use mpirun, torchrun or srun, or set RANK and WORLD_SIZE"
+            ? "--ranks: no launcher has started this process; use mpirun, torchrun, srun or flux, or set RANK and WORLD_SIZE"
             : "--ranks: found " + std::to_string(*given.ranks) + ", but " + place.launcher + " started " +
                   std::to_string(place.ranks));
   if (place.ranks > 1 && given.store.empty() && place.store.empty())
@@ -84,7 +84,7 @@ inline void tell_alone(const place_arguments& given, const hetsched::process_pla
   if (given.transport != "threads") {
     if (place.ranks > 1) return;
     if (place.launcher.empty())
-      std::cerr << "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, torchrun tell one; "
+      std::cerr << "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, flux, torchrun tell one; "
                    "--ranks 1 says that it is meant)\n";
     else if (!place.alone.empty())
       std::cerr << place.launcher << " started one process, which works alone, but " << place.alone << '\n';

@@ -15,8 +15,8 @@ namespace hetsched {
 struct process_place {
   int rank = 0;
   int ranks = 1;
-  int local_rank = 0;    ///< among those on this host; rank, where the launcher does not say
-  std::string launcher;  ///< "torchrun", "mpirun", "pmi" or "slurm"; empty: none, a run of one process
+  int local_rank = 0;    ///< among those on this host; rank, where the launcher does not say; 0 in a pod
+  std::string launcher;  ///< "torchrun", "mpirun", "pmi", "flux", "kubernetes" or "slurm"; empty: none, a run of one process
   std::string master;    ///< a host that all others reach, if the launcher names one
   std::string run;       ///< the launcher's name for this run, if it has one
   /// What in the environment tells of several processes, although this place is of one; empty: nothing.
@@ -38,7 +38,7 @@ template <class Number>
       {"SLURM_NNODES", "this is the shell of an allocation of # nodes: start with srun"},
       {"OMPI_COMM_WORLD_SIZE", "mpirun started # processes"},
       {"PMI_SIZE", "an MPI launcher started # processes"},
-      {"FLUX_JOB_SIZE", "flux started # processes: set RANK from FLUX_TASK_RANK, and WORLD_SIZE"},
+      {"FLUX_JOB_SIZE", "flux started # processes"},
   };
   for (const auto& [name, advice] : counts)
     if (const int told = number(name); told > 1) {
@@ -48,15 +48,18 @@ template <class Number>
     }
   if (const int index = number("JOB_COMPLETION_INDEX"); index >= 0)
     return "JOB_COMPLETION_INDEX is " + std::to_string(index) +
-           ", this is a pod of an indexed job: set RANK to that number, and WORLD_SIZE to the job's completions";
+           ", this is a pod of an indexed job: set WORLD_SIZE to the job's completions";
+  if (const int rank = number("PMIX_RANK"); rank >= 0)
+    return "PMIX_RANK is " + std::to_string(rank) + ", and nothing says how many there are: set RANK to it, and WORLD_SIZE";
   return {};
 }
 
 }  // namespace detail
 
-/// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI) or srun give. The first of
-/// them that is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
-/// Throws: input_error if a launcher's variables are there in part, or make no sense.
+/// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI), flux, pods of a Kubernetes
+/// indexed job (which have WORLD_SIZE by its manifest, and the job's name in their host's) or srun give. The first of them that
+/// is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null. Throws: input_error if a
+/// launcher's variables are there in part, or make no sense.
 template <class Get>
 [[nodiscard]] process_place place_from(const Get& get) {
   const auto text = [&](const char* name) -> std::string {
@@ -77,9 +80,13 @@ template <class Get>
     const char *launcher, *rank, *ranks, *local_rank, *master, *run;
     bool ranks_alone;  ///< the number of ranks may be there without a rank: in the shell of an allocation
   };
-  constexpr names known[] = {
-      {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", false},
+  constexpr names torchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", false};
+  constexpr names pods{"kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, "MASTER_ADDR", "HOSTNAME", true};
+  const names known[] = {
+      text("RANK").empty() && !text(pods.rank).empty() && !text(pods.ranks).empty() ? pods : torchrun,
       {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, "PMIX_NAMESPACE", false},
+      // Before PMI, whose variables flux sets as well, without the place on the host.
+      {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr, "FLUX_JOB_ID", true},
       {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, nullptr, false},
       {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", true},
   };
@@ -93,7 +100,8 @@ template <class Get>
     if (place.ranks < 1 || place.rank >= place.ranks)
       throw input_error(std::string(k.rank) + " is " + std::to_string(place.rank) + " with " + k.ranks + " " +
                         std::to_string(place.ranks));
-    place.local_rank = text(k.local_rank).empty() ? place.rank : number(k.local_rank);
+    const bool in_pod = k.launcher == std::string_view(pods.launcher);
+    place.local_rank = !text(k.local_rank).empty() ? number(k.local_rank) : in_pod ? 0 : place.rank;
     place.master = text(k.master);
     place.run = text(k.run);
     // Restarts and the steps of a job are runs of their own.
@@ -104,6 +112,9 @@ template <class Get>
         place.store =
             "torch://" + (place.master.find(':') == std::string::npos ? place.master : '[' + place.master + ']') + ':' + port;
     }
+    // A pod's host is named after its job and index.
+    if (const std::string index = "-" + text(pods.rank); in_pod && place.run.ends_with(index))
+      place.run.resize(place.run.size() - index.size());
     if (k.launcher == std::string_view("slurm")) place.run += "." + text("SLURM_STEP_ID");
     if (place.ranks == 1) place.alone = detail::several_processes_text(number_if_any);
     return place;
