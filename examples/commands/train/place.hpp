@@ -84,8 +84,9 @@ inline void tell_alone(const place_arguments& given, const hetsched::process_pla
   if (given.transport != "threads") {
     if (place.ranks > 1) return;
     if (place.launcher.empty())
-      std::cerr << "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, flux, torchrun tell one; "
-                   "--ranks 1 says that it is meant)\n";
+      std::cerr
+          << "no launcher has told a rank: one process works alone (RANK and WORLD_SIZE, mpirun, srun, flux, torchrun tell one; "
+             "--ranks 1 says that it is meant)\n";
     else if (!place.alone.empty())
       std::cerr << place.launcher << " started one process, which works alone, but " << place.alone << '\n';
     return;
