@@ -121,6 +121,35 @@ std::string summary(const train::job& j) {
          (r.validations.empty() ? "" : ", validation " + format_number(r.validations.back().second)) + '\n';
 }
 
+/// What a dry run found, by rank, beside what the plan foretold.
+std::string dry_run_summary(const train::job& j) {
+  const auto& r = j.told;
+  std::vector<std::vector<std::string>> rows;
+  double longest_s = 0;
+  for (std::size_t rank = 0; rank < r.dry_run.size(); ++rank) {
+    const auto& found = r.dry_run[rank];
+    const auto place = r.layout.place_of(static_cast<int>(rank));
+    const auto& stages = r.plan.plan.pipelines[static_cast<std::size_t>(place.pipeline)].stages;
+    const auto group = static_cast<std::size_t>(place.group);
+    const bool planned = group < stages.size() && stages[group].memory_bytes > 0;
+    longest_s = std::max(longest_s, found.times.span_s);
+    rows.push_back({std::to_string(rank), format_seconds(found.times.computing_s), format_bytes(found.held_bytes),
+                    planned ? format_bytes(static_cast<double>(stages[group].memory_bytes)) : "-"});
+  }
+  const double planned_s = r.plan.plan.predicted.iteration_s;
+  return format_table({">rank", ">computing", ">holds", ">planned"}, rows) + "dry run: " + std::to_string(rows.size()) +
+         (rows.size() == 1 ? " rank" : " ranks") + " met, forwards and backwards of one batch took " + format_seconds(longest_s) +
+         " the second time" + (planned_s > 0 ? ", the plan says " + format_seconds(planned_s) + " for an iteration" : "") +
+         "; nothing was updated, and no file written\n";
+}
+
+nlohmann::ordered_json dry_run_json(const train::job::result& r) {
+  auto ranks = nlohmann::ordered_json::array();
+  for (const auto& found : r.dry_run)
+    ranks.push_back({{"span_s", found.times.span_s}, {"computing_s", found.times.computing_s}, {"held_bytes", found.held_bytes}});
+  return ranks;
+}
+
 /// The plan of a file, as far as it fits the model and the options; the ranks are looked at where they are known.
 plan_file read_plan_for(const train::arguments& given, const gpt::config& config, bool speaks) {
   auto file = read_plan(given.plan);
@@ -155,6 +184,24 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
         given.plan, "/pipelines",
         "found " + std::to_string(microbatches) + " microbatches, but --microbatches is " + std::to_string(*given.microbatches));
   return file;
+}
+
+/// Makes the folder of checkpoints and takes it for this training, until what it returns ends; the ranks of an elastic training
+/// take it by generation. A dry run leaves the folder as it was.
+std::optional<checkpoint_lock> take_folder(const train::arguments& given) {
+  const auto& folder = given.checkpoint.folder;
+  std::error_code wrong;
+  const bool is_new = std::filesystem::create_directories(folder, wrong);
+  if (wrong) throw input_error(folder + ": cannot be made: " + wrong.message());
+  check_writable(folder + "/step");
+  if (!given.checkpoint.resume)
+    for (const auto& f : hetsched::detail::list_steps(folder))
+      if (f.suffix.empty() || f.suffix == hetsched::detail::replaced_suffix)
+        throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
+  std::optional<checkpoint_lock> lock(std::in_place, folder);
+  if (given.elastic || given.dry_run) lock.reset();
+  if (given.dry_run && is_new) std::filesystem::remove(folder, wrong);
+  return lock;
 }
 
 /// `meets` becomes true when this process goes to meet the others.
@@ -197,6 +244,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
     throw input_error(std::string(given.join ? "--join" : "--elastic") +
                       " needs --transport gloo, and --checkpoint or --snapshot-every to go on from");
   if (given.snapshot_every > 0 && !given.elastic) throw input_error("--snapshot-every needs --elastic");
+  if (given.dry_run && given.join) throw input_error("--dry-run: a process that joins a training has nothing to try alone");
   j.place = train::find_place(given.place);
   if (!given.join) train::tell_alone(given.place, j.place);
   if (given.join) j.place.rank = 1;  // until it is taken in
@@ -224,22 +272,10 @@ int train_as_told(const train::arguments& given, bool& meets) {
       return command::done;
     }
   }
-  std::optional<checkpoint_lock> lock;
   const bool must_be_there = given.checkpoint.resume && !given.checkpoint.or_start;
-  if (!given.checkpoint.folder.empty() && j.place.rank == 0 &&
-      (!must_be_there || std::filesystem::exists(given.checkpoint.folder))) {
-    const auto& folder = given.checkpoint.folder;
-    std::error_code wrong;
-    std::filesystem::create_directories(folder, wrong);
-    if (wrong) throw input_error(folder + ": cannot be made: " + wrong.message());
-    check_writable(folder + "/step");
-    if (!given.checkpoint.resume)
-      for (const auto& f : hetsched::detail::list_steps(folder))
-        if (f.suffix.empty() || f.suffix == hetsched::detail::replaced_suffix)
-          throw input_error(folder + " holds " + f.name + ": --resume goes on from it, another folder begins anew");
-    lock.emplace(folder);
-    if (given.elastic) lock.reset();  // the first rank of each generation takes it
-  }
+  const bool takes_folder = !given.checkpoint.folder.empty() && j.place.rank == 0 &&
+                            (!must_be_there || std::filesystem::exists(given.checkpoint.folder));
+  const auto lock = takes_folder ? take_folder(given) : std::nullopt;
   meets = true;
   try {
 #ifdef HETSCHED_WITH_CUDA
@@ -251,7 +287,9 @@ int train_as_told(const train::arguments& given, bool& meets) {
     return command::infeasible;
   }
   const auto& told = j.told;
-  if (j.place.rank == 0) {
+  if (j.place.rank == 0 && given.dry_run) {
+    std::cout << (given.json ? hetsched::detail::dump({{"dry_run", dry_run_json(told)}}) : dry_run_summary(j));
+  } else if (j.place.rank == 0) {
     files.add(given.losses, losses_csv(told));
     files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
     if (!told.losses.empty()) {
@@ -382,6 +420,8 @@ int main(int argc, char** argv) {
   app.add_option("--log", given.log, "JSON lines to write, one behind each step");
   app.add_option("--metrics", given.metrics, "Prometheus text to write, after each step anew");
   app.add_option("--out-plan", given.out_plan, "the plan that was run to write");
+  app.add_flag("--dry-run", given.dry_run,
+               "all ranks meet, options and files are checked, one batch goes forward and back; nothing is updated or written");
   app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return train_command(given); });
 }

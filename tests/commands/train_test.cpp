@@ -721,6 +721,47 @@ TEST_CASE("hetsched-train says that it works alone, and refuses where it was to 
   CHECK(run(line, "").errors.find("alone") == std::string::npos);
 }
 
+TEST_CASE("hetsched-train --dry-run tries ranks, options and one batch, and leaves nothing behind") {
+  const workplace w;
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const auto& f : fs::recursive_directory_iterator(w.path(""))) all.push_back(f.path().string());
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const std::string run = small + "--steps 4 --checkpoint state --losses losses.csv --log log.jsonl --trace trace.json ";
+  const auto before = names();
+  const auto dry = w.run(run + "--ranks 2 --dry-run");
+  CAPTURE(dry.errors);
+  REQUIRE(dry.status == 0);
+  CHECK(names() == before);
+  CHECK(contains(dry.output, "dry run: 2 ranks met, forwards and backwards of one batch took "));
+  CHECK(contains(dry.output, "nothing was updated, and no file written"));
+  const auto json = w.run(run + "--ranks 2 --dry-run --json");
+  REQUIRE(json.status == 0);
+  const auto told = nlohmann::json::parse(json.output).at("dry_run");
+  REQUIRE(told.size() == 2);
+  for (const auto& rank : told) {
+    CHECK(rank.at("computing_s").get<double>() > 0);
+    CHECK(rank.at("span_s").get<double>() >= rank.at("computing_s").get<double>());
+    CHECK(rank.at("held_bytes").get<double>() > 0);
+  }
+  // What the training itself would refuse.
+  REQUIRE(w.run(run + "--ranks 2").status == 0);
+  const auto again = w.run(run + "--ranks 2 --dry-run");
+  CHECK(again.status == 2);
+  CHECK(contains(again.errors, "--resume goes on from it"));
+  const auto after = names();
+  const std::string losses = w.get("losses.csv");
+  CHECK(w.run(run + "--ranks 2 --dry-run --resume").status == 0);
+  CHECK(names() == after);
+  CHECK(w.get("losses.csv") == losses);
+
+  if (without_gloo(w)) return;
+  run_all(w, 2, "dry", small + "--steps 4 --dry-run --checkpoint other");
+  CHECK(!fs::exists(w.path("other")));
+}
+
 TEST_CASE("hetsched-train takes its rank from flux and in the pods of an indexed job") {
   const workplace w;
   if (without_gloo(w)) return;

@@ -22,6 +22,7 @@ namespace train {
           {"--resume", flag(c.resume)},
           {"--resume-or-start", flag(c.or_start)},
           {"--steps", std::to_string(given.steps)},
+          {"--dry-run", flag(given.dry_run)},
           {"--accumulate", std::to_string(given.accumulate)},
           {"--trace or --report", flag(!given.trace.empty() || !given.report.empty() || !given.times.empty())},
           {"--snapshot-every", std::to_string(given.snapshot_every)},

@@ -205,16 +205,6 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
   const auto loss = here.loss(rows);
 
-  const auto rate = rate_of(given);
-  command::progress_line progress;
-  losses_so_far losses(speaks ? given.losses : "");
-  for (std::size_t i = 0; i < result.losses.size(); ++i)
-    losses.add(result.first_step + static_cast<std::int64_t>(i), result.losses[i]);
-  step_log log(speaks ? given.log : "", speaks ? given.metrics : "");
-  using clock = std::chrono::steady_clock;
-  const auto seconds_since = [](clock::time_point t) { return std::chrono::duration<double>(clock::now() - t).count(); };
-  const auto start = clock::now();
-  auto step_start = start;
   std::vector<tensor> inputs, targets;
   const auto draw = [&](const std::string& text, std::int64_t number, int batch_of_step = 0) {
     inputs.clear();
@@ -229,6 +219,28 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
       targets.push_back(own_rows(batch.targets));
     }
   };
+  if (given.dry_run) {
+    draw(j.corpus, trainer.committed_step());
+    for (int pass = 0; pass < 2; ++pass)  // the first makes buffers, and finds out how to multiply
+      trainer.accumulate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    const auto mine = to_numbers(
+        {.times = times_of_rank(trainer.measured(), there.group), .held_bytes = static_cast<double>(trainer.held().total())});
+    for (const auto& told : gather(comm, mine, deadline_s, "behind the dry run")) result.dry_run.push_back(rank_line_of(told));
+    result.plan = plan;
+    result.layout = trainer.layout();
+    return;
+  }
+
+  const auto rate = rate_of(given);
+  command::progress_line progress;
+  losses_so_far losses(speaks ? given.losses : "");
+  for (std::size_t i = 0; i < result.losses.size(); ++i)
+    losses.add(result.first_step + static_cast<std::int64_t>(i), result.losses[i]);
+  step_log log(speaks ? given.log : "", speaks ? given.metrics : "");
+  using clock = std::chrono::steady_clock;
+  const auto seconds_since = [](clock::time_point t) { return std::chrono::duration<double>(clock::now() - t).count(); };
+  const auto start = clock::now();
+  auto step_start = start;
   // The same samples each time, so that losses compare.
   const auto validate = [&] {
     double sum = 0;

@@ -19,6 +19,7 @@
 #include <hetsched/schedule/timeline.hpp>
 
 #include <train/checkpoint.hpp>
+#include <train/log.hpp>
 #include <train/model.hpp>
 #include <train/place.hpp>
 
@@ -40,6 +41,7 @@ struct arguments {
   std::int64_t warmup = 0;
   double rate_floor = 0;
   bool json = false;
+  bool dry_run = false;                ///< forwards and backwards of one batch, and no update
   bool elastic = false, join = false;  ///< ranks may be lost and come; this one comes
   double settle_s = 2;
   int snapshot_every = 0;  ///< steps; 0: never
@@ -71,6 +73,7 @@ struct job {
     bool lets_others_in = false;                              ///< the training is not over: it goes on with those that wait
     std::vector<hetsched::timeline> measured;                 ///< by pipeline: the last step, or the median of the last ones
     std::vector<std::vector<hetsched::action_spread>> times;  ///< by pipeline
+    std::vector<rank_line> dry_run;                           ///< by rank
   };
   result told;
 };
