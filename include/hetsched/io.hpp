@@ -5,6 +5,7 @@
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 #include <hetsched/io/checkpoint/checkpoint_writer.hpp>
 #include <hetsched/io/format.hpp>
+#include <hetsched/io/inventory/inventory.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/device_json.hpp>
 #include <hetsched/io/json/graph_json.hpp>

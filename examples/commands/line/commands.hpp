@@ -20,6 +20,7 @@ inline constexpr command_entry commands[] = {
     {"compare", "All planners on one input: what their plans take, what they prove, and how long they search."},
     {"simulate", "Plays one training iteration of a pipeline under a schedule and tells how long it takes."},
     {"predict", "Predicts how long operators take on a device, or an iteration of a plan on a cluster and what memory it takes."},
+    {"cluster", "Writes a cluster.json of what launchers and drivers say of hosts, and marks what it had to guess."},
     {"calibrate", "Fits a device's few constants to operators that were measured on it."},
     {"reshard", "The ways to move a tensor [batch, sequence, hidden] between two stages, and what each takes."},
     {"spmd", "The cheapest program by which unlike devices compute a graph of operators together, with each one's share."},

@@ -136,7 +136,7 @@ namespace hetsched {
 
 HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
-  const auto top = document.format("cluster", {"devices", "subclusters", "links", "stack"});
+  const auto top = document.format("cluster", {"devices", "subclusters", "links", "stack", "notes"});
   std::map<std::string, device> own;
   std::vector<device_anchor> anchors;
   std::vector<std::string> files;
@@ -176,6 +176,8 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
   }
 
   if (const auto links = top.find("links")) detail::read_links(*links, result);
+  if (const auto notes = top.find("notes"))
+    for (std::size_t i = 0; i < notes->size(); ++i) (void)(*notes)[i].text();
   const auto stack = top.find("stack");
   return {.hardware = std::move(result),
           .stack = stack ? std::optional(detail::read_stack(*stack)) : std::nullopt,
