@@ -791,6 +791,21 @@ TEST_CASE("hetsched-train takes its rank from flux and in the pods of an indexed
   }
 }
 
+TEST_CASE("a process whose rank is none of the run's is told of to those that wait") {
+  const workplace w;
+  if (without_gloo(w)) return;
+  const std::string line = small + "--steps 1 --transport gloo --store file:meeting --connect-deadline 60";
+  process first(w, line, "first", "RANK=0 WORLD_SIZE=3"), second(w, line, "second", "RANK=1 WORLD_SIZE=3"),
+      third(w, line, "third", "RANK=7 WORLD_SIZE=3");
+  for (auto* p : {&first, &second}) {
+    const auto r = p->wait(30);
+    CHECK(r.status == 3);
+    CHECK(contains(r.errors, "rank 7 cannot come to the run without a name"));
+    CHECK(contains(r.errors, "RANK is 7 with WORLD_SIZE 3"));
+  }
+  CHECK(third.wait(30).status == 2);
+}
+
 TEST_CASE("two processes of one rank end at once, and say which they are") {
   const workplace w;
   if (without_gloo(w)) return;

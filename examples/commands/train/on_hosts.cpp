@@ -40,6 +40,8 @@ void tell_failure([[maybe_unused]] const place_arguments& given, [[maybe_unused]
   if (given.transport != "gloo") return;
   try {
     hetsched::tell_failure(find_place(given), options_of(given), why);
+  } catch (const hetsched::rank_out_of_range& wrong) {
+    hetsched::tell_failure(wrong.place, options_of(given), why);
   } catch (const hetsched::error&) {  // it has no place that others wait for
   }
 #endif

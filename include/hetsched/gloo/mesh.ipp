@@ -276,7 +276,7 @@ HETSCHED_INLINE void forget_addresses(const gloo_mesh& mesh) {
 namespace hetsched {
 
 HETSCHED_INLINE void tell_failure(const process_place& place, const gloo_options& options, const std::string& why) {
-  if (place.ranks < 2 || place.rank < 0 || place.rank >= place.ranks) return;
+  if (place.ranks < 2 || place.rank < 0) return;
   const std::string run = options.run.empty() ? place.run : options.run;
   const std::string& rendezvous = options.rendezvous.empty() ? place.store : options.rendezvous;
   try {
@@ -285,6 +285,7 @@ HETSCHED_INLINE void tell_failure(const process_place& place, const gloo_options
         std::filesystem::create_directories(at.path_or_host);
         return detail::tell_folder(at.path_or_host, place, run, why, std::chrono::seconds(5));
       }
+    if (place.rank >= place.ranks) return;  // nobody looks for its note there
     const auto store = options.store ? options.store : open_gloo_store(rendezvous);
     detail::roll_call(*store, place, run, "", 0, detail::roll_call::clock::now()).give_up(why);
   } catch (const std::exception&) {  // nobody can be told

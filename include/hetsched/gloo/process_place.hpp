@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <hetsched/core/error.hpp>
 
@@ -22,6 +23,14 @@ struct process_place {
   /// What in the environment tells of several processes, although this place is of one; empty: nothing.
   std::string alone{};
   std::string store{};  ///< where the launcher lets its processes meet, for open_gloo_store; empty: nowhere
+};
+
+/// A launcher's rank is none of its ranks.
+class rank_out_of_range : public input_error {
+ public:
+  rank_out_of_range(process_place told, const std::string& what) : input_error(what), place(std::move(told)) {}
+
+  process_place place;  ///< as it was told
 };
 
 namespace detail {
@@ -58,8 +67,9 @@ template <class Number>
 
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI), flux, pods of a Kubernetes
 /// indexed job (which have WORLD_SIZE by its manifest, and the job's name in their host's) or srun give. The first of them that
-/// is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null. Throws: input_error if a
-/// launcher's variables are there in part, or make no sense.
+/// is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
+/// Throws: input_error if a launcher's variables are there in part, or make no sense; rank_out_of_range for a rank that is not
+/// below the number of ranks.
 template <class Get>
 [[nodiscard]] process_place place_from(const Get& get) {
   const auto text = [&](const char* name) -> std::string {
@@ -97,9 +107,6 @@ template <class Get>
       throw input_error(std::string(has_rank ? k.rank : k.ranks) + " is set, but " + (has_rank ? k.ranks : k.rank) +
                         " is not: they come together from " + k.launcher);
     process_place place{.rank = number(k.rank), .ranks = number(k.ranks), .launcher = k.launcher, .master = {}, .run = {}};
-    if (place.ranks < 1 || place.rank >= place.ranks)
-      throw input_error(std::string(k.rank) + " is " + std::to_string(place.rank) + " with " + k.ranks + " " +
-                        std::to_string(place.ranks));
     const bool in_pod = k.launcher == std::string_view(pods.launcher);
     place.local_rank = !text(k.local_rank).empty() ? number(k.local_rank) : in_pod ? 0 : place.rank;
     place.master = text(k.master);
@@ -116,6 +123,11 @@ template <class Get>
     if (const std::string index = "-" + text(pods.rank); in_pod && place.run.ends_with(index))
       place.run.resize(place.run.size() - index.size());
     if (k.launcher == std::string_view("slurm")) place.run += "." + text("SLURM_STEP_ID");
+    if (place.ranks < 1 || place.rank >= place.ranks) {
+      const auto what =
+          std::string(k.rank) + " is " + std::to_string(place.rank) + " with " + k.ranks + " " + std::to_string(place.ranks);
+      throw rank_out_of_range(std::move(place), what);
+    }
     if (place.ranks == 1) place.alone = detail::several_processes_text(number_if_any);
     return place;
   }
