@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/io/export/assumptions.hpp>
+#include <hetsched/io/export/detail/joined_text.hpp>
+#include <hetsched/io/export/hosts.hpp>
+#include <hetsched/io/export/torchtitan.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+/// The schedule by which torchtitan finds out which stages a rank has; the order itself comes from the CSV.
+[[nodiscard]] inline std::string torchtitan_style(const placed_plan& placed) {
+  const auto& order = placed.order();
+  const bool back = order.directions == 1 && order.stages == 2 * order.ranks && order.ranks > 1 &&
+                    order.rank(0, order.ranks) == order.ranks - 1;
+  if (!back) {
+    expect_round_robin(placed);
+    return "PipelineScheduleMulti";
+  }
+  for (int v = 0; v < order.stages; ++v)
+    if (order.rank(0, v) != (v < order.ranks ? v : order.stages - 1 - v))
+      placed.refuse("under schedule " + placed.line().schedule.name + " stage " + std::to_string(v) + " lies on rank " +
+                    std::to_string(order.rank(0, v)) + ", neither round nor back");
+  return "ZBVZeroBubble";
+}
+
+/// A line for each stage with the modules that it keeps.
+[[nodiscard]] inline std::string torchtitan_parts(const placed_plan& placed) {
+  std::string text;
+  for (const auto& s : blocks_of_stages(placed)) {
+    std::vector<std::string> modules;
+    if (s.embedding) modules.emplace_back("tok_embeddings");
+    for (int b = s.first; b < s.last; ++b) modules.push_back("layers." + std::to_string(b));
+    if (s.head) modules.insert(modules.end(), {"norm", "output"});
+    text += "  [" + joined_text(modules, ", ", [](const std::string& m) { return "\"" + m + "\""; }) + "],\n";
+  }
+  return text;
+}
+
+/// What it computes in: where it shards weights, FSDP casts them, where it only copies them, autocast does, else nothing.
+[[nodiscard]] inline std::string torchtitan_precision(const placed_plan& placed, bool casts) {
+  const auto used = equal_precision(placed);
+  if (!used) return "";
+  if (*used == precision::fp16) placed.refuse("it computes in fp16, and torchtitan in bfloat16 or float32");
+  if (*used == precision::bf16 && !casts)
+    placed.refuse(
+        "it computes in bf16, which torchtitan does only where data or context ranks shard weights, or where there are "
+        "only copies");
+  return std::string("mixed_precision_param = \"") + (*used == precision::bf16 ? "bfloat16" : "float32") +
+         "\"\nmixed_precision_reduce = \"float32\"\n";
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
+  const auto sizes = equal_degrees(placed);
+  const auto& line = placed.line();
+  const auto& order = placed.order();
+  expect_nccl(placed);
+  const int zero = equal_zero(placed), per_rank = placed.line().microbatch_size / sizes.data;
+  const bool copies = zero == 0 && placed.ranks.size() == static_cast<std::size_t>(sizes.data);  // replicate() alone
+  const bool shards = !copies && (sizes.data > 1 || sizes.context > 1);
+  const bool pipelined = order.ranks > 1;
+  const auto recompute = equal_recomputation(placed);
+  const auto number = [](const char* name, int value) { return std::string(name) + " = " + std::to_string(value) + "\n"; };
+  std::string text =
+      "# For torchtitan 0.2; model, data and optimizer come on the command line, as --model.name and --model.flavor.\n";
+  text += "[training]\n" + number("local_batch_size", pipelined ? per_rank * line.microbatches : per_rank) +
+          number("global_batch_size", line.microbatch_size * line.microbatches);
+  if (placed.setting().sequence > 0) text += number("seq_len", placed.setting().sequence);
+  text += detail::torchtitan_precision(placed, shards || copies) + "\n[parallelism]\n";
+  text += number("data_parallel_replicate_degree", copies ? sizes.data : 1) +
+          number("data_parallel_shard_degree", copies ? 1 : sizes.data) + "fsdp_reshard_after_forward = \"" +
+          (zero == 3 ? "always" : "never") + "\"\n" + number("tensor_parallel_degree", sizes.tensor) +
+          number("context_parallel_degree", sizes.context) + number("expert_parallel_degree", sizes.expert) +
+          number("pipeline_parallel_degree", order.ranks);
+  if (pipelined)
+    text += "pipeline_parallel_schedule = \"" + detail::torchtitan_style(placed) + "\"\n" +
+            number("pipeline_parallel_microbatch_size", per_rank) + "module_fqns_per_model_part = [\n" +
+            detail::torchtitan_parts(placed) + "]\n";
+  text += "\n[activation_checkpoint]\nmode = \"" + std::string(name_of(recompute)) + "\"\n";
+  if (recompute == recomputation::selective) text += "selective_ac_option = \"op\"\n";
+
+  plan_export result;
+  result.files = {{"torchtitan.toml", std::move(text)}, {"ranks.json", ranks_json(placed)}};
+  std::string program = "-m torchtitan.train --job.config_file \"$here/torchtitan.toml\"";
+  if (pipelined) {
+    result.files.push_back({"schedule.csv", computed_csv(placed)});
+    program += " \\\n  --parallelism.pipeline_parallel_schedule_csv \"$here/schedule.csv\"";
+  }
+  for (auto& f : launch_files(placed, program)) result.files.push_back(std::move(f));
+  for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
+  result.remarks = assumption_remarks(placed, "", "", "torchtitan");
+  if (shards && zero < 2)
+    result.remarks.push_back(
+        "torchtitan shards weights, gradients and the optimizer's state of data ranks, and the plan has ZeRO " +
+        std::to_string(zero) + ": memory is not as in the plan");
+  return result;
+}
+
+}  // namespace hetsched
