@@ -26,6 +26,7 @@ int export_command(const arguments& given) {
   namespace fs = std::filesystem;
   auto file = read_plan(given.plan);
   const auto predicted = file.plan.predicted;
+  const auto stack = file.plan.setting.stack;
   const auto hardware = given.cluster.empty() ? std::nullopt : std::optional(read_cluster(given.cluster));
   const auto made = export_plan(std::move(file), given.to, hardware, given.plan);
   std::error_code wrong;
@@ -43,7 +44,8 @@ int export_command(const arguments& given) {
   }
   if (predicted.iteration_s > 0)
     std::cout << "the plan is worth " << format_seconds(predicted.iteration_s) << " an iteration, "
-              << format_number(predicted.samples_per_s) << " samples/s\n";
+              << format_number(predicted.samples_per_s) << " samples/s" << (stack ? ", as stack " + stack->name + " has it" : "")
+              << '\n';
   std::cout << files.summary();
   for (const auto& remark : made.remarks) std::cerr << "hetsched-export: " << remark << '\n';
   return command::done;

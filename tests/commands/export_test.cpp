@@ -2,9 +2,15 @@
 // hetsched-export as a user calls it.
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <regex>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <sys/wait.h>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -134,6 +140,185 @@ TEST_CASE("hetsched-export --to torch: cuts by module, and the schedule that the
   CHECK(std::system(("python3 -m py_compile " + w.path("t/run.py")).c_str()) == 0);
   REQUIRE(w.run("hetsched-export --plan p.json --to csv --out c").status == 0);
   CHECK(w.get("c/schedule.csv").find("0F0") != std::string::npos);
+}
+
+// Two hosts of eight devices and two of four, all in use.
+void put_hosts(const workplace& w) {
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "a", "device": "A100-SXM4-80GB", "nodes": 2, "devices_per_node": 8, "intra_node": {"gbit_per_s": 2400, "latency_us": 3},
+     "inter_node": {"gbit_per_s": 100, "latency_us": 5}},
+    {"name": "b", "device": "A100-SXM4-40GB", "nodes": 2, "devices_per_node": 4, "intra_node": {"gbit_per_s": 2400, "latency_us": 3},
+     "inter_node": {"gbit_per_s": 100, "latency_us": 5}}],
+    "links": [{"between": ["a", "b"], "gbit_per_s": 50, "latency_us": 20}]})");
+  auto plan = nlohmann::json::parse(plan_text(12, 3, 8, 1, "1f1b", 8, 8));
+  plan["subclusters"] = {{{"name", "a"}, {"devices", 16}}, {{"name", "b"}, {"devices", 8}}};
+  plan["setting"] = {
+      {"costs", "tile"}, {"granularity", "block"}, {"sequence", 128}, {"precision", "bf16"}, {"attention", "flash"}};
+  auto& stages = plan["pipelines"][0]["stages"];
+  stages[2]["devices"] = {{{"subcluster", "b"}, {"first_device", 0}, {"nodes", 2}, {"devices_per_node", 4}}};
+  w.put("p.json", plan.dump());
+}
+
+// Programs in bin/ that write what they are called with, in place of those that need GPUs and other hosts.
+void put_programs(const workplace& w, int gpus, int mebibytes, const std::string& capability) {
+  std::filesystem::create_directory(w.path("bin"));
+  std::string listed;
+  for (int g = 0; g < gpus; ++g)
+    listed += std::to_string(g) + ", NVIDIA A100-SXM4-80GB, " + std::to_string(mebibytes) + ", " + capability + "\n";
+  w.put("bin/nvidia-smi", "#!/bin/bash\ncat <<'END'\n" + listed + "END\n");
+  w.put("bin/torchrun", "#!/bin/bash\necho \"$CUDA_VISIBLE_DEVICES|$*\" >> \"$LOG\"\n");
+  w.put("bin/ssh", "#!/bin/bash\nshift\nbash -c \"$*\"\n");
+  w.put("bin/srun", "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n\"$@\"\n");
+  w.put("bin/mpirun",
+        "#!/bin/bash\none=()\nfor word in \"$@\" :; do\n  if [ \"$word\" = : ]; then \"${one[@]:4}\"; one=(); else "
+        "one+=(\"$word\"); fi\ndone\n");
+  for (const auto* name : {"nvidia-smi", "torchrun", "ssh", "srun", "mpirun"})
+    std::filesystem::permissions(w.path(std::string("bin/") + name), std::filesystem::perms::owner_all);
+}
+
+int shell(const workplace& w, const std::string& line) {
+  const int status = std::system(
+      ("cd '" + w.path("") + "' && PATH=\"$PWD/bin:$PATH\" LOG=\"$PWD/log\" bash -c '" + line + "' > printed 2> complained")
+          .c_str());
+  return WEXITSTATUS(status);
+}
+
+// The devices of each rank, host by host, as torchrun hands ranks out: by node rank, after those of lower ones.
+std::vector<std::string> ranks_of(const std::string& log) {
+  std::map<int, std::pair<int, std::string>> starts;  // by node rank: processes, devices
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch found;
+    REQUIRE(std::regex_search(line, found,
+                              std::regex("^(.*)\\|--nnodes 4 --node-rank (\\d) --nproc-per-node (\\d+) --master-addr (\\S+)")));
+    starts[std::stoi(found[2])] = {std::stoi(found[3]), found[1]};
+    CHECK(found[4] == "a-0");
+  }
+  std::vector<std::string> ranks;
+  for (const auto& [node, start] : starts) {
+    std::istringstream devices(start.second);
+    int count = 0;
+    for (std::string device; std::getline(devices, device, ','); ++count) ranks.push_back(std::to_string(node) + ":" + device);
+    CHECK(count == start.first);
+  }
+  return ranks;
+}
+
+TEST_CASE("launch.sh and start_all.sh give each device its rank, on hosts of 8, 8, 4 and 4") {
+  const workplace w;
+  put_hosts(w);
+  put_programs(w, 8, 81920, "8.0");
+  REQUIRE(w.run("hetsched-export --plan p.json --cluster c.json --to megatron --out m").status == 0);
+  std::vector<std::string> expected;
+  for (int node = 0; node < 4; ++node)
+    for (int device = 0; device < (node < 2 ? 8 : 4); ++device)
+      expected.push_back(std::to_string(node) + ":" + std::to_string(device));
+  for (const auto* how : {"ssh", "srun", "mpirun"}) {
+    CAPTURE(how);
+    w.put("log", "");
+    CHECK(shell(w, std::string("bash m/start_all.sh ") + how + " --train-iters 3") == 0);
+    CHECK(w.get("complained") == "");
+    CHECK(ranks_of(w.get("log")) == expected);
+    CHECK(w.get("log").find("--use-distributed-optimizer") == std::string::npos);
+    CHECK(w.get("log").find("--pipeline-model-parallel-layout Et*3|t*4|t*3L ") != std::string::npos);
+    CHECK(w.get("log").find("--train-iters 3\n") != std::string::npos);
+  }
+  CHECK(shell(w, "bash m/start_all.sh rsh") == 2);
+  CHECK(w.get("complained").find("rsh is none of ssh, srun, mpirun") != std::string::npos);
+  // Hosts have the names that their owner puts there.
+  const auto hosts = std::regex_replace(w.get("m/hosts.txt"), std::regex("a-0 "), "node17 ");
+  w.put("m/hosts.txt", hosts);
+  w.put("log", "");
+  CHECK(shell(w, "bash m/launch.sh 3") == 0);
+  CHECK(w.get("log").find("--node-rank 3 --nproc-per-node 4 --master-addr node17") != std::string::npos);
+}
+
+TEST_CASE("check.py ends a start on devices that the plan was not made for, and says why") {
+  const workplace w;
+  put_hosts(w);
+  put_programs(w, 8, 81920, "8.0");
+  REQUIRE(w.run("hetsched-export --plan p.json --cluster c.json --to megatron --out m").status == 0);
+  const auto said = [&](const char* what) { return w.get("complained").find(what) != std::string::npos; };
+  CHECK(shell(w, "bash m/launch.sh 0") == 0);
+  put_programs(w, 4, 81920, "8.0");
+  CHECK(shell(w, "bash m/launch.sh 0") == 1);
+  CHECK(said("check.py: the plan wants GPU 4 of a-0, and nvidia-smi lists 4 GPUs"));
+  CHECK(shell(w, "bash m/launch.sh 2") == 0);
+  put_programs(w, 8, 40960, "8.0");
+  CHECK(shell(w, "bash m/launch.sh 1") == 1);
+  CHECK(said("check.py: the plan counts on 80.0 GiB of GPU 0 of a-1, and NVIDIA A100-SXM4-80GB has 40.0"));
+  CHECK(shell(w, "bash m/launch.sh 3") == 0);
+  put_programs(w, 8, 81920, "7.0");
+  CHECK(shell(w, "bash m/launch.sh 0") == 1);
+  CHECK(said("computes in bf16 on GPU 0 of a-0, and NVIDIA A100-SXM4-80GB has none"));
+  w.put("bin/nvidia-smi", "#!/bin/bash\nexit 9\n");
+  CHECK(shell(w, "bash m/launch.sh 0") == 0);
+  CHECK(said("GPUs were not checked"));
+}
+
+TEST_CASE("every script that is exported is one, and run.py of DeepSpeed cuts where the plan does") {
+  const workplace w;
+  put_hosts(w);
+  for (const auto* to : {"torch", "torchtitan", "flagscale", "deepspeed", "megatron"}) {
+    CAPTURE(to);
+    const auto run = w.run(std::string("hetsched-export --plan p.json --cluster c.json --out x --to ") + to);
+    CAPTURE(run.errors);
+    REQUIRE(run.status == 0);
+    CHECK(shell(w, "for f in x/*.sh; do [ ! -e $f ] || bash -n $f || exit 1; done; python3 -m py_compile x/*.py") == 0);
+    if (std::string(to) != "deepspeed") std::filesystem::remove_all(w.path("x"));
+    if (std::string(to) == "deepspeed") std::filesystem::rename(w.path("x"), w.path("d"));
+  }
+  // Of DeepSpeed what runtime/pipe/module.py does as it makes a module, in its order.
+  w.put("test.py", R"(import sys, types
+class PipelineModule:
+    def __init__(self, layers, num_stages, loss_fn=None, stage=0):
+        self.stage_id = stage
+        self._layer_specs = list(layers)
+        self._partition_layers(method="parameters")
+        self.activation_checkpoint_interval = 0
+        self._build()
+    def _build(self):
+        self.built = self._layer_specs[self._local_start:self._local_stop]
+    def _set_bounds(self, start=None, stop=None):
+        self._local_start, self._local_stop = start, stop
+for name, has in (("torch", {}), ("deepspeed", {}), ("deepspeed.pipe", {"PipelineModule": PipelineModule})):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__dict__.update(has)
+sys.path.insert(0, "d")
+import run
+parts = [run.PlannedModule(range(12), 3, stage=s) for s in range(3)]
+assert parts[0].parts == [0, 4, 8, 12], parts[0].parts
+assert [p.built for p in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+assert [p.activation_checkpoint_interval for p in parts] == [0, 0, 0]
+try:
+    run.PlannedModule(range(11), 3)
+except SystemExit as wrong:
+    assert str(wrong) == "the plan has 12 layers, the model 11", wrong
+else:
+    raise SystemExit("a model of another length was taken")
+)");
+  CHECK(shell(w, "python3 test.py") == 0);
+  CHECK(w.get("complained") == "");
+}
+
+TEST_CASE("a plan that was predicted says what it is worth, and one of devices that the cluster lacks is not exported") {
+  const workplace w;
+  put_hosts(w);
+  auto plan = nlohmann::json::parse(w.get("p.json"));
+  plan["predicted"] = {{"iteration_s", 0.5}, {"lower_bound_s", 0.4}, {"samples_per_s", 128},
+                       {"mfu", 0.3},         {"load_balance", 0.9},  {"period_s", 0.05}};
+  plan["setting"]["stack"] = "hetsched";
+  w.put("p.json", plan.dump());
+  auto run = w.run("hetsched-export --plan p.json --cluster c.json --to megatron --out m");
+  CAPTURE(run.errors);
+  REQUIRE(run.status == 0);
+  CHECK(run.output.find("the plan is worth 500 ms an iteration, 128 samples/s, as stack hetsched has it\n") == 0);
+  CHECK(run.errors.find("hetsched-plan --stack megatron") != std::string::npos);
+  plan["pipelines"][0]["stages"][2]["devices"][0]["first_device"] = 4;
+  w.put("p.json", plan.dump());
+  run = w.run("hetsched-export --plan p.json --cluster c.json --to megatron --out m");
+  CHECK(run.status == 2);
+  CHECK(run.errors.find("p.json") != std::string::npos);
 }
 
 TEST_CASE("hetsched-export: what a target cannot express is named, and nothing is written") {
