@@ -9,8 +9,8 @@
 
 namespace hetsched {
 
-/// assumptions.json: what the plan was made for, as far as it says: devices, memory and precision of each start, schedule, stack,
-/// bytes of gradients, what is hidden behind computing, and the iteration that was predicted so.
+/// assumptions.json: what the plan was made for, as far as it says: devices, memory and precision of each start, schedule,
+/// stack, bytes of gradients, what is hidden behind computing, and the iteration that was predicted so.
 [[nodiscard]] std::string assumptions_json(const placed_plan& placed);
 
 /// assumptions.json, and check.py, which launch.sh calls before it starts ranks: it ends with a line that says why, unless the

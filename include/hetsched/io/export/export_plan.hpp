@@ -10,11 +10,12 @@
 
 namespace hetsched {
 
-/// The names of what plans are exported to: megatron, torch, torchtitan, flagscale, deepspeed, and csv, the schedule as a table.
+/// The names of what plans are exported to: megatron, torch, torchtitan, flagscale, deepspeed, and csv, the schedule as a
+/// table.
 [[nodiscard]] std::vector<std::string> export_targets();
 
-/// What a target needs to run a plan. On a cluster, files name its hosts and what is assumed of its devices. `path`: of the plan,
-/// for messages.
+/// What a target needs to run a plan. On a cluster, files name its hosts and what is assumed of its devices. `path`: of the
+/// plan, for messages.
 /// Throws: inexpressible for what the target cannot run; input_error for an unknown target, and as place_plan.
 /// Complexity: O(ranks * stages + actions).
 /// Example:

@@ -17,8 +17,8 @@ struct flagscale_mesh {
   friend bool operator==(const flagscale_mesh&, const flagscale_mesh&) = default;
 };
 
-/// The types of hosts, one for each start. FlagScale orders ranks by the first mesh of their host's type, then as hosts.txt does:
-/// a type is a subcluster, and another one each time that ranks come back to it, so that both orders are the plan's.
+/// The types of hosts, one for each start. FlagScale orders ranks by the first mesh of their host's type, then as hosts.txt
+/// does: a type is a subcluster, and another one each time that ranks come back to it, so that both orders are the plan's.
 [[nodiscard]] std::vector<std::string> flagscale_types(const std::vector<host_ranks>& starts);
 
 /// The meshes of a plan, in order.
@@ -27,11 +27,11 @@ struct flagscale_mesh {
                                                            const std::vector<std::string>& types);
 
 /// flagscale.yaml, a configuration over one's own of model and data, hosts.txt and ranks.json: for FlagScale's heterogeneous
-/// training, whose stages may differ in degrees, layers, devices, and whether they recompute. Throws: inexpressible for context
-/// degrees, several stages per rank, hosts with ranks in several places, microbatches that data ranks do not share evenly, stages
-/// without a block, selective recomputation of some stages, ZeRO above 1, several precisions, and tied embeddings on different
-/// tensor degrees; input_error without a cluster. Source: FlagScale, train/arguments.py (pre_validate_args),
-/// train/hetero/parallel_context.py, runner/utils.py.
+/// training, whose stages may differ in degrees, layers, devices, and whether they recompute.
+/// Throws: inexpressible for context degrees, several stages per rank, hosts with ranks in several places,
+/// stages without a block, selective recomputation of some stages, ZeRO above 1, several
+/// precisions, and tied embeddings on different tensor degrees; input_error without a cluster.
+/// Source: FlagScale, train/arguments.py (pre_validate_args), train/hetero/parallel_context.py, runner/utils.py.
 [[nodiscard]] plan_export export_flagscale(const placed_plan& placed);
 
 }  // namespace hetsched

@@ -45,8 +45,8 @@ struct placed_rank {
   friend bool operator==(const placed_rank&, const placed_rank&) = default;
 };
 
-/// A plan of one pipeline as other trainers see it: virtual stages, and a rank for each device, stage by stage, with tensor ranks
-/// next to each other, then context, then data.
+/// A plan of one pipeline as other trainers see it: virtual stages, and a rank for each device, stage by stage, with tensor
+/// ranks next to each other, then context, then data.
 struct placed_plan {
   std::string target;  ///< whom it is for, as messages name it
   plan_file file;
