@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,21 @@ namespace hetsched {
 /// host's devices are there, have the memory and can compute in the precision.
 [[nodiscard]] std::vector<export_file> assumption_files(const placed_plan& placed);
 
-/// In sentences, where the plan's schedule, or the stack that it was priced for, is not the target's. `runs`: the target's name
-/// of its schedule, if it has but one, and what hetsched calls that; `stack`: of the target, empty for none.
-[[nodiscard]] std::vector<std::string> assumption_remarks(const placed_plan& placed, std::string_view runs,
-                                                          std::string_view runs_name, std::string_view stack);
+/// Seconds of an iteration if ranks of one stage each work in the order of 1F1B in place of the plan's: what was predicted, and
+/// by how much the two orders differ on the plan's stages and links. Returns: none where the plan does not tell its times, and
+/// for several stages per rank.
+[[nodiscard]] std::optional<double> iteration_under_1f1b(const placed_plan& placed);
+
+/// Refuses a plan that has no room for the microbatches that 1F1B keeps: min(M, S - s) in stage s of S. Looks at nothing where
+/// the plan does not tell its memory, and where ranks have several stages. Throws: inexpressible.
+void expect_room_under_1f1b(const placed_plan& placed);
+
+/// In sentences, where a target runs its own 1F1B, plain or interleaved, in place of the plan's schedule, and where the plan is
+/// priced for another stack than the target's, which `stack` names.
+[[nodiscard]] std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack);
+
+/// In a sentence, where the plan is priced for another stack than the target's, which `stack` names.
+[[nodiscard]] std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack);
 
 }  // namespace hetsched
 

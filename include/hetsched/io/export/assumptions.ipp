@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/io/export/assumptions.hpp>
 #include <hetsched/io/export/hosts.hpp>
+#include <hetsched/io/format.hpp>
 #include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/io/json_reader.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
 
 namespace hetsched {
 
@@ -87,17 +94,51 @@ HETSCHED_INLINE std::vector<export_file> assumption_files(const placed_plan& pla
   return {{"assumptions.json", assumptions_json(placed)}, {"check.py", detail::check_script}};
 }
 
-HETSCHED_INLINE std::vector<std::string> assumption_remarks(const placed_plan& placed, std::string_view runs,
-                                                            std::string_view runs_name, std::string_view stack) {
+HETSCHED_INLINE std::optional<double> iteration_under_1f1b(const placed_plan& placed) {
+  const auto& line = placed.line();
+  const double predicted = placed.file.plan.predicted.iteration_s;
+  const bool told = std::all_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.cost.forward_s > 0; });
+  if (predicted <= 0 || !told || placed.order().stages != placed.order().ranks || placed.order().directions != 1)
+    return std::nullopt;
+  const auto bare = to_pipeline(line);
+  const auto makespan = [&](const schedule& order) { return simulate(bare, order).makespan_s; };
+  const auto plain = one_f_one_b(one_f_one_b_warmups(placed.order().stages), line.microbatches);
+  return predicted + makespan(plain) - makespan(placed.order());
+}
+
+HETSCHED_INLINE void expect_room_under_1f1b(const placed_plan& placed) {
+  const auto& line = placed.line();
+  const int stages = placed.order().stages;
+  const auto rooms = activation_rooms(line);
+  if (rooms.empty() || stages != placed.order().ranks) return;
+  for (int s = 0; s < stages; ++s) {
+    const int kept = std::min(line.microbatches, stages - s);
+    const double bytes = static_cast<double>(at(line.stages, s).cost.activation_bytes);
+    if (kept * bytes > at(rooms, s))
+      placed.refuse("under its 1F1B stage " + std::to_string(s) + " keeps " + std::to_string(kept) +
+                    " microbatches, and has room for " + std::to_string(static_cast<int>(at(rooms, s) / bytes)));
+  }
+}
+
+HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack) {
+  const bool interleaved = placed.order().stages > placed.order().ranks;
+  const auto& name = placed.line().schedule.name;
   std::vector<std::string> found;
-  const auto& schedule = placed.line().schedule.name;
-  if (!runs.empty() && schedule != runs_name)
-    found.push_back(placed.target + " runs its own " + std::string(runs) + ", not the plan's schedule " + schedule);
-  const auto& of = placed.setting().stack;
-  if (of && !stack.empty() && of->name != stack)
-    found.push_back("the plan is priced for stack " + of->name + "; hetsched-plan --stack " + std::string(stack) +
-                    " prices what " + placed.target + " does");
+  if (name != (interleaved ? "interleaved_1f1b" : "1f1b")) {
+    const auto there = iteration_under_1f1b(placed);
+    found.push_back(placed.target + " runs its own " + (interleaved ? "interleaved 1F1B" : "1F1B") +
+                    ", not the plan's schedule " + name +
+                    (there ? ": about " + format_seconds(*there) + " an iteration there" : ""));
+  }
+  for (auto& more : stack_remarks(placed, stack)) found.push_back(std::move(more));
   return found;
+}
+
+HETSCHED_INLINE std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack) {
+  const auto& of = placed.setting().stack;
+  if (!of || of->name == stack) return {};
+  return {"the plan is priced for stack " + of->name + "; hetsched-plan --stack " + std::string(stack) + " prices what " +
+          placed.target + " does"};
 }
 
 }  // namespace hetsched

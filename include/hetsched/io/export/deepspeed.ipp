@@ -111,6 +111,7 @@ HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
   const auto& line = placed.line();
   if (placed.order().stages != placed.order().ranks)
     placed.refuse("schedule " + line.schedule.name + " has several stages on a rank");
+  expect_room_under_1f1b(placed);
   nlohmann::ordered_json config{{"train_batch_size", sample_count(placed.file.plan)},
                                 {"train_micro_batch_size_per_gpu", placed.line().microbatch_size / sizes.data},
                                 {"gradient_accumulation_steps", line.microbatches}};
@@ -139,7 +140,7 @@ HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
                   {"ranks.json", ranks_json(placed)}};
   for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = assumption_remarks(placed, "1F1B", "1f1b", "deepspeed");
+  result.remarks = remarks_under_1f1b(placed, "deepspeed");
   return result;
 }
 

@@ -22,6 +22,7 @@ inline void expect_flagscale(const placed_plan& placed) {
   expect_round_robin(placed);
   if (placed.order().stages != placed.order().ranks)
     placed.refuse("schedule " + line.schedule.name + " has several stages on a rank");
+  expect_room_under_1f1b(placed);
   for (std::size_t s = 0; s < line.stages.size(); ++s) {
     const auto& d = line.stages[s].degrees;
     if (d.context > 1) placed.refuse("stage " + std::to_string(s) + " has a context degree of " + std::to_string(d.context));
@@ -186,7 +187,7 @@ HETSCHED_INLINE plan_export export_flagscale(const placed_plan& placed) {
   result.files = {
       {"flagscale.yaml", std::move(text)}, {"hosts.txt", hosts_text(placed, starts, types)}, {"ranks.json", ranks_json(placed)}};
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = assumption_remarks(placed, "1F1B", "1f1b", "megatron");
+  result.remarks = remarks_under_1f1b(placed, "megatron");
   return result;
 }
 

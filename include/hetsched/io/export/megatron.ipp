@@ -61,6 +61,7 @@ HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& place
   const auto sizes = equal_degrees(placed);
   expect_round_robin(placed);
   detail::expect_interleaved(placed);
+  expect_room_under_1f1b(placed);
   expect_nccl(placed);
   const auto& line = placed.line();
   std::vector<std::string> flags{"--tensor-model-parallel-size " + std::to_string(sizes.tensor),
@@ -95,9 +96,7 @@ HETSCHED_INLINE plan_export export_megatron(const placed_plan& placed) {
   for (auto& f : launch_files(placed, program, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
   result.files.push_back({"ranks.json", ranks_json(placed)});
-  const bool interleaved = placed.order().stages > placed.order().ranks;
-  result.remarks = assumption_remarks(placed, interleaved ? "interleaved 1F1B" : "1F1B",
-                                      interleaved ? "interleaved_1f1b" : "1f1b", "megatron");
+  result.remarks = remarks_under_1f1b(placed, "megatron");
   return result;
 }
 

@@ -97,7 +97,7 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   }
   for (auto& f : launch_files(placed, program)) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = assumption_remarks(placed, "", "", "torchtitan");
+  result.remarks = stack_remarks(placed, "torchtitan");
   if (shards && zero < 2)
     result.remarks.push_back(
         "torchtitan shards weights, gradients and the optimizer's state of data ranks, and the plan has ZeRO " +
