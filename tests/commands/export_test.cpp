@@ -169,9 +169,13 @@ void put_programs(const workplace& w, int gpus, int mebibytes, const std::string
   w.put("bin/torchrun", "#!/bin/bash\necho \"$CUDA_VISIBLE_DEVICES|$*\" >> \"$LOG\"\n");
   w.put("bin/ssh", "#!/bin/bash\nshift\nbash -c \"$*\"\n");
   w.put("bin/srun", "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n\"$@\"\n");
-  w.put("bin/mpirun",
-        "#!/bin/bash\none=()\nfor word in \"$@\" :; do\n  if [ \"$word\" = : ]; then \"${one[@]:4}\"; one=(); else "
-        "one+=(\"$word\"); fi\ndone\n");
+  w.put("bin/mpirun", R"(#!/bin/bash
+one=()
+for word in "$@" :; do
+  if [ "$word" = : ]; then "${one[@]}"; one=()
+  elif [ "$word" = env ] || [ ${#one[@]} != 0 ]; then one+=("$word"); fi
+done
+)");
   for (const auto* name : {"nvidia-smi", "torchrun", "ssh", "srun", "mpirun"})
     std::filesystem::permissions(w.path(std::string("bin/") + name), std::filesystem::perms::owner_all);
 }

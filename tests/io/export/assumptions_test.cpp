@@ -40,7 +40,7 @@ TEST_CASE("what a plan does not say is no assumption") {
   for (const auto* key : {"precision", "gradient_bytes", "stack", "overlap", "predicted", "sequence", "costs"})
     CHECK(all.count(key) == 0);
   CHECK(all["starts"].empty());
-  CHECK(assumption_files(place_plan(file, "X")).size() == 2);
+  CHECK(assumption_files(place_plan(file, "X")).size() == 1);
 }
 
 namespace {

@@ -68,7 +68,7 @@ TEST_CASE("NCCL: the paths in use count, and a NIC that they all name") {
   const auto launch = [&](const plan_file& file) { return launch_files(place_plan(file, "x", hosts), "p")[1].text; };
   CHECK(!has(launch(two), "NCCL_IB_HCA"));
   hosts.links.front().path.nic = "mlx5_1";
-  CHECK(has(launch(two), "export NCCL_IB_HCA=mlx5_1\n"));
+  CHECK(has(launch(two), "export NCCL_IB_HCA='mlx5_1'\n"));
   CHECK(!has(launch(equal_plan(18, 2)), "NCCL_IB_HCA"));  // it stays on one host
   // Also a's two hosts: their path names no NIC, so NCCL chooses.
   const auto three = plan_of({{.end = 6, .first_device = 7}, {.end = 9, .first_device = 8}, {.end = 18, .subcluster = 1}});
@@ -78,6 +78,18 @@ TEST_CASE("NCCL: the paths in use count, and a NIC that they all name") {
   hosts.subclusters[0].inter_node_path.nccl = false;
   CHECK(has(refusal([&] { return expect_nccl(place_plan(three, "X", hosts)), 0; }), "NCCL does not join all"));
   CHECK(joined_by_nccl(place_plan(two, "x", hosts)));
+}
+
+TEST_CASE("names of people's choice are no words of a shell, a host file or YAML") {
+  auto hosts = hosts_of_two_sizes();
+  hosts.subclusters[0].name = "a; rm \"x\": $y";
+  hosts.subclusters[0].device.name = "my GPU";
+  hosts.subclusters[0].inter_node_path.nic = "it's";
+  auto file = plan_of({{.end = 9}, {.end = 18, .first_device = 8}});
+  file.subclusters[0] = hosts.subclusters[0].name;
+  const auto files = launch_files(place_plan(file, "x", hosts), "p");
+  CHECK(has(files[0].text, "\na__rm__x____y-1 slots=1 type=my_GPU\n"));
+  CHECK(has(files[1].text, "export NCCL_IB_HCA='it'\\''s'\n"));
 }
 
 TEST_CASE("texts with something between them") {

@@ -22,14 +22,14 @@ namespace hetsched {
 namespace detail {
 
 inline constexpr const char* check_script = R"py(#!/usr/bin/env python3
-"""Ends with a line that says why, unless this host's GPUs are what the plan was made for: check.py [LINE OF hosts.txt]"""
+"""Ends with a line that says why, unless this host's GPUs are what the plan was made for: check.py K, of line K of hosts.txt"""
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 assumed = json.loads((Path(__file__).resolve().parent / "assumptions.json").read_text())
-start = assumed["starts"][int(sys.argv[1])] if len(sys.argv) > 1 else {}
+start = assumed["starts"][int(sys.argv[1])]
 try:
     listed = subprocess.run(["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"],
                             capture_output=True, text=True, check=True).stdout
@@ -40,19 +40,19 @@ found = {}
 for line in listed.splitlines():
     index, name, mebibytes, capability = (cell.strip() for cell in line.split(","))
     found[int(index)] = name, float(mebibytes) * 2**20, float(capability)
-for slot in start.get("slots", found):
-    where = f"GPU {slot} of {start.get('host', 'this host')}"
+for slot in start["slots"]:
+    where = f"GPU {slot} of {start['host']}"
     if slot not in found:
         sys.exit(f"check.py: the plan wants {where}, and nvidia-smi lists {len(found)} GPUs")
     name, memory, capability = found[slot]
     # What nvidia-smi calls total is a little less than what datasheets say.
-    if memory < 0.93 * start.get("memory_bytes", 0):
+    if memory < 0.93 * start["memory_bytes"]:
         sys.exit(f"check.py: the plan counts on {start['memory_bytes'] / 2**30:.1f} GiB of {where}, "
                  f"and {name} has {memory / 2**30:.1f}")
-    if start.get("precision", assumed.get("precision")) == "bf16" and capability < 8:
+    if start.get("precision") == "bf16" and capability < 8:
         sys.exit(f"check.py: the plan computes in bf16 on {where}, and {name} has none")
     plain = lambda text: "".join(c for c in text.lower() if c.isalnum())
-    if plain(start.get("device", "").split("-")[0]) not in plain(name):
+    if plain(start["device"].split("-")[0]) not in plain(name):
         print(f"check.py: the plan was made for {start['device']} as {where}, which is {name}", file=sys.stderr)
 )py";
 
@@ -91,7 +91,9 @@ HETSCHED_INLINE std::string assumptions_json(const placed_plan& placed) {
 }
 
 HETSCHED_INLINE std::vector<export_file> assumption_files(const placed_plan& placed) {
-  return {{"assumptions.json", assumptions_json(placed)}, {"check.py", detail::check_script}};
+  std::vector<export_file> files{{"assumptions.json", assumptions_json(placed)}};
+  if (placed.hardware) files.push_back({"check.py", detail::check_script});
+  return files;
 }
 
 HETSCHED_INLINE std::optional<double> iteration_under_1f1b(const placed_plan& placed) {
