@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Other trainers' own word on what is exported for them: trainers.py FOLDER_OF_COMMANDS. Megatron-LM reads layouts, torchtitan and
-DeepSpeed train small models on processes of this host. The last line is "N passed, N failed"."""
+DeepSpeed train small models on processes of this host, and torchrun gives ranks to starts. The last line is "N passed, N failed"."""
 import json
 import os
 import subprocess
@@ -33,10 +33,10 @@ def plan(cuts, schedule, data=1, **more):
             "setting": {"costs": "tile", "granularity": "block", "sequence": 64, "precision": "fp32", "attention": "flash"}}
 
 
-def exported(commands, folder, target, of):
+def exported(commands, folder, target, of, *more):
     (folder / "plan.json").write_text(json.dumps(of))
     out = folder / target
-    subprocess.run([commands / "hetsched-export", "--plan", folder / "plan.json", "--to", target, "--out", out], check=True,
+    subprocess.run([commands / "hetsched-export", "--plan", folder / "plan.json", "--to", target, "--out", out, *more], check=True,
                    capture_output=True)
     return out
 
@@ -130,11 +130,35 @@ def deepspeed(commands, folder):
     check("DeepSpeed: two stages have the losses of one", all(abs(a - b) < 1e-6 for a, b in zip(*found)), found)
 
 
+def starts(commands, folder):
+    """torchrun gives ranks to starts of unlike sizes, two of which are on one host, as start_all.sh makes them."""
+    def host(name, devices):
+        return {"name": name, "device": "A100-SXM4-80GB", "nodes": 1, "devices_per_node": devices,
+                "intra_node": {"gbit_per_s": 2400, "latency_us": 3}}
+    (folder / "cluster.json").write_text(json.dumps(
+        {"format": "hetsched/cluster", "version": 1, "subclusters": [host("a", 4), host("b", 2)],
+         "links": [{"between": ["a", "b"], "gbit_per_s": 50, "latency_us": 20}]}))
+    of = plan((3, 3, 3, 1), "zb_h1")
+    devices = [stage["devices"][0] for stage in of["pipelines"][0]["stages"]]
+    devices[2].update(subcluster="b", first_device=0)
+    devices[3].update(first_device=2)
+    out = exported(commands, folder, "torch", of, "--cluster", folder / "cluster.json")
+    hosts = (out / "hosts.txt").read_text()
+    check("starts: sizes", [line.split()[1] for line in hosts.splitlines()[1:]] == ["slots=2", "slots=1", "slots=1"], hosts)
+    (out / "hosts.txt").write_text(hosts.replace("a-0", "localhost").replace("b-0", "localhost"))
+    (folder / "ssh").write_text('#!/bin/bash\nshift\nbash -c "$*"\n')
+    (folder / "ssh").chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run = subprocess.run(["bash", out / "start_all.sh", "ssh", "--steps", "3"], capture_output=True, text=True, timeout=300,
+                         env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"})
+    check("starts: four ranks train", run.stdout.count("step ") == 3, run.stderr[-1500:])
+
+
 if len(sys.argv) > 2 and sys.argv[1] == "--rank":
     torchtitan_rank(sys.argv[2])
     sys.exit(0)
 with tempfile.TemporaryDirectory() as name:
-    for part in (megatron, torchtitan, deepspeed):
+    for part in (megatron, torchtitan, deepspeed, starts):
         try:
             part(Path(sys.argv[1]).resolve(), Path(name))
         except Exception as wrong:  # noqa: BLE001
