@@ -305,6 +305,52 @@ else:
   CHECK(w.get("complained") == "");
 }
 
+TEST_CASE("torchtitan gets a file, or a function of Python that reads it") {
+  const workplace w;
+  auto plan = nlohmann::json::parse(plan_text(12, 2, 2, 1, "1f1b"));
+  plan["setting"] = {
+      {"costs", "tile"}, {"granularity", "block"}, {"sequence", 128}, {"precision", "bf16"}, {"attention", "flash"}};
+  for (auto& stage : plan["pipelines"][0]["stages"]) stage["zero"] = 2, stage["recompute"] = "full";
+  w.put("p.json", plan.dump());
+  REQUIRE(w.run("hetsched-export --plan p.json --to torchtitan --out t").status == 0);
+  put_programs(w, 8, 81920, "8.0");
+  CHECK(shell(w, "bash t/launch.sh --model.name llama3") == 0);
+  CHECK(std::regex_search(w.get("log"),
+                          std::regex("-m torchtitan.train --job.config_file \\S+/t/torchtitan.toml "
+                                     "--parallelism.pipeline_parallel_schedule_csv \\S+/t/schedule.csv --model.name llama3\n")));
+  CHECK(shell(w, "TORCHTITAN_CONFIG=users:base bash t/launch.sh") == 0);
+  CHECK(w.get("log").find("-m torchtitan.train --module torchtitan_plan --config planned\n") != std::string::npos);
+  // Of version 0.3 what the function touches.
+  w.put("users.py", R"(class section:
+    def __init__(self, *names): self.__dict__.update(dict.fromkeys(names))
+class base:
+    def __init__(self):
+        self.training = section("local_batch_size", "global_batch_size", "seq_len", "mixed_precision_param", "mixed_precision_reduce")
+        self.parallelism = section(*(f"{d}_degree" for d in ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel",
+            "context_parallel", "expert_parallel", "pipeline_parallel")), "fsdp_reshard_after_forward", "pipeline_parallel_schedule",
+            "pipeline_parallel_microbatch_size", "module_fqns_per_model_part")
+)");
+  w.put("test.py", R"(import os, sys, types
+class FullAC:
+    class Config: pass
+for name in ("torchtitan", "torchtitan.distributed", "torchtitan.distributed.activation_checkpoint"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules[name].FullAC = sys.modules[name].SelectiveAC = FullAC
+sys.path.insert(0, "t")
+os.environ["TORCHTITAN_CONFIG"] = "users:base"
+import torchtitan_plan
+config = torchtitan_plan.planned()
+assert config.training.local_batch_size == 16 and config.training.global_batch_size == 32
+assert config.parallelism.module_fqns_per_model_part == [["tok_embeddings", *(f"layers.{i}" for i in range(5))],
+    [*(f"layers.{i}" for i in range(5, 10)), "norm", "lm_head"]]
+assert config.parallelism.pipeline_parallel_degree == 2 and config.parallelism.pipeline_parallel_microbatch_size == 2
+assert os.path.isfile(config.parallelism.pipeline_parallel_schedule_csv)
+assert isinstance(config.activation_checkpoint, FullAC.Config) and config.training.disable_cuda_graphs
+)");
+  CHECK(shell(w, "python3 test.py") == 0);
+  CHECK(w.get("complained") == "");
+}
+
 TEST_CASE("a plan that was predicted says what it is worth, and one of devices that the cluster lacks is not exported") {
   const workplace w;
   put_hosts(w);

@@ -111,7 +111,7 @@ TEST_CASE("parts, ranks and microbatches read back are the plan's") {
     CHECK(found.values.at("training.mixed_precision_param") == "bfloat16");
     CHECK(found.values.at("activation_checkpoint.mode") == "full");
     CHECK(parse_schedule_csv(made.text("schedule.csv")).rank_of == order.rank_of);
-    CHECK(has(std::string(made.text("launch.sh")), "-m torchtitan.train --job.config_file"));
+    CHECK(has(std::string(made.text("launch.sh")), "-m torchtitan.train \"${given[@]}\""));
   }
 }
 

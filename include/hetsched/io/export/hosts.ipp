@@ -74,7 +74,7 @@ shift
 mapfile -t hosts < <(sed -e '/^#/d' -e 's/ .*//' "$here/hosts.txt")
 export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
 handed=()
-for name in MASTER_ADDR MASTER_PORT MEGATRON; do
+for name in MASTER_ADDR MASTER_PORT MEGATRON TORCHTITAN_CONFIG; do
   if [ -n "${!name:-}" ]; then handed+=("$name=${!name}"); fi
 done
 contexts=()

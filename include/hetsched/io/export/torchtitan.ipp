@@ -15,6 +15,48 @@ namespace hetsched {
 
 namespace detail {
 
+inline constexpr const char* torchtitan_script =
+    R"py("""The plan in this folder over a configuration of torchtitan 0.3, TORCHTITAN_CONFIG=MODULE:FUNCTION; launch.sh hands it over."""
+import importlib
+import os
+import tomllib
+from pathlib import Path
+
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+
+here = Path(__file__).resolve().parent
+
+
+def planned():
+    module, _, function = os.environ["TORCHTITAN_CONFIG"].partition(":")
+    config = getattr(importlib.import_module(module), function)()
+    plan = tomllib.loads((here / "torchtitan.toml").read_text())
+    parts = plan["parallelism"].get("module_fqns_per_model_part", [])
+    for part in parts:
+        part[:] = ["lm_head" if name == "output" else name for name in part]
+    for section in ("training", "parallelism"):
+        for key, value in plan[section].items():
+            if not hasattr(getattr(config, section), key):
+                raise SystemExit(f"torchtitan's {section} has no {key}: this plan is for versions 0.2 and 0.3")
+            setattr(getattr(config, section), key, value)
+    if parts:
+        config.parallelism.pipeline_parallel_schedule_csv = str(here / "schedule.csv")
+        config.training.disable_cuda_graphs = True  # which it has not for pipelines
+    config.activation_checkpoint = {"full": FullAC.Config, "selective": SelectiveAC.Config, "none": lambda: None}[
+        plan["activation_checkpoint"]["mode"]]()
+    return config
+)py";
+
+// Its configuration is a file in version 0.2, and what a function returns in version 0.3.
+inline constexpr const char* torchtitan_given = R"sh(if [ -n "${TORCHTITAN_CONFIG:-}" ]; then
+  export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
+  given=(--module torchtitan_plan --config planned)
+else
+  given=(--job.config_file "$here/torchtitan.toml")
+  if [ -e "$here/schedule.csv" ]; then given+=(--parallelism.pipeline_parallel_schedule_csv "$here/schedule.csv"); fi
+fi
+)sh";
+
 /// The schedule by which torchtitan finds out which stages a rank has; the order itself comes from the CSV.
 [[nodiscard]] inline std::string torchtitan_style(const placed_plan& placed) {
   const auto& order = placed.order();
@@ -71,7 +113,8 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   const auto recompute = equal_recomputation(placed);
   const auto number = [](const char* name, int value) { return std::string(name) + " = " + std::to_string(value) + "\n"; };
   std::string text =
-      "# For torchtitan 0.2; model, data and optimizer come on the command line, as --model.name and --model.flavor.\n";
+      "# For torchtitan 0.2; model, data and optimizer come on the command line, as --model.name. torchtitan_plan.py reads it "
+      "for 0.3.\n";
   text += "[training]\n" + number("local_batch_size", pipelined ? per_rank * line.microbatches : per_rank) +
           number("global_batch_size", line.microbatch_size * line.microbatches);
   if (placed.setting().sequence > 0) text += number("seq_len", placed.setting().sequence);
@@ -89,13 +132,12 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   if (recompute == recomputation::selective) text += "selective_ac_option = \"op\"\n";
 
   plan_export result;
-  result.files = {{"torchtitan.toml", std::move(text)}, {"ranks.json", ranks_json(placed)}};
-  std::string program = "-m torchtitan.train --job.config_file \"$here/torchtitan.toml\"";
-  if (pipelined) {
-    result.files.push_back({"schedule.csv", computed_csv(placed)});
-    program += " \\\n  --parallelism.pipeline_parallel_schedule_csv \"$here/schedule.csv\"";
-  }
-  for (auto& f : launch_files(placed, program)) result.files.push_back(std::move(f));
+  result.files = {{"torchtitan.toml", std::move(text)},
+                  {"torchtitan_plan.py", detail::torchtitan_script},
+                  {"ranks.json", ranks_json(placed)}};
+  if (pipelined) result.files.push_back({"schedule.csv", computed_csv(placed)});
+  for (auto& f : launch_files(placed, "-m torchtitan.train \"${given[@]}\"", detail::torchtitan_given))
+    result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
   result.remarks = stack_remarks(placed, "torchtitan");
   if (shards && zero < 2)
