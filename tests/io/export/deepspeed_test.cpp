@@ -60,8 +60,11 @@ TEST_CASE("what DeepSpeed's pipelines do not do") {
   refused(plan_of({{.end = 9}, {.end = 18, .subcluster = 1}}), "one precision for all ranks");
   auto file = equal_plan(18, 2, {.data = 2});
   for (auto& s : file.plan.pipelines.front().stages) s.zero = 2;
-  refused(file, "pipelines take 0 or 1");
-  file = equal_plan(18, 2);
   file.plan.pipelines.front().stages[1].recompute = recomputation::selective;
-  refused(file, "stage 1 recomputes selectively");
+  const auto made = export_deepspeed(place_plan(file, "DeepSpeed"));
+  REQUIRE(made.remarks.size() == 2);
+  CHECK(sound_config(made, 2)["zero_optimization"]["stage"] == 1);
+  CHECK(has(made.remarks[0], "has ZeRO stage 2, and with DeepSpeed all have 1"));
+  CHECK(has(made.remarks[1], "stage 1 recomputes selectively, and with DeepSpeed whole layers"));
+  CHECK(nlohmann::json::parse(made.text("stages.json"))["stages"][1]["recompute"] == true);
 }

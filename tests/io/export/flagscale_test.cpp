@@ -244,6 +244,10 @@ TEST_CASE("recomputation stage by stage, ZeRO, NCCL and devices that are seen") 
   const auto selective = std::string(export_flagscale(place_plan(file, "FlagScale", hosts)).text("flagscale.yaml"));
   CHECK(has(selective, "      recompute_granularity: \"selective\"\n"));
   CHECK(!has(selective, "per_stage"));
+  file.plan.pipelines.front().stages[1].recompute = recomputation::none;
+  const auto some = export_flagscale(place_plan(file, "FlagScale", hosts));
+  CHECK(has(std::string(some.text("flagscale.yaml")), "        - [1, 32, 1]\n        - [1, 32, 0]\n"));
+  CHECK(has(some.remarks.at(0), "they recompute fully"));
 }
 
 TEST_CASE("what FlagScale's heterogeneous training does not do") {
@@ -260,13 +264,8 @@ TEST_CASE("what FlagScale's heterogeneous training does not do") {
   refused(file, "share their weights on tensor degrees of 2 and 1");
   file.plan.pipelines.front().copy_sync.clear();
   CHECK(has(std::string(export_flagscale(place_plan(file, "FlagScale", hosts)).text("flagscale.yaml")), "untie_embeddings"));
-  file.plan.pipelines.front().stages[0].recompute = recomputation::selective;
-  refused(file, "only some of its stages recompute selectively");
   file = plan_of({{.end = 6, .degrees = {}}, {.end = 12, .first_device = 8}, {.end = 18, .first_device = 1}});
   refused(file, "host a-0 has ranks 0 on and 2 on");
   file = equal_plan(18, 2, {.tensor = 3});
   refused(file, "cuts sequences of 1024 tokens into 3");
-  file = equal_plan(18, 2, {.data = 2});
-  for (auto& s : file.plan.pipelines.front().stages) s.zero = 3;
-  refused(file, "shards as ZeRO 1 does");
 }

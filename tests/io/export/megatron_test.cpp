@@ -66,9 +66,10 @@ std::vector<std::string> cuts(const placed_plan& placed) {
   return stages;
 }
 
-std::map<std::string, std::string> options(const std::vector<std::string>& flags) {
+std::map<std::string, std::string> options(const placed_plan& placed) {
   std::map<std::string, std::string> found;
-  for (const auto& f : flags) {
+  std::vector<std::string> remarks;
+  for (const auto& f : megatron_flags(placed, remarks)) {
     const auto space = f.find(' ');
     found[f.substr(0, space)] = space == f.npos ? "" : f.substr(space + 1);
   }
@@ -123,7 +124,7 @@ TEST_CASE("virtual stages go round the ranks, as Megatron-LM deals them out") {
   auto file = equal_plan(34, 4, {}, "interleaved_1f1b");
   for (const int microbatches : {8, 10}) {
     file.plan.pipelines.front().microbatches = microbatches;
-    const auto why = refusal([&] { return megatron_flags(place_plan(file, "Megatron-LM")); });
+    const auto why = refusal([&] { return megatron_rules::options(place_plan(file, "Megatron-LM")); });
     CHECK((why == "") == (microbatches % 4 == 0));
   }
 }
@@ -131,7 +132,7 @@ TEST_CASE("virtual stages go round the ranks, as Megatron-LM deals them out") {
 TEST_CASE("flags are the plan: sizes, sequence, ZeRO, recomputation") {
   auto file = equal_plan(18, 2, {.data = 2, .context = 2, .tensor = 2, .expert = 2});
   for (auto& s : file.plan.pipelines.front().stages) s.zero = 1, s.recompute = recomputation::full;
-  auto found = megatron_rules::options(megatron_flags(place_plan(file, "Megatron-LM")));
+  auto found = megatron_rules::options(place_plan(file, "Megatron-LM"));
   CHECK(found["--tensor-model-parallel-size"] == "2");
   CHECK(found["--context-parallel-size"] == "2");
   CHECK(found["--expert-model-parallel-size"] == "2");
@@ -145,14 +146,13 @@ TEST_CASE("flags are the plan: sizes, sequence, ZeRO, recomputation") {
   CHECK(found.count("--use-distributed-optimizer") == 1);
   CHECK(found["--recompute-granularity"] == "full --recompute-method uniform --recompute-num-layers 1");
   for (auto& s : file.plan.pipelines.front().stages) s.recompute = recomputation::selective;
-  CHECK(megatron_rules::options(megatron_flags(place_plan(file, "Megatron-LM")))["--recompute-granularity"] == "selective");
+  CHECK(megatron_rules::options(place_plan(file, "Megatron-LM"))["--recompute-granularity"] == "selective");
 }
 
 TEST_CASE("precision is what devices compute in, and gradients are as the stack counts them") {
   const auto flags = [](plan_file file, const char* stack, bool hosts) {
     if (*stack) file.plan.setting.stack = find_training_stack(stack).value();
-    return megatron_rules::options(
-        megatron_flags(place_plan(file, "Megatron-LM", hosts ? std::optional(hosts_of_two_sizes()) : std::nullopt)));
+    return megatron_rules::options(place_plan(file, "Megatron-LM", hosts ? std::optional(hosts_of_two_sizes()) : std::nullopt));
   };
   const auto on_a = equal_plan(18, 2);
   CHECK(flags(on_a, "megatron", true).count("--bf16") == 1);
@@ -182,14 +182,6 @@ TEST_CASE("what Megatron-LM has no flag for is refused, with the reason") {
   };
   auto file = plan_of({{.end = 9, .degrees = {.data = 4}}, {.end = 18, .first_device = 4, .degrees = {.tensor = 4}}});
   refused(file, "tensor degrees differ: 1 in stage 0, 4 in stage 1");
-  file = equal_plan(18, 2, {.data = 2});
-  file.plan.pipelines.front().stages[0].recompute = recomputation::full;
-  refused(file, "recompute different things");
-  file = equal_plan(18, 2, {.data = 2});
-  file.plan.pipelines.front().stages[0].zero = 1;
-  refused(file, "different ZeRO stages");
-  file.plan.pipelines.front().stages[0].zero = file.plan.pipelines.front().stages[1].zero = 2;
-  refused(file, "shards as ZeRO 1 does");
   file = equal_plan(18, 2, {.data = 2, .expert = 2});
   file.plan.setting.precision = "fp16";
   refused(file, "no expert parallelism");
@@ -205,6 +197,18 @@ TEST_CASE("what Megatron-LM has no flag for is refused, with the reason") {
   apart.links.front().path.nccl = false;
   const auto mixed = plan_of({{.end = 9}, {.end = 18, .subcluster = 1}});
   CHECK(has(refusal([&] { return export_megatron(place_plan(mixed, "Megatron-LM", apart)); }), "NCCL does not join"));
+}
+
+TEST_CASE("stages that save memory differently: all save as much as the one that saves most") {
+  auto file = equal_plan(18, 2, {.data = 2});
+  file.plan.pipelines.front().stages[0].recompute = recomputation::full;
+  file.plan.pipelines.front().stages[0].zero = 1;
+  const auto made = export_megatron(place_plan(file, "Megatron-LM"));
+  CHECK(made.remarks.size() == 2);
+  CHECK(has(std::string(made.text("launch.sh")), "--use-distributed-optimizer"));
+  CHECK(has(std::string(made.text("launch.sh")), "--recompute-granularity full"));
+  for (auto& s : file.plan.pipelines.front().stages) s.zero = 3, s.recompute = recomputation::none;
+  CHECK(has(export_megatron(place_plan(file, "Megatron-LM")).remarks.at(0), "has ZeRO stage 3"));
 }
 
 TEST_CASE("files and remarks of Megatron-LM") {

@@ -56,25 +56,45 @@ TEST_CASE("what no target runs is refused by name") {
   refused(file, "it serves requests");
 }
 
-TEST_CASE("degrees, recomputation and ZeRO of all stages, or the two that differ") {
+TEST_CASE("degrees of all stages, or the two that differ") {
   auto file = equal_plan(18, 2, {.data = 2});
-  auto& stages = file.plan.pipelines.front().stages;
   const auto placed = [&] { return place_plan(file, "X"); };
   CHECK(equal_degrees(placed()) == degrees{.data = 2});
-  CHECK(equal_recomputation(placed()) == recomputation::none);
-  stages[0].zero = stages[1].zero = 3;
-  CHECK(equal_zero(placed()) == 3);
-  stages[0].zero = 1;
-  CHECK(has(refusal([&] { return equal_zero(placed()); }), "different ZeRO stages"));
-  stages[1].recompute = recomputation::selective;
-  CHECK(has(refusal([&] { return equal_recomputation(placed()); }), "recompute different things"));
-  file = plan_of({{.end = 9, .degrees = {.data = 4}}, {.end = 18, .first_device = 4, .degrees = {.data = 2, .tensor = 2}}});
-  CHECK(has(refusal([&] { return equal_degrees(placed()); }), "tensor degrees differ: 1 in stage 0, 2 in stage 1"));
-  // One data rank shares nothing, whatever it says.
-  file = plan_of({{.end = 9, .degrees = {.data = 4}, .zero = 1}, {.end = 18, .first_device = 4, .degrees = {.tensor = 4}}});
-  CHECK(equal_zero(placed()) == 1);
   CHECK(refusal([&] { return expect_whole_layers(placed(), {.data = 4}), 0; }) == "");
   CHECK(has(refusal([&] { return expect_whole_layers(placed(), {.context = 4}), 0; }), "a context degree of 4"));
+  file = plan_of({{.end = 9, .degrees = {.data = 4}}, {.end = 18, .first_device = 4, .degrees = {.data = 2, .tensor = 2}}});
+  CHECK(has(refusal([&] { return equal_degrees(placed()); }), "tensor degrees differ: 1 in stage 0, 2 in stage 1"));
+}
+
+TEST_CASE("one setting of recomputation and ZeRO for all stages is the most that one has, and that is told") {
+  auto file = equal_plan(18, 2, {.data = 2});
+  auto& stages = file.plan.pipelines.front().stages;
+  std::vector<std::string> remarks;
+  const auto recompute = [&] { return common_recomputation(place_plan(file, "X"), remarks = {}); };
+  const auto zero = [&](int most) { return common_zero(place_plan(file, "X"), most, remarks = {}); };
+  CHECK(recompute() == recomputation::none);
+  CHECK(remarks.empty());
+  stages[1].recompute = recomputation::selective;
+  CHECK(recompute() == recomputation::selective);
+  REQUIRE(remarks.size() == 1);
+  CHECK(has(remarks[0], "X has one setting: it is selective for all"));
+  stages[0].recompute = stages[1].recompute = recomputation::full;
+  CHECK(recompute() == recomputation::full);
+  CHECK(remarks.empty());
+  stages[0].zero = stages[1].zero = 3;
+  CHECK(zero(3) == 3);
+  CHECK(remarks.empty());
+  CHECK(zero(1) == 1);
+  REQUIRE(remarks.size() == 1);
+  CHECK(remarks[0] == "stage 0 has ZeRO stage 3, and with X all have 1: memory is not as in the plan");
+  stages[0].zero = 1;
+  stages[1].zero = 0;
+  CHECK(zero(1) == 1);
+  CHECK(has(remarks[0], "stage 1 has ZeRO stage 0"));
+  // One data rank shares nothing, whatever it says.
+  file = plan_of({{.end = 9, .degrees = {.data = 4}, .zero = 1}, {.end = 18, .first_device = 4, .degrees = {.tensor = 4}}});
+  CHECK(common_zero(place_plan(file, "X"), 1, remarks = {}) == 1);
+  CHECK(remarks.empty());
 }
 
 TEST_CASE("the precision of devices, and bytes of gradients under the stack") {

@@ -14,8 +14,8 @@ namespace hetsched {
 /// stack, bytes of gradients, what is hidden behind computing, and the iteration that was predicted so.
 [[nodiscard]] std::string assumptions_json(const placed_plan& placed);
 
-/// assumptions.json, and on a cluster check.py, which launch.sh calls before it starts ranks: it ends with a line that says why,
-/// unless the host's devices are there, have the memory and can compute in the precision.
+/// assumptions.json, and on a cluster check.py, which launch.sh calls before it starts ranks: it ends with a line that says
+/// why, unless the host's devices are there, have the memory and can compute in the precision.
 [[nodiscard]] std::vector<export_file> assumption_files(const placed_plan& placed);
 
 /// Seconds of an iteration if ranks of one stage each work in the order of 1F1B in place of the plan's: what was predicted, and

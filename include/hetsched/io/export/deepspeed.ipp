@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -90,9 +91,8 @@ if __name__ == "__main__":
 )py";
 
 /// Precision and ZeRO of ds_config.json.
-inline void add_types(const placed_plan& placed, nlohmann::ordered_json& config) {
-  const int zero = equal_zero(placed);
-  if (zero > 1) placed.refuse("its ZeRO stage is " + std::to_string(zero) + ", and DeepSpeed's pipelines take 0 or 1");
+inline void add_types(const placed_plan& placed, nlohmann::ordered_json& config, std::vector<std::string>& remarks) {
+  const int zero = common_zero(placed, 1, remarks);  // its pipelines take no more
   config["zero_optimization"] = {{"stage", zero}};
   const auto used = equal_precision(placed);
   if (used != precision::bf16 && used != precision::fp16) return;
@@ -115,21 +115,21 @@ HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
   nlohmann::ordered_json config{{"train_batch_size", sample_count(placed.file.plan)},
                                 {"train_micro_batch_size_per_gpu", placed.line().microbatch_size / sizes.data},
                                 {"gradient_accumulation_steps", line.microbatches}};
-  detail::add_types(placed, config);
+  plan_export result;
+  detail::add_types(placed, config, result.remarks);
   auto stages = nlohmann::ordered_json::array();
   for (std::size_t s = 0; s < line.stages.size(); ++s) {
     if (line.stages[s].recompute == recomputation::selective)
-      placed.refuse("stage " + std::to_string(s) + " recomputes selectively, and DeepSpeed whole layers");
+      result.remarks.push_back("stage " + std::to_string(s) + " recomputes selectively, and with DeepSpeed whole layers");
     const auto layers = placed.layout.stages[s].layers;
     auto modules = nlohmann::ordered_json::array();
     for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
     stages.push_back({{"stage", s},
                       {"first_layer", layers.first},
                       {"last_layer", layers.last - 1},
-                      {"recompute", line.stages[s].recompute == recomputation::full},
+                      {"recompute", line.stages[s].recompute != recomputation::none},
                       {"modules", std::move(modules)}});
   }
-  plan_export result;
   result.files = {{"ds_config.json", detail::dump(config)},
                   {"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
                                                                       {"data", sizes.data},
@@ -140,7 +140,7 @@ HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
                   {"ranks.json", ranks_json(placed)}};
   for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = remarks_under_1f1b(placed, "deepspeed");
+  for (auto& more : remarks_under_1f1b(placed, "deepspeed")) result.remarks.push_back(std::move(more));
   return result;
 }
 

@@ -34,9 +34,6 @@ inline void expect_flagscale(const placed_plan& placed) {
     placed.refuse("embedding and head share their weights on tensor degrees of " +
                   std::to_string(line.stages.front().degrees.tensor) + " and " +
                   std::to_string(line.stages.back().degrees.tensor));
-  if (equal_zero(placed) > 1)
-    placed.refuse("its ZeRO stage is " + std::to_string(equal_zero(placed)) +
-                  ", and the distributed optimizer shards as ZeRO 1 does");
 }
 
 /// Blocks of each stage.
@@ -50,24 +47,25 @@ inline void expect_flagscale(const placed_plan& placed) {
 }
 
 /// Lines of the section recompute; empty if nothing is.
-[[nodiscard]] inline std::string flagscale_recompute(const placed_plan& placed) {
+[[nodiscard]] inline std::string flagscale_recompute(const placed_plan& placed, std::vector<std::string>& remarks) {
   const auto& stages = placed.line().stages;
   const auto count = [&](recomputation r) {
     return static_cast<std::size_t>(std::count_if(stages.begin(), stages.end(), [&](const auto& s) { return s.recompute == r; }));
   };
   if (count(recomputation::none) == stages.size()) return "";
   if (count(recomputation::selective) == stages.size()) return "    recompute:\n      recompute_granularity: \"selective\"\n";
-  if (count(recomputation::selective) > 0) placed.refuse("only some of its stages recompute selectively");
+  if (count(recomputation::selective) > 0)
+    remarks.push_back("some of its stages recompute selectively, which FlagScale has for all or none: they recompute fully");
   std::string text =
       "    recompute:\n      recompute_granularity: \"full\"\n      recompute_method: \"uniform\"\n      recompute_num_layers: "
       "1\n";
-  if (count(recomputation::full) == stages.size()) return text;
+  if (count(recomputation::none) == 0) return text;
   // A row a stage: how many stages, then how many microbatches, and the flag that they have.
   const auto rows = [&](const char* key, auto flag) {
     text += std::string("      ") + key + ":\n";
     for (const auto& s : stages)
       text +=
-          "        - [1, " + std::to_string(placed.line().microbatches) + ", " + flag(s.recompute == recomputation::full) + "]\n";
+          "        - [1, " + std::to_string(placed.line().microbatches) + ", " + flag(s.recompute != recomputation::none) + "]\n";
   };
   rows("recompute_granularity_per_stage_micro_batch", [](bool full) { return full ? "1" : "0"; });
   rows("recompute_method_per_stage_micro_batch", [](bool) { return "0"; });
@@ -166,15 +164,16 @@ HETSCHED_INLINE plan_export export_flagscale(const placed_plan& placed) {
   const auto first = line.stages.front().degrees, last = line.stages.back().degrees;
   const bool several_tensor =
       std::any_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.degrees.tensor > 1; });
+  plan_export result;
   const auto number = [](const char* key, auto value) { return std::string("    ") + key + ": " + std::to_string(value) + "\n"; };
   std::string text = detail::flagscale_experiment(starts) + "\ntrain:\n  system:\n" +
                      number("tensor_model_parallel_size", first.tensor) +
                      number("pipeline_model_parallel_size", line.stages.size());
   if (several_tensor) text += "    sequence_parallel: True\n";
-  if (equal_zero(placed) == 1) text += "    use_distributed_optimizer: True\n";
+  if (common_zero(placed, 1, result.remarks) == 1) text += "    use_distributed_optimizer: True\n";
   if (!line.copy_sync.empty() && first.data != last.data) text += "    use_partial_reduce_for_shared_embedding: True\n";
-  text +=
-      detail::flagscale_precision(placed) + detail::flagscale_hetero(placed, meshes, split) + detail::flagscale_recompute(placed);
+  text += detail::flagscale_precision(placed) + detail::flagscale_hetero(placed, meshes, split) +
+          detail::flagscale_recompute(placed, result.remarks);
   int blocks = 0;
   for (const int n : split) blocks += n;
   text += "  model:\n" + number("num_layers", blocks) + number("micro_batch_size", placed.line().microbatch_size / first.data) +
@@ -183,11 +182,10 @@ HETSCHED_INLINE plan_export export_flagscale(const placed_plan& placed) {
   if (first.tensor != last.tensor) text += "    untie_embeddings_and_output_weights: True\n";
   text += "\naction: run\nhydra:\n  run:\n    dir: ${experiment.exp_dir}/hydra\n";
 
-  plan_export result;
   result.files = {
       {"flagscale.yaml", std::move(text)}, {"hosts.txt", hosts_text(placed, starts, types)}, {"ranks.json", ranks_json(placed)}};
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = remarks_under_1f1b(placed, "megatron");
+  for (auto& more : remarks_under_1f1b(placed, "megatron")) result.remarks.push_back(std::move(more));
   return result;
 }
 

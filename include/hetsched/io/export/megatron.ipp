@@ -57,7 +57,7 @@ HETSCHED_INLINE std::string megatron_layout(const placed_plan& placed) {
   return text;
 }
 
-HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& placed) {
+HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& placed, std::vector<std::string>& remarks) {
   const auto sizes = equal_degrees(placed);
   expect_round_robin(placed);
   detail::expect_interleaved(placed);
@@ -76,11 +76,8 @@ HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& place
   if (sizes.expert > 1 && equal_precision(placed) == precision::fp16)
     placed.refuse("it computes in fp16, in which Megatron-LM has no expert parallelism");
   if (placed.setting().sequence > 0) add("--seq-length " + std::to_string(placed.setting().sequence));
-  const int zero = equal_zero(placed);
-  if (zero > 1)
-    placed.refuse("its ZeRO stage is " + std::to_string(zero) + ", and the distributed optimizer shards as ZeRO 1 does");
-  if (zero == 1) add("--use-distributed-optimizer");
-  const auto recompute = equal_recomputation(placed);
+  if (common_zero(placed, 1, remarks) == 1) add("--use-distributed-optimizer");  // which shards as ZeRO 1 does
+  const auto recompute = common_recomputation(placed, remarks);
   if (recompute == recomputation::selective) add("--recompute-granularity selective");
   if (recompute == recomputation::full) add("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
   return flags;
@@ -90,13 +87,13 @@ HETSCHED_INLINE plan_export export_megatron(const placed_plan& placed) {
   plan_export result;
   std::string program =
       "\"${MEGATRON:-.}/pretrain_gpt.py\" \\\n  --pipeline-model-parallel-layout \"$(cat \"$here/pipeline_layout.txt\")\"";
-  for (const auto& flag : megatron_flags(placed)) program += " \\\n  " + flag;
+  for (const auto& flag : megatron_flags(placed, result.remarks)) program += " \\\n  " + flag;
   result.files = {{"pipeline_layout.txt", megatron_layout(placed) + "\n"}};
   // It insists on the one connection for tensor and context parallelism before Blackwell.
   for (auto& f : launch_files(placed, program, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
   result.files.push_back({"ranks.json", ranks_json(placed)});
-  result.remarks = remarks_under_1f1b(placed, "megatron");
+  for (auto& more : remarks_under_1f1b(placed, "megatron")) result.remarks.push_back(std::move(more));
   return result;
 }
 

@@ -78,13 +78,13 @@ struct placed_plan {
 /// Throws: inexpressible.
 void expect_whole_layers(const placed_plan& placed, const degrees& sizes);
 
-/// What all stages recompute.
-/// Throws: inexpressible if they differ.
-[[nodiscard]] recomputation equal_recomputation(const placed_plan& placed);
+/// One setting for what all stages recompute: the most that any of them does, so that none runs out of memory for it. Where
+/// stages differ, a sentence is added to `remarks`.
+[[nodiscard]] recomputation common_recomputation(const placed_plan& placed, std::vector<std::string>& remarks);
 
-/// The ZeRO stage of all stages that have several data ranks; 0 if none has.
-/// Throws: inexpressible if they differ.
-[[nodiscard]] int equal_zero(const placed_plan& placed);
+/// One ZeRO stage for all stages that have several data ranks: the highest that any has, and at most `most`; 0 if none has. Where
+/// that is not what a stage has, a sentence is added to `remarks`.
+[[nodiscard]] int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks);
 
 /// The precision in which all devices compute; none where the plan does not name one. Without a cluster it is the model's.
 /// Throws: inexpressible if devices compute in different ones.

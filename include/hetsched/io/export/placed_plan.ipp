@@ -91,23 +91,29 @@ HETSCHED_INLINE void expect_whole_layers(const placed_plan& placed, const degree
                     ": it cuts models into stages, not layers");
 }
 
-HETSCHED_INLINE recomputation equal_recomputation(const placed_plan& placed) {
+HETSCHED_INLINE recomputation common_recomputation(const placed_plan& placed, std::vector<std::string>& remarks) {
   const auto& stages = placed.line().stages;
-  for (const auto& s : stages)
-    if (s.recompute != stages.front().recompute)
-      placed.refuse("its stages recompute different things, and " + placed.target + " has one setting for all");
-  return stages.front().recompute;
+  const auto less = [](const stage_plan& x, const stage_plan& y) { return x.recompute < y.recompute; };
+  const auto most = std::max_element(stages.begin(), stages.end(), less)->recompute;
+  if (std::min_element(stages.begin(), stages.end(), less)->recompute != most)
+    remarks.push_back("its stages recompute different things, and " + placed.target + " has one setting: it is " +
+                      std::string(name_of(most)) + " for all, which takes longer than was predicted");
+  return most;
 }
 
-HETSCHED_INLINE int equal_zero(const placed_plan& placed) {
-  std::optional<int> common;
-  for (const auto& s : placed.line().stages) {
-    if (s.degrees.data == 1) continue;
-    if (common && *common != s.zero)
-      placed.refuse("its stages have different ZeRO stages, and " + placed.target + " has one for all");
-    common = s.zero;
+HETSCHED_INLINE int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks) {
+  int highest = 0;
+  for (const auto& s : placed.line().stages)
+    if (s.degrees.data > 1) highest = std::max(highest, s.zero);
+  const int common = std::min(highest, most);
+  for (std::size_t i = 0; i < placed.line().stages.size(); ++i) {
+    const auto& s = placed.line().stages[i];
+    if (s.degrees.data == 1 || s.zero == common) continue;
+    remarks.push_back("stage " + std::to_string(i) + " has ZeRO stage " + std::to_string(s.zero) + ", and with " + placed.target +
+                      " all have " + std::to_string(common) + ": memory is not as in the plan");
+    break;
   }
-  return common.value_or(0);
+  return common;
 }
 
 HETSCHED_INLINE std::optional<precision> equal_precision(const placed_plan& placed) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -124,8 +125,6 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
   const auto& order = placed.order();
   const auto& line = placed.line();
   if (order.directions != 1) placed.refuse("schedule " + line.schedule.name + " has stages of two directions");
-  if (equal_zero(placed) > 0)
-    placed.refuse("its replicas share the optimizer's state (ZeRO " + std::to_string(equal_zero(placed)) + ")");
   auto stages = nlohmann::ordered_json::array();
   for (std::size_t v = 0; v < placed.layout.stages.size(); ++v) {
     const auto layers = placed.layout.stages[v].layers;
@@ -138,6 +137,7 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
                       {"modules", std::move(modules)}});
   }
   plan_export result;
+  (void)common_zero(placed, 0, result.remarks);
   result.files = {{"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
                                                                       {"pipeline_ranks", order.ranks},
                                                                       {"data", sizes.data},
@@ -149,9 +149,8 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
                   {"ranks.json", ranks_json(placed)}};
   for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  for (const auto& s : line.stages)
-    if (s.recompute != recomputation::none && result.remarks.empty())
-      result.remarks.push_back("run.py recomputes nothing, and the plan does; modules of --model may (torch.utils.checkpoint)");
+  if (std::any_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.recompute != recomputation::none; }))
+    result.remarks.push_back("run.py recomputes nothing, and the plan does; modules of --model may (torch.utils.checkpoint)");
   return result;
 }
 

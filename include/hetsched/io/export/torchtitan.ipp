@@ -106,11 +106,14 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   const auto& line = placed.line();
   const auto& order = placed.order();
   expect_nccl(placed);
-  const int zero = equal_zero(placed), per_rank = placed.line().microbatch_size / sizes.data;
+  const int per_rank = line.microbatch_size / sizes.data;
+  const bool pipelined = order.ranks > 1;
+  plan_export result;
+  // Under a pipeline weights and gradients stay whole until the last microbatch; without one they need not.
+  const int zero = common_zero(placed, pipelined ? 1 : 3, result.remarks);
   const bool copies = zero == 0 && placed.ranks.size() == static_cast<std::size_t>(sizes.data);  // replicate() alone
   const bool shards = !copies && (sizes.data > 1 || sizes.context > 1);
-  const bool pipelined = order.ranks > 1;
-  const auto recompute = equal_recomputation(placed);
+  const auto recompute = common_recomputation(placed, result.remarks);
   const auto number = [](const char* name, int value) { return std::string(name) + " = " + std::to_string(value) + "\n"; };
   std::string text =
       "# For torchtitan 0.2; model, data and optimizer come on the command line, as --model.name. torchtitan_plan.py reads it "
@@ -131,7 +134,6 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   text += "\n[activation_checkpoint]\nmode = \"" + std::string(name_of(recompute)) + "\"\n";
   if (recompute == recomputation::selective) text += "selective_ac_option = \"op\"\n";
 
-  plan_export result;
   result.files = {{"torchtitan.toml", std::move(text)},
                   {"torchtitan_plan.py", detail::torchtitan_script},
                   {"ranks.json", ranks_json(placed)}};
@@ -139,11 +141,10 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   for (auto& f : launch_files(placed, "-m torchtitan.train \"${given[@]}\"", detail::torchtitan_given))
     result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  result.remarks = stack_remarks(placed, "torchtitan");
-  if (shards && zero < 2)
-    result.remarks.push_back(
-        "torchtitan shards weights, gradients and the optimizer's state of data ranks, and the plan has ZeRO " +
-        std::to_string(zero) + ": memory is not as in the plan");
+  for (auto& more : stack_remarks(placed, "torchtitan")) result.remarks.push_back(std::move(more));
+  if (shards && zero < (pipelined ? 1 : 2))
+    result.remarks.push_back("torchtitan shards more of what data ranks hold than the plan, which has ZeRO stage " +
+                             std::to_string(zero) + ": memory is not as in the plan");
   return result;
 }
 
