@@ -6,7 +6,7 @@
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
-#   torch    what is exported for PyTorch, by PyTorch itself, and component torch; only if named: it downloads some gigabytes from the Python registry
+#   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
 #   compilers only if named: g++ 13 and 14 and clang 16 to 19, in an Ubuntu 24.04 that it makes below build/; needs root
@@ -146,17 +146,25 @@ fi
 
 # PyTorch's loader, validation and runtime on what is written for them, and LibTorch in pipelines; PyTorch is kept in build/torch.
 torch_lane() {
-  local start=$SECONDS p f
+  local start=$SECONDS script p f
   if ! [[ -x build/torch/bin/torchrun ]]; then
     step "install torch" bash -c 'python3 -m venv build/torch && build/torch/bin/pip install -q torch numpy' || return
+  fi
+  if ! [[ -x build/torch/bin/deepspeed ]]; then
+    # torchtitan and DeepSpeed say which others they need; of Megatron-LM only its core is read.
+    step "install trainers" bash -c 'build/torch/bin/pip install -q setuptools wheel torchtitan==0.2.2 &&
+      build/torch/bin/pip install -q --no-deps megatron-core && DS_BUILD_OPS=0 build/torch/bin/pip install -q --no-build-isolation deepspeed' || return
   fi
   step "configure torch" cmake --preset release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -B build/for-torch || return
   step "build torch" cmake --build build/for-torch --target hetsched-simulate hetsched-export hetsched-train || return
   echo "== test torch"
-  build/torch/bin/python -W ignore tests/torch/check.py build/for-torch/examples | tee "$log"
-  read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-  echo "== torch: ${p:-0} passed, ${f:-1} failed, in $((SECONDS - start)) s"
-  ((passed += ${p:-0}, failed += ${f:-1}))
+  for script in check trainers; do
+    p='' f=''
+    build/torch/bin/python -W ignore tests/torch/$script.py build/for-torch/examples | tee "$log"
+    read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+    echo "== torch, $script: ${p:-0} passed, ${f:-1} failed, in $((SECONDS - start)) s"
+    ((passed += ${p:-0}, failed += ${f:-1}))
+  done
 
   start=$SECONDS
   # Without Gloo, of which LibTorch exports another one.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// hetsched-export: what Megatron-LM or PyTorch's pipelining need to run a plan.
+// hetsched-export: what other trainers need to run a plan.
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -12,47 +12,42 @@
 #include <hetsched/io.hpp>
 
 #include "command.hpp"
-#include "export/megatron.hpp"
-#include "export/placed_plan.hpp"
-#include "export/torch.hpp"
 
 namespace {
 
 using namespace hetsched;
 
 struct arguments {
-  std::string plan, to, out;
+  std::string plan, cluster, to, out;
   bool json = false;
 };
 
 int export_command(const arguments& given) {
   namespace fs = std::filesystem;
-  const auto target = given.to == "megatron" ? "Megatron-LM" : given.to == "torch" ? "torch.distributed.pipelining" : "a table";
-  const auto placed = command::place_plan(read_plan(given.plan), target);
-  std::vector<std::string> remarks;
-  command::exported_files texts;
-  if (given.to == "megatron") {
-    texts = command::export_megatron(placed);
-    remarks = command::megatron_remarks(placed);
-  } else if (given.to == "torch") {
-    texts = command::export_torch(placed);
-  } else {
-    texts = {{"schedule.csv", to_csv(placed.order())}, {"ranks.json", command::ranks_json(placed)}};
-  }
+  auto file = read_plan(given.plan);
+  const auto predicted = file.plan.predicted;
+  const auto stack = file.plan.setting.stack;
+  const auto hardware = given.cluster.empty() ? std::nullopt : std::optional(read_cluster(given.cluster));
+  const auto made = export_plan(std::move(file), given.to, hardware, given.plan);
   std::error_code wrong;
   fs::create_directories(given.out, wrong);
   if (wrong) throw input_error(given.out + ": " + wrong.message());
   command::outputs files;
   files.reads(given.plan);
-  for (const auto& [name, text] : texts) files.expect((fs::path(given.out) / name).string());
-  for (const auto& [name, text] : texts) files.add((fs::path(given.out) / name).string(), text);
+  files.reads(given.cluster);
+  for (const auto& f : made.files) files.expect((fs::path(given.out) / f.name).string());
+  for (const auto& f : made.files) files.add((fs::path(given.out) / f.name).string(), f.text);
   files.write();
   if (given.json) {
-    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"files", files.paths()}, {"remarks", remarks}});
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"files", files.paths()}, {"remarks", made.remarks}});
     return command::done;
   }
+  if (predicted.iteration_s > 0)
+    std::cout << "the plan is worth " << format_seconds(predicted.iteration_s) << " an iteration, "
+              << format_number(predicted.samples_per_s) << " samples/s" << (stack ? ", as stack " + stack->name + " has it" : "")
+              << '\n';
   std::cout << files.summary();
-  for (const auto& remark : remarks) std::cerr << "hetsched-export: " << remark << '\n';
+  for (const auto& remark : made.remarks) std::cerr << "hetsched-export: " << remark << '\n';
   return command::done;
 }
 
@@ -61,20 +56,21 @@ int export_command(const arguments& given) {
 int main(int argc, char** argv) {
   CLI::App app(command::about("hetsched-export"), "hetsched-export");
   app.footer(
-      "hetsched-export --plan plan.json --to megatron --out megatron\n"
+      "hetsched-export --plan plan.json --cluster cluster.json --to megatron --out megatron\n"
       "hetsched-export --plan plan.json --to torch --out torch");
   arguments given;
   app.add_option("--plan", given.plan, "plan.json")->required();
-  app.add_option("--to", given.to, "megatron, torch, or csv: the schedule as a table")
+  app.add_option("--cluster", given.cluster, "cluster.json; for start lines of each host, and checks of its devices");
+  app.add_option("--to", given.to, "megatron, torch, torchtitan, flagscale, deepspeed, or csv: the schedule as a table")
       ->required()
-      ->check(CLI::IsMember({"megatron", "torch", "csv"}));
+      ->check(CLI::IsMember(export_targets()));
   app.add_option("--out", given.out, "folder to write to; it is made")->required();
   app.add_flag("--json", given.json, "prints which files were written, and remarks, as JSON");
   return command::run(app, argc, argv, [&]() -> int {
     try {
       return export_command(given);
-    } catch (const command::inexpressible& why) {
-      std::cerr << "hetsched-export: " << why.what() << '\n';
+    } catch (const inexpressible& why) {
+      std::cerr << "hetsched-export: " << printable(why.what(), true) << '\n';
       return command::infeasible;
     }
   });

@@ -4,6 +4,15 @@
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/io/checkpoint/checkpoint_lock.hpp>
 #include <hetsched/io/checkpoint/checkpoint_writer.hpp>
+#include <hetsched/io/export/assumptions.hpp>
+#include <hetsched/io/export/deepspeed.hpp>
+#include <hetsched/io/export/export_plan.hpp>
+#include <hetsched/io/export/flagscale.hpp>
+#include <hetsched/io/export/hosts.hpp>
+#include <hetsched/io/export/megatron.hpp>
+#include <hetsched/io/export/placed_plan.hpp>
+#include <hetsched/io/export/torch.hpp>
+#include <hetsched/io/export/torchtitan.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/inventory/inventory.hpp>
 #include <hetsched/io/json/cluster_json.hpp>

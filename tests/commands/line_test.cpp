@@ -244,9 +244,9 @@ TEST_CASE("bash completes options, words and the driver's commands") {
     return w.get("answer");
   };
   CHECK(asked("hetsched-export --to m") == "megatron\n");
-  CHECK(asked("hetsched-export --to ''") == "megatron torch csv\n");
-  CHECK(asked("hetsched-export --to = to") == "torch\n");
-  CHECK(asked("hetsched-export --to = ") == "megatron torch csv\n");
+  CHECK(asked("hetsched-export --to ''") == "megatron torch torchtitan flagscale deepspeed csv\n");
+  CHECK(asked("hetsched-export --to = to") == "torch torchtitan\n");
+  CHECK(asked("hetsched-export --to = ") == "megatron torch torchtitan flagscale deepspeed csv\n");
   CHECK(asked("hetsched-export --p") == "--plan\n");
   CHECK(asked("hetsched-export --plan x") == "\n");
   CHECK(asked("hetsched pl") == "plan\n");

@@ -27,7 +27,7 @@ inline constexpr command_entry commands[] = {
     {"train", "Trains a small GPT as a plan says, on threads or on processes that Gloo connects."},
     {"generate", "Goes on with texts, by the small GPT that hetsched-train trains, on threads or on processes."},
     {"profile", "Times a small GPT's layers and the links between ranks, for hetsched-plan."},
-    {"export", "Writes what Megatron-LM or PyTorch's pipelining need to run a plan."},
+    {"export", "Writes what other trainers, such as Megatron-LM, need to run a plan."},
     {"compare-timeline",
      "Compares a measured iteration with its prediction: makespan, period, bubble and overlap, stage by stage."},
     {"import-onnx", "Turns an ONNX model into a model.json of layers. Weights are not read; amounts are per sample, in 16 bits."},

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans for torch.distributed.pipelining: stage cuts, the schedule, and a script that runs them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
-#include "megatron.hpp"
-#include "placed_plan.hpp"
 
-namespace command {
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/io/export/assumptions.hpp>
+#include <hetsched/io/export/hosts.hpp>
+#include <hetsched/io/export/torch.hpp>
+#include <hetsched/io/json_reader.hpp>
+
+namespace hetsched {
+
+namespace detail {
 
 inline constexpr const char* torch_script = R"py(#!/usr/bin/env python3
 """Runs the plan in this folder with torch.distributed.pipelining: torchrun --nproc-per-node RANKS run.py
@@ -111,28 +117,17 @@ if __name__ == "__main__":
     main()
 )py";
 
-[[nodiscard]] inline exported_files export_torch(const placed_plan& placed) {
-  using namespace hetsched;
-  const std::string target = "torch.distributed.pipelining";
-  const auto sizes = equal_degrees(placed, target);
+}  // namespace detail
+
+HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
+  const auto sizes = equal_degrees(placed);
+  expect_whole_layers(placed, sizes);
   const auto& order = placed.order();
   const auto& line = placed.line();
-  if (sizes.tensor > 1)
-    cannot_express(target, "its stages have a tensor degree of " + std::to_string(sizes.tensor) +
-                               ": it cuts models into stages, not layers");
-  if (sizes.context > 1)
-    cannot_express(target, "its stages have a context degree of " + std::to_string(sizes.context) +
-                               ": it cuts models into stages, not layers");
-  if (sizes.expert > 1)
-    cannot_express(target, "its stages have an expert degree of " + std::to_string(sizes.expert) +
-                               ": it cuts models into stages, not layers");
-  if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
-  if (line.microbatch_size % sizes.data != 0)
-    cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
-                               std::to_string(line.microbatch_size) + " samples evenly");
+  if (order.directions != 1) placed.refuse("schedule " + line.schedule.name + " has stages of two directions");
   auto stages = nlohmann::ordered_json::array();
-  for (std::size_t v = 0; v < placed.stages().size(); ++v) {
-    const auto layers = placed.stages()[v].layers;
+  for (std::size_t v = 0; v < placed.layout.stages.size(); ++v) {
+    const auto layers = placed.layout.stages[v].layers;
     auto modules = nlohmann::ordered_json::array();
     for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
     stages.push_back({{"stage", v},
@@ -141,18 +136,22 @@ if __name__ == "__main__":
                       {"last_layer", layers.last - 1},
                       {"modules", std::move(modules)}});
   }
-  // Only what is computed: torch adds what is sent.
-  auto computed = order;
-  std::erase_if(computed.lanes, [](const lane& l) { return l.stream != stream::compute; });
-  return {{"stages.json", hetsched::detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
-                                                                        {"pipeline_ranks", order.ranks},
-                                                                        {"data", sizes.data},
-                                                                        {"microbatches", line.microbatches},
-                                                                        {"microbatch_size", line.microbatch_size},
-                                                                        {"stages", std::move(stages)}})},
-          {"schedule.csv", to_csv(computed)},
-          {"ranks.json", ranks_json(placed)},
-          {"run.py", torch_script}};
+  plan_export result;
+  (void)common_zero(placed, 0, result.remarks);
+  result.files = {{"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
+                                                                      {"pipeline_ranks", order.ranks},
+                                                                      {"data", sizes.data},
+                                                                      {"microbatches", line.microbatches},
+                                                                      {"microbatch_size", line.microbatch_size},
+                                                                      {"stages", std::move(stages)}})},
+                  {"schedule.csv", computed_csv(placed)},
+                  {"run.py", detail::torch_script},
+                  {"ranks.json", ranks_json(placed)}};
+  for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
+  for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
+  if (std::any_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.recompute != recomputation::none; }))
+    result.remarks.push_back("run.py recomputes nothing, and the plan does; modules of --model may (torch.utils.checkpoint)");
+  return result;
 }
 
-}  // namespace command
+}  // namespace hetsched

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/io/export/deepspeed.hpp>
+#include <hetsched/io/export/export_plan.hpp>
+#include <hetsched/io/export/flagscale.hpp>
+#include <hetsched/io/export/megatron.hpp>
+#include <hetsched/io/export/torch.hpp>
+#include <hetsched/io/export/torchtitan.hpp>
+#include <hetsched/schedule/text.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+struct export_target {
+  std::string_view name, called;  ///< as messages have it
+  plan_export (*write)(const placed_plan&);
+};
+
+inline constexpr export_target export_table[] = {
+    {"megatron", "Megatron-LM", export_megatron},
+    {"torch", "torch.distributed.pipelining", export_torch},
+    {"torchtitan", "torchtitan", export_torchtitan},
+    {"flagscale", "FlagScale", export_flagscale},
+    {"deepspeed", "DeepSpeed", export_deepspeed},
+    {"csv", "a table",
+     [](const placed_plan& placed) {
+       return plan_export{.files = {{"schedule.csv", to_csv(placed.order())}, {"ranks.json", ranks_json(placed)}}};
+     }},
+};
+
+}  // namespace detail
+
+HETSCHED_INLINE std::vector<std::string> export_targets() {
+  std::vector<std::string> names;
+  for (const auto& t : detail::export_table) names.emplace_back(t.name);
+  return names;
+}
+
+HETSCHED_INLINE plan_export export_plan(plan_file file, std::string_view target, std::optional<cluster> hardware,
+                                        const std::string& path) {
+  for (const auto& t : detail::export_table)
+    if (t.name == target) return t.write(place_plan(std::move(file), std::string(t.called), std::move(hardware), path));
+  throw input_error("there is no target " + std::string(target));
+}
+
+}  // namespace hetsched

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/io/export/placed_plan.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
+#include <hetsched/schedule/text.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::string_view plan_export::text(std::string_view name) const {
+  const auto found = std::find_if(files.begin(), files.end(), [&](const export_file& f) { return f.name == name; });
+  return found == files.end() ? std::string_view{} : std::string_view(found->text);
+}
+
+HETSCHED_INLINE std::vector<int> placed_plan::subclusters() const {
+  std::vector<int> used;
+  for (const auto& r : ranks)
+    if (std::find(used.begin(), used.end(), r.subcluster) == used.end()) used.push_back(r.subcluster);
+  return used;
+}
+
+HETSCHED_INLINE void placed_plan::refuse(const std::string& why) const {
+  throw inexpressible(target + " cannot express this plan: " + why);
+}
+
+HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::optional<cluster> hardware,
+                                       const std::string& path) {
+  placed_plan placed{.target = std::move(target), .file = {}, .layout = {}, .ranks = {}, .hardware = std::move(hardware)};
+  const auto& p = file.plan;
+  if (is_inference(p)) placed.refuse("it serves requests");
+  if (p.pipelines.size() != 1) placed.refuse("it has " + std::to_string(p.pipelines.size()) + " pipelines, which may differ");
+  auto whole = p;  // ZeRO is the target's business, and no layout's
+  for (std::size_t s = 0; s < p.pipelines.front().stages.size(); ++s) {
+    const auto& shares = p.pipelines.front().stages[s].shares;
+    for (const auto* axis : {&shares.data, &shares.context, &shares.tensor, &shares.state})
+      if (std::any_of(axis->begin(), axis->end(), [&](double x) { return x != axis->front(); }))
+        placed.refuse("stage " + std::to_string(s) + " shares its work unevenly");
+    whole.pipelines.front().stages[s].zero = 0;
+  }
+  placed.layout = std::move(make_training_layout(whole).pipelines.front());
+  if (placed.hardware) {
+    file.plan = plan_on(file, *placed.hardware, path);
+    file.subclusters = subcluster_names(*placed.hardware);
+  }
+  placed.file = std::move(file);
+  const auto& stages = placed.line().stages;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& d = stages[s].degrees;
+    int place = 0;
+    for (const auto& group : stages[s].devices)
+      for (int k = 0; k < group.mesh.device_count(); ++k, ++place)
+        placed.ranks.push_back({.pipeline_rank = static_cast<int>(s),
+                                .data = place / (d.tensor * d.context),
+                                .context = place / d.tensor % d.context,
+                                .tensor = place % d.tensor,
+                                .subcluster = group.mesh.subcluster,
+                                .device = group.first_device + k});
+  }
+  return placed;
+}
+
+HETSCHED_INLINE degrees equal_degrees(const placed_plan& placed) {
+  const auto& stages = placed.line().stages;
+  const auto first = stages.front().degrees;
+  for (std::size_t s = 1; s < stages.size(); ++s)
+    for (const auto& [name, a, b] :
+         {std::tuple{"tensor", first.tensor, stages[s].degrees.tensor}, std::tuple{"data", first.data, stages[s].degrees.data},
+          std::tuple{"context", first.context, stages[s].degrees.context},
+          std::tuple{"expert", first.expert, stages[s].degrees.expert}})
+      if (a != b)
+        placed.refuse(std::string(name) + " degrees differ: " + std::to_string(a) + " in stage 0, " + std::to_string(b) +
+                      " in stage " + std::to_string(s));
+  return first;
+}
+
+HETSCHED_INLINE void expect_whole_layers(const placed_plan& placed, const degrees& sizes) {
+  for (const auto& [name, degree] :
+       {std::tuple{"a tensor", sizes.tensor}, std::tuple{"a context", sizes.context}, std::tuple{"an expert", sizes.expert}})
+    if (degree > 1)
+      placed.refuse("its stages have " + std::string(name) + " degree of " + std::to_string(degree) +
+                    ": it cuts models into stages, not layers");
+}
+
+HETSCHED_INLINE recomputation common_recomputation(const placed_plan& placed, std::vector<std::string>& remarks) {
+  const auto& stages = placed.line().stages;
+  const auto less = [](const stage_plan& x, const stage_plan& y) { return x.recompute < y.recompute; };
+  const auto most = std::max_element(stages.begin(), stages.end(), less)->recompute;
+  if (std::min_element(stages.begin(), stages.end(), less)->recompute != most)
+    remarks.push_back("its stages recompute different things, and " + placed.target + " has one setting: it is " +
+                      std::string(name_of(most)) + " for all, which takes longer than was predicted");
+  return most;
+}
+
+HETSCHED_INLINE int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks) {
+  int highest = 0;
+  for (const auto& s : placed.line().stages)
+    if (s.degrees.data > 1) highest = std::max(highest, s.zero);
+  const int common = std::min(highest, most);
+  for (std::size_t i = 0; i < placed.line().stages.size(); ++i) {
+    const auto& s = placed.line().stages[i];
+    if (s.degrees.data == 1 || s.zero == common) continue;
+    remarks.push_back("stage " + std::to_string(i) + " has ZeRO stage " + std::to_string(s.zero) + ", and with " + placed.target +
+                      " all have " + std::to_string(common) + ": memory is not as in the plan");
+    break;
+  }
+  return common;
+}
+
+HETSCHED_INLINE std::optional<precision> equal_precision(const placed_plan& placed) {
+  const auto asked = find_precision(placed.setting().precision);
+  if (!asked || !placed.hardware) return asked;
+  std::optional<precision> common;
+  std::string first;
+  for (const int s : placed.subclusters()) {
+    const auto& sub = at(placed.hardware->subclusters, s);
+    const auto used = sub.device.computes_in(*asked);
+    if (common && *common != used)
+      placed.refuse(sub.name + " computes in " + std::string(name_of(used)) + " and " + first + " in " +
+                    std::string(name_of(*common)) + ", and " + placed.target + " has one precision for all ranks");
+    if (!common) first = sub.name;
+    common = used;
+  }
+  return common;
+}
+
+HETSCHED_INLINE int gradient_bytes(const placed_plan& placed, precision computed) {
+  if (placed.setting().costs == "profile") return 0;
+  const auto stack = placed.setting().stack.value_or(training_stack{});
+  return memory_in(stack, computed, computed == precision::fp16 || computed == precision::bf16 ? 2 : 4).gradient_bytes;
+}
+
+HETSCHED_INLINE void expect_round_robin(const placed_plan& placed) {
+  const auto& order = placed.order();
+  const auto& name = placed.line().schedule.name;
+  if (order.directions != 1) placed.refuse("schedule " + name + " has stages of two directions");
+  for (int v = 0; v < order.stages; ++v)
+    if (order.rank(0, v) != v % order.ranks)
+      placed.refuse("under schedule " + name + " stage " + std::to_string(v) + " lies on rank " +
+                    std::to_string(order.rank(0, v)) + ", not on " + std::to_string(v % order.ranks));
+}
+
+HETSCHED_INLINE std::string computed_csv(const placed_plan& placed) {
+  auto computed = placed.order();
+  std::erase_if(computed.lanes, [](const lane& l) { return l.stream != stream::compute; });
+  return to_csv(computed);
+}
+
+HETSCHED_INLINE std::string module_name(const placed_plan& placed, int layer) {
+  const int last = placed.layers() - 1;
+  const auto& granularity = placed.setting().granularity;
+  if (granularity != "sublayer" && granularity != "block") return "layers." + std::to_string(layer);
+  if (layer == 0) return "embedding";
+  if (layer == last) return "head";
+  if (granularity == "block") return "blocks." + std::to_string(layer - 1);
+  constexpr const char* parts[] = {"attention", "norm", "mlp"};
+  return "blocks." + std::to_string((layer - 1) / 3) + "." + parts[(layer - 1) % 3];
+}
+
+HETSCHED_INLINE std::vector<stage_blocks> blocks_of_stages(const placed_plan& placed) {
+  const int parts = placed.setting().granularity == "sublayer" ? 3 : 1, last = placed.layers() - 1;
+  if (last < 1 || (last - 1) % parts != 0) placed.refuse("its layers are no transformer's: " + std::to_string(placed.layers()));
+  std::vector<stage_blocks> all;
+  for (const auto& stage : placed.layout.stages) {
+    const auto [first, end] = stage.layers;
+    if (first > 0 && first < last && (first - 1) % parts != 0)
+      placed.refuse("stage " + std::to_string(all.size()) + " begins inside block " + std::to_string((first - 1) / parts) +
+                    "; hetsched-plan --granularity block cuts between blocks");
+    const int from = (std::max(first, 1) - 1) / parts;
+    all.push_back(
+        {.embedding = first == 0, .first = from, .last = std::max(from, (std::min(end, last) - 1) / parts), .head = end > last});
+  }
+  return all;
+}
+
+HETSCHED_INLINE std::string ranks_json(const placed_plan& placed) {
+  auto ranks = nlohmann::ordered_json::array();
+  const auto& order = placed.order();
+  for (const auto& r : placed.ranks) {
+    auto held = nlohmann::ordered_json::array();
+    for (int v = 0; v < order.stages; ++v)
+      if (order.rank(0, v) == r.pipeline_rank) held.push_back(v);
+    ranks.push_back({{"rank", ranks.size()},
+                     {"pipeline_rank", r.pipeline_rank},
+                     {"stages", std::move(held)},
+                     {"data", r.data},
+                     {"context", r.context},
+                     {"tensor", r.tensor},
+                     {"subcluster", at(placed.file.subclusters, r.subcluster)},
+                     {"device", r.device}});
+  }
+  return detail::dump(nlohmann::ordered_json{{"ranks", std::move(ranks)}});
+}
+
+}  // namespace hetsched

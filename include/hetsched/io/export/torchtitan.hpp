@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <hetsched/io/export/placed_plan.hpp>
+
+namespace hetsched {
+
+/// torchtitan.toml, for torchtitan 0.2, whose configurations are TOML; torchtitan_plan.py, which reads it for version 0.3,
+/// whose configurations are Python; schedule.csv, ranks.json, and files to start it.
+/// Throws: inexpressible for degrees that differ between stages, cuts inside blocks, ranks that neither
+/// go round nor back, and what it has no precision for: fp16, and bf16 where it shards no weights.
+/// Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py, distributed/parallel_dims.py; 0.3.0,
+/// config/manager.py, config/configs.py, trainer.py.
+[[nodiscard]] plan_export export_torchtitan(const placed_plan& placed);
+
+}  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/io/export/torchtitan.ipp>
+#endif

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <hetsched/io/export/torch.hpp>
+#include <hetsched/schedule/text.hpp>
+
+#include "plans.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is the schedule") {
+  for (const auto* name : {"1f1b", "interleaved_1f1b", "zb_v"}) {
+    const auto placed = place_plan(equal_plan(18, 2, {.data = 2}, name), "x");
+    const auto made = export_torch(placed);
+    const auto read = nlohmann::json::parse(made.text("stages.json"));
+    CHECK(read["data"] == 2);
+    CHECK(read["pipeline_ranks"] == 2);
+    CHECK(read["microbatches"] == 8);
+    REQUIRE(read["stages"].size() == placed.layout.stages.size());
+    for (std::size_t v = 0; v < placed.layout.stages.size(); ++v) {
+      const auto& s = read["stages"][v];
+      CHECK(s["first_layer"] == placed.layout.stages[v].layers.first);
+      CHECK(s["last_layer"] == placed.layout.stages[v].layers.last - 1);
+      CHECK(s["modules"].size() == static_cast<std::size_t>(placed.layout.stages[v].layers.size()));
+      CHECK(s["pipeline_rank"] == placed.order().rank(0, static_cast<int>(v)));
+    }
+    const auto order = parse_schedule_csv(made.text("schedule.csv"));
+    CHECK(order.rank_of == placed.order().rank_of);
+    for (std::size_t r = 0; r < 2; ++r) CHECK(order.lanes[r].actions.size() == placed.order().lanes[r].actions.size());
+  }
+}
+
+TEST_CASE("what PyTorch's pipelining cannot do") {
+  const auto refused = [](const plan_file& file, const char* why) {
+    CHECK(has(refusal([&] { return export_torch(place_plan(file, "X")); }), why));
+  };
+  refused(equal_plan(18, 2, {.tensor = 4}), "a tensor degree of 4");
+  refused(equal_plan(18, 2, {}, "dualpipe"), "two directions");
+  auto file = equal_plan(18, 2, {.data = 2});
+  CHECK(export_torch(place_plan(file, "X")).remarks.empty());
+  for (auto& s : file.plan.pipelines.front().stages) s.zero = 1;
+  file.plan.pipelines.front().stages[1].recompute = recomputation::full;
+  const auto made = export_torch(place_plan(file, "X"));
+  REQUIRE(made.remarks.size() == 2);
+  CHECK(has(made.remarks[0], "stage 0 has ZeRO stage 1, and with X all have 0"));
+  CHECK(has(made.remarks[1], "run.py recomputes nothing"));
+}
