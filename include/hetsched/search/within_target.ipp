@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/search/within_target.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+inline constexpr int any_value = -1;
+
+[[nodiscard]] inline std::vector<int> values_of(const target& t, const placement& where) {
+  std::vector<int> values;
+  for (const auto trait : t.equal) values.push_back(matters(trait, where) ? value_of(trait, where) : any_value);
+  return values;
+}
+
+// Whether a stage of these values may stand beside others of a choice.
+[[nodiscard]] inline bool fits(const std::vector<int>& values, const std::vector<int>& choice) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != choice[i] && values[i] != any_value) return false;
+  return true;
+}
+
+// How much memory stages of a choice save, to be compared: what they compute again, then by cutting and sharing.
+[[nodiscard]] inline std::vector<int> savings(const target& t, const stage_choice& choice) {
+  std::vector<int> saved;
+  for (const auto trait : {stage_trait::recompute, stage_trait::tensor, stage_trait::zero, stage_trait::data})
+    for (std::size_t i = 0; i < t.equal.size(); ++i)
+      if (t.equal[i] == trait) saved.push_back(choice.values[i]);
+  return saved;
+}
+
+/// By subcluster the least seconds of a device that each layer takes on placements of a choice; empty where there are none.
+using layer_work = std::vector<std::vector<double>>;
+
+/// No iteration is shorter: let a second of a device of subcluster k cost 1 / (what it takes there for all layers). Then every
+/// microbatch costs at least the sum over layers of the least price, and an iteration's devices are worth what they cost.
+[[nodiscard]] inline double least_iteration_of(const layer_work& work, const cluster& hardware, int microbatches) {
+  std::vector<double> whole_s;
+  double rate = 0;
+  std::size_t layers = 0;
+  for (std::size_t k = 0; k < work.size(); ++k) {
+    double sum = 0;
+    for (const double s : work[k]) sum += s;
+    whole_s.push_back(sum);
+    if (!(sum > 0)) continue;
+    layers = work[k].size();
+    rate += hardware.subclusters[k].device_count() / sum;
+  }
+  double price = 0;
+  for (std::size_t l = 0; l < layers; ++l) {
+    double least = infinity;
+    for (std::size_t k = 0; k < work.size(); ++k)
+      if (whole_s[k] > 0) least = std::min(least, work[k][l] / whole_s[k]);
+    price += least;
+  }
+  return rate > 0 ? microbatches * price / rate * (1 - tolerance::sums) : 0;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE target_costs::target_costs(any_cost_model costs, const target& t, stage_choice choice)
+    : costs_(std::move(costs)), target_(&t), choice_(std::move(choice)), layers_(costs_.layer_count()) {
+  constexpr int both_ends = 4;  // layers; of fewer nothing is left to cut
+  ends_ = t.cuts == target_cuts::blocks_with_ends && layers_ >= both_ends;
+  if (ends_) layers_ -= 2;
+}
+
+HETSCHED_INLINE layer_range target_costs::within(layer_range layers) const {
+  if (!ends_) return layers;
+  return {layers.first == 0 ? 0 : layers.first + 1, layers.last == layers_ ? layers.last + 2 : layers.last + 1};
+}
+
+HETSCHED_INLINE int target_costs::seen_as(int own_layer) const {
+  return ends_ ? std::clamp(own_layer - 1, 0, layers_ - 1) : own_layer;
+}
+
+HETSCHED_INLINE std::vector<placement> target_costs::placements(const submesh& mesh) const {
+  auto found = costs_.placements(mesh);
+  std::erase_if(found, [&](const placement& p) {
+    return !allows(*target_, p) || !detail::fits(detail::values_of(*target_, p), choice_.values);
+  });
+  return found;
+}
+
+HETSCHED_INLINE stage_cost target_costs::layer(int index, const placement& where) const {
+  const auto own = within({index, index + 1});
+  return own.size() == 1 ? costs_.layer(own.first, where) : costs_.stage(own, where);
+}
+
+HETSCHED_INLINE std::vector<parameter_copy> target_costs::copies(const placement& where) const {
+  auto found = costs_.copies(where);
+  for (auto& c : found) {
+    c.owner = seen_as(c.owner);
+    c.layer = seen_as(c.layer);
+  }
+  // A copy inside one layer: what that layer costs leaves it out already.
+  std::erase_if(found, [](const parameter_copy& c) { return c.owner == c.layer; });
+  return found;
+}
+
+HETSCHED_INLINE std::vector<stage_choice> choices(const cluster& hardware, const any_cost_model& costs, const target& t,
+                                                  int microbatches) {
+  std::vector<placement> all;
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+    for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+      for (const auto& where : costs.placements(mesh))
+        if (allows(t, where)) all.push_back(where);
+  std::vector<std::vector<int>> rows;
+  for (const auto& where : all) rows.push_back(detail::values_of(t, where));
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  // Stages to which a trait says nothing may stand beside any others: they are a choice of their own only if there are no others.
+  auto kept = rows;
+  std::erase_if(kept, [&](const auto& row) {
+    return std::any_of(rows.begin(), rows.end(), [&](const auto& other) { return other != row && detail::fits(row, other); });
+  });
+  std::vector<stage_choice> found;
+  for (auto& row : kept) {
+    stage_choice choice{.values = std::move(row)};
+    if (costs.additive()) {
+      detail::layer_work work(hardware.subclusters.size());
+      for (const auto& where : all) {
+        if (!detail::fits(detail::values_of(t, where), choice.values)) continue;
+        auto& least = at(work, where.mesh.subcluster);
+        least.resize(as_size(costs.layer_count()), infinity);
+        for (int l = 0; l < costs.layer_count(); ++l)
+          at(least, l) = std::min(at(least, l), where.mesh.device_count() * costs.layer(l, where).total_s());
+      }
+      choice.least_s = detail::least_iteration_of(work, hardware, microbatches);
+    }
+    found.push_back(std::move(choice));
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.least_s < b.least_s; });
+  return found;
+}
+
+HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const target& t,
+                                            planning_problem problem, const evaluate_options& options,
+                                            const target_planner& make) {
+  struct looked_at {
+    double bound = 0;
+    bool complete = false;
+  };
+  std::vector<looked_at> seen;
+  std::optional<plan> best;
+  std::optional<refusal> why;  // of the choice that saves most memory
+  std::vector<int> most_saved;
+  const auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches);
+  const bool by_time = problem.objective == plan_objective::iteration;
+  for (const auto& choice : all) {
+    if (!problem.may_go_on() && (best || why)) {
+      seen.push_back({});
+      break;
+    }
+    if (best && by_time && choice.least_s >= problem.beat) {
+      seen.push_back({choice.least_s, false});
+      continue;
+    }
+    const costs_by_size own = [&](int size) {
+      return any_cost_model::owner_of(target_costs(costs_for(size), t, choice));
+    };
+    auto found = make(own, problem);
+    if (!found) {
+      if (found.why_not().why != refusal::kind::infeasible) seen.push_back({});
+      if (const auto saved = detail::savings(t, choice); !why || saved > most_saved) {
+        why = found.why_not();
+        most_saved = saved;
+      }
+      continue;
+    }
+    const auto evidence = found->evidence;
+    if (evidence) seen.push_back({std::max(evidence->objective_bound, by_time ? choice.least_s : 0), evidence->complete});
+    if (const target_costs view(costs_for(problem.microbatch_size), t, choice); view.joins_ends()) {
+      for (auto& line : found->pipelines)
+        for (auto& s : line.stages) s.layers = view.within(s.layers);
+      auto judged = evaluate(hardware, costs_for, *std::move(found), options);
+      if (!judged) return judged.why_not();
+      found = std::move(judged->plan);
+      found->evidence = evidence;
+    }
+    if (best && objective_of(*found) >= objective_of(*best)) continue;
+    best = *std::move(found);
+    problem.beat = std::min(problem.beat, objective_of(*best));
+  }
+  if (!best && why) return *std::move(why);
+  if (!best)
+    return refusal{refusal::kind::infeasible, all.empty() ? "no placement that the costs know is one that " + t.name + " runs"
+                                                          : "no choice of degrees can beat what is known"};
+  if (best->evidence) {
+    auto& told = *best->evidence;
+    told.objective_value = told.objective_bound = objective_of(*best);
+    told.complete = true;
+    for (const auto& one : seen) {
+      told.objective_bound = std::min(told.objective_bound, one.bound);
+      told.complete = told.complete && (one.complete || one.bound >= std::min(problem.beat, told.objective_value));
+    }
+    if (all.size() > 1) told.sum_bound = 0;  // of some choices only
+    told.work.emplace_back("choices", static_cast<std::int64_t>(all.size()));
+  }
+  return *std::move(best);
+}
+
+}  // namespace hetsched
