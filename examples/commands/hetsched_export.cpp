@@ -4,12 +4,14 @@
 #include <iostream>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
+#include <hetsched/plan/target.hpp>
 
 #include "command.hpp"
 #include "export/megatron.hpp"
@@ -25,15 +27,31 @@ struct arguments {
   bool json = false;
 };
 
+/// What the target does its own way. Throws inexpressible for what it cannot run at all.
+std::vector<std::string> remarks_on(const plan& p, const target& t) {
+  std::vector<std::string> found;
+  std::string refused;
+  for (const auto& gap : gaps(p, t)) {
+    if (gap.runs_anyway)
+      found.push_back(to_text(gap) + ": " + t.program + " runs it in its own way, and time and memory are not those predicted");
+    else
+      refused += (refused.empty() ? "" : "; ") + to_text(gap);
+  }
+  if (!refused.empty())
+    throw command::inexpressible(t.program + " cannot run this plan: " + refused + " (hetsched-plan --for " + t.name +
+                                 " finds one that it can)");
+  return found;
+}
+
 int export_command(const arguments& given) {
   namespace fs = std::filesystem;
-  const auto target = given.to == "megatron" ? "Megatron-LM" : given.to == "torch" ? "torch.distributed.pipelining" : "a table";
-  const auto placed = command::place_plan(read_plan(given.plan), target);
-  std::vector<std::string> remarks;
+  auto file = read_plan(given.plan);
+  const auto known = find_target(given.to);
+  const auto remarks = known ? remarks_on(file.plan, *known) : std::vector<std::string>{};
+  const auto placed = command::place_plan(std::move(file));
   command::exported_files texts;
   if (given.to == "megatron") {
     texts = command::export_megatron(placed);
-    remarks = command::megatron_remarks(placed);
   } else if (given.to == "torch") {
     texts = command::export_torch(placed);
   } else {

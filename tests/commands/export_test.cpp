@@ -114,8 +114,8 @@ TEST_CASE("hetsched-export --to megatron: what costs were made for, and what Meg
   w.put("p.json", plan.dump());
   auto run = w.run("hetsched-export --plan p.json --to megatron --out m");
   REQUIRE(run.status == 0);
-  CHECK(run.errors.find("not the plan's schedule h1f1b") != std::string::npos);
-  CHECK(run.errors.find("recompute different things") != std::string::npos);
+  CHECK(run.errors.find("plan: schedule h1f1b, expected 1f1b or interleaved_1f1b") != std::string::npos);
+  CHECK(run.errors.find("stage 1: recompute none, expected full as in stage 0") != std::string::npos);
   CHECK(run.errors.find("ZeRO") == std::string::npos);
   const auto script = w.get("m/launch.sh");
   for (const auto& flag :
@@ -126,7 +126,7 @@ TEST_CASE("hetsched-export --to megatron: what costs were made for, and what Meg
   w.put("p.json", plan.dump());
   run = w.run("hetsched-export --plan p.json --to megatron --out m");
   CHECK(run.status == 0);
-  CHECK(run.errors.find("ZeRO 1") != std::string::npos);
+  CHECK(run.errors.find("stage 1: ZeRO stage 0, expected 1 as in stage 0") != std::string::npos);
   CHECK(w.get("m/launch.sh").find("--use-distributed-optimizer") == std::string::npos);
 }
 
@@ -163,22 +163,23 @@ TEST_CASE("hetsched-export: what a target cannot express is named, and nothing i
     CHECK(w.files().count("x") == 0);
   };
   w.put("p.json", plan_text(12, 2, 1, 4, "1f1b"));
-  refused("torch", "tensor degree of 4");
+  refused("torch", "stage 0: tensor degree 4, expected 1; stage 1: tensor degree 4, expected 1");
+  refused("torch", "hetsched-plan --for torch");
   refused("caffe", "--to", 2);
   w.put("p.json", plan_text(12, 2, 1, 1, "zb_v"));
-  refused("megatron", "stage 2 lies on rank 1, not on 0");
+  refused("megatron", "schedule zb_v, expected 1f1b or interleaved_1f1b");
   w.put("p.json", plan_text(12, 2, 1, 1, "dualpipe"));
-  refused("torch", "two directions");
+  refused("torch", "schedule dualpipe, expected");
   auto uneven = nlohmann::json::parse(plan_text(12, 2, 4, 1, "1f1b"));
   uneven["pipelines"][0]["stages"][1]["degrees"] = {{"data", 1}, {"context", 1}, {"tensor", 4}};
   w.put("p.json", uneven.dump());
-  refused("megatron", "tensor degrees differ: 1 in stage 0, 4 in stage 1");
+  refused("megatron", "stage 1: tensor degree 4, expected 1 as in stage 0");
   uneven = nlohmann::json::parse(plan_text(12, 2, 1, 1, "1f1b"));
   uneven["setting"] = {
       {"costs", "tile"}, {"granularity", "sublayer"}, {"sequence", 128}, {"precision", "fp16"}, {"attention", "flash"}};
   uneven["pipelines"][0]["stages"][1]["layers"] = {6, 13};
   w.put("p.json", uneven.dump());
-  refused("megatron", "stage 1 begins inside block 1");
+  refused("megatron", "stage 1: a begin inside block 1, expected cuts between blocks");
   w.put("p.json", "{}");
   refused("megatron", "p.json", 2);
 }

@@ -18,16 +18,9 @@ namespace command {
 
 using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< names and texts
 
-/// What one virtual stage holds: E, t for each block, L.
-[[nodiscard]] inline std::string megatron_stage(const placed_plan& placed, hetsched::layer_range layers, std::size_t stage) {
-  const std::string target = "Megatron-LM";
+/// What one virtual stage of whole blocks holds: E, t for each block, L.
+[[nodiscard]] inline std::string megatron_stage(const placed_plan& placed, hetsched::layer_range layers) {
   const int parts = placed.granularity == "sublayer" ? 3 : 1, last = placed.layers() - 1;
-  if ((last - 1) % parts != 0) cannot_express(target, "its layers are no transformer's: " + std::to_string(placed.layers()));
-  const auto inside = [&](int layer) { return layer > 0 && layer < last && (layer - 1) % parts != 0; };
-  if (inside(layers.first))
-    cannot_express(target, "stage " + std::to_string(stage) + " begins inside block " +
-                               std::to_string((layers.first - 1) / parts) +
-                               "; hetsched-plan --granularity block cuts between blocks");
   const int first_block = std::max(layers.first, 1), end_block = std::min(layers.last, last),
             blocks = std::max(0, end_block - first_block) / parts;
   std::string text = layers.first == 0 ? "E" : "";
@@ -51,23 +44,14 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
   return text;
 }
 
+/// Requires: a plan that the target megatron can run.
 [[nodiscard]] inline exported_files export_megatron(const placed_plan& placed) {
   using namespace hetsched;
-  const std::string target = "Megatron-LM";
-  const auto sizes = equal_degrees(placed, target);
-  const auto& order = placed.order();
   const auto& line = placed.line();
-  const int pipeline = order.ranks;
-  if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
-  for (int v = 0; v < order.stages; ++v)
-    if (order.rank(0, v) != v % pipeline)
-      cannot_express(target, "under schedule " + line.schedule.name + " stage " + std::to_string(v) + " lies on rank " +
-                                 std::to_string(order.rank(0, v)) + ", not on " + std::to_string(v % pipeline));
-  if (line.microbatch_size % sizes.data != 0)
-    cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
-                               std::to_string(line.microbatch_size) + " samples evenly");
+  const auto& sizes = line.stages.front().degrees;  // and those of all others
+  const int pipeline = placed.order().ranks;
   std::vector<std::string> stages;
-  for (std::size_t v = 0; v < placed.stages().size(); ++v) stages.push_back(megatron_stage(placed, placed.stages()[v].layers, v));
+  for (const auto& v : placed.stages()) stages.push_back(megatron_stage(placed, v.layers));
   const auto layout = megatron_layout(stages);
   std::string flags;
   const auto add = [&](const std::string& flag, const std::string& value = "") {
@@ -109,27 +93,6 @@ using exported_files = std::vector<std::pair<std::string, std::string>>;  ///< n
       "  \"${MEGATRON:-.}/pretrain_gpt.py\"" +
       flags + " \\\n  \"$@\"\n";
   return {{"pipeline_layout.txt", layout + "\n"}, {"launch.sh", script}, {"ranks.json", ranks_json(placed)}};
-}
-
-/// What Megatron-LM does its own way, for people; empty if nothing.
-[[nodiscard]] inline std::vector<std::string> megatron_remarks(const placed_plan& placed) {
-  std::vector<std::string> found;
-  const auto& line = placed.line();
-  const bool interleaved = placed.order().stages > placed.order().ranks;
-  if (line.schedule.name != (interleaved ? "interleaved_1f1b" : "1f1b"))
-    found.push_back("Megatron-LM runs its own " + std::string(interleaved ? "interleaved 1F1B" : "1F1B") +
-                    ", not the plan's schedule " + line.schedule.name);
-  const auto& all = line.stages;
-  const auto differ = [&](auto field) {
-    return std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.*field != all.front().*field; });
-  };
-  if (differ(&hetsched::stage_plan::recompute))
-    found.push_back("stages recompute different things; Megatron-LM has one setting, so launch.sh says nothing of it");
-  if (differ(&hetsched::stage_plan::zero) || all.front().zero > 1)
-    found.push_back(
-        "Megatron-LM's distributed optimizer shards the optimizer's state of all stages or none (ZeRO 1): memory is not "
-        "as in the plan");
-  return found;
 }
 
 }  // namespace command

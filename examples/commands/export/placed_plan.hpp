@@ -2,10 +2,8 @@
 // A plan as trainers elsewhere see it: virtual stages, ranks, and what they cannot express.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -13,6 +11,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/io.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/views/plan.hpp>
@@ -37,40 +36,14 @@ struct inexpressible : hetsched::error {
   using hetsched::error::error;
 };
 
-[[noreturn]] inline void cannot_express(const std::string& target, const std::string& why) {
-  throw inexpressible(target + " cannot express this plan: " + why);
-}
-
 /// Reads what to export. Throws inexpressible for what no target can: several pipelines, uneven shares.
-[[nodiscard]] inline placed_plan place_plan(hetsched::plan_file file, const std::string& target) {
+[[nodiscard]] inline placed_plan place_plan(hetsched::plan_file file) {
   using namespace hetsched;
-  const auto& p = file.plan;
-  if (p.pipelines.size() != 1)
-    cannot_express(target, "it has " + std::to_string(p.pipelines.size()) + " pipelines, which may differ");
-  for (std::size_t s = 0; s < p.pipelines.front().stages.size(); ++s) {
-    const auto& shares = p.pipelines.front().stages[s].shares;
-    for (const auto* axis : {&shares.data, &shares.context, &shares.tensor})
-      if (std::any_of(axis->begin(), axis->end(), [&](double x) { return x != axis->front(); }))
-        cannot_express(target, "stage " + std::to_string(s) + " shares its work unevenly");
-  }
-  placed_plan placed{.file = {}, .layout = make_training_layout(p), .granularity = p.setting.granularity};
+  const target one_line{.name = "export", .several_pipelines = false, .uneven_shares = false};
+  for (const auto& gap : gaps(file.plan, one_line)) throw inexpressible("this plan cannot be exported: " + to_text(gap));
+  placed_plan placed{.file = {}, .layout = make_training_layout(file.plan), .granularity = file.plan.setting.granularity};
   placed.file = std::move(file);
   return placed;
-}
-
-/// The degrees that all stages have. Throws inexpressible if they differ.
-[[nodiscard]] inline hetsched::degrees equal_degrees(const placed_plan& placed, const std::string& target) {
-  const auto& stages = placed.line().stages;
-  const auto first = stages.front().degrees;
-  for (std::size_t s = 1; s < stages.size(); ++s)
-    for (const auto& [name, a, b] :
-         {std::tuple{"tensor", first.tensor, stages[s].degrees.tensor}, std::tuple{"data", first.data, stages[s].degrees.data},
-          std::tuple{"context", first.context, stages[s].degrees.context},
-          std::tuple{"expert", first.expert, stages[s].degrees.expert}})
-      if (a != b)
-        cannot_express(target, std::string(name) + " degrees differ: " + std::to_string(a) + " in stage 0, " + std::to_string(b) +
-                                   " in stage " + std::to_string(s));
-  return first;
 }
 
 /// The name of a layer, as in blocks.3.attention.

@@ -111,25 +111,11 @@ if __name__ == "__main__":
     main()
 )py";
 
+/// Requires: a plan that the target torch can run.
 [[nodiscard]] inline exported_files export_torch(const placed_plan& placed) {
   using namespace hetsched;
-  const std::string target = "torch.distributed.pipelining";
-  const auto sizes = equal_degrees(placed, target);
   const auto& order = placed.order();
   const auto& line = placed.line();
-  if (sizes.tensor > 1)
-    cannot_express(target, "its stages have a tensor degree of " + std::to_string(sizes.tensor) +
-                               ": it cuts models into stages, not layers");
-  if (sizes.context > 1)
-    cannot_express(target, "its stages have a context degree of " + std::to_string(sizes.context) +
-                               ": it cuts models into stages, not layers");
-  if (sizes.expert > 1)
-    cannot_express(target, "its stages have an expert degree of " + std::to_string(sizes.expert) +
-                               ": it cuts models into stages, not layers");
-  if (order.directions != 1) cannot_express(target, "schedule " + line.schedule.name + " has stages of two directions");
-  if (line.microbatch_size % sizes.data != 0)
-    cannot_express(target, std::to_string(sizes.data) + " data ranks do not share microbatches of " +
-                               std::to_string(line.microbatch_size) + " samples evenly");
   auto stages = nlohmann::ordered_json::array();
   for (std::size_t v = 0; v < placed.stages().size(); ++v) {
     const auto layers = placed.stages()[v].layers;
@@ -146,7 +132,7 @@ if __name__ == "__main__":
   std::erase_if(computed.lanes, [](const lane& l) { return l.stream != stream::compute; });
   return {{"stages.json", hetsched::detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
                                                                         {"pipeline_ranks", order.ranks},
-                                                                        {"data", sizes.data},
+                                                                        {"data", line.stages.front().degrees.data},
                                                                         {"microbatches", line.microbatches},
                                                                         {"microbatch_size", line.microbatch_size},
                                                                         {"stages", std::move(stages)}})},

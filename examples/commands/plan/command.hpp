@@ -279,9 +279,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
-  app.add_option("--for", given.target_name,
-                 "the program that is to run the plan, which is searched among those that it can run, and priced as it runs them: " +
-                     listed_targets() + ", or a target.json");
+  app.add_option(
+      "--for", given.target_name,
+      "the program that is to run the plan, which is searched among those that it can run, and priced as it runs them: " +
+          listed_targets() + ", or a target.json");
   std::string planners;
   std::vector<std::string> planner_names, schedule_names{std::string(hetsched::auto_schedule_name)};
   for (const auto& entry : table) {

@@ -45,8 +45,8 @@ struct target {
   friend bool operator==(const target&, const target&) = default;
 };
 
-/// The targets that the library knows, by name and version of the rules' source: hetsched, megatron, torch, torchtitan, flagscale,
-/// deepspeed.
+/// The targets that the library knows, by name and version of the rules' source: hetsched, megatron, torch, torchtitan,
+/// flagscale, deepspeed.
 [[nodiscard]] const std::vector<target>& targets();
 
 /// The target of that name, if there is one.

@@ -91,8 +91,7 @@ class gap_finder {
           std::tuple{"tensor", s.degrees.tensor, target_.most.tensor},
           std::tuple{"expert", s.degrees.expert, target_.most.expert}})
       if (degree > most)
-        add(place, name + (" degree " + std::to_string(degree)),
-            most == 1 ? "1" : "at most " + std::to_string(most));
+        add(place, name + (" degree " + std::to_string(degree)), most == 1 ? "1" : "at most " + std::to_string(most));
     look_at_cut(l, i, place);
     if (!has(target_.recompute, s.recompute))
       add(place, "recompute " + std::string(name_of(s.recompute)), joined(names_of(target_.recompute), " or "), true);
@@ -182,17 +181,18 @@ HETSCHED_INLINE const std::vector<target>& targets() {
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
     // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
-    const target torch{.name = "torch",
-                       .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
-                       .stack = "ddp",
-                       .several_pipelines = false,
-                       .uneven_shares = false,
-                       .most = {.data = INT_MAX},
-                       .equal = {data},
-                       .recompute = {none},
-                       .zero = {0},
-                       .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b",
-                                     "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"}};
+    const target torch{
+        .name = "torch",
+        .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
+        .stack = "ddp",
+        .several_pipelines = false,
+        .uneven_shares = false,
+        .most = {.data = INT_MAX},
+        .equal = {data},
+        .recompute = {none},
+        .zero = {0},
+        .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
+                      "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"}};
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
     // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's, whose weights are gathered for each use or, with
@@ -206,9 +206,9 @@ HETSCHED_INLINE const std::vector<target>& targets() {
     torchtitan.recompute = own.recompute;
     torchtitan.zero = {2, 3};
 
-    // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py): every
-    // mesh has its own tensor and data degree, context degrees are equal, a stage of the embedding alone and virtual stages are
-    // refused. Expert degrees may differ unless one is 1; here they do not.
+    // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
+    // every mesh has its own tensor and data degree, context degrees are equal, a stage of the embedding alone and virtual stages
+    // are refused. Expert degrees may differ unless one is 1; here they do not.
     auto flagscale = megatron;
     flagscale.name = "flagscale";
     flagscale.program = "FlagScale's training on Megatron-LM";
@@ -273,7 +273,8 @@ HETSCHED_INLINE bool matters(stage_trait trait, const placement& where) {
 
 HETSCHED_INLINE bool allows(const target& t, const placement& where) {
   const auto& d = where.degrees;
-  const bool small = d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
+  const bool small =
+      d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
   return small && detail::has(t.recompute, where.recompute) &&
          (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero));
 }
@@ -282,9 +283,7 @@ HETSCHED_INLINE bool allows(const target& t, std::string_view schedule_name) {
   return t.schedules.empty() || detail::has(t.schedules, std::string(schedule_name));
 }
 
-HETSCHED_INLINE std::string to_text(const target_gap& gap) {
-  return gap.place + ": " + gap.found + ", expected " + gap.expected;
-}
+HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + ": " + gap.found + ", expected " + gap.expected; }
 
 HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const target& t) { return detail::gap_finder(p, t).run(); }
 

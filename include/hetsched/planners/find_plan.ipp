@@ -183,7 +183,9 @@ class plan_finder {
     }
     const evaluate_options how{
         .flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = request_.how.epsilon};
-    const auto make = [&](const costs_by_size& costs, const planning_problem& own) { return planned(costs, own, choice, how, soon); };
+    const auto make = [&](const costs_by_size& costs, const planning_problem& own) {
+      return planned(costs, own, choice, how, soon);
+    };
     auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, how, make) : make(costs_, problem);
     if (found) {
       found->setting = request_.setting;
@@ -253,8 +255,7 @@ class plan_finder {
   }
 
   [[nodiscard]] bool runs_already(const plan& p) const {
-    return std::all_of(p.pipelines.begin(), p.pipelines.end(),
-                       [&](const auto& line) { return line.schedule.name == schedule_; });
+    return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) { return line.schedule.name == schedule_; });
   }
 
   // Bounds speak of schedules that leave forwards and backwards of a stage whole.
@@ -355,6 +356,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
   const auto own = detail::for_target(request, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
+  if (found && found->evidence) found->evidence->space += ", that " + own.target->name + " runs";
   if (found || found.why_not().why != refusal::kind::infeasible) return found;
   // How much the target's rules cost may be what a user wants to know.
   auto any = request;

@@ -170,9 +170,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
       seen.push_back({choice.least_s, false});
       continue;
     }
-    const costs_by_size own = [&](int size) {
-      return any_cost_model::owner_of(target_costs(costs_for(size), t, choice));
-    };
+    const costs_by_size own = [&](int size) { return any_cost_model::owner_of(target_costs(costs_for(size), t, choice)); };
     auto found = make(own, problem);
     if (!found) {
       if (found.why_not().why != refusal::kind::infeasible) seen.push_back({});
